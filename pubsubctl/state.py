@@ -11,7 +11,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
-from pubsubctl.deploying.deployment import UPGRADE, agent_note, broker_note
+from pubsubctl.deployment.deployment import UPGRADE, agent_note, broker_note
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab, lack_of_room

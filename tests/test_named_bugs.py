@@ -91,7 +91,7 @@ def mistaken(source: str, *where: str | int) -> str:
 # ---------------------------------------------------------------- planting
 
 
-def test_functions_methods_and_what_decorates_them_are_mistaken_for_a_while(till: Any) -> None:
+def test_functions_methods_and_decorators_can_be_replaced_for_a_while(till: Any) -> None:
     bugs = (
         bug("total", "each() * count", "each() + count"),
         bug("Till.full", "self.sum > 10", "self.sum > 100"),

@@ -9,9 +9,9 @@ import trio
 
 from bench.load.content import ContentTables
 from bench.load.load_files import ClientHost
-from bench.load.publishing import PublisherLoad, PublisherSetting
-from bench.load.receiving import SubscriberSetting
+from bench.load.publishers import PublisherLoad, PublisherSetting
 from bench.load.records import LatencySamples
+from bench.load.subscribers import SubscriberSetting
 from brokerd.client.client import Callbacks, Client, ClientError, connect
 from brokerd.client.events import GapAnnounced
 from brokerd.client.gate import Gate

@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol, Self
 import trio
 
 from bench.load.pacing import Turn
-from bench.load.publishing import PublisherSetting
-from bench.load.receiving import Receiver, SubscriberSetting
+from bench.load.publishers import PublisherSetting
 from bench.load.records import Level
+from bench.load.subscribers import Receiver, SubscriberSetting
 from bench.run.run_directory import file_sha256, json_text, write_whole
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS

@@ -43,10 +43,10 @@ from bench.load.content import (
 from bench.load.load_clients import PublisherClient, SubscriberClient
 from bench.load.load_files import LoadFiles, LoadSetting
 from bench.load.pacing import Alarm, Histogram, Turn, intended_offsets, shaped_offsets
-from bench.load.publishing import PublisherSetting
-from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
+from bench.load.publishers import PublisherSetting
 from bench.load.records import LatencySamples
 from bench.load.remote_subscriber import ProcessSubscriber
+from bench.load.subscribers import Receiver, SourceDirectory, SubscriberSetting
 from brokerd.errors import ControlError
 from brokerd.runtime.control import serve_control
 from brokerd.runtime.memory import resident_bytes

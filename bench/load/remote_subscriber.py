@@ -22,8 +22,8 @@ from typing import Any, Final
 import trio
 
 from bench.load.load_files import ClientHost
-from bench.load.receiving import SubscriberSetting
 from bench.load.subscriber_process import MOMENTS
+from bench.load.subscribers import SubscriberSetting
 from brokerd.client.events import GapAnnounced
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import Place, PublicationRun

@@ -17,8 +17,8 @@ import trio
 from bench.load.load_clients import LoadClient, PublisherClient, SubscriberClient
 from bench.load.load_files import LoadSetting
 from bench.load.load_generator import LoadGenerator
-from bench.load.publishing import PublisherSetting
-from bench.load.receiving import SubscriberSetting
+from bench.load.publishers import PublisherSetting
+from bench.load.subscribers import SubscriberSetting
 from bench.spec.values import topics_of
 from bench.systems.boundary import Attachment, ConnectionLost, Delivery, System, SystemClient
 from bench.systems.drivers import load_driver

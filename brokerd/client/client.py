@@ -27,8 +27,8 @@ from brokerd.client.arguments import (
     payload_of,
     predicate_of,
 )
-from brokerd.client.beginning import core_of, resume_core
-from brokerd.client.brokers import Brokers
+from brokerd.client.broker_choice import Brokers
+from brokerd.client.broker_connection import Line
 from brokerd.client.callbacks import BrokerUnreachable as BrokerUnreachable
 from brokerd.client.callbacks import Callbacks as Callbacks
 from brokerd.client.callbacks import ClientError as ClientError
@@ -45,16 +45,16 @@ from brokerd.client.events import (
 )
 from brokerd.client.gate import Gate
 from brokerd.client.inbox import Arrival, Inbox
-from brokerd.client.keeper import Keeper
-from brokerd.client.kept import write_token
-from brokerd.client.line import Line
-from brokerd.client.moving import abandon, hand_over, wait_attached
-from brokerd.client.singles import PublicationIterator
+from brokerd.client.initial_state import core_of, resume_core
+from brokerd.client.mobility import abandon, hand_over, wait_attached
+from brokerd.client.single_publications import PublicationIterator
+from brokerd.client.state_encoding import write_token
+from brokerd.client.state_writer import Keeper
 from brokerd.client.store import Store
 from brokerd.client.subscription import Subscription
 from brokerd.client.tokens import Tokens
 from brokerd.client.transactions import DurableSubscription
-from brokerd.client.waiting import Arrivals, Changes, check_alive
+from brokerd.client.waits import Arrivals, Changes, check_alive
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.errors import ConfigError
 from brokerd.model.client_messages import MOST_INCARNATION, Deliveries

@@ -5,7 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from brokerd.client.events import Redelivered
-from brokerd.client.received import Places, furthest, remove_subscription, set_later, stretches
+from brokerd.client.received_positions import (
+    Places,
+    furthest,
+    remove_subscription,
+    set_later,
+    stretches,
+)
 from brokerd.client.state import KeptSubscription, Positions, Revision
 from brokerd.model.client_messages import Acknowledge, Deliveries
 from brokerd.model.identity import SourceId, StreamId

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, Literal, Protocol
 
+from brokerd.client.broker_connection import Line
 from brokerd.client.callbacks import ClientError
 from brokerd.client.consumption import Consumption, Taken
 from brokerd.client.events import Announced
 from brokerd.client.inbox import Inbox
-from brokerd.client.line import Line
-from brokerd.client.singles import Publication
+from brokerd.client.single_publications import Publication
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.predicate import Predicate
 from brokerd.wire.attributes import decode_attributes

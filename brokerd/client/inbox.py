@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from brokerd.client.broker_connection import Line
 from brokerd.client.events import Announced, GapAnnounced, GapsAnnounced, Received
-from brokerd.client.line import Line
 from brokerd.model.client_messages import Deliveries, Notice
 
 INBOX_LIMIT_BYTES: Final = 32 << 20

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from brokerd.client.commitment import Commitment
 from brokerd.client.events import Announced, ClientEvent, GapsAnnounced, Received, Withheld
-from brokerd.client.received import ReceivedPositions
+from brokerd.client.received_positions import ReceivedPositions
 from brokerd.client.state import KeptSubscription, Positions, Revision
 from brokerd.client.subscriptions import Subscriptions
 from brokerd.errors import RemoteProtocolError

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from brokerd.client.singles import Publication
+from brokerd.client.single_publications import Publication
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import cbor2
 
-from brokerd.client.kept import frame_of, home_of, message_of, read_token, write_token
 from brokerd.client.state import ClientState, Home, KeptSubscription, Positions
+from brokerd.client.state_encoding import frame_of, home_of, message_of, read_token, write_token
 from brokerd.errors import ConfigError, RemoteProtocolError, ResumeTokenRefused
 from brokerd.model.client_messages import Subscribe
 from brokerd.model.identity import ClientId

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from brokerd.client.broker_connection import Line
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received
 from brokerd.client.inbox import Arrival, Inbox
-from brokerd.client.line import Line
-from brokerd.client.singles import Publication, publications_of
+from brokerd.client.single_publications import Publication, publications_of
 from brokerd.client.tokens import CheckpointToken, Tokens, TransactionFailed
 from brokerd.errors import BrokerError
 from brokerd.model.client_messages import Deliveries

@@ -19,8 +19,8 @@ from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.reading import broker_numbers, table
 from brokerd.overlay.routes import Bundle, Link, Route, Step
+from brokerd.overlay.section_checks import broker_numbers, table
 
 _KEYS = ("proxies", "servers", "edges")
 

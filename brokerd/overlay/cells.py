@@ -20,8 +20,15 @@ from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.reading import broker_numbers, check_no_cycle, linked, nearest, pairs, table
 from brokerd.overlay.routes import Bundle, Link, Route, Step
+from brokerd.overlay.section_checks import (
+    broker_numbers,
+    check_no_cycle,
+    linked,
+    nearest,
+    pairs,
+    table,
+)
 
 _KEYS = ("bundles", "links", "members")
 

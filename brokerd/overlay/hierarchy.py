@@ -35,8 +35,8 @@ from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.reading import broker_number, find_unconnected, linked, pairs, table
 from brokerd.overlay.routes import Link, Route, Unit
+from brokerd.overlay.section_checks import broker_number, find_unconnected, linked, pairs, table
 from brokerd.overlay.small_world import small_world
 
 BLOCK_LIMIT = 64

@@ -27,8 +27,8 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay import kinds as of_kind
 from brokerd.overlay.kinds import KINDS, Overlay, Section, as_deployed, follows, with_role
-from brokerd.overlay.reading import nearest as nearest
-from brokerd.overlay.reading import pairs, table
+from brokerd.overlay.section_checks import nearest as nearest
+from brokerd.overlay.section_checks import pairs, table
 from brokerd.overlay.tree_section import TreeSection, read_delta
 from brokerd.units import MILLISECOND_NS, SECOND_NS, format_duration, parse_duration_ns
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.reading import check_no_cycle, linked, table
 from brokerd.overlay.routes import Link, Route, Step
+from brokerd.overlay.section_checks import check_no_cycle, linked, table
 
 MAXIMUM_DELTA = 16
 

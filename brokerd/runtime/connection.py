@@ -22,8 +22,8 @@ from brokerd.sessions.outbox import Outbox, Pace
 from brokerd.sessions.session import Session
 from brokerd.units import SECOND_NS
 from brokerd.wire.codec import KINDS, encode, frames
+from brokerd.wire.fast_path import StraightReader
 from brokerd.wire.framing import gather
-from brokerd.wire.straight import StraightReader
 
 GATHER_NS: Final = 100_000
 """Writes of one connection at shorter intervals than this are left to its writer."""

@@ -31,7 +31,7 @@ from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, 
 from brokerd.sessions.state_marks import StateWitness
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.codec import encode
-from brokerd.wire.straight import StraightReader
+from brokerd.wire.fast_path import StraightReader
 
 HANDSHAKE_S: Final = 5.0
 REFUSALS_RECORDED_PER_S: Final = 10

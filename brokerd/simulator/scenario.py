@@ -43,7 +43,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.simulator.checks.protocol_checks import simulation_of
-from brokerd.simulator.checks.wording import Wording
+from brokerd.simulator.checks.step_text import Wording
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster

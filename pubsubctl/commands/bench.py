@@ -55,7 +55,7 @@ def bench(
     and takes them down afterwards. The last line is the folder of the run.
     """
     from bench.systems.configuration import is_configuration
-    from pubsubctl.running.plan import plan_experiment
+    from pubsubctl.runs.plan import plan_experiment
 
     call = invocation(context)
     is_system = is_configuration(workload)
@@ -92,7 +92,7 @@ def demo(
     from brokerd.overlay.topology import nearest
     from brokerd.protocols.registry import DEFINITIONS
     from pubsubctl.hosts.files import shown
-    from pubsubctl.running.demo import PROTOCOLS, demonstrable_protocols, run_demo
+    from pubsubctl.runs.demo import PROTOCOLS, demonstrable_protocols, run_demo
 
     if protocol is not None and protocol not in DEFINITIONS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
@@ -130,7 +130,7 @@ def targets(
     a rate below the target does not count against brokers. Status 1: a target was missed. Status 3:
     a run cannot decide.
     """
-    from pubsubctl.running.targets import run_targets
+    from pubsubctl.runs.targets import run_targets
 
     call = invocation(context)
     files.begin(call, "targets")
@@ -140,7 +140,7 @@ def targets(
 def _on_system(
     call: Invocation, name: str, load: LoadOptions, run: RunOptions, faults: str | None
 ) -> Result:
-    from pubsubctl.running.external_brokers import bench_system
+    from pubsubctl.runs.external_brokers import bench_system
 
     if run.rolling or run.instances is not None or run.no_teardown:
         raise UserError(
@@ -158,12 +158,12 @@ def _on_brokers(
     run: RunOptions,
 ) -> Result:
     from bench.spec.experiment import Point
-    from pubsubctl.deploying.updates import read_roles
-    from pubsubctl.running.experiment import run_and_judge
-    from pubsubctl.running.forecast import Run, announce, expect_time
-    from pubsubctl.running.plan import deployment_plan
-    from pubsubctl.running.repetitions import Design, run_series
-    from pubsubctl.running.series import Habits
+    from pubsubctl.deployment.updates import read_roles
+    from pubsubctl.runs.experiment import run_and_judge
+    from pubsubctl.runs.forecast import Run, announce, expect_time
+    from pubsubctl.runs.plan import deployment_plan
+    from pubsubctl.runs.repetitions import Design, run_series
+    from pubsubctl.runs.series import Habits
 
     _refuse_late_subscribers(workload, spec)
     roles = read_roles(run.roles or (), spec.topology, spec.protocol)

@@ -14,7 +14,7 @@ app = verbs("bundle", "Build, list and remove the program of hosts.")
 @app.command("build", cls=GroupedCommand)
 def build(context: typer.Context) -> Result:
     """Build the bundle of this program and list the content."""
-    from pubsubctl.deploying.bundle import build_bundle
+    from pubsubctl.deployment.bundle import build_bundle
     from pubsubctl.project import xdg_folder
 
     call = invocation(context)

@@ -13,7 +13,7 @@ from pubsubctl.console.outputs import written
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.deploying.plan import ObservedState
+    from pubsubctl.deployment.plan import ObservedState
     from pubsubctl.inventory.inventory import Inventory
 
 RENEW = "renew"
@@ -37,7 +37,7 @@ def certificate(
     """
     import trio
 
-    from pubsubctl.deploying.certificates import check_authority
+    from pubsubctl.deployment.certificates import check_authority
     from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)
@@ -68,7 +68,7 @@ def certificate(
 def _issue(
     call: Invocation, inventory: "Inventory", identity: str, client: str, output: Path, days: int
 ) -> Result:
-    from pubsubctl.deploying.authority import Authority
+    from pubsubctl.deployment.authority import Authority
     from pubsubctl.project import authority_folder
 
     authority = Authority.of(authority_folder(inventory.name))
@@ -102,7 +102,7 @@ def _issue(
 def _renew(call: Invocation, inventory: "Inventory") -> Result:
     import trio
 
-    from pubsubctl.deploying.certificates import renew_certificates
+    from pubsubctl.deployment.certificates import renew_certificates
     from pubsubctl.hosts.hosts import Lab
 
     call.refuse_dry_run("certificate renew")

@@ -16,7 +16,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
 if TYPE_CHECKING:
-    from pubsubctl.running.claims import Claim, Outcome, State
+    from pubsubctl.runs.claims import Claim, Outcome, State
 
 app = typer.Typer(
     help="Judge the claims of papers by figures.", cls=GroupedVerbs, invoke_without_command=True
@@ -71,7 +71,7 @@ def run_claims(
     master: Master = None,
 ) -> Result:
     """Draw the missing figures of existing runs, then list."""
-    from pubsubctl.running.claims import undrawn
+    from pubsubctl.runs.claims import undrawn
 
     call = invocation(context)
     call.refuse_dry_run("claims run")
@@ -81,7 +81,7 @@ def run_claims(
     wanted = undrawn(folder, {claim.figure for claim in _claims(call, files or [])})
     if wanted:
         from results.checker.spark import spark_session
-        from results.figures.by_name import draw
+        from results.figures.catalogue import draw
 
         with call.console.progress() as progress:
             progress.phase("starting Spark")
@@ -94,7 +94,7 @@ def run_claims(
 
 def _simulate_missing(call: Invocation, claims: "Sequence[Claim]", runs: Path | None) -> None:
     """Run the simulated experiments behind claims that no figure judges."""
-    from pubsubctl.running.paper_experiments import (
+    from pubsubctl.runs.paper_experiments import (
         FigureRequest,
         kind_of_experiment,
         run_without_brokers,
@@ -202,7 +202,7 @@ def _list_notes(rows: Sequence[Mapping[str, Any]], key: str, form: str) -> list[
 
 
 def _claims(call: Invocation, files: Sequence[str]) -> "list[Claim]":
-    from pubsubctl.running.claims import load_claims
+    from pubsubctl.runs.claims import load_claims
 
     project = call.project
     paths = [project.find("claims", name) for name in files or project.names("claims")]
@@ -223,8 +223,8 @@ def _folder_of(call: Invocation, runs: Path | None) -> Path:
 
 
 def _outcomes(call: Invocation, claims: "Sequence[Claim]", runs: Path | None) -> "list[Outcome]":
-    from pubsubctl.running.claims import judge, measurements
-    from pubsubctl.running.figure_archives import archived_measurements
+    from pubsubctl.runs.claims import judge, measurements
+    from pubsubctl.runs.figure_archives import archived_measurements
 
     folder = _folder_of(call, runs)
     figures = [claim.figure for claim in claims]

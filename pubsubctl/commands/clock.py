@@ -112,7 +112,7 @@ def show(
     import json
 
     from bench.run.clocks import CLOCK_FILE
-    from pubsubctl.running.runs import find_run
+    from pubsubctl.runs.runs import find_run
 
     call = invocation(context)
     folder = find_run(call.project, run)

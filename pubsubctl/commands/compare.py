@@ -14,7 +14,7 @@ from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.running.differences import VariantRequest
+    from pubsubctl.runs.differences import VariantRequest
 
 _SIDES = "Two variants of a workload"
 _COMPARISON = "Comparison of a file"
@@ -122,7 +122,7 @@ def compare(
     _refuse_foreign(kind, source, load, faults, instances)
     _refuse_of_series(kind, series, budget)
     if source.against:
-        from pubsubctl.running.differences import run_variants
+        from pubsubctl.runs.differences import run_variants
 
         request = _request(words, source.against, faults, instances, budget, series)
         return run_variants(call, request, load.overrides(), output)
@@ -131,12 +131,12 @@ def compare(
     if source.selftest:
         return _selftest(call, source.trials or 20, instances or 10)
     if source.comparison is not None:
-        from pubsubctl.running.external_brokers import compare_as
+        from pubsubctl.runs.external_brokers import compare_as
 
         only, also = source.only or [], source.also or []
         return compare_as(call, source.comparison, only, also, load.duration, output)
-    from pubsubctl.running.differences import differences
-    from pubsubctl.running.runs import find_runs
+    from pubsubctl.runs.differences import differences
+    from pubsubctl.runs.runs import find_runs
 
     call.refuse_dry_run("compare")
     return differences(call, find_runs(call.project, words, output))
@@ -170,7 +170,7 @@ def _request(
     budget: str | None,
     series: SeriesOptions,
 ) -> "VariantRequest":
-    from pubsubctl.running.differences import VariantRequest
+    from pubsubctl.runs.differences import VariantRequest
 
     if len(words) != 1:
         raise UserError(f"compare --against {against[0]}: name one WORKLOAD before")
@@ -227,7 +227,7 @@ def _refuse_of_series(kind: str, series: SeriesOptions, budget: str | None) -> N
 
 
 def _selftest(call: Invocation, trials: int, instances: int) -> Result:
-    from pubsubctl.running.differences import selftest
+    from pubsubctl.runs.differences import selftest
 
     if instances < 2:
         raise UserError(f"compare --selftest --instances {instances}: at least 2")

@@ -16,10 +16,10 @@ from pubsubctl.errors import HostError, LabDirty, PreflightFailed, Unreachable, 
 
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
-    from pubsubctl.deploying.deployment import Deployment
-    from pubsubctl.deploying.placement_choice import PlacementChoice
-    from pubsubctl.deploying.plan import Plan
-    from pubsubctl.deploying.updates import RollOutcome
+    from pubsubctl.deployment.deployment import Deployment
+    from pubsubctl.deployment.placement_choice import PlacementChoice
+    from pubsubctl.deployment.plan import Plan
+    from pubsubctl.deployment.updates import RollOutcome
     from pubsubctl.hosts.hosts import Lab
 
 _PLACEMENT = "Placement"
@@ -65,7 +65,7 @@ class PlacementOptions:
         Raises:
             UserError: a file goes with neither a policy nor --safe.
         """
-        from pubsubctl.deploying.placement_choice import PlacementChoice
+        from pubsubctl.deployment.placement_choice import PlacementChoice
 
         if self.file is not None and (self.policy is not None or self.safe):
             raise UserError(
@@ -129,7 +129,7 @@ def deploy(
 ) -> Result:
     """Start agents and brokers, and wait for all sessions."""
     from brokerd.protocols.registry import DEFAULT
-    from pubsubctl.deploying.topologies import load_topology, warn_of_parameters
+    from pubsubctl.deployment.topologies import load_topology, warn_of_parameters
     from pubsubctl.hosts.hosts import Lab
 
     placing = placement.make_placement()
@@ -154,8 +154,8 @@ def _describe_deployed(
     replacement: ReplacementOptions,
 ) -> Result:
     from pubsubctl.console.interruption import Interruption, run_interruptibly
-    from pubsubctl.deploying.deploy import choose_deployment, run_deployment
-    from pubsubctl.deploying.updates import RollOutcome, roll
+    from pubsubctl.deployment.deploy import choose_deployment, run_deployment
+    from pubsubctl.deployment.updates import RollOutcome, roll
 
     lab = what[0]
 
@@ -216,8 +216,8 @@ def _steps(
     """
     import trio
 
-    from pubsubctl.deploying.deploy import choose_deployment, plan_deployment
-    from pubsubctl.deploying.plan import Plan
+    from pubsubctl.deployment.deploy import choose_deployment, plan_deployment
+    from pubsubctl.deployment.plan import Plan
     from pubsubctl.state import due_upgrades
 
     async def look() -> tuple[Plan, dict[str, list[str]], dict[str, list[str]]]:
@@ -245,8 +245,8 @@ def _result(deployment: "Deployment", rolled: "RollOutcome") -> Result:
     steps = len(deployment.plan.steps) + len(rolled.brokers)
     brokers = len(deployment.brokers)
     hosts = len(wanted.placement.hosts)
-    from pubsubctl.deploying.plan import is_not_started
-    from pubsubctl.deploying.topologies import parameters_in_words
+    from pubsubctl.deployment.plan import is_not_started
+    from pubsubctl.deployment.topologies import parameters_in_words
 
     parameters = parameters_in_words(wanted.topology, wanted.protocol)
     text = (
@@ -289,7 +289,7 @@ def decommission(
     """
     import trio
 
-    from pubsubctl.deploying import membership
+    from pubsubctl.deployment import membership
     from pubsubctl.hosts.hosts import Lab
 
     call = invocation(context)
@@ -338,8 +338,8 @@ def down(
     import trio
 
     from pubsubctl.console.interruption import Interruption, run_interruptibly
-    from pubsubctl.deploying.deploy import take_down
-    from pubsubctl.deploying.plan import Plan, down_plan
+    from pubsubctl.deployment.deploy import take_down
+    from pubsubctl.deployment.plan import Plan, down_plan
     from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)

@@ -71,7 +71,7 @@ def experiment(
     Runs real brokers, simulated brokers, or parts of a broker on this machine; `--list` has the
     kind of each experiment. An interrupted experiment on brokers resumes with the same command.
     """
-    from pubsubctl.running import paper_experiments as papers
+    from pubsubctl.runs import paper_experiments as papers
 
     call = invocation(context)
     if list_all:
@@ -130,7 +130,7 @@ def _refuse_foreign(context: typer.Context, name: str, kind: str) -> None:
 
 
 def _takers(option: str) -> str:
-    from pubsubctl.running.paper_experiments import KINDS
+    from pubsubctl.runs.paper_experiments import KINDS
 
     takers = [KINDS[kind] for kind in KINDS if option in _OF_KIND.get(kind, ())]
     takers += [study for study, options in _OF_STUDY.items() if option in options]
@@ -139,8 +139,8 @@ def _takers(option: str) -> str:
 
 def _list_experiments(call: Invocation) -> Result:
     from pubsubctl.commands.reports import first_line
-    from pubsubctl.running.paper_experiments import PLACES, STUDIES, experiment_names
-    from results.figures.by_name import FIGURES
+    from pubsubctl.runs.paper_experiments import PLACES, STUDIES, experiment_names
+    from results.figures.catalogue import FIGURES
 
     found = experiment_names()
     shows = {name: first_line(function) for name, function in FIGURES.items()} | dict(STUDIES)

@@ -13,7 +13,7 @@ from pubsubctl.errors import PubsubctlError, UserError
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
     from fault_injection.schedule.schedule import FaultSchedule
-    from pubsubctl.deploying.placement import Placement
+    from pubsubctl.deployment.placement import Placement
 
 _VERB = "Verb"
 _CHECK = "Check"
@@ -213,7 +213,7 @@ def inject(
     if selftest:
         if what:
             raise UserError("inject --selftest tries every verb; it takes no other")
-        from pubsubctl.injecting.selftest import selftest_now
+        from pubsubctl.injection.selftest import selftest_now
 
         return selftest_now(call)
     if check.protocol is not None and check.topology is None:
@@ -223,8 +223,8 @@ def inject(
     schedule = _schedule_of(call, what or [], verb)
     if check.lint or check.preview or call.dry_run:
         return _preview(call, schedule, seed, check)
-    from pubsubctl.injecting.faults import check_by_hand
-    from pubsubctl.injecting.injection import inject_now
+    from pubsubctl.injection.faults import check_by_hand
+    from pubsubctl.injection.injection import inject_now
 
     def settle(
         known: "Topology", placement: "Placement | None", protocol: str | None
@@ -240,7 +240,7 @@ def inject(
 def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "FaultSchedule":
     """Return the named schedule, or the schedule of a single step on the command line."""
     from brokerd.model.fault_verbs import VERBS
-    from pubsubctl.injecting import faults
+    from pubsubctl.injection import faults
 
     options, pick, chains = verb.step_options(), verb.pick, verb.chains
     if pick is None and chains is not None:
@@ -269,7 +269,7 @@ def _settle(
     protocol: str | None,
 ) -> "tuple[FaultSchedule, list[str]]":
     """Return the schedule with its targets drawn and checked, and the warnings."""
-    from pubsubctl.injecting import faults
+    from pubsubctl.injection import faults
 
     settled = faults.settle_schedule(schedule, known, seed, placement, protocol)
     warnings = [*faults.check_schedule(settled, known, placement=placement, protocol=protocol)]
@@ -288,7 +288,7 @@ def _preview(
     from brokerd.protocols.registry import protocol_on
     from fault_injection.schedule.lint import targets_of
     from fault_injection.schedule.plan import expand
-    from pubsubctl.injecting.preview import windows as preview_windows
+    from pubsubctl.injection.preview import windows as preview_windows
 
     known, placement, protocol = _topology(call, check.topology, check.protocol)
     settled, warnings = _settle(call, schedule, seed, known, placement, protocol)
@@ -332,9 +332,9 @@ def _topology(
     import trio
 
     from brokerd.overlay.topology import Topology
-    from pubsubctl.deploying.placement import Placement
-    from pubsubctl.deploying.placement_choice import predict_placement
-    from pubsubctl.deploying.topologies import load_topology
+    from pubsubctl.deployment.placement import Placement
+    from pubsubctl.deployment.placement_choice import predict_placement
+    from pubsubctl.deployment.topologies import load_topology
     from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.state import read_deployment
 

@@ -19,8 +19,8 @@ from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.hosts.files import shown
 
 if TYPE_CHECKING:
+    from pubsubctl.hosts.ssh.fabric_connection import Hop
     from pubsubctl.hosts.ssh.known_hosts import HostKey
-    from pubsubctl.hosts.ssh.line import Hop
     from pubsubctl.hosts.ssh.trust import Ask
 
 app = verbs("inventory", "List, check and import the hosts of inventories.")

@@ -140,8 +140,8 @@ def is_elsewhere(project: Project, name: str) -> bool:
 def kind_of(project: Project, name: str) -> NameKind:
     """Return the kind of a name on the command line; "" if there is no such name."""
     from bench.spec.sweep import is_sweep
-    from pubsubctl.running.paper_experiments import is_experiment
-    from pubsubctl.simulating.workloads import is_plan_file
+    from pubsubctl.runs.paper_experiments import is_experiment
+    from pubsubctl.simulation.workloads import is_plan_file
 
     path = Path(name)
     if path.suffix == ".toml" and is_plan_file(path):

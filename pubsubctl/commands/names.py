@@ -47,7 +47,7 @@ def sweeps(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_complete
 def experiments(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Names of experiments."""
-    from pubsubctl.running.paper_experiments import experiment_names
+    from pubsubctl.runs.paper_experiments import experiment_names
 
     return [*experiment_names()]
 
@@ -138,7 +138,7 @@ def logged_processes(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_complete
 def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Names of figures."""
-    from results.figures.by_name import FIGURES
+    from results.figures.catalogue import FIGURES
 
     return sorted(FIGURES)
 

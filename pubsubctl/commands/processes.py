@@ -16,7 +16,7 @@ from pubsubctl.errors import HostError, PreflightFailed, PubsubctlError, Unreach
 if TYPE_CHECKING:
     from pubsubctl.hosts.connectors.base import Connector, Ran
     from pubsubctl.hosts.hosts import Lab
-    from pubsubctl.watching.logbook import LogLine, Tail
+    from pubsubctl.monitor.logbook import LogLine, Tail
 
 _SELECTION = "Selection"
 
@@ -100,7 +100,7 @@ class _Selection:
 
     def select(self, found: "list[LogLine]") -> "list[LogLine]":
         """Return the lines to print, in order."""
-        from pubsubctl.watching.logbook import merge_lines, select_lines
+        from pubsubctl.monitor.logbook import merge_lines, select_lines
 
         found = select_lines(found, self.pattern, self.since_ns)
         return merge_lines(found) if self.merge else found
@@ -130,7 +130,7 @@ def logs(
 
     from pubsubctl.console.interruption import until_interrupted
     from pubsubctl.hosts.hosts import Lab, run_reaching
-    from pubsubctl.watching.logbook import last_of_each
+    from pubsubctl.monitor.logbook import last_of_each
 
     call = invocation(context)
     call.refuse_dry_run("logs")
@@ -226,7 +226,7 @@ def _outputs(
 async def _follow(call: Invocation, lab: "Lab", reader: "_Reader", selection: _Selection) -> None:
     import trio
 
-    from pubsubctl.watching.logbook import last_of_each
+    from pubsubctl.monitor.logbook import last_of_each
 
     async with lab.open():
         is_first = True
@@ -266,7 +266,7 @@ def _print(call: Invocation, line: "LogLine") -> None:
 
 def _text(call: Invocation, line: "LogLine", names: int) -> str:
     """Return a line: readable with its time on a terminal, a JSON object in a pipe."""
-    from pubsubctl.watching.logbook import json_line, shown
+    from pubsubctl.monitor.logbook import json_line, shown
 
     if call.console.is_read_by_people:
         return shown(line, with_time=True, names=names)
@@ -298,7 +298,7 @@ class _Reader:
         """
         import trio
 
-        from pubsubctl.watching.logbook import AGENT, Tail, run_folder
+        from pubsubctl.monitor.logbook import AGENT, Tail, run_folder
 
         if not self._places:
             await self._find()
@@ -323,10 +323,10 @@ class _Reader:
         return [line for lines in found.values() for line in lines]
 
     async def _find(self) -> None:
-        from pubsubctl.deploying.deployment import find_placement
-        from pubsubctl.deploying.placement import Placement
+        from pubsubctl.deployment.deployment import find_placement
+        from pubsubctl.deployment.placement import Placement
+        from pubsubctl.monitor.logbook import AGENT
         from pubsubctl.state import read_deployment
-        from pubsubctl.watching.logbook import AGENT
 
         record = await read_deployment(self._lab)
         if record is None:

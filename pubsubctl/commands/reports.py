@@ -29,8 +29,8 @@ def check(
 
     Computes the owed deliveries from publications and subscriptions, and compares.
     """
-    from pubsubctl.running.runs import find_runs
-    from pubsubctl.running.verdicts import JudgedRun, MissingVerdict, judge_each
+    from pubsubctl.runs.runs import find_runs
+    from pubsubctl.runs.verdicts import JudgedRun, MissingVerdict, judge_each
 
     call = invocation(context)
     call.refuse_dry_run("check")
@@ -85,7 +85,7 @@ def plot(
 
 
 def _figures(call: Invocation) -> Result:
-    from results.figures.by_name import FIGURES
+    from results.figures.catalogue import FIGURES
 
     rows = [(name, first_line(function)) for name, function in sorted(FIGURES.items())]
     document = {"schema": "pubsubctl/figures/1", "figures": [row[0] for row in rows]}
@@ -94,7 +94,7 @@ def _figures(call: Invocation) -> Result:
 
 def _check_formats(figure: str | None, formats: str) -> tuple[str, ...]:
     """Return the formats of a known figure."""
-    from results.figures.by_name import FIGURES
+    from results.figures.catalogue import FIGURES
     from results.figures.drawing import FORMATS
 
     if figure is None:
@@ -118,10 +118,10 @@ def _draw(
     master: str,
     output: Path | None,
 ) -> Result:
-    from pubsubctl.running.runs import find_runs, latest_of_figure
+    from pubsubctl.runs.runs import find_runs, latest_of_figure
     from results.checker.spark import spark_session
-    from results.figures.by_name import draw
-    from results.figures.of_runs import WITHOUT_SPARK
+    from results.figures.catalogue import draw
+    from results.figures.run_figures import WITHOUT_SPARK
 
     if runs:
         folders = find_runs(call.project, runs, output)
@@ -160,8 +160,8 @@ def report(
     Takes runs of brokers; or experiments without brokers and series, with claims and the counts of
     the simulator's seeds (results/reliability.json).
     """
-    from pubsubctl.running.runs import find_runs
-    from pubsubctl.running.verdicts import judge_and_report
+    from pubsubctl.runs.runs import find_runs
+    from pubsubctl.runs.verdicts import judge_and_report
     from results.papers.experiment_runs import is_experiment_run
     from results.repetitions.series_runs import is_series
     from results.tables.derived import find_unsealed_derived
@@ -188,9 +188,9 @@ def report(
 
 
 def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: str) -> Result:
-    from pubsubctl.running.claims import judge, load_claims, measurement
-    from pubsubctl.running.runs import read_json
-    from pubsubctl.running.verdicts import draw_and_judge
+    from pubsubctl.runs.claims import judge, load_claims, measurement
+    from pubsubctl.runs.runs import read_json
+    from pubsubctl.runs.verdicts import draw_and_judge
     from results.repetitions.series_runs import is_series, verdict_lines
     from results.report import write_experiment_report
     from results.tables.derived import find_unsealed_derived

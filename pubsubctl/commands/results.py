@@ -28,7 +28,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
 if TYPE_CHECKING:
-    from pubsubctl.running.runs import RunFilter
+    from pubsubctl.runs.runs import RunFilter
 
 _FILTER = "Filter"
 _INSPECT = "Find runs"
@@ -90,7 +90,7 @@ class FilterOptions:
 
     def conditions(self) -> "RunFilter":
         """Return the conditions; all must hold."""
-        from pubsubctl.running.runs import RunFilter
+        from pubsubctl.runs.runs import RunFilter
 
         return RunFilter(
             experiment=self.experiment,
@@ -103,7 +103,7 @@ class FilterOptions:
 
 def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder = None) -> Result:
     """List runs, the newest last."""
-    from pubsubctl.running.runs import labels_text, records_in
+    from pubsubctl.runs.runs import labels_text, records_in
 
     call = invocation(context)
     call.refuse_dry_run("results list")
@@ -125,7 +125,7 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
 
 def show(context: typer.Context, run: Run, output: RunsFolder = None) -> Result:
     """Print a run's verdict, machine, program and command."""
-    from pubsubctl.running.runs import facts_of, find_run, record_of
+    from pubsubctl.runs.runs import facts_of, find_run, record_of
 
     call = invocation(context)
     call.refuse_dry_run("results show")
@@ -147,7 +147,7 @@ def label(
     output: RunsFolder = None,
 ) -> Result:
     """Label a run, for `results list --label`."""
-    from pubsubctl.running.runs import (
+    from pubsubctl.runs.runs import (
         find_run,
         label_runs,
         labels_text,
@@ -178,7 +178,7 @@ def remove(
     Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
     remaining series needs.
     """
-    from pubsubctl.running.runs import (
+    from pubsubctl.runs.runs import (
         find_runs,
         refresh_run_index,
         removal_of,
@@ -213,7 +213,7 @@ def remove(
 
 def size(context: typer.Context, output: RunsFolder = None) -> Result:
     """Print the size of runs by experiment, the largest last."""
-    from pubsubctl.running.runs import records_in, size_bytes_of, size_text
+    from pubsubctl.runs.runs import records_in, size_bytes_of, size_text
 
     call = invocation(context)
     call.refuse_dry_run("results size")
@@ -237,7 +237,7 @@ def index(context: typer.Context, output: RunsFolder = None) -> Result:
 
     The page is index.html in the folder of runs. Each run writes it again at its end.
     """
-    from pubsubctl.running.runs import write_run_index
+    from pubsubctl.runs.runs import write_run_index
 
     call = invocation(context)
     call.refuse_dry_run("results index")
@@ -261,8 +261,8 @@ def pack(
 
     `check`, `plot` and `report` accept the copy like the run itself.
     """
-    from pubsubctl.running.redaction import pack_run
-    from pubsubctl.running.runs import find_run
+    from pubsubctl.runs.redaction import pack_run
+    from pubsubctl.runs.runs import find_run
 
     call = invocation(context)
     call.refuse_dry_run("results pack")
@@ -300,8 +300,8 @@ def archive(
     Leaves out pictures, tables, and files above 4 MiB; their digests remain. `claims` judges by the
     archives until there is a later run.
     """
-    from pubsubctl.running.figure_archives import archive_run
-    from pubsubctl.running.runs import find_runs, size_text
+    from pubsubctl.runs.figure_archives import archive_run
+    from pubsubctl.runs.runs import find_runs, size_text
 
     call = invocation(context)
     call.refuse_dry_run("results archive")
@@ -347,8 +347,8 @@ def capsule(
 
     Replaces the names of hosts, users and folders. `results reproduce` accepts the file.
     """
-    from pubsubctl.running.capsules import make_capsule
-    from pubsubctl.running.runs import find_runs
+    from pubsubctl.runs.capsules import make_capsule
+    from pubsubctl.runs.runs import find_runs
     from results.checker.spark import spark_session
 
     call = invocation(context)
@@ -416,8 +416,8 @@ def reproduce(
     changed.
     """
     from brokerd.overlay.topology import nearest
-    from pubsubctl.running.reproduction import LEVELS
-    from pubsubctl.running.reproduction import reproduce as reproduced
+    from pubsubctl.runs.reproduction import LEVELS
+    from pubsubctl.runs.reproduction import reproduce as reproduced
 
     call = invocation(context)
     call.refuse_dry_run("results reproduce")
@@ -442,7 +442,7 @@ def tables(
     `check` and `plot` do so, too. The tables are in the folder of each run, or in $XDG_CACHE_HOME
     if that folder is read-only.
     """
-    from pubsubctl.running.runs import find_runs
+    from pubsubctl.runs.runs import find_runs
     from results.checker.spark import spark_session
     from results.papers.experiment_runs import is_experiment_run, load_experiment_run
     from results.tables.derived import find_unsealed_derived
@@ -484,7 +484,7 @@ def histograms(
 
     Writes a log per phase and metric, with an interval per second, in microseconds.
     """
-    from pubsubctl.running.runs import find_runs
+    from pubsubctl.runs.runs import find_runs
     from results.checker.spark import spark_session
     from results.tables.histogram_logs import write_histogram_logs
     from results.tables.load import load_run

@@ -70,8 +70,8 @@ def run(
     Runs a workload as `bench` would, and judges it. Plays a scenario, and compares the result with
     the text of the file. Runs a plan, and judges it as a seed of the swarm.
     """
-    from pubsubctl.running.paper_experiments import is_experiment
-    from pubsubctl.simulating import workloads
+    from pubsubctl.runs.paper_experiments import is_experiment
+    from pubsubctl.simulation import workloads
 
     call = invocation(context)
     if workloads.is_file_to_play(name, faults):
@@ -124,7 +124,7 @@ def swarm(
     Checks each rule after each step. Each hundredth seed also runs a named bug, which must be
     found. A seed with a violation prints the command that repeats the seed.
     """
-    from pubsubctl.simulating import swarms
+    from pubsubctl.simulation import swarms
 
     call = invocation(context)
     call.refuse_dry_run("simulate swarm")
@@ -161,8 +161,8 @@ def adversary(
     processes: Processes = 0,
 ) -> Result:
     """Take any enabled event next, without a clock."""
-    from pubsubctl.simulating import swarms
-    from pubsubctl.simulating.adversaries import Adversary, simulate_adversary
+    from pubsubctl.simulation import swarms
+    from pubsubctl.simulation.adversaries import Adversary, simulate_adversary
 
     call = invocation(context)
     call.refuse_dry_run("simulate adversary")
@@ -193,7 +193,7 @@ def shrink(
     ] = None,
 ) -> Result:
     """Reduce a failing seed to a small plan that fails alike."""
-    from pubsubctl.simulating import swarms
+    from pubsubctl.simulation import swarms
 
     call = invocation(context)
     call.refuse_dry_run("simulate shrink")
@@ -214,7 +214,7 @@ def mutants(
     processes: Processes = 0,
 ) -> Result:
     """Run each named bug, seed by seed, until a seed finds it."""
-    from pubsubctl.simulating import swarms
+    from pubsubctl.simulation import swarms
 
     call = invocation(context)
     call.refuse_dry_run("simulate mutants")
@@ -233,7 +233,7 @@ def campaign(
     processes: Processes = 0,
 ) -> Result:
     """Run the settings in which the promise must hold."""
-    from pubsubctl.simulating import swarms
+    from pubsubctl.simulation import swarms
 
     call = invocation(context)
     call.refuse_dry_run("simulate campaign")

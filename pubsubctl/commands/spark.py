@@ -14,7 +14,7 @@ from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.running.spark_cluster import Cluster, SparkCluster
+    from pubsubctl.runs.spark_cluster import Cluster, SparkCluster
 
 app = verbs("spark", "Run a Spark cluster on the hosts, for --master.")
 
@@ -95,7 +95,7 @@ def _carry_out(
     import trio
 
     from pubsubctl.hosts.hosts import Lab, run_reaching
-    from pubsubctl.running.spark_cluster import SparkCluster
+    from pubsubctl.runs.spark_cluster import SparkCluster
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)

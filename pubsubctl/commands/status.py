@@ -30,7 +30,7 @@ def status(
     """
     import trio
 
-    from pubsubctl.deploying.certificates import PLAINTEXT, all_certificates_end, warn_of_expiry
+    from pubsubctl.deployment.certificates import PLAINTEXT, all_certificates_end, warn_of_expiry
     from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.state import LabState, lab_state
 
@@ -38,7 +38,7 @@ def status(
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     if watch:
-        from pubsubctl.watching import polling
+        from pubsubctl.monitor import polling
 
         last = polling.watch(lab, call.console, call.console.line)
         if call.console.is_screen:
@@ -120,7 +120,7 @@ def _result(
 
 def _headline(about: Mapping[str, Any]) -> str:
     from brokerd.overlay.topology import Topology
-    from pubsubctl.deploying.topologies import parameters_in_words
+    from pubsubctl.deployment.topologies import parameters_in_words
 
     topology = Topology.from_mapping(about["topology"], "deployment.json")
     parameters = parameters_in_words(topology, about["protocol"])

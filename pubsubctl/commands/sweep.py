@@ -47,7 +47,7 @@ def sweep(
     Checks all points before the first run. The same command resumes an interrupted sweep, and
     repeats the runs that failed.
     """
-    from pubsubctl.running.sweep import SweepRequest, run_sweep
+    from pubsubctl.runs.sweep import SweepRequest, run_sweep
 
     call = invocation(context)
     axes, limits, habits = tuple(over or ()), tuple(bounds or ()), series.habits()
@@ -88,7 +88,7 @@ def limit(
     At a sustainable rate everything owed arrives, no backlog grows, and p99 keeps its bound. The
     same command resumes an interrupted search.
     """
-    from pubsubctl.running.rate_limit import LimitRequest, find_limit
+    from pubsubctl.runs.rate_limit import LimitRequest, find_limit
 
     if load.rate is not None:
         raise UserError(f"{workload}: `limit` sets the rate; leave out --rate {load.rate}")

@@ -67,7 +67,7 @@ def generate(
     ] = None,
 ) -> Result:
     """Generate a topology file."""
-    from pubsubctl.deploying import topologies
+    from pubsubctl.deployment import topologies
 
     call = invocation(context)
     measures = topologies.Measures(
@@ -106,7 +106,7 @@ def show(
     ] = None,
 ) -> Result:
     """Print a topology as a tree or a list, with its measures."""
-    from pubsubctl.deploying import topologies
+    from pubsubctl.deployment import topologies
 
     call = invocation(context)
     topology = topologies.load_topology(call.project.find("topology", file))
@@ -134,7 +134,7 @@ def lint(
     ] = None,
 ) -> Result:
     """Check topology files."""
-    from pubsubctl.deploying import topologies
+    from pubsubctl.deployment import topologies
 
     call = invocation(context)
     good: list[str] = []
@@ -185,7 +185,7 @@ def place(
     ] = None,
 ) -> Result:
     """Place brokers: print host, port and core of each."""
-    from pubsubctl.deploying import placement_choice, topologies
+    from pubsubctl.deployment import placement_choice, topologies
 
     call = invocation(context)
     topology = topologies.load_topology(call.project.find("topology", file), protocol)
@@ -317,7 +317,7 @@ def _picture(call: Invocation, topology: "Topology") -> str:
     domains: dict[str, str] = {}
     if call.inventory_option is not None:
         from brokerd.protocols.registry import protocol_on
-        from pubsubctl.deploying.placement import place
+        from pubsubctl.deployment.placement import place
 
         inventory = call.inventory()
         chosen = call.hosts(inventory)
@@ -338,7 +338,7 @@ def _picture(call: Invocation, topology: "Topology") -> str:
 
 def _change(context: typer.Context, file: str, change: "Callable[[Topology], Topology]") -> Result:
     from brokerd.errors import ConfigError
-    from pubsubctl.deploying import topologies
+    from pubsubctl.deployment import topologies
 
     call = invocation(context)
     path = call.project.find("topology", file)

@@ -67,7 +67,7 @@ def _checked(call: Invocation, name: str, protocol: str | None) -> tuple[str, li
     from bench.spec.predictions import predictions_of
     from bench.spec.spec import load_experiment
     from brokerd.errors import ConfigError
-    from pubsubctl.deploying.topologies import describe_briefly
+    from pubsubctl.deployment.topologies import describe_briefly
 
     path = call.project.find("workload", name)
     try:

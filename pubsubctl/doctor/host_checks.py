@@ -13,8 +13,8 @@ from typing import Any, Literal
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from brokerd.runtime.program import read_own_program
 from brokerd.units import format_duration, format_size
-from pubsubctl.deploying.certificates import warn_of_expiry
-from pubsubctl.deploying.placement import cores_of
+from pubsubctl.deployment.certificates import warn_of_expiry
+from pubsubctl.deployment.placement import cores_of
 from pubsubctl.doctor.host_facts import HostFacts
 from pubsubctl.errors import PubsubctlError
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, HostKeyRefused

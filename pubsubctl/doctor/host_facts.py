@@ -21,9 +21,9 @@ import trio
 
 from brokerd.agent.host import probe as host_probe
 from brokerd.errors import ConfigError, ControlError
-from pubsubctl.deploying.certificates import certificates_end
-from pubsubctl.deploying.placement import cores_of, processors_here
-from pubsubctl.deploying.plan import ObservedState
+from pubsubctl.deployment.certificates import certificates_end
+from pubsubctl.deployment.placement import cores_of, processors_here
+from pubsubctl.deployment.plan import ObservedState
 from pubsubctl.errors import HostError, PubsubctlError
 from pubsubctl.hosts.connectors.base import Connector, PortInUse
 from pubsubctl.hosts.files import shown

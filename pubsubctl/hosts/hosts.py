@@ -14,8 +14,8 @@ import trio
 from brokerd.agent.client import AgentClient
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
-from pubsubctl.deploying.bundle import Bundle, build_bundle
-from pubsubctl.deploying.plan import ObservedState
+from pubsubctl.deployment.bundle import Bundle, build_bundle
+from pubsubctl.deployment.plan import ObservedState
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable
 from pubsubctl.hosts.agents import HeldContext
 from pubsubctl.hosts.connectors.base import Connector

@@ -9,7 +9,7 @@ import trio
 from brokerd.errors import ControlError
 from brokerd.protocols.interface import CoreStatus
 from pubsubctl.console.console import Progress
-from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.errors import HostError
 from pubsubctl.hosts.connectors.base import Connector
 

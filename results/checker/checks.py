@@ -45,13 +45,13 @@ from results.rules.terms import (
     VerdictName,
     doubt,
 )
-from results.rules.verdicts import decide
-from results.rules.words import (
+from results.rules.verdict_text import (
     churn_of,
     counts_in_words,
     recoveries_in_words,
     verdict_in_words,
 )
+from results.rules.verdicts import decide
 from results.tables.json_files import read_toml, write_json, write_json_lines
 from results.tables.load import LoadedRun, load_run, table_folder
 from results.tables.manifest import Run

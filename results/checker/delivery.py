@@ -15,14 +15,14 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from results.rules.announced import Announcements, StreamLosses
+from results.rules.announcements import Announcements, StreamLosses
 from results.rules.exposure import look_at_risks
 from results.rules.facts import RunFacts
 from results.rules.findings import Findings, PairSummary, SourceSummary
 from results.rules.lookups import Lookups
 from results.rules.pairs import BadPair, Names, Pair, Span, Walked, join_counts, pairs_of
 from results.rules.places import Places
-from results.rules.promised import LANE, REDELIVERED, PromisedDeliveries
+from results.rules.promises import LANE, REDELIVERED, PromisedDeliveries
 from results.rules.violations import BadWalks, find_reused_numbers, objections
 from results.tables.frames import (
     FIRST_KEY,

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from results.reference.files import FileRefusal
 from results.reference.history import Judgement
-from results.reference.reading import judge_folder, read_streams
+from results.reference.history_reader import judge_folder, read_streams
 from results.reference.rule import check
 from results.rules.findings import Findings, PairSummary
 from results.rules.terms import Counts, VerdictName

@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from results.report import words
+from results.report import text
 from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import ResultsError, read_json
 
@@ -84,7 +84,7 @@ def write_experiment_report(
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("results.report"),
         autoescape=True,
-        finalize=words.visible,
+        finalize=text.visible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -98,7 +98,7 @@ def write_experiment_report(
         },
         ledger=ledger,
         entries=_most_serious_first(ledger["entries"]) if ledger else [],
-        words=words,
+        words=text,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.new")

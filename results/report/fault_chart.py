@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from results.report.reading import Row, RunStory
-from results.report.words import SECOND_NS, seconds
+from results.report.run_reader import Row, RunStory
+from results.report.text import SECOND_NS, seconds
 from results.rules.fault_log import FAULT_STAMPS
 from results.rules.faults import FaultSpan, fault_spans
 from results.tables.manifest import Run

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from results.report import words
+from results.report import text
 from results.tables.json_files import IntegrityError, read_json, read_json_lines
 
 WIDTH: Final = 240
@@ -82,7 +82,7 @@ def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("results.report"),
         autoescape=True,
-        finalize=words.visible,
+        finalize=text.visible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -108,7 +108,7 @@ def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0)
         newest=newest[0] if newest else None,
         total=len(entries),
         left_out=left_out,
-        words=words,
+        words=text,
         width=WIDTH,
         height=HEIGHT,
     )
@@ -140,7 +140,7 @@ def numbers_of(run: Path) -> list[tuple[str, str]]:
         found.append(("delivered of owed", f"{counts['delivered']:,} of {counts['owed']:,}"))
     wrong = counts.get("violations") or {}
     for kind, number in wrong.items():
-        found.append((words.VIOLATIONS.get(kind, kind), f"{number:,}"))
+        found.append((text.VIOLATIONS.get(kind, kind), f"{number:,}"))
     if exercised.get("at_risk_deliveries"):
         recovered, at_risk = exercised.get("recovered", 0), exercised["at_risk_deliveries"]
         found.append(("recovered of at risk", f"{recovered:,} of {at_risk:,}"))
@@ -148,9 +148,9 @@ def numbers_of(run: Path) -> list[tuple[str, str]]:
         found.append(("delivered per second", f"{headline['delivered_per_s']:,.0f}"))
     for name in ("p50", "p99"):
         if name in response:
-            found.append((f"latency {name}", words.latency(round(response[name]))))
+            found.append((f"latency {name}", text.latency(round(response[name]))))
     if mean := headline.get("broker_cpu_us_per_message_mean"):
-        found.append(("CPU per message", words.latency(round(mean))))
+        found.append(("CPU per message", text.latency(round(mean))))
     return found
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from results.figures.context import find_limiting_load_generator
-from results.report import fault_chart, shared_latency, words
-from results.report.reading import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
+from results.report import fault_chart, shared_latency, text
+from results.report.run_reader import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +124,7 @@ def render(
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("results.report"),
         autoescape=True,
-        finalize=words.visible,
+        finalize=text.visible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -166,7 +166,7 @@ def render(
         chapters=_chapters(
             losing, faulty, kept[0], several, any(story.earlier for story in stories)
         ),
-        words=words,
+        words=text,
         on_cards=ON_CARDS,
     )
 
@@ -201,7 +201,7 @@ def term_anchor(name: str) -> str:
 
 def _names_of(stories: Sequence[RunStory]) -> list[str]:
     """Return the name of each run on the page, with its id where protocols repeat."""
-    protocols = [words.title(words.protocol(story)) for story in stories]
+    protocols = [text.title(text.protocol(story)) for story in stories]
     return [
         f"{name} ({story.run.run_id})" if protocols.count(name) > 1 else name
         for name, story in zip(protocols, stories, strict=True)
@@ -219,7 +219,7 @@ def _earlier_rows(story: RunStory) -> list[tuple[str, str, list[str]]]:
 def _numbers_of(headline: Mapping[str, Any]) -> list[str]:
     response = headline.get("response_us") or {}
     cells = [
-        words.latency(round(response[key])) if isinstance(response.get(key), int | float) else "–"
+        text.latency(round(response[key])) if isinstance(response.get(key), int | float) else "–"
         for key in ("p50", "p99")
     ]
     rate, cpu = headline.get("delivered_per_s"), headline.get("broker_cpu_us_per_message_mean")
@@ -236,9 +236,9 @@ def _headline(stories: Sequence[RunStory]) -> str:
     first = stories[0]
     if len(stories) == 1:
         experiment = first.run.manifest.get("experiment") or "A run"
-        preposition = "on" if words.protocol(first).startswith("the ") else "with"
-        return f"{experiment} {preposition} {words.protocol(first)}"
-    protocols = [*dict.fromkeys(words.bare(words.protocol(story)) for story in stories)]
+        preposition = "on" if text.protocol(first).startswith("the ") else "with"
+        return f"{experiment} {preposition} {text.protocol(first)}"
+    protocols = [*dict.fromkeys(text.bare(text.protocol(story)) for story in stories)]
     if _comparable(stories) and len(protocols) == len(stories):
         among = "faults" if any(story.run.fault_rows for story in stories) else "load"
         return f"The same {among}: {', '.join(protocols[:-1])} and {protocols[-1]}"
@@ -262,21 +262,17 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
     rows: Mapping[str, Callable[[RunStory], str]] = {
         "promised": _describe_promised,
         "order promised": _order_promised,
-        "published while measuring": lambda s: words.count(s.count_of("published_in_measure")),
-        "deliveries owed": lambda s: words.count(s.count_of("owed")),
-        "delivered": lambda s: words.count(s.count_of("delivered")),
+        "published while measuring": lambda s: text.count(s.count_of("published_in_measure")),
+        "deliveries owed": lambda s: text.count(s.count_of("owed")),
+        "delivered": lambda s: text.count(s.count_of("delivered")),
         "lost": lambda s: _count_violated(s, "missing"),
         "twice": lambda s: _count_violated(s, "duplicate"),
         "out of order": lambda s: _count_violated(s, "reordered"),
-        "at risk": lambda s: words.count(
-            s.exercise_of("at_risk_deliveries") if s.verdict else None
-        ),
-        "of which arrived": lambda s: words.count(
-            s.exercise_of("recovered") if s.verdict else None
-        ),
+        "at risk": lambda s: text.count(s.exercise_of("at_risk_deliveries") if s.verdict else None),
+        "of which arrived": lambda s: text.count(s.exercise_of("recovered") if s.verdict else None),
         "last of them after": _recovery_time,
         "wrong": _wrong,
-        "sent again by brokers": lambda s: words.count(s.exercise_of("resent_publications")),
+        "sent again by brokers": lambda s: text.count(s.exercise_of("resent_publications")),
         "median latency": lambda s: _latency(s, "p50"),
         "99 % latency": lambda s: _latency(s, "p99"),
         "median latency of the slowest subscription": lambda s: _slowest(s, "p50"),
@@ -300,11 +296,11 @@ def _promise_rows(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str
     rows = []
     for story in stories:
         became = {
-            row["steps"][0]: words.describe_recovery(row)
+            row["steps"][0]: text.describe_recovery(row)
             for row in story.verdict.get("recoveries") or ()
         }
         told = [became.get(fault, "–") for fault in faults]
-        rows.append([_promise_of(story), words.done(story), *told])
+        rows.append([_promise_of(story), text.done(story), *told])
     return faults, rows
 
 
@@ -339,14 +335,14 @@ def _describe_promised(story: RunStory) -> str:
 
 def _count_violated(story: RunStory, kind: str) -> str:
     """Return the number of violations of a kind, whether promised or not."""
-    return words.count(story.violations.get(kind, 0) if story.verdict else None)
+    return text.count(story.violations.get(kind, 0) if story.verdict else None)
 
 
 def _wrong(story: RunStory) -> str:
     """Return the broken promises; permitted deviations are counted elsewhere."""
     if not story.verdict:
         return "–"
-    return "nothing" if story.word == "VALID" else words.violations(story) or "nothing"
+    return "nothing" if story.word == "VALID" else text.violations(story) or "nothing"
 
 
 def _recovery_time(story: RunStory) -> str:
@@ -378,7 +374,7 @@ def _latency(story: RunStory, name: str) -> str:
     """Return a percentile over all deliveries, as `bench` prints it."""
     found = (story.run.manifest.get("headline") or {}).get("response_us") or {}
     value = found.get(name)
-    return words.latency(round(value)) if isinstance(value, int | float) else "–"
+    return text.latency(round(value)) if isinstance(value, int | float) else "–"
 
 
 def _slowest(story: RunStory, name: str) -> str:
@@ -417,7 +413,7 @@ def _on_disk(story: RunStory) -> str:
 def worst_latency(story: RunStory, name: str) -> str:
     """Return the largest of the subscriptions' percentiles."""
     found = [row.latency_us[name] for row in story.subscriptions if row.latency_us]
-    return words.latency(max(found)) if found else "–"
+    return text.latency(max(found)) if found else "–"
 
 
 def cpu_per_message(story: RunStory) -> str:

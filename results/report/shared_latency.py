@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from results.report import words
-from results.report.reading import RunStory
+from results.report import text
+from results.report.run_reader import RunStory
 
 WIDTH, HEIGHT = 720.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 16.0, 34.0
@@ -84,13 +84,13 @@ def latency_picture(stories: Sequence[RunStory], names: Sequence[str]) -> Latenc
             Point(
                 places[key],
                 height_of(value),
-                f"{name}, {COLUMNS[key]}: {words.latency(round(value))}",
+                f"{name}, {COLUMNS[key]}: {text.latency(round(value))}",
             )
             for key, value in values.items()
         ]
         lines.append(Line(name, colour, dashes, points))
     grid = [
-        (height_of(10.0**power), words.latency(10**power)) for power in range(max(0, low), high + 1)
+        (height_of(10.0**power), text.latency(10**power)) for power in range(max(0, low), high + 1)
     ]
     return LatencyPicture(lines, [(places[key], text) for key, text in COLUMNS.items()], grid)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.rules.announced import Announcements
+from results.rules.announcements import Announcements
 from results.rules.facts import RunFacts
 from results.rules.findings import Findings
 from results.rules.risks import Exposure, certain_window_ns, risk_windows

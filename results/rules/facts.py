@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from results.rules.absences import with_absences
-from results.rules.busy import busy_signs, has_ended_in_silence
+from results.rules.busyness import busy_signs, has_ended_in_silence
 from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
 from results.rules.losses import promises_with_losses

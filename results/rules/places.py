@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from results.rules.facts import RunFacts
-from results.rules.promised import REDELIVERED
+from results.rules.promises import REDELIVERED
 from results.rules.terms import STREAMS
 from results.tables.frames import EVIDENCE, PAIR
 

@@ -12,7 +12,7 @@ from results.rules.terms import (
     VerdictName,
     doubt,
 )
-from results.rules.words import describe_announced, describe_withheld
+from results.rules.verdict_text import describe_announced, describe_withheld
 
 _WITHHELD = "withheld_unjustified"
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from results.rules.announced import Announcements
+from results.rules.announcements import Announcements
 from results.rules.pairs import BadPair, Names
-from results.rules.promised import LANE, PromisedDeliveries
+from results.rules.promises import LANE, PromisedDeliveries
 from results.tables.frames import EVIDENCE, PAIR, make_owed_column, small_frame
 
 if TYPE_CHECKING:

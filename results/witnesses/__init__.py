@@ -17,7 +17,6 @@ from results.rules.terms import doubt
 from results.witnesses.applications import doubts_about_applications
 from results.witnesses.brokers import doubts_about_brokers
 from results.witnesses.causality import doubts_about_causality
-from results.witnesses.closing import doubts_about_closing
 from results.witnesses.counters import doubts_about_counters
 from results.witnesses.faults import doubts_about_faults
 from results.witnesses.figures import doubts_about_figures
@@ -25,6 +24,7 @@ from results.witnesses.folder import RunFolder
 from results.witnesses.gaps import doubts_about_gaps
 from results.witnesses.manifest import doubts_about_manifest
 from results.witnesses.passage import doubts_about_passage
+from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import doubts_about_promises
 from results.witnesses.rows import Rows
 from results.witnesses.service import doubts_about_service

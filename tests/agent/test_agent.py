@@ -376,7 +376,7 @@ def test_an_adopted_process_can_be_killed_and_restarted_with_its_configuration(l
     run(story)
 
 
-def test_an_agent_that_dies_between_asking_for_a_process_and_hearing_of_it_loses_none(
+def test_an_agent_that_dies_during_a_process_start_loses_no_process(
     lab: Lab,
 ) -> None:
     """The journal says `start` and no pid; the process itself says which one it is."""

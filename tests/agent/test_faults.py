@@ -436,7 +436,7 @@ def test_an_agent_that_ends_starts_nothing_again(lab: Lab) -> None:
     run(story)
 
 
-def test_the_next_agent_starts_what_a_lost_machine_ran(lab: Lab) -> None:
+def test_the_next_agent_starts_the_processes_of_a_lost_machine(lab: Lab) -> None:
     async def story() -> None:
         agent = lab.start_agent()
         async with lab.client() as client:
@@ -459,7 +459,7 @@ def test_the_next_agent_starts_what_a_lost_machine_ran(lab: Lab) -> None:
 # ---------------------------------------------------------------- everything at once
 
 
-def test_healing_everything_finds_what_others_did_too(lab: Lab) -> None:
+def test_healing_everything_finds_faults_of_other_controllers_too(lab: Lab) -> None:
     """A stop from a shell, and a fault that a broker was told past its agent."""
 
     async def story() -> None:

@@ -23,7 +23,7 @@ LONG_MS = 60_000
 # ---------------------------------------------------------------- what is said to nft
 
 
-def test_nothing_in_the_module_can_touch_what_is_not_the_faults_own() -> None:
+def test_the_module_touches_the_rules_of_its_fault_only() -> None:
     source = inspect.getsource(nft)
     for word in ("flush", "delete rule", "insert rule", "iptables", "add table", "destroy"):
         assert f'"{word}' not in source

@@ -88,7 +88,7 @@ def test_a_client_that_is_disconnected_stays_away_until_it_is_let_back(
     assert [row["event"] for row in of_client][:3] == ["up", "down", "up"]
 
 
-def test_a_publisher_that_was_away_sends_what_was_due_and_nothing_is_missing(
+def test_a_publisher_sends_all_due_publications_after_an_absence(
     folder: Path,
 ) -> None:
     broker = FakeBroker()
@@ -108,7 +108,7 @@ def test_a_publisher_that_was_away_sends_what_was_due_and_nothing_is_missing(
     assert finished["acknowledged"] == finished["sent"] == finished["offered"] + 4
 
 
-def test_publications_for_a_disconnected_client_are_missing_at_a_broker_without_storage(
+def test_a_disconnected_client_misses_publications_at_a_broker_without_storage(
     folder: Path,
 ) -> None:
     """This broker keeps nothing, so that the check of the others can be seen to fail."""
@@ -128,7 +128,7 @@ def test_publications_for_a_disconnected_client_are_missing_at_a_broker_without_
     assert finished["online"]["missing"] >= 30
 
 
-def test_a_subscriber_with_a_process_is_killed_and_is_back_with_what_it_has(folder: Path) -> None:
+def test_a_killed_subscriber_process_returns_with_its_committed_state(folder: Path) -> None:
     """This broker keeps nothing for who is away, so that is missing; nothing comes twice."""
     broker = FakeBroker(protocol="best_effort")
 

@@ -62,7 +62,7 @@ def formula(seed: int, publisher: int, incarnation: int, sequence: int) -> int:
     incarnation=st.integers(0, 50),
     sequence=st.integers(1, 5000),
 )
-def test_a_block_holds_what_the_formula_says(
+def test_a_block_holds_the_number_of_the_formula(
     seed: int, publisher: int, incarnation: int, sequence: int
 ) -> None:
     sets = draw_attribute_sets(seed, {"symbol": {"choose": 3}}, sets=7)

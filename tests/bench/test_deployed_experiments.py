@@ -7,7 +7,7 @@ from bench.spec.keys import Overrides
 
 
 @pytest.mark.parametrize("figure", sorted(figures()))
-def test_every_deployed_experiment_can_be_read_and_its_points_have_names_of_their_own(
+def test_every_deployed_experiment_has_points_with_distinct_names(
     figure: str,
 ) -> None:
     experiment = load_deployed_experiment(figure)

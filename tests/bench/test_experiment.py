@@ -15,7 +15,7 @@ from bench.run.run_directory import new_run_directory
 from bench.run.testbed import Testbed
 from bench.spec.spec import ExperimentSpec, load_experiment
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.small_testbed import lab_folder, small_testbed
 

@@ -46,7 +46,7 @@ def test_more_than_is_promised_is_warned_of(order: str) -> None:
         ({"guarantee.delivery": "at-most-once"}, "topic", False),
     ],
 )
-def test_a_fence_is_believed_by_what_is_promised(
+def test_a_fence_is_judged_by_the_promise_of_the_protocol(
     asked: dict[str, str], order: str, may_overtake: bool
 ) -> None:
     """Brokers that let publications overtake each other do so whatever is asked for."""

@@ -6,7 +6,7 @@ import pytest
 
 from bench.histories import MUTATIONS, HistoryRequest, make_history
 from brokerd.errors import ConfigError
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 
 
 def test_a_history_without_mistakes_is_valid_and_has_about_as_many_deliveries(

@@ -22,7 +22,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.runtime.control import ControlClient, open_control
 from brokerd.runtime.streams import first_message
 from brokerd.sessions.messages import Hello
-from brokerd.wire.straight import StraightReader
+from brokerd.wire.fast_path import StraightReader
 from results.rules.expectation import ExpectedContent
 from tests.helpers.fake_broker import FakeBroker
 from tests.helpers.patience import PATIENCE_S
@@ -271,7 +271,7 @@ def test_a_load_generator_needs_no_package_that_broker_machines_lack() -> None:
     assert "trio" in loaded
 
 
-def test_a_whole_run_is_written_down_as_the_seed_says(folder: Path) -> None:
+def test_a_run_is_recorded_as_its_seed_determines(folder: Path) -> None:
     broker = FakeBroker()
 
     async def play() -> dict[str, Any]:
@@ -387,7 +387,7 @@ def test_a_withheld_duplicate_is_a_row_of_the_wire_layer(folder: Path) -> None:
     assert layers.count(0) == layers.count(1) == finished["delivered"]
 
 
-def test_a_lost_session_is_survived_and_what_was_due_keeps_its_time(folder: Path) -> None:
+def test_a_lost_session_leaves_intended_times_unchanged(folder: Path) -> None:
     broker = FakeBroker()
 
     async def play() -> dict[str, Any]:

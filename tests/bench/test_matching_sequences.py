@@ -42,7 +42,7 @@ def _try_a_predicate(wanted: int) -> None:
             assert not found.is_next(before, run[1:])
 
 
-def test_a_table_is_what_asking_about_each_set_gives() -> None:
+def test_a_table_equals_the_answers_for_each_set() -> None:
     """Sets that differ in a value's kind alone are not alike, nor those that lack it."""
     random = Random(5)
     values = [1, 1.0, True, 2, "1", "a"]

@@ -204,7 +204,7 @@ def test_a_publication_that_does_not_match_is_named() -> None:
     assert world.totals()["wrong_match"] == 1
 
 
-def test_a_number_far_beyond_what_can_have_been_sent_costs_no_time() -> None:
+def test_a_number_far_beyond_all_sent_numbers_costs_no_time() -> None:
     world = World(SOME)
     matching = next(
         n for n in range(1 << 60, (1 << 60) + 99) if world.table[world.content.choice(n)[0]]
@@ -328,7 +328,7 @@ def test_a_gap_that_splits_is_evicted_as_well() -> None:
 
 
 @pytest.mark.parametrize("what", ["payload", "attributes", "length"])
-def test_corrupted_content_is_counted_and_its_digest_is_that_of_what_came(what: str) -> None:
+def test_corrupted_content_is_counted_and_digested_as_received(what: str) -> None:
     world = World(EVERYTHING)
     run = world.run(range(2, 50))
     if what == "payload":

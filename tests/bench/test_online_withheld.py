@@ -7,7 +7,7 @@ import pytest
 from results.reference.history import History
 from results.reference.rule import check
 from results.rules.risks import Tree
-from results.rules.withheld import Barriers, RequestTimes
+from results.rules.withholding import Barriers, RequestTimes
 from tests.helpers.online import Online
 from tests.helpers.withheld_histories import PUBLICATIONS, SPOILED, barrier_history
 

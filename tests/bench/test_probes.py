@@ -8,7 +8,7 @@ from bench.run.run_statistics import ProcessorTime
 from brokerd.agent.processes import ProcessIdentity
 
 
-def test_the_time_of_this_process_is_what_the_kernel_says() -> None:
+def test_the_time_of_this_process_equals_that_of_the_kernel() -> None:
     own = ProcessIdentity.of(os.getpid())
     used = os.times()
     found = own.processor_s()

@@ -123,7 +123,7 @@ def test_an_experiment_produces_the_same_rows_with_any_number_of_processes(tmp_p
     assert [row["published"] for row in first] != [row["published"] for row in second]
 
 
-def test_failures_during_the_window_cost_no_more_than_what_was_under_way(tmp_path):
+def test_failures_during_the_window_cost_publications_in_flight_at_most(tmp_path):
     experiment = load_figure_experiment(
         experiment_file(tmp_path, fail="during", publications_per_broker=20, measured_s=20)
     )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.load.publishing import PublisherSetting
-from bench.load.receiving import SubscriberSetting
+from bench.load.publishers import PublisherSetting
+from bench.load.subscribers import SubscriberSetting
 from bench.spec.keys import Overrides
 from bench.spec.spec import WORKLOADS, ExperimentSpec, SpecError, load_experiment, load_topology
 from bench.spec.toml_text import toml_text
@@ -168,7 +168,7 @@ def test_command_line_values_override_the_file_and_are_recorded(tmp_path: Path) 
         ("[phases]", "[phases", "line"),
     ],
 )
-def test_a_slip_is_named_with_file_key_value_and_what_is_valid(
+def test_a_slip_is_named_with_file_key_value_and_the_valid_values(
     tmp_path: Path, old: str, new: str, complaint: str
 ) -> None:
     assert old in GOOD

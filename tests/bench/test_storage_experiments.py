@@ -31,7 +31,7 @@ class Phases(NoProgress):
         self.phases.append(name)
 
 
-def test_every_way_is_measured_at_the_same_work(tmp_path) -> None:
+def test_every_variant_is_measured_at_the_same_work(tmp_path) -> None:
     progress = Phases()
     folder = run_figure_experiment(SMALL, tmp_path, progress)
     (table,) = folder.glob("raw/*/*/stored.jsonl")

@@ -111,7 +111,7 @@ def subscribers(configure: Configure, start: Start, tmp_path: Path) -> Iterator[
     found.kill()
 
 
-def test_a_subscriber_that_is_killed_right_before_and_after_a_commit_has_each_event_once(
+def test_a_subscriber_killed_around_a_commit_has_each_event_once(
     subscribers: Subscribers,
 ) -> None:
     async def play() -> None:

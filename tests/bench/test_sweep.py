@@ -81,7 +81,7 @@ def test_a_file_and_a_key_in_it_do_not_contradict_each_other() -> None:
         step_keys({"faults.for": "1s"})
 
 
-def test_typed_values_are_what_they_look_like() -> None:
+def test_typed_values_have_the_kind_of_their_notation() -> None:
     typed = ["3", "2.5", "true", "25/s", '"3"', "[1, 2]", "1979-05-27"]
     assert [*map(value_of, typed)] == [3, 2.5, True, "25/s", "3", [1, 2], "1979-05-27"]
 

@@ -28,7 +28,7 @@ def test_a_filter_wants_topics_where_it_tests_nothing_else(
     assert topics_of(predicate, "topic", NAMES) == wanted
 
 
-def test_topics_are_what_the_attribute_is_drawn_from() -> None:
+def test_topics_are_the_values_of_the_attribute() -> None:
     assert topic_names("symbol", {"choose": 2}) == ("SYMBOL000", "SYMBOL001")
     assert topic_names("symbol", {"cycle": 1}) == ("SYMBOL000",)
     assert topic_names("symbol", {"choose": ["x", "y", "x"]}) == ("x", "y")

@@ -28,7 +28,7 @@ def test_a_late_answer_to_the_first_request_does_not_answer_the_second() -> None
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_what_no_answer_confirms_is_asked_for_again(seed: int) -> None:
+def test_a_request_without_a_confirming_answer_is_repeated(seed: int) -> None:
     """Requests are lost with their sessions, and repeated; answers are late, lost or come twice."""
     random, commits = Random(seed), CommitRequests()
     commits.begin(1, 10)

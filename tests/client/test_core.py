@@ -82,7 +82,7 @@ def test_publications_before_the_first_attach_are_sent_at_the_attach() -> None:
     assert list(publish.run.publications()) == [(1, b"a", b"x"), (2, b"a", b"y"), (3, b"b", b"z")]
 
 
-def test_publications_handed_over_one_by_one_travel_as_one_run() -> None:
+def test_publications_of_single_calls_travel_as_one_run() -> None:
     core = attached()
     for payload in (b"x", b"yy", b""):
         core.outgoing.publish(b"a", payload)
@@ -140,7 +140,7 @@ def test_a_publication_is_done_once_however_often_it_is_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("first, last", [(0, 1), (2, 1), (1, 3), (3, 3)])
-def test_an_acknowledgement_of_what_was_never_sent_is_refused(first: int, last: int) -> None:
+def test_an_acknowledgement_of_an_unsent_number_is_refused(first: int, last: int) -> None:
     core = attached()
     core.outgoing.publish(b"a", b"x")
     core.outgoing.publish(b"a", b"x")
@@ -219,7 +219,7 @@ def test_a_duplicate_is_acknowledged_only_after_earlier_deliveries() -> None:
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 5), Acknowledge(THEIRS, 2, 3)]
 
 
-def test_subscriptions_at_different_positions_each_get_what_they_miss() -> None:
+def test_subscriptions_at_different_positions_receive_their_missing_events() -> None:
     core = attached(publishes=False)
     core.subscribe(EVERYTHING)
     core.subscribe(EVERYTHING)
@@ -339,7 +339,7 @@ def test_a_publisher_behind_a_bad_line_gets_everything_through_in_order(seed: in
         max_size=12,
     )
 )
-def test_the_duplicate_check_does_what_one_publication_at_a_time_would_do(
+def test_the_duplicate_check_of_runs_equals_that_of_single_publications(
     said: list[tuple[SourceId, int, list[int], tuple[int, ...]]],
 ) -> None:
     core = attached(publishes=False)

@@ -135,7 +135,7 @@ async def test_a_publisher_without_pending_publications_fails_over_to_the_next_b
 
 
 @in_virtual_time
-async def test_a_publisher_with_publications_under_way_waits_for_its_broker() -> None:
+async def test_a_publisher_with_pending_publications_waits_for_its_broker() -> None:
     """They may have been delivered: under another source they would be a second time."""
     told = Told()
     async with (

@@ -62,7 +62,7 @@ def test_a_gap_of_an_ended_subscription_is_not_announced() -> None:
     assert world.taken == [1, 2]
 
 
-def test_arrivals_that_are_put_back_come_again_in_their_order() -> None:
+def test_arrivals_that_are_put_back_are_returned_again_in_order() -> None:
     world = World()
     for serial, first in ((1, 1), (2, 3), (3, 5)):
         world.receives(serial, first)

@@ -50,7 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await trio.lowlevel.checkpoint()
         work()
 
-    monkeypatch.setattr("brokerd.client.keeper.in_thread", run)
+    monkeypatch.setattr("brokerd.client.state_writer.in_thread", run)
 
 
 @in_virtual_time
@@ -100,7 +100,7 @@ async def test_delta_tree_delivers_nothing_twice_to_a_killed_subscriber() -> Non
 
 
 @in_virtual_time
-async def test_a_publisher_that_was_killed_sends_again_what_is_not_done() -> None:
+async def test_a_killed_publisher_resends_unacknowledged_publications() -> None:
     async with (
         brokers(2) as (b0, b1),
         client_of(b1, "s") as subscriber,
@@ -245,7 +245,7 @@ async def test_a_store_is_refused_where_it_is_of_no_use_and_stays_as_it_is(tmp_p
 
 
 @in_virtual_time
-async def test_a_store_of_another_protocol_is_refused_by_what_the_broker_says() -> None:
+async def test_a_store_of_another_protocol_is_refused_after_the_broker_names_its_protocol() -> None:
     store = MemoryStore()
     async with brokers(1) as (b0,), client_of(b0, "c", store=store) as client:
         await client.subscribe("true")

@@ -105,7 +105,7 @@ def test_a_reconnected_client_resumes_at_its_position_and_withholds_duplicates()
     assert core.progress.duplicates == 1
 
 
-def test_a_number_that_goes_back_within_one_publisher_is_no_duplicate_where_its_place_goes_up():
+def test_a_lower_number_at_a_higher_place_is_no_duplicate():
     """The place decides: an origin is what a checker judges, and hides nothing from it."""
     core = client()
     assert said(core.on_message(Deliveries(ticks(4), (1,)))) == [(BOB, [5])]

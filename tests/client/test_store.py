@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from brokerd.client.core import ClientCore
-from brokerd.client.kept import home_of, read_kept, write_kept
 from brokerd.client.state import ClientState, KeptSubscription
+from brokerd.client.state_encoding import home_of, read_kept, write_kept
 from brokerd.client.store import FileStore
 from brokerd.errors import ConfigError, ResumeTokenRefused, StorageCorrupt
 from brokerd.model.identity import SourceId
@@ -114,7 +114,7 @@ def test_saved_client_state_reads_back_unchanged() -> None:
     assert told == [(run.source, list(run.publications())) for run in STATE.runs]
 
 
-def test_a_client_that_has_been_nowhere_keeps_its_publications_and_subscriptions() -> None:
+def test_a_client_that_never_attached_keeps_its_publications_and_subscriptions() -> None:
     core = ClientCore("c", publishes=True, keeps_state=True)
     core.outgoing.publish(b"a", b"x")
     core.subscribe(parse_predicate("true"))
@@ -150,7 +150,7 @@ def test_a_kept_token_of_another_protocol_is_refused(monkeypatch: pytest.MonkeyP
     def of_another(home: Any, positions: Any) -> bytes:
         return ResumeToken("best_effort", "d1", b"").to_bytes()
 
-    monkeypatch.setattr("brokerd.client.kept.write_token", of_another)
+    monkeypatch.setattr("brokerd.client.state_encoding.write_token", of_another)
     with pytest.raises(ResumeTokenRefused, match=r"kept: .*'best_effort', not 'delta_tree'"):
         read(write_kept(STATE))
 
@@ -158,7 +158,7 @@ def test_a_kept_token_of_another_protocol_is_refused(monkeypatch: pytest.MonkeyP
 # ---------------------------------------------------------------- the file
 
 
-def test_a_file_holds_what_was_saved_last_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_file_holds_the_last_save_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "client"
     store = FileStore(path)
     assert store.load() is None

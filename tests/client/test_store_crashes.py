@@ -121,7 +121,7 @@ def load(folder: Path, state: dict[str, bytes], *, goes_on: bool) -> bytes | Non
     return found
 
 
-def test_no_crash_loses_what_a_client_has_saved(
+def test_no_crash_loses_the_saved_state_of_a_client(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     seen = crash_everywhere(tmp_path)

@@ -298,7 +298,7 @@ async def test_a_gap_belongs_to_the_transaction_of_its_receipt(tmp_path: Path) -
 
 
 @in_virtual_time
-async def test_a_gap_of_what_the_application_has_moves_the_token_on(tmp_path: Path) -> None:
+async def test_a_gap_of_received_events_advances_the_token(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
         serving(KeepingBroker()) as broker,
@@ -434,7 +434,7 @@ async def test_a_file_that_is_busy_commits_nothing_and_nothing_is_acknowledged(
 
 
 @in_virtual_time
-async def test_a_file_on_a_full_disk_keeps_what_it_has_and_gets_the_rest_when_there_is_room(
+async def test_a_file_on_a_full_disk_keeps_its_rows_and_receives_the_rest_later(
     tmp_path: Path,
 ) -> None:
     path, database = application(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.end_to_end.conftest import Lab, wait_until
 from tests.helpers.patience import PATIENCE_S
 
@@ -66,7 +66,7 @@ def manifest(run: str) -> dict[str, object]:
     return content
 
 
-def test_a_crash_under_load_loses_nothing_and_best_effort_what_the_dead_broker_held(
+def test_a_crash_under_load_loses_publications_in_best_effort_only(
     broken: Lab,
 ) -> None:
     crash = ("bench", "broken.toml", "--faults", "crash.toml", "--no-check", "--json")
@@ -162,7 +162,7 @@ def test_a_killed_series_resumes_without_manual_steps(lab: Lab) -> None:
     assert lab.left_behind() == []
 
 
-def test_a_deployment_that_does_not_fit_each_point_stops_a_sweep_before_its_first_run(
+def test_a_deployment_that_fits_not_every_point_stops_a_sweep_at_its_start(
     lab: Lab,
 ) -> None:
     assert lab.call("deploy", "chain3").status == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.end_to_end.conftest import Lab
 
 pytestmark = pytest.mark.end_to_end

@@ -115,7 +115,7 @@ def test_a_broker_that_was_killed_is_started_again_by_the_next_deploy(lab: Lab) 
     }
 
 
-def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> None:
+def test_brokers_join_and_leave_a_running_deployment_under_load(lab: Lab) -> None:
     tree = lab.folder / "project" / "tree.toml"
     tree.write_text((ROOT / "bench" / "topologies" / "chain3.toml").read_text())
     assert lab.call("deploy", "tree.toml").status == 0

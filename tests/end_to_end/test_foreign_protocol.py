@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.end_to_end.conftest import Lab
 from tests.foreign.tree import FILES, FOLDER, make_tree, plant
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.end_to_end.conftest import Lab
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

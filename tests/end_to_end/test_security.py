@@ -19,7 +19,7 @@ import trio
 
 from brokerd.client.client import connect
 from brokerd.config import TlsFiles
-from pubsubctl.deploying.authority import Authority
+from pubsubctl.deployment.authority import Authority
 from tests.end_to_end.conftest import Lab
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS

@@ -140,7 +140,7 @@ def test_each_fault_of_a_client_is_seen_in_its_load_generator_and_undone() -> No
     assert [line["stage"] for line in log.lines if line["step"] == "away"][-1] == "recovered"
 
 
-def test_ctrl_c_ends_what_is_done_to_clients() -> None:
+def test_ctrl_c_ends_client_faults() -> None:
     injection, log, load = play(cancelled_after_s=2.0)
     assert injection.not_healed == ()
     assert sorted(load.told) == [(step, "fault_heal") for step in ("away", "crash", "slow")]

@@ -85,7 +85,7 @@ def test_an_impossible_client_fault_is_an_error_with_its_reason(text: str, said:
     assert said in problem
 
 
-def test_a_client_may_not_be_away_for_longer_than_its_broker_keeps_what_is_for_it() -> None:
+def test_an_absence_beyond_the_linger_of_the_broker_is_refused() -> None:
     assert found(away(for_='"58s"')) == []
     (problem,) = found(away(for_='"20s..59s"'))
     assert "disconnected for up to 59s" in problem

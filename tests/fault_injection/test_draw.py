@@ -62,7 +62,7 @@ def test_a_draw_of_many_is_one_line_that_names_some() -> None:
     assert line.count(",") == 13
 
 
-def test_a_share_is_of_what_there_is_and_at_least_one() -> None:
+def test_a_share_is_at_least_one_of_the_available_elements() -> None:
     assert len(drawn(read(one("kill", '"30%"')))) == 3
     assert len(drawn(read(one("kill", '"1%"')))) == 1
     assert drawn(read(one("kill", "10"))) == list(TOPOLOGY.brokers)
@@ -70,7 +70,7 @@ def test_a_share_is_of_what_there_is_and_at_least_one() -> None:
 
 
 @pytest.mark.parametrize("chains", ["<=delta", ">delta", "tolerated", "excess"])
-def test_chains_of_what_is_drawn_are_as_wanted(chains: str) -> None:
+def test_drawn_chains_have_the_requested_shape(chains: str) -> None:
     topology = random_tree(30, 2, Random(3).randrange)
     schedule = read(one("kill", f'{{ count = 5, chains = "{chains}" }}'))
     for seed in range(30):
@@ -79,7 +79,7 @@ def test_chains_of_what_is_drawn_are_as_wanted(chains: str) -> None:
         assert (len(longest_lost(topology, numbers)) > 2) == (chains in (">delta", "excess")), seed
 
 
-def test_a_crash_of_what_is_drawn_is_spelled_out_for_each_and_clean() -> None:
+def test_a_crash_of_drawn_brokers_becomes_a_clean_crash_of_each() -> None:
     schedule = draw_targets(
         read(one("crash", "2", 'stall = "1s"\ndown = "2s"\nawait = { within = "9s" }')), TOPOLOGY
     )

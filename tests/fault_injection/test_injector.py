@@ -175,7 +175,7 @@ def test_an_absorb_followed_by_a_cut_is_healed_after_the_cut() -> None:
     assert injection.problems == ()
 
 
-def test_anchors_wait_for_what_was_seen_not_for_what_was_planned() -> None:
+def test_anchors_wait_for_observed_events_instead_of_planned_events() -> None:
     backend = MadeUpBackend()
     backend.recovers_after_s = 7.0
     after = step(
@@ -283,7 +283,7 @@ def test_a_kill_recorded_with_another_signal_did_not_land() -> None:
     assert row(injection, "k")["state"] == "unknown"
 
 
-def test_a_refused_fault_has_failed_and_what_waits_for_it_never_begins() -> None:
+def test_a_refused_fault_has_failed_and_its_dependent_steps_never_start() -> None:
     backend = MadeUpBackend()
     backend.refuses["apply k"] = ControlError("user", "b1 is not running")
     independent = step(id='"c"', at='"40s"', do='"cut"', on='"b3-s3"', for_='"1s"')

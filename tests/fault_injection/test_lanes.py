@@ -54,7 +54,7 @@ def lane(target: str, marks: str, tick: str = "1s") -> str:
         ("b1", "  ▼ §▲", ["kill-b1: at 2s: kill b1", "restart-b1: at 5s: restart b1"]),
     ],
 )
-def test_a_lane_is_another_way_to_write_steps(target: str, marks: str, steps: list[str]) -> None:
+def test_a_lane_is_another_notation_for_steps(target: str, marks: str, steps: list[str]) -> None:
     assert planned(lane(target, marks)) == steps
 
 

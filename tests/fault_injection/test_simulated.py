@@ -61,7 +61,7 @@ def test_the_demo_loses_nothing_on_the_delta_tree(seed: int) -> None:
     cluster.oracle.judge_end()
 
 
-def test_the_demo_loses_what_was_absorbed_with_best_effort() -> None:
+def test_the_demo_loses_absorbed_publications_with_best_effort() -> None:
     cluster = cluster_of(TOPOLOGY, "best_effort", 1)
     through_b1, around_b1 = cluster.subscribe("s1"), cluster.subscribe("s3")
     cluster.run_until_quiet()
@@ -89,7 +89,7 @@ def test_the_demo_loses_what_was_absorbed_with_best_effort() -> None:
         ("cut", "b1"),
     ],
 )
-def test_each_fault_is_seen_and_over_afterwards(verb: str, target: str) -> None:
+def test_each_fault_takes_effect_and_is_healed_afterwards(verb: str, target: str) -> None:
     cluster = cluster_of(TOPOLOGY, "delta_tree", 5)
     subscription = cluster.subscribe("s1")
     cluster.run_until_quiet()

@@ -41,7 +41,7 @@ def test_repeated_observations_are_not_summed() -> None:
     assert (row["absorbed_msgs"], row["absorbed_bytes"]) == (9, 90)
 
 
-def test_a_line_can_be_read_before_what_follows_it_is_done(tmp_path: Path) -> None:
+def test_a_line_can_be_read_before_the_next_step_ends(tmp_path: Path) -> None:
     with closing(planned(tmp_path)) as log:
         log.note("a", "requested", 5)
         (line,) = (tmp_path / "log.jsonl").read_text().splitlines()

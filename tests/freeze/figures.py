@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from results.figures.by_name import draw
+from results.figures.catalogue import draw
 
 SAMPLES = Path(__file__).parents[2] / "results/samples"
 RUN = SAMPLES / "delta-tree-crash"

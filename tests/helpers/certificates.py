@@ -6,7 +6,7 @@ from pathlib import Path
 from brokerd.config import TlsFiles
 from brokerd.runtime.tls import TlsCredentials
 from brokerd.sessions.messages import CertifiedRole
-from pubsubctl.deploying.authority import Authority
+from pubsubctl.deployment.authority import Authority
 
 
 class Certificates:

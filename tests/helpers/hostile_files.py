@@ -66,7 +66,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "targets": Kind("bench/targets/performance.toml", ("bench.spec.targets:load_targets",)),
     "faults": Kind("fault_injection/demo.toml", ("bench", "demo", "--faults", "{}", "--dry-run")),
     "system": Kind("bench/systems/jetstream/jetstream3.toml", ("bench", "{}", "--dry-run")),
-    "claims": Kind("bench/claims/ds03.toml", ("pubsubctl.running.claims:load_claims",)),
+    "claims": Kind("bench/claims/ds03.toml", ("pubsubctl.runs.claims:load_claims",)),
     "settings": Kind("pubsubctl.toml", ("config", "show")),
 }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from results.checker.checks import decide_verdict, doubts_about_exercise
 from results.reference.files import FileRefusal
 from results.reference.history import History
-from results.reference.reading import read_history
+from results.reference.history_reader import read_history
 from results.reference.rule import check
 from results.rules.facts import RunFacts
 from results.tables.json_files import IntegrityError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pubsubctl.hosts.ssh.client_config import ClientConfig
-from pubsubctl.hosts.ssh.config_words import local_user
+from pubsubctl.hosts.ssh.config_syntax import local_user
 from pubsubctl.inventory.importers.ansible import _USED
 from tests.helpers.ansible_program import interpreter, listed
 from tests.helpers.ssh_program import NoEquivalentError, RefusedError, resolved, route_by_ssh

@@ -19,7 +19,7 @@ Edit = tuple[str, str, str]
 
 WITHOUT_METRICS: Final[Sequence[Edit]] = (
     (_AGENT, '            "metrics": self._metrics,\n', ""),
-    ("pubsubctl/deploying/deploy.py", "                await deployment.set_metrics()\n", ""),
+    ("pubsubctl/deployment/deploy.py", "                await deployment.set_metrics()\n", ""),
 )
 """The release before lacks the newest command."""
 WITHOUT_VERSIONS: Final[Sequence[Edit]] = (
@@ -28,7 +28,7 @@ WITHOUT_VERSIONS: Final[Sequence[Edit]] = (
     (_AGENT, _REPORT, ""),
     (_COMMANDS, _REPORT, ""),
     (
-        "pubsubctl/deploying/deployment.py",
+        "pubsubctl/deployment/deployment.py",
         "    refused = [Age.LATER] if is_upgrade else [Age.EARLIER, Age.LATER]\n",
         "    refused: list[Age] = []\n",
     ),

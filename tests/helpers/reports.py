@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from results.report.reading import RunStory, read_small_story
+from results.report.run_reader import RunStory, read_small_story
 from results.tables.load import table_folder
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from bench.load.receiving import Receiver
+from bench.load.subscribers import Receiver
 from bench.run.machine import main
 from brokerd.model.publication import PublicationRun
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pubsubctl.hosts.ssh.config_words import local_user
+from pubsubctl.hosts.ssh.config_syntax import local_user
 
 OLDEST = (8, 7)
 DEEPEST = 8

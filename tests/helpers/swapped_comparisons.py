@@ -27,8 +27,8 @@ REPOSITORY: Final = Path(__file__).parents[2]
 MODULES: Final = (
     *("results.reference.rule", "results.reference.risk", "results.reference.withholding"),
     *("results.reference.ordering", "results.reference.verdict", "results.rules.risks"),
-    *("results.rules.withheld", "results.rules.faults", "results.rules.verdicts"),
-    *("results.reference.clocks", "results.reference.counting", "results.reference.fault_log"),
+    *("results.rules.withholding", "results.rules.faults", "results.rules.verdicts"),
+    *("results.reference.clocks", "results.reference.row_counts", "results.reference.fault_log"),
     *("results.reference.times", "results.reference.absences", "results.reference.busyness"),
 )
 TESTS: Final = (
@@ -52,13 +52,13 @@ EQUIVALENT: Final[Mapping[str, str]] = {
     "at_ns - left_ns + SESSION_SLACK_NS > self._absence_ns": (
         "a second of slack was added to the absence before, and no protocol promises nanoseconds"
     ),
-    "results.reference.counting: rows_seen <= _SAMPLE  ->  rows_seen < _SAMPLE": (
+    "results.reference.row_counts: rows_seen <= _SAMPLE  ->  rows_seen < _SAMPLE": (
         "a bound of memory: one row of 200,000 has no percentiles"
     ),
-    "results.reference.counting: numbers <= _SAMPLE  ->  numbers < _SAMPLE": (
+    "results.reference.row_counts: numbers <= _SAMPLE  ->  numbers < _SAMPLE": (
         "a bound of memory: one row of 200,000 has no percentiles"
     ),
-    "results.rules.withheld: first_place < notice.place  ->  first_place <= notice.place": (
+    "results.rules.withholding: first_place < notice.place  ->  first_place <= notice.place": (
         "a delivery and a notice never have one place in a log"
     ),
 }

@@ -23,7 +23,7 @@ def test_a_command_that_had_ended_before_its_kill_is_named_above_the_table() -> 
     assert "killed nothing" not in kills_table(1, [killed], **LIMITS)
 
 
-def test_the_table_that_is_kept_is_what_is_written_of_its_rows() -> None:
+def test_the_stored_table_equals_the_text_of_its_rows() -> None:
     """Nothing in it was added by hand, where the next `make lab-long` would drop it."""
     text = KEPT.read_text(encoding="utf-8")
     said = re.search(r"seed (\d+):[^|]*within (\d+) s:[^|]* is (\d+) s, and (\d+) s", text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.end_to_end.conftest import wait_until
 from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
 from tests.helpers.patience import PATIENCE_S

@@ -16,7 +16,7 @@ from tests.helpers.strategies import attributes, predicates
     removed=st.lists(st.integers(0, 11), max_size=6),
     event=attributes,
 )
-def test_the_index_finds_what_trying_every_predicate_finds(filed, removed, event):
+def test_the_index_finds_all_matching_predicates(filed, removed, event):
     index = MatchingIndex[int]()
     for key, predicate in enumerate(filed):
         index.add(key, predicate)
@@ -192,7 +192,7 @@ def test_the_memo_matches_many_blobs_as_single_blobs(asked):
         assert len(memo._results) <= 4
 
 
-def test_attributes_that_are_chosen_to_be_new_cost_each_one_decoding_and_bounded_memory():
+def test_new_attributes_cost_one_decoding_each_and_bounded_memory():
     decoded, at_once = 0, []
 
     def decode(blobs):

@@ -23,7 +23,7 @@ def dealt(run: PublicationRun, data: st.DataObject, most: int = 3) -> list[Publi
 
 
 @given(run=runs(), data=st.data())
-def test_joined_runs_are_what_they_were_in_one_piece(run: PublicationRun, data: Any) -> None:
+def test_joined_runs_equal_the_run_in_one_piece(run: PublicationRun, data: Any) -> None:
     joined = RunJoiner().join(dealt(run, data))
     assert contents(joined) == contents(run)
     assert len(joined.payload) <= 1
@@ -53,7 +53,7 @@ def test_an_extract_is_a_slice_and_a_whole_run_is_itself() -> None:
     assert all(isinstance(each, memoryview) and each.obj is payload for each in part.payload)
 
 
-def test_runs_joined_one_after_the_other_share_their_attributes_and_few_are_remembered() -> None:
+def test_runs_joined_one_by_one_share_attributes_of_which_few_are_cached() -> None:
     joiner = RunJoiner()
 
     def one(number: int, blob: bytes) -> PublicationRun:

@@ -16,7 +16,7 @@ from results.rules import risks, verdicts
 from results.rules.terms import Guarantee
 from tests.helpers.histories import MUTATIONS
 from tests.protocols.ges_reliable import test_second_time as ges_again
-from tests.protocols.multi_proxy import test_moved_twice as moved_twice
+from tests.protocols.multi_proxy import test_repeated_transfers as moved_twice
 from tests.results.test_false_witnesses import SAMPLE
 from tests.results.test_risks import fault
 from tests.results.test_witnesses import by_spark

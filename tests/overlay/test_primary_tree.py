@@ -67,7 +67,7 @@ def test_the_balanced_tree_has_the_neighbourhoods_the_paper_reports():
     assert largest == {3: 45, 7: 999}
 
 
-def test_generated_shapes_are_what_their_names_say():
+def test_generated_shapes_match_their_names():
     assert chain(4, 1).links == ((0, 1), (1, 2), (2, 3))
     assert star(4, 1).links == ((0, 1), (0, 2), (0, 3))
     draws = iter([0, 1, 0])

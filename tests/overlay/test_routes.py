@@ -54,7 +54,7 @@ ALL_KINDS = st.one_of(trees(), cell_topologies(), hierarchies(), bipartites())
 
 
 @given(cases(trees()))
-def test_a_tree_has_one_way(case):
+def test_a_tree_has_one_route(case):
     topology, lost, lost_links = case
     links = remaining(topology, lost_links)
     agree(case, lambda origin, home: any(simple_paths(links, origin, home, lost)))
@@ -71,7 +71,7 @@ def test_the_route_of_a_tree_is_its_path(topology, data):
 
 
 @given(cases(cell_topologies()))
-def test_a_bundle_is_open_while_one_of_its_links_is_and_one_step_sideways_reaches_it(case):
+def test_a_bundle_is_open_while_a_link_of_it_or_of_a_peer_is_open(case):
     topology, lost, lost_links = case
     links = remaining(topology, lost_links)
 
@@ -200,7 +200,7 @@ def test_the_figure_of_cells_loses_no_stream_with_one_broker_of_each_cell():
     assert len(topology.links) == 16
 
 
-def test_a_hierarchy_goes_around_a_gatekeeper_by_the_other_one():
+def test_a_hierarchy_bypasses_a_gatekeeper_over_the_other_gatekeeper():
     topology = hierarchy(8, 2)
     route = topology.overlay().route(0, 7)
     gatekeepers = [link for link in topology.links if topology.section.link_level(*link) == 2]
@@ -347,7 +347,7 @@ def test_as_many_links_as_computed_divide_a_unit_of_the_22_brokers(inside, betwe
         assert closing == [(6, 7), (13, 14)]
 
 
-def test_the_kinds_of_one_file_differ_in_what_the_same_loss_stops():
+def test_the_kinds_of_one_file_stop_differently_after_one_loss():
     """The figure of ten brokers: in a tree b1 is alone, in cells b2 is beside it."""
     brokers = ["p1", "b1", "b2", "b3", "b4", "s1", "s2", "s3", "s4", "s5"]
     left = ["p1 b1", "b1 b2", "b1 s1", "b1 s2"]

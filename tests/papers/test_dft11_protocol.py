@@ -251,7 +251,7 @@ def test_two_legitimate_copies_meet_in_every_window(delta: int) -> None:
 # ---------------------------------------------------------------- §VIII
 
 
-def test_a_broker_that_was_away_gets_what_it_has_missed_and_nothing_else() -> None:
+def test_a_reconnected_broker_receives_exactly_the_missed_publications() -> None:
     """Its summary says what it has; the sync point sends the rest (lines 826-850)."""
     cluster = start(chain("s", "b", "r"))
     cluster.subscribe("s", "n = 1", "before")

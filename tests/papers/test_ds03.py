@@ -23,12 +23,12 @@ ELSEWHERE = {
     "§1 misbehaving subscribers hold nobody up": "test_stories.py::"
     "test_a_slow_client_delays_no_other_client_and_misses_nothing",
     "§1, footnote 2 a record is 8 + 16 n bytes": "test_filter_log.py::"
-    "test_a_record_has_the_size_that_the_paper_says",
+    "test_a_record_has_the_size_of_the_paper",
     "§2 an older token may get gaps": "test_stories.py::"
     "test_an_old_token_yields_redelivery_or_a_gap",
     "§3 nacks are consolidated": "test_stories.py::test_two_returning_subscribers_share_one_fetch",
     "§3 brokers on the way answer": "test_wrong_input.py::"
-    "test_a_broker_on_the_way_answers_with_events_and_asks_for_the_rest",
+    "test_an_intermediate_broker_answers_with_its_events_and_requests_the_rest",
     "§3 early release gives who is away a gap": "test_early_release.py::"
     "test_a_loss_is_announced_in_one_gap_for_any_batch_size",
     "§3 nothing is lost that the one stream was not told of": "test_early_release.py::"
@@ -39,11 +39,10 @@ ELSEWHERE = {
     "test_a_catch_up_under_load_ends_live_without_loss_or_duplicate",
     "§4.1 resources are left for catching up": "test_returns.py::"
     "test_every_catching_up_subscriber_gets_a_turn_in_any_window",
-    "§4.2 only what matched is retrieved": "test_stories.py::"
-    "test_only_what_is_for_a_subscription_is_fetched",
+    "§4.2 only what matched is retrieved": "test_stories.py::test_only_matching_events_are_fetched",
     "§4.2 the example of three subscribers": "test_filter_log.py::test_the_papers_example",
     "§4.2 a batch has all, or the oldest": "test_filter_log.py::"
-    "test_batches_are_what_a_history_per_subscription_says",
+    "test_batches_equal_those_of_a_history_per_subscription",
     "§5.1.2 25 times less data": "test_filter_log.py::"
     "test_25_subscribers_cost_a_25th_of_logging_events_for_each",
     "§5.3 forty reconnect at once": "test_returns.py::"

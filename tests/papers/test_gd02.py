@@ -32,7 +32,7 @@ ELSEWHERE = {
     "§3.1 curiosity is forgotten so that repetitions pass": "test_losses.py::"
     "test_a_repetition_that_is_faster_than_the_first_is_passed_on",
     "§3.1 sideways until the news of the link has spread": "test_cells.py::"
-    "test_events_sent_before_a_link_loss_is_reported_travel_sideways",
+    "test_events_sent_before_a_link_loss_is_reported_pass_over_a_peer",
     "§3.1 nacks go to all above where nobody has told anything": "test_losses.py::"
     "test_a_subscribers_broker_without_a_route_asks_each_upstream_broker_once",
     "§3.2 nacks are repeated until they are satisfied": "test_losses.py::"
@@ -249,7 +249,7 @@ def test_acknowledgements_are_sent_to_the_latest_sender_of_their_pubend() -> Non
         assert {stream.publisher for m in told for stream, _ in m.through} == pubends
 
 
-def test_a_nack_is_satisfied_on_the_way_where_that_can_be() -> None:
+def test_a_nack_is_satisfied_by_an_intermediate_broker_if_possible() -> None:
     """What b1 knows it answers by itself; p1 hears nothing of it."""
     story = Story()
     subscriber = story.cluster.subscribe("s1")

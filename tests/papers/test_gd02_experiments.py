@@ -83,7 +83,7 @@ def test_the_broker_behind_a_failed_link_asks_the_other_one_of_the_cell() -> Non
     story.check()
 
 
-def test_its_latencies_are_a_sawtooth_and_then_what_they_were() -> None:
+def test_latencies_are_a_sawtooth_and_then_as_before() -> None:
     """Lost messages come in a burst: the first of them has waited longest (Fig. 6)."""
     story = link_fails()
     story.rounds(50)

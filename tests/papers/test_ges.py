@@ -19,7 +19,7 @@ from bench.spec.keys import Overrides
 from bench.spec.spec import load_experiment, load_topology
 from brokerd.overlay.generate import hierarchy
 from brokerd.simulator.world.cluster import SimulatedCluster
-from pubsubctl.running.claims import load_claims
+from pubsubctl.runs.claims import load_claims
 from results.papers.experiment_runs import ExperimentRun
 from results.papers.ges.latency_figures import Latencies, draw_table2, match_percent
 from results.papers.ges.load_figures import draw_load

@@ -15,7 +15,7 @@ from brokerd.simulator.world.cluster import PublicationHandle
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told
-from tests.protocols.multi_proxy.test_causal import Twins
+from tests.protocols.multi_proxy.test_causal_ownership import Twins
 
 STORIES = Path(__file__).parents[1] / "protocols/multi_proxy"
 ELSEWHERE = {
@@ -149,7 +149,7 @@ def lost_while_two_own_topics(ownership: str) -> tuple[float, int]:
     return sum(str(each) not in got for each in sent) / len(sent), merges
 
 
-def test_the_papers_merge_loses_what_the_design_predicts_and_ours_nothing() -> None:
+def test_the_merge_of_the_paper_loses_the_predicted_publications_and_ours_none() -> None:
     """§4 admits it; 5 s of 40 s, so 1/4 of 1/8: 3.1 %, fixed before it was run."""
     predicted = PERIOD_S / PUBLISHING_S / 4
     lost, merges = lost_while_two_own_topics(PAPER)
@@ -160,7 +160,7 @@ def test_the_papers_merge_loses_what_the_design_predicts_and_ours_nothing() -> N
 
 
 @pytest.mark.parametrize("ownership", [PAPER, CAUSAL])
-def test_two_owners_cost_the_paper_what_is_put_and_not_causal(ownership: str) -> None:
+def test_two_owners_lose_publications_with_paper_and_none_with_causal(ownership: str) -> None:
     """§4: the same topics have two owners; what was put at one comes to who asked at the other."""
     story = Twins(ownership)
     story.put()

@@ -12,7 +12,7 @@ from bench.papers.mp22.proxy_experiments import RECORD, count_nested
 from bench.papers.mp22.proxy_world import CRASH_POINTS, KINDS, ProxyExperiment
 from bench.spec.spec import SpecError
 from brokerd.simulator.named_bugs import bugs_of, plant
-from pubsubctl.running.claims import load_claims
+from pubsubctl.runs.claims import load_claims
 from results.papers.experiment_runs import ExperimentRun
 from results.papers.mp22 import simulated_figures as figures
 from results.tables.schema import TABLES

@@ -12,7 +12,7 @@ from bench.papers.figure_experiments import (
     records,
 )
 from bench.spec.spec import SpecError
-from results.figures.by_name import FIGURES
+from results.figures.catalogue import FIGURES
 
 
 def test_every_experiment_has_a_record_or_deployed_brokers() -> None:

@@ -163,7 +163,7 @@ def test_a_message_for_clients_is_refused_by_a_broker(protocol):
             exchange.cores[0].handle(MessageReceived(peer, session, Connected(None, 1)), 0)
 
 
-def test_statistics_and_status_have_what_the_toolkit_reads(protocol):
+def test_statistics_and_status_have_the_fields_that_the_toolkit_reads(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     core = exchange.cores[1]
     assert set(STATISTICS) <= set(core.statistics())
@@ -224,7 +224,7 @@ def test_a_subscription_ends_at_once_and_everywhere(protocol):
     assert publisher.done[-1][1] == 4
 
 
-def test_ending_what_has_ended_or_never_was_is_answered_and_changes_nothing(protocol):
+def test_the_end_of_an_unknown_subscription_is_answered_and_changes_nothing(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     subscriber = exchange.client("s", 2)
     exchange.subscribe(subscriber, "true")

@@ -148,9 +148,7 @@ def source_given(received: list[Any]) -> SourceId:
 
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_client_leaves_without_asking_for_what_it_had_not_acknowledged(
-    protocol: str, drain: bool
-) -> None:
+def test_a_client_departs_without_unacknowledged_deliveries(protocol: str, drain: bool) -> None:
     """Its broker answers at once, since it gets nothing more, and lives on."""
     world = FuzzedCluster(protocol, Random(1))
     client = StoryClient(world)
@@ -214,7 +212,7 @@ def test_a_detach_completes_only_after_all_deliveries_are_acknowledged(protocol:
     "protocol",
     [each for each in PROTOCOLS if definition_of(each).promises.keeps_committed],
 )
-def test_a_consumer_leaves_without_asking_for_what_it_had_not_committed(protocol: str) -> None:
+def test_a_consumer_departs_without_uncommitted_events(protocol: str) -> None:
     world = FuzzedCluster(protocol, Random(1))
     client = StoryClient(world)
     source = source_given(client.session(PUBLISHER, Consume(1, EVERYTHING, 5)))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 
-def test_a_deadline_moves_when_it_is_set_again_and_goes_when_it_is_cancelled():
+def test_a_deadline_can_be_moved_and_cancelled():
     queue = DeadlineQueue[str]()
     queue.set("a", 10)
     queue.set("b", 20)
@@ -23,7 +23,7 @@ def test_a_deadline_moves_when_it_is_set_again_and_goes_when_it_is_cancelled():
     st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 20)))),
     st.integers(0, 20),
 )
-def test_the_queue_does_what_a_plain_table_does(operations, now):
+def test_the_queue_equals_a_plain_table(operations, now):
     queue, table = DeadlineQueue[str](), {}
     for serial, (key, at) in enumerate(operations):
         table.pop(key, None)

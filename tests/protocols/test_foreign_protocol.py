@@ -97,7 +97,7 @@ def test_a_foreign_protocol_keeps_to_the_layers(tree: Path) -> None:
     assert not [*map(str, impure)]
 
 
-def test_simulated_it_keeps_what_it_promises(tree: Path) -> None:
+def test_it_keeps_its_promises_in_simulation(tree: Path) -> None:
     status, found = simulate(tree, "swarm", "--protocol", PROTOCOL, "--seeds", SEEDS)
     assert status == 0, [row["violations"] for row in found["seeds"]]
     assert found["total"]["at_risk"] > 0
@@ -114,7 +114,7 @@ def test_a_simulated_experiment_reports_at_risk_publications(tree: Path, tmp_pat
     assert found["counters"]["at_risk"] == found["counters"]["recovered"] > 0
 
 
-def test_without_a_clock_it_keeps_what_it_promises(tree: Path) -> None:
+def test_it_keeps_its_promises_without_a_clock(tree: Path) -> None:
     status, found = simulate(tree, "adversary", "--protocol", PROTOCOL, "--seeds", SEEDS)
     assert status == 0, found
 

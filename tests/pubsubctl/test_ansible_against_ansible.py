@@ -376,7 +376,7 @@ def texts(values: dict[str, Any]) -> dict[str, str]:
 
 @real_ansible
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_ansible_refuses_is_refused(listings: dict[str, Any], name: str) -> None:
+def test_files_that_ansible_refuses_are_refused(listings: dict[str, Any], name: str) -> None:
     assert isinstance(listings[name], str), "a story that Ansible takes"
     with pytest.raises(UserError) as caught:
         ansible.read_ansible(REFUSED[name], Path(name))

@@ -7,7 +7,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-from pubsubctl.deploying.bundle import build_own_wheel
+from pubsubctl.deployment.bundle import build_own_wheel
 
 IMPORT_ALL = """
 import importlib, pathlib, sys

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubsubctl.errors import IntegrityError, UserError
-from pubsubctl.running.capsule_index import DOCUMENT, digest_of
-from pubsubctl.running.capsules import Capsule, make_capsule, unpack_capsule
-from pubsubctl.running.reproduction import compare, judge_again
-from pubsubctl.running.runs import run_beside
-from pubsubctl.running.verdicts import JudgedRun
+from pubsubctl.runs.capsule_index import DOCUMENT, digest_of
+from pubsubctl.runs.capsules import Capsule, make_capsule, unpack_capsule
+from pubsubctl.runs.reproduction import compare, judge_again
+from pubsubctl.runs.runs import run_beside
+from pubsubctl.runs.verdicts import JudgedRun
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, unpack_sample, write_demo_run
 from tests.pubsubctl.conftest import Call

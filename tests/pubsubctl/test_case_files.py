@@ -10,7 +10,7 @@ import pytest
 
 from pubsubctl.console.console import Result
 from pubsubctl.errors import VerdictInvalid
-from pubsubctl.running.case_files import Case, cases_of, junit, latex, markdown
+from pubsubctl.runs.case_files import Case, cases_of, junit, latex, markdown
 from results.checker.checks import Verdict
 from tests.pubsubctl.conftest import Call
 
@@ -73,13 +73,13 @@ def test_an_unknown_verdict_is_an_error_and_never_skipped(call: Call, runs: list
     assert tex.count("&") == 7 * 5
 
 
-def test_a_file_says_that_a_command_did_not_finish(
+def test_an_unfinished_command_is_recorded_in_its_file(
     call: Call, runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pubsubctl.running.verdicts.judge_each", interrupt)
+    monkeypatch.setattr("pubsubctl.runs.verdicts.judge_each", interrupt)
     assert call("check", *runs, "--junit", "junit.xml").status == 130
     assert cases_in("junit.xml") == {"check": ("error", "check did not finish")}
 
@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_written_is_found_before_the_work(
     call: Call, runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("folder").mkdir()
-    monkeypatch.setattr("pubsubctl.running.verdicts.judge_each", lambda *_: pytest.fail("began"))
+    monkeypatch.setattr("pubsubctl.runs.verdicts.judge_each", lambda *_: pytest.fail("began"))
     answer = call("check", *runs, "--markdown", "folder")
     assert answer.status == 4
     assert "folder: cannot be written: is a directory" in answer.err

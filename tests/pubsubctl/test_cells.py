@@ -114,7 +114,7 @@ def test_no_protocol_that_runs_on_trees_is_deployed_on_cells(call: Call, ring: P
         ),
     ],
 )
-def test_a_wrong_topology_is_refused_with_what_is_wrong_in_it(
+def test_a_wrong_topology_is_refused_with_its_mistake(
     call: Call, ring: Path, old: str, new: str, said: str
 ) -> None:
     if "[tree]" in new:

@@ -11,7 +11,7 @@ import pytest
 
 from bench.papers.figure_experiments import load_figure_experiment
 from pubsubctl.errors import IntegrityError, UserError
-from pubsubctl.running.claims import (
+from pubsubctl.runs.claims import (
     Claim,
     Tolerance,
     judge,
@@ -19,8 +19,8 @@ from pubsubctl.running.claims import (
     measurement,
     measurements,
 )
-from pubsubctl.running.figure_archives import archive_run, archived_measurements
-from pubsubctl.running.paper_experiments import experiment_names
+from pubsubctl.runs.figure_archives import archive_run, archived_measurements
+from pubsubctl.runs.paper_experiments import experiment_names
 from tests.helpers.runs import ARCHIVES, unpack_sample
 from tests.pubsubctl.conftest import Call
 

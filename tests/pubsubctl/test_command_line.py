@@ -466,7 +466,7 @@ def test_help_is_there_without_starting_anything_slow() -> None:
     assert "doctor" in done.stdout
 
 
-def test_a_reader_that_goes_away_is_no_bug() -> None:
+def test_a_reader_that_closes_its_pipe_is_no_bug() -> None:
     command = (
         f"{sys.executable} -c 'from pubsubctl.commands.app import main; main()' help conventions"
     )
@@ -559,7 +559,7 @@ def test_the_text_of_a_result_is_printed_verbatim(capsys: pytest.CaptureFixture[
         ("pubsubctl check la", ["latest"]),
     ],
 )
-def test_a_shell_is_offered_what_there_is(
+def test_completion_offers_the_existing_names(
     project: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -608,7 +608,7 @@ def completions(
         ("pubsubctl -i broken inventory show t", []),
     ],
 )
-def test_the_shell_is_offered_what_there_is(
+def test_completion_offers_the_existing_runs(
     project: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -654,7 +654,7 @@ def test_completion_loads_no_slow_modules() -> None:
         ("conventions", "NO_COLOR"),
     ],
 )
-def test_help_explains_what_holds_for_all_verbs(call: Call, topic: str, said: str) -> None:
+def test_help_explains_the_rules_of_all_verbs(call: Call, topic: str, said: str) -> None:
     answer = call("help", topic)
     assert answer.status == 0
     assert said in answer.out

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from pubsubctl.running import differences
+from pubsubctl.runs import differences
 from results.repetitions.selftest import Trial, can_be_believed, trial_of
 from tests.pubsubctl.conftest import Call
 

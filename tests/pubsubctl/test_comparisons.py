@@ -13,7 +13,7 @@ from bench.spec.spec import load_experiment, load_topology
 from brokerd.protocols.registry import DEFINITIONS, check_runs_on, protocol_on
 from fault_injection.schedule.limits import find_permanently_ended, waits_for_ever
 from fault_injection.schedule.schedule import load_schedule
-from pubsubctl.running.experiment import Experiment, carry_out
+from pubsubctl.runs.experiment import Experiment, carry_out
 from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +164,7 @@ def test_the_cause_of_a_failed_run_is_reported_without_exception_groups(
     async def failing(*arguments: object) -> None:
         raise RunFailed("waited 9 s for 4 fences to arrive")
 
-    monkeypatch.setattr("pubsubctl.running.experiment.choose_deployment", failing)
+    monkeypatch.setattr("pubsubctl.runs.experiment.choose_deployment", failing)
     experiment = Experiment(load_experiment("x10"), None, Path())
     lab: Any = _Lab()
     nobody: Any = None

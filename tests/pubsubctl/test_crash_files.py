@@ -36,7 +36,7 @@ def test_a_crash_file_is_private_in_a_private_folder(
     assert "an internal error" in path.read_text()
 
 
-def test_a_crash_file_goes_elsewhere_if_its_folder_is_a_link(
+def test_a_crash_file_is_written_elsewhere_if_its_folder_is_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state, elsewhere = tmp_path / "state/pubsubctl", tmp_path / "elsewhere"

@@ -11,7 +11,7 @@ import trio
 
 from bench.spec.spec import load_topology
 from brokerd.protocols.interface import Farewell
-from pubsubctl.deploying.membership import DecommissionCandidate, _record, look_at_leaving
+from pubsubctl.deployment.membership import DecommissionCandidate, _record, look_at_leaving
 
 TOPOLOGY = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / "durable.toml")
 
@@ -72,7 +72,7 @@ def test_a_record_has_all_brokers_that_were_given_up() -> None:
 
 
 @pytest.mark.parametrize("known, is_over", [((True, True), True), ((True, False), False)])
-def test_a_decommission_is_over_when_all_others_have_it(
+def test_a_decommission_ends_once_all_other_brokers_have_recorded_it(
     known: tuple[bool, bool], is_over: bool
 ) -> None:
     said = {name: Farewell(each, (), ()) for name, each in zip("ab", known, strict=True)}

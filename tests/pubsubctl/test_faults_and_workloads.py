@@ -13,10 +13,10 @@ from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.schedule import load_schedule
-from pubsubctl.deploying.placement import PlacedBroker, Placement
-from pubsubctl.injecting.faults import settle_schedule
-from pubsubctl.injecting.selftest import trials
-from pubsubctl.running.experiment import numbers_text
+from pubsubctl.deployment.placement import PlacedBroker, Placement
+from pubsubctl.injection.faults import settle_schedule
+from pubsubctl.injection.selftest import trials
+from pubsubctl.runs.experiment import numbers_text
 from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -178,7 +178,7 @@ def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("brokers, killed", [(250, 42), (500, 85)])
-def test_the_large_trees_are_what_their_files_say(brokers: int, killed: int) -> None:
+def test_the_large_trees_match_their_files(brokers: int, killed: int) -> None:
     bench = Path(__file__).parents[2] / "bench"
     spec = load_experiment(bench / "workloads" / f"tree{brokers}.toml")
     generated = generate_balanced_tree(brokers, 5, 3)
@@ -207,7 +207,9 @@ def test_nft_is_tried_where_it_can_distinguish_brokers() -> None:
     assert (tried(2)["do"], tried(2)["on"]) == ("partition", "b1,b3,s1,s3,s5")
 
 
-def test_the_loss_of_a_machine_is_judged_by_what_would_be_on_it(call: Call, project: Path) -> None:
+def test_the_loss_of_a_machine_is_judged_by_the_planned_placement(
+    call: Call, project: Path
+) -> None:
     lost = SCHEDULE.replace('"kill"', '"host-loss"').replace('"c2"', '"t1"') + 'for = "1s"\n'
     (project / "s.toml").write_text(lost)
     answer = call("bench", "demo", "--faults", "s.toml", "--dry-run")
@@ -406,7 +408,7 @@ def test_a_search_that_cannot_be_is_refused(call: Call, arguments: list[str], sa
     assert said in result.err
 
 
-def test_a_dry_run_of_a_search_says_its_bounds(call: Call) -> None:
+def test_a_dry_run_of_a_search_prints_its_bounds(call: Call) -> None:
     result = call("--dry-run", "limit", "demo", "--p99", "20ms")
     assert result.status == 0, result.err
     assert "from 100/s to 1000000/s, p99 below 20ms" in result.out

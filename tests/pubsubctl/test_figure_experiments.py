@@ -157,10 +157,10 @@ def test_a_measured_figure_is_drawn_as_soon_as_it_is_measured(
         drawn.append((figure, folder))
         return [folder / f"{figure}.svg"]
 
-    measured = "pubsubctl.running.paper_experiments.run_figure_experiment"
+    measured = "pubsubctl.runs.paper_experiments.run_figure_experiment"
     monkeypatch.setattr(measured, lambda *_: run)
     monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(None))
-    monkeypatch.setattr("results.figures.by_name.draw", draw)
+    monkeypatch.setattr("results.figures.catalogue.draw", draw)
     answer = call("experiment", "ds03.jms")
     assert answer.status == 0, answer.err
     assert drawn == [("ds03.jms", run)]
@@ -273,7 +273,7 @@ def test_stalls_on_failed_links_are_tabulated_with_and_without_assist(call: Call
 def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pubsubctl.simulating.studies.EVENTS", 5)
+    monkeypatch.setattr("pubsubctl.simulation.studies.EVENTS", 5)
     answer = call("experiment", "ges.routing", "--seeds", "1..2")
     assert "t22-hi    each client  100      21.0             21.0" in answer.out
     assert "2 drawn hierarchies, " in answer.out
@@ -282,7 +282,7 @@ def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
     def wrong(seed: int) -> None:
         raise RoutingError(f"seed {seed}: a way in a circle")
 
-    monkeypatch.setattr("pubsubctl.simulating.studies.check", wrong)
+    monkeypatch.setattr("pubsubctl.simulation.studies.check", wrong)
     answer = call("experiment", "ges.routing", "--seeds", "7..7")
     assert answer.status == 1
     assert "seed 7: a way in a circle" in answer.err

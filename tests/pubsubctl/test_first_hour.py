@@ -15,9 +15,9 @@ from bench.spec.spec import SpecError, load_experiment
 from bench.spec.sweep import load_sweep, points_of
 from fault_injection.schedule.schedule import read_schedule
 from pubsubctl.errors import PreflightFailed, VerdictUnknown
-from pubsubctl.running.outputs import check_results
-from pubsubctl.running.series import merge_equal
-from results.reference.reading import judge_folder
+from pubsubctl.runs.outputs import check_results
+from pubsubctl.runs.series import merge_equal
+from results.reference.history_reader import judge_folder
 from tests.pubsubctl.conftest import Call
 
 usage = namedtuple("usage", ("total", "used", "free"))
@@ -138,7 +138,7 @@ def test_a_path_in_a_file_is_relative_to_the_file(
     assert resolve_name("study", sweep) == "study"
 
 
-def test_an_ordinary_workload_has_no_predicted_doubt_and_lists_what_is_owed_nothing(
+def test_an_ordinary_workload_has_no_predicted_doubt_and_lists_pairs_owed_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     _study(tmp_path, monkeypatch, call)

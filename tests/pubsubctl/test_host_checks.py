@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from brokerd.agent.host import probe as host_probe
-from pubsubctl.deploying.placement import cores_of
-from pubsubctl.deploying.plan import ObservedState, Stray
+from pubsubctl.deployment.placement import cores_of
+from pubsubctl.deployment.plan import ObservedState, Stray
 from pubsubctl.doctor.host_checks import (
     FOR_ALL,
     HOST_CHECKS,

@@ -9,8 +9,8 @@ import trio
 from brokerd.errors import ControlError
 from fault_injection.apply.injector import Injection
 from fault_injection.schedule.plan import expand
-from pubsubctl.injecting.faults import one_step
-from pubsubctl.injecting.injection import _result, idle_warning
+from pubsubctl.injection.faults import one_step
+from pubsubctl.injection.injection import _result, idle_warning
 
 
 class Deployed:

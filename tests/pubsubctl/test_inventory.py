@@ -164,7 +164,7 @@ vars = { failure_domain = "rack-a" }
 """
 
 
-def test_ssh_hosts_have_addresses_in_pairs_and_the_whole_way_through_gateways(
+def test_ssh_hosts_have_addresses_in_pairs_and_the_whole_route_through_gateways(
     tmp_path: Path,
 ) -> None:
     inventory = load(tmp_path, LAB16.replace("rack_a", "rack-a"))

@@ -14,16 +14,16 @@ from bench.run.expectations import Expectation
 from pubsubctl.console.console import Console
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import combine_statuses
-from pubsubctl.running.demo import (
+from pubsubctl.runs.demo import (
     PROTOCOLS,
     demonstrable_protocols,
     experiment_of,
     explain_unexpected,
 )
-from pubsubctl.running.plain_verdicts import announce_verdicts, plain_verdict
-from pubsubctl.running.verdicts import CASES_SHOWN, JudgedRun, expectations_of
+from pubsubctl.runs.plain_verdicts import announce_verdicts, plain_verdict
+from pubsubctl.runs.verdicts import CASES_SHOWN, JudgedRun, expectations_of
 from results.checker.checks import Verdict
-from results.reference.reading import read_history
+from results.reference.history_reader import read_history
 from results.tables.json_files import IntegrityError
 from tests.helpers.forged_runs import write_honest_run
 from tests.pubsubctl.conftest import Call
@@ -136,7 +136,7 @@ def test_the_plain_judge_answers_before_spark_starts_and_is_the_second_opinion(
     assert lines[1] == "starting Spark"
     assert told[0].verdict == "VALID"
 
-    monkeypatch.setattr("pubsubctl.running.plain_verdicts.MOST_DELIVERIES", 10)
+    monkeypatch.setattr("pubsubctl.runs.plain_verdicts.MOST_DELIVERIES", 10)
     assert call("check", str(run)).err.splitlines()[0] == "starting Spark"
     assert told[1] is None
 
@@ -160,7 +160,7 @@ def test_the_plain_judge_names_publishers_in_its_reasons(
     )
     judgement = SimpleNamespace(verdict="UNKNOWN", because=[f"{source} has no fences"], counts=None)
     monkeypatch.setattr("results.reference.rule.check", lambda history: judgement)
-    monkeypatch.setattr("results.rules.words.counts_in_words", lambda *_: "")
+    monkeypatch.setattr("results.rules.verdict_text.counts_in_words", lambda *_: "")
     verdict = plain_verdict(run)
     assert verdict is not None
     assert verdict.lines()[1:] == [f"  {name} has no fences"]

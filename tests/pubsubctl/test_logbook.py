@@ -9,7 +9,7 @@ import trio
 
 from brokerd.agent.facts import read_tails
 from brokerd.errors import ControlError
-from pubsubctl.watching.logbook import (
+from pubsubctl.monitor.logbook import (
     HostTime,
     LogLine,
     Tail,
@@ -117,7 +117,7 @@ def test_both_kinds_of_stamps_become_times_of_our_clock() -> None:
     assert host.wall_ns('{"t_ns": "no"}') is None
 
 
-def test_a_difference_smaller_than_the_way_to_the_host_is_no_difference() -> None:
+def test_a_clock_offset_within_the_round_trip_is_no_offset() -> None:
     answer = {"wall_ns": WALL_NS + 900, "monotonic_ns": 5, "utc_offset_s": 0}
     assert HostTime.from_answer(answer, WALL_NS - 1000, WALL_NS + 1000).wall_ahead_ns == 0
 

@@ -14,7 +14,7 @@ from brokerd.overlay.outage import longest_lost
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.registry import protocol_on, read_topology
-from pubsubctl.deploying.loss_safety import (
+from pubsubctl.deployment.loss_safety import (
     NO_HOME_LEFT,
     LossUnit,
     _Search,
@@ -173,7 +173,7 @@ def test_machines_behind_one_address_and_racks_are_lost_together() -> None:
 
 
 @pytest.mark.parametrize("delta, safe", [(1, False), (2, True)])
-def test_a_chain_dealt_out_in_pairs_survives_what_delta_covers(delta: int, safe: bool) -> None:
+def test_a_chain_on_pairs_of_hosts_survives_the_losses_within_delta(delta: int, safe: bool) -> None:
     topology = chain(6, delta)
     host_of = dict(zip(topology.brokers, ["a", "a", "b", "b", "c", "c"], strict=True))
     found = counter_example(

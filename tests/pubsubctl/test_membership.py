@@ -13,10 +13,10 @@ from brokerd.model.ed25519 import is_signed
 from brokerd.overlay.topology import JoinedBroker, Topology
 from brokerd.overlay.tree_section import TreeSection
 from brokerd.runtime.growth import topology_change
-from pubsubctl.deploying.authority import OperatorKey
-from pubsubctl.deploying.deploy import _roll_back
-from pubsubctl.deploying.membership import change_members
-from pubsubctl.deploying.plan import Plan, Step
+from pubsubctl.deployment.authority import OperatorKey
+from pubsubctl.deployment.deploy import _roll_back
+from pubsubctl.deployment.membership import change_members
+from pubsubctl.deployment.plan import Plan, Step
 from pubsubctl.project import authority_folder
 
 BEFORE = Topology("three", TreeSection(1), ("a", "b", "c"), ((0, 1), (1, 2)))

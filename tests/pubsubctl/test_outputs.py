@@ -14,9 +14,9 @@ import trio
 from pubsubctl.console.console import StandardOutput
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.ssh.connections import SshConnections
-from pubsubctl.hosts.ssh.line import Garbled, files_on
+from pubsubctl.hosts.ssh.fabric_connection import Garbled, files_on
 from pubsubctl.inventory.inventory import load_inventory
-from pubsubctl.running.crates import CrateFile, crate_of
+from pubsubctl.runs.crates import CrateFile, crate_of
 from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ import pytest
 
 from bench.run.series import open_series
 from pubsubctl.errors import UserError
-from pubsubctl.running.redaction import copy_without_place, pack_run
-from results.reference.reading import judge_folder
+from pubsubctl.runs.redaction import copy_without_place, pack_run
+from results.reference.history_reader import judge_folder
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal, verify_seal

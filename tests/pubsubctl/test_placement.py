@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.overlay.generate import chain, generate_balanced_tree
-from pubsubctl.deploying.placement import Placement, place
+from pubsubctl.deployment.placement import Placement, place
 from pubsubctl.doctor.host_facts import cached_cores, cached_facts, remember_facts
 from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.inventory.inventory import Inventory, load_inventory

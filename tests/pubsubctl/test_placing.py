@@ -10,8 +10,8 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.overlay.generate import chain
-from pubsubctl.deploying.placement import PlacedBroker, Placement, check_pinning, place
-from pubsubctl.deploying.placement_choice import check_cores, extend_placement, read_placement
+from pubsubctl.deployment.placement import PlacedBroker, Placement, check_pinning, place
+from pubsubctl.deployment.placement_choice import check_cores, extend_placement, read_placement
 from pubsubctl.errors import HostError, UserError
 from pubsubctl.inventory.inventory import Host, load_inventory
 from tests.pubsubctl.conftest import Call
@@ -142,7 +142,7 @@ def test_a_file_and_a_policy_do_not_go_together(call: Call) -> None:
     assert call("deploy", "chain3", "--placement", "nowhere.json").status == 2
 
 
-def test_a_deployment_is_planned_as_a_file_says(call: Call, project: Path) -> None:
+def test_a_deployment_plan_follows_its_file(call: Call, project: Path) -> None:
     assert call("topology", "place", "chain3", "--policy", "pack", "-o", "p.json").status == 0
     written = json.loads((project / "p.json").read_text())
     written["brokers"][0]["port"] = 23507

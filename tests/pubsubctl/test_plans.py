@@ -13,9 +13,9 @@ import pytest
 
 from brokerd.overlay.generate import hierarchy
 from brokerd.overlay.topology import JoinedBroker, Topology
-from pubsubctl.deploying.placement import Placement, place
-from pubsubctl.deploying.plan import DesiredState, ObservedState, Stray, deploy_plan, down_plan
-from pubsubctl.deploying.topologies import load_topology
+from pubsubctl.deployment.placement import Placement, place
+from pubsubctl.deployment.plan import DesiredState, ObservedState, Stray, deploy_plan, down_plan
+from pubsubctl.deployment.topologies import load_topology
 from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
 from pubsubctl.inventory.inventory import load_inventory
 

@@ -14,7 +14,7 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from fault_injection.schedule.lint import targets_of
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.schedule import read_schedule
-from pubsubctl.injecting.preview import Pair, effect_of, windows
+from pubsubctl.injection.preview import Pair, effect_of, windows
 from tests.helpers.cluster import STEADY
 from tests.pubsubctl.conftest import Call
 
@@ -107,7 +107,7 @@ def test_a_preview_with_relayed_sessions_predicts_the_deliveries_of_the_simulato
     assert pairs - got == set(effect.cut_off), (seed, topology, outage)
 
 
-def test_dead_brokers_cut_off_exactly_what_lies_behind_more_than_delta_in_a_row() -> None:
+def test_dead_brokers_cut_off_exactly_the_brokers_behind_more_than_delta_in_a_row() -> None:
     for seed in range(100):
         chance = Random(f"{SEED} {seed}")
         topology = random_tree(chance.randint(2, 12), chance.randint(1, 3), chance.randrange)

@@ -15,7 +15,7 @@ from brokerd.runtime.program import (
     host_sources,
     read_own_program,
 )
-from pubsubctl.deploying.deployment import (
+from pubsubctl.deployment.deployment import (
     Age,
     age_of,
     agent_note,
@@ -39,7 +39,7 @@ def test_the_release_is_that_of_the_project() -> None:
     assert project["version"] == RELEASE
 
 
-def test_the_digest_is_of_what_hosts_have() -> None:
+def test_the_digest_is_that_of_the_files_on_hosts() -> None:
     inside = [path.relative_to(ROOT).as_posix() for path in host_sources(ROOT)]
     assert inside == sorted(inside)
     assert "brokerd/agent/agent.py" in inside
@@ -63,7 +63,7 @@ def test_a_report_is_read_with_whatever_else_is_in_it() -> None:
     assert Program.from_mapping({**OWN.to_mapping(), "more": 1}) == OWN
 
 
-def test_each_agent_that_cannot_be_operated_is_named_with_what_helps() -> None:
+def test_each_agent_that_cannot_be_operated_is_named_with_a_remedy() -> None:
     check_agents({"h1": OWN, "h2": OTHER})
     with pytest.raises(PreflightFailed) as refused:
         check_agents({"h1": OWN, "h2": None, "h3": LATER, "h4": EARLIER})

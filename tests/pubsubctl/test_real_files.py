@@ -12,7 +12,7 @@ import pytest
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.ssh.client_config import ClientConfig
-from pubsubctl.hosts.ssh.line import Hop
+from pubsubctl.hosts.ssh.fabric_connection import Hop
 from pubsubctl.hosts.ssh.user_config import UserConfig
 from pubsubctl.inventory.importers.ansible import read_ansible
 from pubsubctl.inventory.importers.findings import Findings, inventory_text

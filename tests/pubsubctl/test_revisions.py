@@ -10,8 +10,8 @@ from bench.run.testbed import RunFailed
 from pubsubctl.console.console import Console
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.errors import UserError
-from pubsubctl.running import differences
-from pubsubctl.running.revisions import Program, check_out, commit_of, names_of_revisions
+from pubsubctl.runs import differences
+from pubsubctl.runs.revisions import Program, check_out, commit_of, names_of_revisions
 from tests.pubsubctl.conftest import Call
 
 PROGRAM = """\

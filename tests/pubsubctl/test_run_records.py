@@ -8,7 +8,7 @@ import pytest
 
 from bench.run.series import KIND
 from pubsubctl.console.console import Console
-from pubsubctl.running.runs import refresh_run_index
+from pubsubctl.runs.runs import refresh_run_index
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND, SERIES, HALF = (f"2026010{day}T000000Z-aaaaaa" for day in (1, 2, 3, 4))

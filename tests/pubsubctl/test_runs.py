@@ -7,7 +7,7 @@ import pytest
 
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.project import Project
-from pubsubctl.running.runs import find_run, find_runs, latest_of_figure, manifest
+from pubsubctl.runs.runs import find_run, find_runs, latest_of_figure, manifest
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"

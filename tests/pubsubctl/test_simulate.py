@@ -19,9 +19,9 @@ from brokerd.simulator.named_bugs import NamedBug
 from brokerd.simulator.search import campaign
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
-from pubsubctl.simulating import swarms
-from pubsubctl.simulating.ledger_file import update_ledger
-from results.reference.reading import read_history
+from pubsubctl.simulation import swarms
+from pubsubctl.simulation.ledger_file import update_ledger
+from results.reference.history_reader import read_history
 from results.reference.rule import check
 from tests.pubsubctl.conftest import Call
 
@@ -198,7 +198,7 @@ def test_a_simulation_in_which_nothing_was_at_risk_shows_nothing(call: Call) -> 
     assert call("simulate", "run", "demo").status == 3
 
 
-def test_a_scenario_is_played_and_held_to_what_it_says(call: Call, project: Path) -> None:
+def test_a_scenario_is_played_and_judged_by_its_expectations(call: Call, project: Path) -> None:
     (project / "s.txt").write_text(SCENARIO)
     played = call("simulate", "run", "s.txt")
     assert played.out.startswith("# A publication reaches its subscriber.\nprotocol best_effort\n")
@@ -442,7 +442,7 @@ def test_a_ledger_is_added_to_by_one_command_at_a_time(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.json"]
 
 
-def test_seeds_go_the_same_way_in_two_fresh_interpreters(call: Call) -> None:
+def test_seeds_have_equal_histories_in_two_fresh_interpreters(call: Call) -> None:
     answer = call("simulate", "swarm", "--seeds", "1..3", "--verify-determinism", "-j")
     assert answer.status == 0, answer.err
     assert answer.document["differing_seeds"] == []

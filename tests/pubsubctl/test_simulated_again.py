@@ -9,8 +9,8 @@ from bench.papers.figure_experiments import load_figure_experiment, run_figure_e
 from bench.spec.toml_text import toml_text
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
-from pubsubctl.running.capsules import Capsule
-from pubsubctl.running.reproduction import simulate_again
+from pubsubctl.runs.capsules import Capsule
+from pubsubctl.runs.reproduction import simulate_again
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, workload_of, write_demo_run
 

@@ -14,7 +14,7 @@ import pytest
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.ssh.client_config import ClientConfig, HostSettings
-from pubsubctl.hosts.ssh.config_words import local_user
+from pubsubctl.hosts.ssh.config_syntax import local_user
 from pubsubctl.inventory.importers.findings import inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from tests.helpers.patience import PATIENCE_S

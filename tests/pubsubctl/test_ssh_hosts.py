@@ -18,9 +18,14 @@ from brokerd.agent.host.server import HostSide
 from brokerd.overlay.topology import Topology
 from pubsubctl.console.console import Console, Progress
 from pubsubctl.console.interruption import Interruption
-from pubsubctl.deploying import bundle as bundles
-from pubsubctl.deploying.deploy import choose_deployment, plan_deployment, run_deployment, take_down
-from pubsubctl.deploying.placement_choice import PlacementChoice
+from pubsubctl.deployment import bundle as bundles
+from pubsubctl.deployment.deploy import (
+    choose_deployment,
+    plan_deployment,
+    run_deployment,
+    take_down,
+)
+from pubsubctl.deployment.placement_choice import PlacementChoice
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.connectors.ssh import SshTransport, ssh_connector

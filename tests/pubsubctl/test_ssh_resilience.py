@@ -350,7 +350,9 @@ def test_connections_can_be_used_in_one_run_after_the_other(
         assert server.connections == 2
 
 
-def test_a_key_that_is_trusted_on_the_way_counts_at_once(tmp_path: Path, user_key: KeyPair) -> None:
+def test_a_key_that_is_trusted_during_the_connection_counts_at_once(
+    tmp_path: Path, user_key: KeyPair
+) -> None:
     with running_stand_in(make_key(tmp_path / "host"), authorized=user_key) as server:
         inventory = inventory_of(tmp_path, {"n01": server}, user_key, known=False)
         host = inventory.hosts[0]

@@ -10,7 +10,7 @@ import pytest
 
 from bench.run.testbed import RunFailed
 from pubsubctl.hosts.hosts import Lab
-from pubsubctl.running.experiment import Experiment
+from pubsubctl.runs.experiment import Experiment
 from tests.pubsubctl.conftest import Call
 
 HEADLINES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (run / "manifest.json").write_text(json.dumps({"headline": HEADLINES[name]}))
         return SimpleNamespace(run_directory=run)
 
-    monkeypatch.setattr("pubsubctl.running.targets.carry_out", carried_out)
+    monkeypatch.setattr("pubsubctl.runs.targets.carry_out", carried_out)
 
 
 def test_each_target_is_reached_missed_or_undecided(call: Call) -> None:
@@ -92,7 +92,7 @@ def test_a_target_is_run_on_hosts_of_its_own_unless_others_are_given(
         used.append(lab.inventory.name)
         raise RunFailed("not now")
 
-    monkeypatch.setattr("pubsubctl.running.targets.carry_out", carried_out)
+    monkeypatch.setattr("pubsubctl.runs.targets.carry_out", carried_out)
     many = (project / "inventories" / "local.toml").read_text().replace('"test"', '"many"')
     (project / "inventories" / "many.toml").write_text(many)
     call("targets", "P6", "P4")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pubsubctl.monitor.live_view import BrokerSample, HostSample, LoadSample, View, Watch
+from pubsubctl.monitor.view_text import line_text, one_line, screen_lines
 from pubsubctl.state import BrokerState
-from pubsubctl.watching.live_view import BrokerSample, HostSample, LoadSample, View, Watch
-from pubsubctl.watching.view_text import line_text, one_line, screen_lines
 
 SECOND_NS = 1_000_000_000
 

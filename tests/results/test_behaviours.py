@@ -11,7 +11,7 @@ from bench.papers.record import NoProgress
 from bench.spec.toml_text import toml_text
 from brokerd.simulator.search.ledger import Campaign, empty_ledger, with_runs
 from pubsubctl.commands.app import run
-from results.figures.by_name import draw
+from results.figures.catalogue import draw
 from results.papers.dft11.behaviours import (
     bypass_distribution,
     exclusions_by_partition,

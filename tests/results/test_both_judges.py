@@ -28,7 +28,7 @@ Decide = Callable[..., tuple[str, Any, Any]]
 
 
 @pytest.mark.parametrize("decide", [verdicts.decide, reference.decide])
-def test_a_doubt_leaves_open_what_is_not_proven(decide: Decide) -> None:
+def test_a_doubt_leaves_unproven_losses_open(decide: Decide) -> None:
     whole = Counts(1, 10, 10, 1, 1, {}, least_owed=("s", "a/0", 10))
     lossy = replace(whole, delivered=9, violations={"missing": 1})
     assert decide(whole, (), Guarantee(), False, 1)[0] == "VALID"
@@ -81,7 +81,7 @@ def test_an_ending_fault_has_its_own_window_if_it_affects_more(
 
 
 @pytest.mark.parametrize("windows_of", [risk_windows, times_of_risk])
-def test_a_fault_is_ended_by_what_strikes_all_of_it_and_not_after_it_is_healed(
+def test_a_fault_is_ended_by_a_fault_over_all_of_its_targets_only(
     windows_of: Callable[[list[Fault]], list[Any]],
 ) -> None:
     links = fault("1", "partition", 2, 9, target="p1|s1", parts=("p1-b-1", "b-1-s1"))

@@ -239,7 +239,7 @@ def test_spark_agrees_about_late_deliveries_on_a_busy_machine(
 
 
 @pytest.mark.parametrize("decide", [verdicts.decide, reference.decide])
-def test_signs_excuse_what_was_outstanding_and_nothing_else(
+def test_signs_excuse_outstanding_deliveries_only(
     decide: Callable[..., tuple[str, object, object]],
 ) -> None:
     counts = Counts(

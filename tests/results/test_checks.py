@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import results.checker.canary
-from pubsubctl.running.verdicts import JudgedRun
+from pubsubctl.runs.verdicts import JudgedRun
 from results.checker.canary import CheckerBroken, try_checker
 from results.checker.checks import Verdict, check_run, check_runs
 from results.checker.delivery import DeliveryCheck
 from results.checker.spark import plan_for
 from results.reference.history import History
-from results.reference.reading import read_history
+from results.reference.history_reader import read_history
 from results.reference.rule import check
 from results.rules.evidence import PUBLICATION
 from results.rules.facts import RunFacts

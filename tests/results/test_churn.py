@@ -15,7 +15,7 @@ import pytest
 from results.checker.checks import Verdict, check_runs
 from results.papers.ds03.churn import returns_of
 from results.reference.files import FileRefusal
-from results.reference.reading import judge_folder, read_history
+from results.reference.history_reader import judge_folder, read_history
 from results.rules.facts import RunFacts
 from results.rules.risks import Exposure, risk_windows
 from results.tables.json_files import IntegrityError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pubsubctl.running.spark_cluster import problems_of
+from pubsubctl.runs.spark_cluster import problems_of
 from results.checker import cluster_host
 from results.checker.cluster import (
     MasterRefused,

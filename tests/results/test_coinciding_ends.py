@@ -16,10 +16,10 @@ from results.reference.busyness import signs as signs
 from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
 from results.reference.rule import JITTER_NS, check
 from results.reference.withholding import Reasons
-from results.rules.busy import busy_signs
+from results.rules.busyness import busy_signs
 from results.rules.risks import Exposure, Tree, is_certainly_in, parts_of, risk_windows
 from results.rules.terms import NEVER_NS, Fault, Partition
-from results.rules.withheld import SETTLING_NS, Barriers, RequestTimes
+from results.rules.withholding import SETTLING_NS, Barriers, RequestTimes
 from tests.helpers.promised_histories import PLAIN, promised_history
 
 LINKS = (("a", "b"), ("b", "c"), ("c", "d"))

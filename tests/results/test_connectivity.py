@@ -70,7 +70,7 @@ def test_the_mean_of_draws_is_the_mean_and_lies_in_its_interval(spark, run_of):
     assert found.collect() == rows  # bootstrap and all
 
 
-def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
+def test_the_interval_of_a_mean_has_the_width_of_the_theory():
     values = sorted(np.random.default_rng(3).normal(50, 10, 400))
     low, high = mean_interval(values)
     standard_error = np.std(values) / 20

@@ -571,6 +571,6 @@ def test_spark_doubts_no_honest_run(spark: "SparkSession", honest: dict[str, Pat
         assert judged == Judged("VALID", ()), name
 
 
-def test_the_table_is_as_long_as_it_says() -> None:
+def test_the_table_has_its_stated_length() -> None:
     outcomes = [case.outcome for case in CASES.values()]
     assert (len(outcomes), outcomes.count("refused")) == (79, 20)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pubsubctl.running.claims import load_claims
+from pubsubctl.runs.claims import load_claims
 from results.papers.ds03.churn import Advance, Return, rates
 from results.papers.ds03.churn_figures import draw_fig5, draw_fig6
 from results.papers.ds03.latency_figures import draw_latency

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pubsubctl.running.claims import load_claims
+from pubsubctl.runs.claims import load_claims
 from results.papers.ds03.consumer_figures import consumed, draw_jms
 from tests.pubsubctl.test_claims import OURS
 

@@ -8,8 +8,8 @@ import pytest
 
 from bench.papers.ds03.storage_experiments import WAYS, StorageExperiment
 from bench.papers.figure_experiments import run_figure_experiment
-from pubsubctl.running.claims import load_claims
-from results.figures.by_name import draw
+from pubsubctl.runs.claims import load_claims
+from results.figures.catalogue import draw
 from results.papers.ds03.recovery import Recovery
 from results.papers.ds03.recovery_figures import draw_fig7, draw_fig8
 from results.tables.json_files import ResultsError
@@ -17,7 +17,7 @@ from tests.pubsubctl.test_claims import OURS
 
 
 @pytest.mark.spark
-def test_the_log_of_matches_is_drawn_beside_the_other_ways(spark, tmp_path) -> None:
+def test_the_log_of_matches_is_drawn_beside_the_other_variants(spark, tmp_path) -> None:
     experiment = StorageExperiment(
         schema_="pubsubctl/storage-experiment/1",
         name="small", figure="ds03.pfs",

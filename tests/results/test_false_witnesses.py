@@ -20,7 +20,7 @@ import pytest
 from bench.run.run_directory import NOT_JOURNALED
 from results.reference.files import FileRefusal, read_toml
 from results.reference.history import History
-from results.reference.reading import judge_folder, read_history
+from results.reference.history_reader import judge_folder, read_history
 from results.reference.rule import check
 from results.rules.facts import RunFacts
 from results.tables.json_files import IntegrityError
@@ -30,11 +30,11 @@ from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
 from results.witnesses.brokers import doubts_about_brokers
-from results.witnesses.closing import doubts_about_closing
 from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
 from results.witnesses.gaps import find_broken
 from results.witnesses.passage import is_separating
+from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import find_running_protocol
 from results.witnesses.rows import LaneRows
 from results.witnesses.service import _check_ends, _check_totals, _is_exact
@@ -198,7 +198,7 @@ def test_a_broker_that_other_clients_visited_may_deliver_more_than_its_own_recei
 
 @pytest.mark.parametrize("published", [(10, 10), (10, 11)])
 @pytest.mark.parametrize("received, doubts", [((10, 10), 0), ((10, 0), 0), ((11, 10), 1)])
-def test_brokers_receive_what_was_published_and_forwarded_in_a_run_without_faults(
+def test_received_counts_equal_published_and_forwarded_counts_without_faults(
     received: tuple[int, int], doubts: int, published: tuple[int, int]
 ) -> None:
     sent, acknowledged = ({"raw/h/load-pub": n} for n in published)
@@ -516,7 +516,7 @@ def another(value: Any) -> Any:
             return 1
 
 
-def test_a_field_that_manifest_and_journal_change_alike_has_a_third_witness_or_a_reason(
+def test_a_field_changed_in_manifest_and_journal_has_a_third_witness_or_a_reason(
     tmp_path: Path,
 ) -> None:
     manifest = json.loads((HONEST / "manifest.json").read_text())

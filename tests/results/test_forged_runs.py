@@ -101,7 +101,7 @@ def test_the_online_checker_detects_every_forgery_visible_to_subscribers(
     assert wrong == {}
 
 
-def test_the_table_is_as_long_as_it_says() -> None:
+def test_the_table_has_its_stated_length() -> None:
     assert len(FORGERIES) == 80
     outcomes = Counter(forgery.outcome for forgery in FORGERIES.values())
     assert outcomes == {"refused": 8, "doubt": 49, "violation": 23}

@@ -9,7 +9,7 @@ from bench.run.run_directory import RunDirectory, new_run_directory
 from bench.run.simulated_run import simulate_experiment
 from bench.spec.spec import load_experiment
 from results.checker.checks import check_runs
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.helpers.every_protocol import HOMES, PROTOCOLS, topology_text
 from tests.helpers.judged_folders import Judged, histories_of, on_spark
 

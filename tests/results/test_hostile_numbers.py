@@ -13,7 +13,7 @@ import pytest
 
 from results.reference import predicates
 from results.reference.files import FileRefusal
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from results.rules.expectation import ExpectationError, parse_predicate
 from results.tables.json_files import IntegrityError, ResultsError
 from results.tables.logs import commits_of, gaps_of, notices_of, read_logs

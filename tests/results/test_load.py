@@ -10,8 +10,8 @@ import pytest
 
 import results.tables.load
 from results.checker.latency import judge_across_clocks, select_measured
-from results.figures.by_name import draw
-from results.reference.reading import read_history
+from results.figures.catalogue import draw
+from results.reference.history_reader import read_history
 from results.rules.expectation import splitmix64
 from results.tables.json_files import ResultsError
 from results.tables.load import LoadedRun, load_run
@@ -114,7 +114,7 @@ def test_every_delivery_is_a_row_with_its_publication(
 WICKED = "`); DROP TABLE deliveries; -- '\"\\ ${spark.master} */ =cmd"
 
 
-def test_a_response_is_counted_from_when_it_was_to_be_sent_and_service_from_when_it_was(
+def test_a_response_is_counted_from_the_intended_time_and_service_from_sending(
     spark: "SparkSession", loaded: LoadedRun, run: Path
 ) -> None:
     intended = intended_times(run)

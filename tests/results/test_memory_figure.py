@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from results.figures.by_name import draw
+from results.figures.catalogue import draw
 from results.figures.memory import ProcessMemory, processes_of, run_memory
 from results.figures.memory import draw as drawn
 from results.tables.json_files import ResultsError

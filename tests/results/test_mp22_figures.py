@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench.spec.experiment import load_deployed_experiment
-from pubsubctl.running.claims import load_claims
+from pubsubctl.runs.claims import load_claims
 from results.papers.mp22.figures import SHOWN, Numbers, draw
 from tests.pubsubctl.test_claims import OURS
 

@@ -15,7 +15,7 @@ from bench.run.simulated_run import simulate_experiment
 from bench.spec.spec import load_experiment
 from fault_injection.schedule.schedule import load_schedule
 from results.checker.checks import check_runs
-from results.reference.reading import read_history
+from results.reference.history_reader import read_history
 from results.reference.rule import check
 from results.tables.seals import seal
 

@@ -9,7 +9,7 @@ import pytest
 
 from results import open_run
 from results.reference.history import DATA
-from results.reference.reading import read_history
+from results.reference.history_reader import read_history
 from results.tables.json_files import IntegrityError, ResultsError
 from tests.helpers.forged_runs import write_honest_run
 

@@ -14,10 +14,10 @@ from bench.spec.toml_text import toml_text
 from results.checker.checks import Verdict, check_runs
 from results.reference.files import FileRefusal
 from results.reference.history import History
-from results.reference.reading import judge_folder, read_history
+from results.reference.history_reader import judge_folder, read_history
 from results.reference.rule import check
 from results.rules.absences import with_absences
-from results.rules.announced import AnnouncedRange, _objections
+from results.rules.announcements import AnnouncedRange, _objections
 from results.rules.losses import promises_with_losses
 from results.rules.terms import NEVER_NS, STATE_LOST, Commit, Promises
 from results.tables.frames import FIRST_KEY, LAST_KEY
@@ -461,7 +461,7 @@ def test_a_range_that_was_announced_is_cut_to_the_span(
 
 
 @pytest.mark.parametrize("reason, kind", [("", "withheld_unjustified"), ("early", "gap_early")])
-def test_what_was_sent_behind_an_announcement_has_no_excuse(reason: str, kind: str) -> None:
+def test_a_publication_sent_after_an_announcement_has_no_excuse(reason: str, kind: str) -> None:
     told = AnnouncedRange(20, 30, "", place=0, told_ns=0, late=False, until_ns=5, reason=reason)
     assert [*_objections(told)] == [(kind, 5)]
     assert [*_objections(replace(told, until_ns=NEVER_NS))] == []

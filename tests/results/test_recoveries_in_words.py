@@ -1,7 +1,7 @@
 """What faults put at risk, in as few lines as it takes."""
 
 from results.rules.terms import Recovery, RiskWindow
-from results.rules.words import recoveries_in_words, verdict_in_words
+from results.rules.verdict_text import recoveries_in_words, verdict_in_words
 
 
 def recovery(target: str, at_risk: int, verb: str = "kill") -> Recovery:

@@ -69,7 +69,7 @@ def test_the_interval_of_a_ratio_is_the_librarys() -> None:
         ([1, 1, 1], [1, 1, 1], "same"),
     ],
 )
-def test_only_what_repetitions_bear_out_is_called_different(
+def test_only_differences_that_repetitions_confirm_are_reported(
     first: list[float], second: list[float], outcome: str
 ) -> None:
     assert difference_of(first, second).outcome == outcome
@@ -218,7 +218,7 @@ def system_run(folder: Path, **publishers: Any) -> Path:
     )  # fmt: skip
 
 
-def test_a_broker_of_others_is_compared_by_what_its_servers_are_in_the_load(tmp_path: Path) -> None:
+def test_a_foreign_broker_is_compared_by_its_number_of_servers(tmp_path: Path) -> None:
     clocks = {"clock": {"clock_ids": {"h": "boot 7"}}}
     steps = {"step": [FAULTS["step"][0] | {"on": "p1"}]}
     ours = written(tmp_path / "ours", manifest=clocks, faults=steps)

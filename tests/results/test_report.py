@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.run.outcome import RunOutcome
-from pubsubctl.running.experiment import numbers_text
+from pubsubctl.runs.experiment import numbers_text
 from results.checker.checks import check_run
 from results.report import write_report
 from results.report.fault_chart import lanes_picture
 from results.report.page import DEFINITIONS, TERMS, render, term_anchor
-from results.report.reading import RunStory, read_earlier
+from results.report.run_reader import RunStory, read_earlier
 from results.report.shared_latency import latency_picture
-from results.report.words import command, fault_clock, latency, recovery, seconds, visible
+from results.report.text import command, fault_clock, latency, recovery, seconds, visible
 from results.tables.json_files import ResultsError
 from tests.helpers.reports import INVALID, LOST, VALID, Page, story_of
 from tests.helpers.runs import Scenario, write_demo_run
@@ -351,7 +351,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_every_text_stands_out_from_what_is_behind_it(tmp_path: Path) -> None:
+def test_every_text_contrasts_with_its_background(tmp_path: Path) -> None:
     style = Page.of(render([story_of(tmp_path)])).style
     parts = style.split(":root")[1:3]
     schemes = [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in parts]

@@ -161,7 +161,7 @@ def test_telephones_get_figures_of_their_own(report: Path, tmp_path: Path) -> No
     assert all(a[2] != b[2] for a, b in zip(wide, narrow, strict=True))
 
 
-def test_the_look_would_see_what_is_wrong(tmp_path: Path) -> None:
+def test_the_check_finds_planted_faults(tmp_path: Path) -> None:
     page = tmp_path / "wrong.html"
     page.write_text(
         "<!doctype html><body><img src='http://127.0.0.1:9/asked.png'>"

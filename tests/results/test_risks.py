@@ -91,7 +91,7 @@ def short(window: RiskWindow) -> tuple:
     return "+".join(window.fault_ids), from_ms, to_ms, window.ended_by
 
 
-def test_the_loss_of_a_machine_ends_what_was_held_by_each_of_its_brokers() -> None:
+def test_the_loss_of_a_machine_ends_the_faults_of_each_of_its_brokers() -> None:
     lost = fault("3", "host-loss", 5, 9, target="m2", parts=("b", "d"))
     faults = [fault("1", "absorb", 2), fault("2", "absorb", 3, 8, target="c"), lost]
     assert [short(window) for window in risk_windows(faults)] == [

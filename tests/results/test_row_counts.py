@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from results.reference.reading import _Folder
+from results.reference.history_reader import _Folder
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.row_counts import rows_of

@@ -12,9 +12,9 @@ import pytest
 
 from results.checker.latency import latency_at_share, latency_buckets, latency_percentiles, spectrum
 from results.checker.throughput import count_delivered, count_published
-from results.figures.by_name import FIGURES, draw
-from results.figures.of_runs import FIGURES as RUN_FIGURES
-from results.figures.of_runs import narrow_svg, numbers_beside
+from results.figures.catalogue import FIGURES, draw
+from results.figures.run_figures import FIGURES as RUN_FIGURES
+from results.figures.run_figures import narrow_svg, numbers_beside
 from results.rules.faults import fault_spans
 from results.tables.json_files import IntegrityError, ResultsError
 from results.tables.seals import verify_seal
@@ -53,8 +53,8 @@ def test_each_figure_has_pictures_and_its_numbers_beside_it(run: Path) -> None:
 REDRAW = """
 import sys
 from pathlib import Path
-from results.figures.by_name import draw
-from results.figures.of_runs import FIGURES
+from results.figures.catalogue import draw
+from results.figures.run_figures import FIGURES
 for name in FIGURES:
     draw(name, None, Path(sys.argv[1]))
 """

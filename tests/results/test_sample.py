@@ -9,8 +9,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from results.checker.checks import check_run
-from results.figures.by_name import draw
-from results.reference.reading import read_history
+from results.figures.catalogue import draw
+from results.reference.history_reader import read_history
 from results.reference.rule import check
 from results.tables.manifest import read_run
 from results.tables.seals import verify_seal

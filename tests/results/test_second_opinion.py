@@ -10,7 +10,7 @@ import pytest
 from results.checker import checks, second_opinion
 from results.checker.checks import check_run, check_runs
 from results.checker.second_opinion import StreamSample
-from results.reference.reading import judge_folder, read_history, read_streams
+from results.reference.history_reader import judge_folder, read_history, read_streams
 from results.reference.rule import check
 from results.rules.findings import PairSummary
 from results.tables.seals import seal

@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.toml_text import toml_text
 from pubsubctl.commands.app import run
-from results.figures.by_name import draw
+from results.figures.catalogue import draw
 from results.papers.dft11.delivery_figures import draw_fig10
 from results.papers.dft11.simulated_deliveries import check_simulated_run, delivered_percent
 from results.papers.experiment_runs import load_experiment_run

@@ -16,7 +16,7 @@ from bench.run.simulated_run import simulate_experiment
 from bench.spec.spec import load_experiment
 from fault_injection.schedule.schedule import load_schedule
 from results.checker.checks import Verdict, check_runs
-from results.reference.reading import read_history
+from results.reference.history_reader import read_history
 from results.reference.rule import check
 from tests.helpers.delta_tree_bugs import Mutant
 
@@ -96,7 +96,7 @@ def simulated(folder: Path, *mutants: Mutant) -> Path:
     return directory.path
 
 
-def test_the_plain_checker_excuses_what_the_barrier_withheld(tmp_path: Path) -> None:
+def test_the_plain_checker_excuses_publications_withheld_by_the_barrier(tmp_path: Path) -> None:
     history = read_history(simulated(tmp_path))
     judgement = check(history)
     assert judgement.verdict == "VALID", judgement.because

@@ -10,7 +10,7 @@ import pytest
 from results.reference.history import FENCE, REDELIVERED, DeliveryRow, History
 from results.reference.rule import check
 from results.rules.terms import Guarantee, Promises
-from results.rules.words import describe_absent
+from results.rules.verdict_text import describe_absent
 from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.promised_histories import promised_history, with_log
 

@@ -11,7 +11,7 @@ import pytest
 from bench.load.records import RESOLUTION_NS, Stretches
 from brokerd.history.records import STRETCH
 from results.reference.files import FileRefusal
-from results.reference.reading import judge_folder, read_history
+from results.reference.history_reader import judge_folder, read_history
 from results.tables.json_files import IntegrityError
 from results.tables.record_files import RECORDS, read_record_file
 from results.tables.seals import seal

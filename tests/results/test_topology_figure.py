@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from results.figures.by_name import draw
+from results.figures.catalogue import draw
 from results.figures.data import figure_data
-from results.figures.of_runs import narrow_svg, numbers_beside
+from results.figures.run_figures import narrow_svg, numbers_beside
 from results.figures.topology import paint, topology_rows, topology_svg
 from results.figures.topology_key import natural
 from results.rules.faults import FaultSpan
@@ -144,7 +144,7 @@ def test_brokers_that_no_link_reaches_are_drawn_too() -> None:
     assert "<?xml" in topology_svg("t", BROKERS, LINKS[:1], {}, {})
 
 
-def test_clients_stand_at_their_brokers_with_what_they_ask_for(tmp_path: Path) -> None:
+def test_clients_are_shown_at_their_brokers_with_their_subscriptions(tmp_path: Path) -> None:
     run = write_demo_run(tmp_path, Scenario(measure_s=5.0, stall_s=1.0, kill_s=1.8, restart_s=3.0))
     draw("run.topology", None, run)
     with run_style():
@@ -160,7 +160,7 @@ def test_clients_stand_at_their_brokers_with_what_they_ask_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("target", ["b1-s1", "s1-b1", "b1->s1", "s1->b1"])
-def test_a_cut_link_is_marked_whichever_way_it_is_named(target: str) -> None:
+def test_a_cut_link_is_marked_under_both_of_its_names(target: str) -> None:
     rows = topology_rows(BROKERS, LINKS, {}, {}, [span("cut", target, "held", 9, 10)])
     assert [(r["name"], r["other"], r["fate"]) for r in rows if r["fate"] != "untouched"] == [
         ("b1", "s1", "cut")

@@ -157,7 +157,7 @@ def test_a_sign_is_none_while_a_fault_explains_it(tmp_path: Path) -> None:
 
 def test_a_check_validates_the_specification_against_the_whole_schema(tmp_path: Path) -> None:
     from pubsubctl.errors import IntegrityError as Unreadable
-    from pubsubctl.running.runs import check_specification
+    from pubsubctl.runs.runs import check_specification
 
     (tmp_path / "spec").mkdir()
     path = tmp_path / "spec" / "workload.toml"

@@ -57,7 +57,7 @@ def test_drain_waits_for_the_state_of_the_earlier_incarnation() -> None:
     trio.run(story)
 
 
-def test_status_reports_recovering_until_the_state_of_the_earlier_incarnation_is_read() -> None:
+def test_status_reports_recovering_until_the_earlier_state_is_read() -> None:
     async def story() -> None:
         core = StoredCore()
         commands = commands_of(core)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.simulator.world.cluster import SimulatedCluster
-from pubsubctl.deploying.topologies import load_topology
+from pubsubctl.deployment.topologies import load_topology
 
 ROOT = Path(__file__).parents[2]
 PROTOCOLS = f"{ROOT}/brokerd/protocols/"

@@ -97,7 +97,7 @@ class Surroundings:
 
 
 @in_virtual_time
-async def test_effects_are_carried_out_in_order_and_what_they_cause_is_handled_after_them() -> None:
+async def test_effects_are_carried_out_in_order_before_the_events_that_they_cause() -> None:
     commit = Commit((Change("t", "k", 1),), 3)
     script: dict[type, list[Effect]] = {
         MessageReceived: [

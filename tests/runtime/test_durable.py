@@ -63,7 +63,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile() -> None:
     tell(live)
 
 
-def test_a_quota_lets_what_fits_through_and_counts_it() -> None:
+def test_a_quota_admits_and_counts_the_bytes_within_it() -> None:
     async def live(story: Story) -> None:
         story.fault("disk-full", free_bytes=25)
         await story.write("one")

@@ -11,7 +11,7 @@ from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.protocols.interface import Event, MessageReceived
 from brokerd.runtime.connection import FLOOD_RECEIVE_BYTES, MANY, Connection
 from brokerd.sessions.session import Session, SessionState
-from brokerd.wire.straight import StraightReader
+from brokerd.wire.fast_path import StraightReader
 from tests.helpers.memory_links import copy
 from tests.helpers.raw_peer import words
 from tests.helpers.virtual_time import in_virtual_time

@@ -301,7 +301,7 @@ async def test_a_peer_that_never_reads_loses_its_session_and_no_frame_before_tha
 
 
 @in_virtual_time
-async def test_mutant_m38_drops_what_must_not_be_dropped() -> None:
+async def test_mutant_m38_drops_a_required_publication() -> None:
     with mutated([Mutant.FULL_QUEUE_DROPS_OLDEST]):
         b0, deaf = await flood_one_who_never_reads()
     assert b0.of(SessionLost) == []

@@ -136,7 +136,7 @@ def test_reads_and_changes_are_carried_out_in_order(tmp_path):
     assert Story(tmp_path / "log").ends["a"] == LogEnds(3, 4)
 
 
-def test_a_chop_is_never_written_before_what_it_is_about(tmp_path, monkeypatch):
+def test_a_chop_is_written_after_its_records(tmp_path, monkeypatch):
     """Records come and are chopped while the disk is busy with earlier ones."""
     busy, go_on = threading.Event(), threading.Event()
     write = LogVolume.write

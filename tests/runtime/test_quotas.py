@@ -7,7 +7,7 @@ from brokerd.units import SECOND_NS
 CLIENT = ClientId("c1-pub-1")
 
 
-def test_a_client_waits_for_what_it_is_ahead_by_more_than_a_second() -> None:
+def test_a_client_waits_while_it_is_ahead_by_more_than_a_second() -> None:
     rate = PublishingRate(10)
     rate.sent(CLIENT, 10, 0)
     assert not rate.has_to_wait(CLIENT, 0)

@@ -105,7 +105,7 @@ def test_a_change_that_is_not_signed_changes_nothing() -> None:
     assert before.content_digest() != after.content_digest()
 
 
-def test_a_file_that_differs_from_what_was_read_is_a_discrepancy() -> None:
+def test_a_file_that_changed_after_it_was_read_is_a_discrepancy() -> None:
     file = File(chain(3, 1), "delta_tree")
     assert file.known.discrepancies() == []
     file.topology = file.topology.with_joined(JoinedBroker("n1", "b3", "127.0.0.1:2"), "t.toml")

@@ -130,7 +130,7 @@ def test_a_broker_obeys_no_fault_command_unless_it_was_started_for_that(tmp_path
     trio.run(story)
 
 
-def test_an_agent_listens_on_a_private_socket_and_nowhere_else(lab: Lab) -> None:
+def test_an_agent_listens_on_a_private_socket_only(lab: Lab) -> None:
     async def story() -> None:
         agent = lab.start_agent()
         mode = os.stat(lab.socket).st_mode

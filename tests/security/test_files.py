@@ -17,7 +17,7 @@ from brokerd.config import TlsFiles
 from brokerd.errors import ControlError
 from brokerd.runtime.control import bind_control_socket
 from brokerd.runtime.tls import TlsCredentials
-from pubsubctl.deploying.authority import CERTIFICATE_FILE, KEY_FILE, LEAF_DAYS, Authority
+from pubsubctl.deployment.authority import CERTIFICATE_FILE, KEY_FILE, LEAF_DAYS, Authority
 from pubsubctl.errors import UserError
 from tests.helpers.certificates import Certificates
 
@@ -217,7 +217,7 @@ def test_a_host_that_lists_too_much_or_nonsense_is_not_collected_from(
         read_listing(rows, "h1:/run")
 
 
-CAPSULES = "pubsubctl/running/capsules.py"
+CAPSULES = "pubsubctl/runs/capsules.py"
 """Reads archives that its user names, file by file: tests/pubsubctl/test_capsules.py."""
 
 

@@ -89,7 +89,7 @@ def test_a_link_at_any_path_that_is_written_is_refused(
 
 
 @pytest.mark.parametrize("name", ["../key", "/etc/key", "a/b/c", "", ".hidden", "a\n", "a" * 70])
-def test_a_secret_is_written_nowhere_else(host: HostSide, name: str) -> None:
+def test_a_secret_is_written_to_its_file_only(host: HostSide, name: str) -> None:
     with pytest.raises(ControlError, match="cannot be called"):
         ask(host, "write_secret", name=name, content=b"k")
     assert not host.root.exists()

@@ -13,7 +13,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable import messages as durable
 from brokerd.protocols.multi_proxy import messages as multi_proxy
 from brokerd.runtime.growth import topology_change
-from pubsubctl.deploying.authority import OPERATOR_KEY_FILE, OperatorKey
+from pubsubctl.deployment.authority import OPERATOR_KEY_FILE, OperatorKey
 from pubsubctl.errors import PreflightFailed, UserError
 from tests.helpers.false_neighbour import false_neighbour
 from tests.helpers.gryphon_stories import cells

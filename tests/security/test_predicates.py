@@ -16,7 +16,7 @@ WORDS = (
 )  # fmt: skip
 
 
-def test_whatever_is_accepted_is_bounded_in_every_way() -> None:
+def test_every_accepted_value_is_bounded() -> None:
     draw = random.Random(SEED)
     accepted = longest_refusal = 0
     for _ in range(20_000):
@@ -56,7 +56,7 @@ def test_no_regular_expression_is_compiled_from_input() -> None:
 QUERIES = ("sql", "expr", "selectExpr", "where", "filter")
 
 
-def test_no_query_is_made_from_what_logs_say() -> None:
+def test_no_query_is_built_from_log_contents() -> None:
     """S-SPARK-2: conditions are columns, or texts that are written down in the program."""
     calls = made = 0
     for path in (ROOT / "results").rglob("*.py"):

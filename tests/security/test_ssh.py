@@ -168,7 +168,7 @@ def test_only_keys_are_tried_and_no_agent_is_forwarded(tmp_path: Path, user_key:
 
 
 @real_sshd
-def test_a_key_in_the_agent_is_used_there_and_goes_nowhere(
+def test_a_key_in_the_agent_is_used_there_and_copied_to_no_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked = make_key(tmp_path / "id_locked", passphrase="canary-passphrase")

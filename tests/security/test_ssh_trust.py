@@ -128,7 +128,7 @@ def test_a_changed_key_is_not_trusted_either(
 
 
 @real_sshd
-def test_gateways_on_the_way_are_trusted_first(
+def test_gateways_are_trusted_before_their_hosts(
     project: Path,
     call: Call,
     tmp_path: Path,

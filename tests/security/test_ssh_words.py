@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.ssh.config_words import command_line
+from pubsubctl.hosts.ssh.config_syntax import command_line
 from tests.helpers.product_code import python_files
 
 NASTY = [

@@ -63,7 +63,7 @@ def test_the_same_fault_again_only_moves_its_end_and_another_of_its_id_is_refuse
         one.apply(read_fault("f0", "cut", 1, "both", {}, 50))
 
 
-def test_healing_twice_or_what_was_never_there_changes_nothing() -> None:
+def test_healing_twice_or_without_a_fault_changes_nothing() -> None:
     one = faults(("absorb", 1, "both", {}))
     assert one.heal("f0") is not None
     assert one.heal("f0") is None

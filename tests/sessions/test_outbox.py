@@ -21,7 +21,7 @@ def test_a_write_batches_frames_up_to_its_limit_and_at_least_one() -> None:
     assert outbox.waiting_bytes == 0
 
 
-def test_a_heartbeat_goes_before_everything_that_waits_and_once() -> None:
+def test_a_heartbeat_is_sent_once_before_all_queued_frames() -> None:
     outbox = filled(b"aa")
     outbox.beat()
     outbox.beat()

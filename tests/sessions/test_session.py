@@ -227,7 +227,7 @@ def test_an_answer_from_another_peer_or_attempt_is_refused() -> None:
     assert b0.sessions == {}
 
 
-def test_a_closed_connection_goes_nowhere() -> None:
+def test_a_closed_connection_sends_nothing() -> None:
     b0 = table(0)
     attempt, _ = opened(b0, 1)
     b0.close(attempt)

@@ -43,7 +43,7 @@ class LossStory(Story):
         self.oracle.gap("s", 1, SOURCE._replace(publisher=7), 1, 1, STATE_LOST)
 
 
-def test_a_survivor_may_precede_the_gap_of_what_was_acknowledged_and_lost() -> None:
+def test_a_surviving_publication_may_precede_the_gap_of_lost_publications() -> None:
     story = LossStory()
     story.deliver(4)
     assert "received no gap" in "".join(story.oracle.obligations.describe_undelivered())

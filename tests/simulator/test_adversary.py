@@ -114,7 +114,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
 # ---------------------------------------------------------------- the same again
 
 
-def test_a_seed_goes_the_same_way_twice_and_another_one_differently() -> None:
+def test_a_seed_repeats_its_history_and_another_seed_differs() -> None:
     first, again, other = (run_adversary(seed) for seed in (8, 8, 9))
     assert first == again
     assert first.digest != other.digest
@@ -150,7 +150,7 @@ def test_replayed_actions_reproduce_the_same_history() -> None:
     assert {"crash", "hold", "cut", "forget", "suspect", "deadline", "restart"} <= verbs
 
 
-def test_each_broker_goes_by_a_clock_of_its_own() -> None:
+def test_each_broker_has_a_clock_of_its_own() -> None:
     acted = ActedCluster(_scene(1))
     acted.start(pure=2)
     acted.perform(("cut", 0, 1))
@@ -170,7 +170,7 @@ def test_each_broker_goes_by_a_clock_of_its_own() -> None:
         assert {now_ns > 0 for _, now_ns, _ in events} == {is_late}
 
 
-def test_a_crash_keeps_as_many_transactions_as_it_says() -> None:
+def test_a_crash_keeps_the_stated_number_of_transactions() -> None:
     kept = []
     for count in (0, 1, 99):
         acted = ActedCluster(_scene(1))
@@ -189,7 +189,7 @@ def test_a_crash_keeps_as_many_transactions_as_it_says() -> None:
     assert len(set(kept)) > 1
 
 
-def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
+def test_seeds_have_equal_histories_under_any_string_hash() -> None:
     """Walking through a set of strings anywhere would show here."""
     program = (
         "from brokerd.simulator.search.adversary import run_adversary\n"

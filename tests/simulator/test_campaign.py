@@ -30,7 +30,7 @@ def test_a_row_of_the_campaign_shows_no_violation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CAMPAIGN)
-def test_a_row_is_what_it_says(name: str) -> None:
+def test_a_row_equals_its_text(name: str) -> None:
     row = CAMPAIGN[name]
     for seed in range(20):
         plan = plan_of(seed, "delta_tree", SwarmOptions(campaign=name))

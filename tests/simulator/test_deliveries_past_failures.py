@@ -54,7 +54,7 @@ def test_brokers_communicate_exactly_across_at_most_delta_dead_in_a_row(topology
 
 
 @pytest.mark.parametrize("delta", [0, 1, 3])
-def test_fifty_brokers_of_which_a_sixth_died_deliver_what_the_tree_allows(delta):
+def test_fifty_brokers_with_a_sixth_dead_deliver_over_all_remaining_routes(delta):
     seed = 10
     topology = generate_balanced_tree(50, 3, delta)
     failed = Random(f"{seed}").sample(range(50), 8)

@@ -51,7 +51,9 @@ def test_a_parameter_with_one_value_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("protocol", sorted(DEFINITIONS))
-def test_a_plan_with_rare_values_and_lower_limits_is_what_its_text_says(protocol: str) -> None:
+def test_a_plan_with_rare_values_and_lower_limits_equals_the_plan_of_its_text(
+    protocol: str,
+) -> None:
     plans = [draw_plan(seed, protocol) for seed in range(40)]
     assert any(plan.limits for plan in plans)
     assert all(read_plan(write_plan(plan)) == plan for plan in plans)

@@ -36,7 +36,7 @@ def _run(protocol: str, steps: tuple[SimulatedStep, ...], calm: bool = False) ->
     )
 
 
-def test_delta_tree_is_valid_and_has_recovered_what_was_at_risk() -> None:
+def test_delta_tree_is_valid_and_has_recovered_all_deliveries_at_risk() -> None:
     verdict = _run("delta_tree", STALL_THEN_KILL)
     assert verdict.value == "VALID", verdict.describe()
     assert verdict.counters["published"] == 400

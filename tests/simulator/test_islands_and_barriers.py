@@ -75,7 +75,7 @@ def covered(cluster: SimulatedCluster, home: int) -> set[int]:
 
 @settings(max_examples=60)
 @given(**TREES)
-def test_tags_cover_what_is_on_a_partition_and_behind_barriers_and_nothing_else(
+def test_tags_cover_exactly_brokers_on_a_partition_and_behind_barriers(
     seed: int, brokers: int, delta: int
 ) -> None:
     cluster, dead, home = around_dead_brokers(seed, brokers, delta)

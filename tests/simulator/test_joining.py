@@ -70,7 +70,7 @@ def test_a_newcomer_behind_an_unreachable_broker_is_withheld_until_the_links_hea
     _join_behind_a_broker_that_a_subscriber_cannot_reach()
 
 
-def test_publications_are_lost_unannounced_if_an_unreachable_newcomer_counts_as_reached() -> None:
+def test_an_unreachable_newcomer_counted_as_reached_loses_publications() -> None:
     with (
         pytest.raises(InvariantViolated, match=r"too early|silent|gap"),
         mutated([Mutant.NEWCOMERS_ARE_HEARD]),
@@ -111,7 +111,7 @@ def test_a_newcomer_learns_its_neighbourhood_and_bypasses_a_dead_parent() -> Non
     _settled(cluster)
 
 
-def test_nothing_under_way_is_lost_while_it_joins() -> None:
+def test_nothing_in_flight_is_lost_during_a_join() -> None:
     """Publications flow, subscriptions start, and the newcomer's parent crashes meanwhile."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY, seed=5).start()
     before = cluster.subscribe("b4")

@@ -26,7 +26,7 @@ def names_that_hear(cluster: SimulatedCluster, source: str, names: str) -> str:
     return "".join(n for n in names if broken.reaches(number(source), number(f"b{n}")))
 
 
-def test_around_a_broken_link_one_side_hands_over_what_the_other_cannot_pass_on() -> None:
+def test_around_a_broken_link_one_side_sends_the_events_that_the_other_cannot_forward() -> None:
     """b2 bypasses b3 and reaches b4; b4 has b3, which has only b1 beyond b2, so not b2 itself."""
     cluster = four_in_a_line(ALONE)
     assert names_that_hear(cluster, "b1", "1234") == "124"
@@ -40,7 +40,7 @@ def test_every_source_reaches_all_brokers_over_relayed_sessions() -> None:
     assert [names_that_hear(cluster, f"b{n}", "1234") for n in "1234"] == ["1234"] * 4
 
 
-def test_only_certain_bridges_are_required_beyond_delta_broken_links() -> None:
+def test_only_some_bridges_are_required_beyond_delta_broken_links() -> None:
     """b1 has b2 and b3 within two links; both links are broken, and b4 is too far off."""
     cluster = four_in_a_line(DeltaTreeParameters(assist="on"))
     broken = WhileBroken(cluster, [(0, 1), (0, 2)])

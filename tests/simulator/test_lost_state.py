@@ -132,7 +132,7 @@ def test_lost_publications_of_an_access_broker_are_announced(
     assert bool(of_streams) == (world != "delta_tree"), "publishers may never come back"
 
 
-def test_a_subscribers_broker_that_lost_its_disk_waits_for_all_pubends_of_a_total_order() -> None:
+def test_a_broker_that_lost_its_disk_waits_for_all_pubends_of_a_total_order() -> None:
     """It has lost which pubends have begun, and would deliver nothing of them for ever."""
     cluster = begun("gryphon in total order")
     subscriber = cluster.subscribe("s1")

@@ -37,7 +37,7 @@ def test_a_mutant_is_caught(name: str) -> None:
     assert all(f"--mutant {mutant}" in caught.command for mutant in ABLATIONS[name].mutants)
 
 
-def test_a_bug_outside_of_what_is_simulated_survives() -> None:
+def test_a_bug_outside_the_simulated_code_survives() -> None:
     """The search can fail, and then says what was tried last."""
     name = str(Mutant.GONE_EARLY)
     assert ABLATIONS[name].unseen
@@ -61,7 +61,7 @@ def test_every_mutant_has_a_test_that_must_catch_it() -> None:
         assert not why or (LEDGER.parents[1] / where).exists(), why
 
 
-def test_the_table_names_today_s_mutants_and_what_a_swarm_sees_of_them() -> None:
+def test_the_table_names_all_current_mutants_and_their_detection_by_a_swarm() -> None:
     assert set(TABLE) <= set(ABLATIONS)
     assert len(TABLE) > 20
     for name, row in TABLE.items():

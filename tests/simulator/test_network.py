@@ -77,7 +77,7 @@ def test_a_session_is_up_at_both_ends_and_carries_messages_in_order(world: World
     assert one.heard() == [-number for number in range(50)]
 
 
-def test_a_second_open_is_ignored_while_one_is_up_or_under_way(world: World) -> None:
+def test_a_second_open_is_ignored_while_a_session_is_open_or_opening(world: World) -> None:
     world.network.open(world.diaries[0], 1)
     world.network.open(world.diaries[0], 1)
     world.run()
@@ -106,7 +106,7 @@ def test_an_open_to_the_dead_is_refused_and_to_the_unreachable_times_out(world: 
     ]
 
 
-def test_a_cut_loses_what_is_under_way_and_both_ends_notice_once(world: World) -> None:
+def test_a_cut_loses_messages_in_flight_and_is_reported_once_per_end(world: World) -> None:
     one, other = world.connect()
     world.network.send(one, 1, "lost")
     world.link_faults.cut(0, 1)
@@ -156,7 +156,7 @@ def test_a_lasting_black_hole_ends_the_session_at_both_ends(world: World) -> Non
     assert other.entries == [("lost", 0, 1, "silent")]
 
 
-def test_an_absorbed_link_shows_signs_of_life_and_lets_go_in_order(world: World) -> None:
+def test_an_absorbed_link_passes_heartbeats_and_releases_frames_in_order(world: World) -> None:
     one, other = world.connect()
     world.link_faults.absorb(0, 1)
     for number in range(3):

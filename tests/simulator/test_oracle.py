@@ -89,7 +89,7 @@ def test_a_publication_that_does_not_match_is_not_missed() -> None:
         ((), "incomplete"),
     ],
 )
-def test_a_wrong_stream_is_called_what_it_is(delivered: tuple[int, ...], rule: str) -> None:
+def test_a_wrong_stream_is_named_in_the_error(delivered: tuple[int, ...], rule: str) -> None:
     story = Story()
     story.start()
     story.publish(1, 2, 3)
@@ -98,7 +98,7 @@ def test_a_wrong_stream_is_called_what_it_is(delivered: tuple[int, ...], rule: s
     assert caught.value.rule == rule
 
 
-def test_a_source_may_be_named_by_its_broker_before_its_publisher_knows() -> None:
+def test_a_broker_may_name_a_source_before_its_publisher_receives_the_name() -> None:
     story = Story()
     other, notice = SourceId(1, 0, 1), Notice(1, SourceId(1, 0, 1), ((1, 1),), PARTITION)
     story.oracle.published("q", 1, b"1", b"x")
@@ -307,7 +307,7 @@ P1, P2, Q1, Q2 = (SOURCE, 1), (SOURCE, 2), (OTHER, 1), (OTHER, 2)
 @pytest.mark.parametrize(
     "at_s, at_t", [((P1, Q1, P2, Q2), (P1, Q1, P2, Q2)), ((P1, Q1, Q2, P2), (P1, Q1))]
 )
-def test_in_a_total_order_all_get_what_they_get_alike(
+def test_in_a_total_order_all_subscribers_receive_the_same_order(
     at_s: tuple[tuple[SourceId, int], ...], at_t: tuple[tuple[SourceId, int], ...]
 ) -> None:
     story = TwoOfTwo(Order.TOTAL)

@@ -26,7 +26,7 @@ SOUND = sorted(FOLDER.joinpath("sound").glob("*.plan"))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_plan_is_what_its_text_says(seed: int) -> None:
+def test_a_plan_equals_the_plan_of_its_text(seed: int) -> None:
     plan = plan_of(seed, "delta_tree", SwarmOptions(mutants=frozenset((Mutant.NO_CUT,))))
     assert read_plan(write_plan(plan, ["A story."])) == plan
 
@@ -38,7 +38,7 @@ def test_a_move_may_name_a_broker_that_joins_later(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [4, 5])
-def test_a_plan_from_its_text_goes_as_its_seed(seed: int) -> None:
+def test_a_plan_from_its_text_runs_as_its_seed(seed: int) -> None:
     plan = read_plan(write_plan(plan_of(seed, "delta_tree")))
     assert PlanRun(plan).report(-1, "").digest == run_seed(seed, "delta_tree").digest
 

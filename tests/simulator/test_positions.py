@@ -49,7 +49,7 @@ def test_a_position_may_repeat_and_advance() -> None:
         ((Position("released", ends=True),), (3, None, 2, 1), "position back"),
     ],
 )
-def test_a_position_that_goes_back_is_seen(
+def test_a_position_that_decreases_is_found(
     positions: tuple[Position, ...], values: tuple[Any, ...], rule: str
 ) -> None:
     with pytest.raises(InvariantViolated) as found:

@@ -106,7 +106,7 @@ def test_profile_paper_bears_as_many_link_failures_as_it_tolerates() -> None:
 
 
 @pytest.mark.parametrize("row", [name for name, row in CAMPAIGN.items() if row.bound])
-def test_by_source_sequences_it_bears_what_the_campaign_asks_for(row: str) -> None:
+def test_source_sequences_bear_the_faults_of_the_campaign(row: str) -> None:
     reports = _play(row, range(SEEDS // 2), **SOURCE)
     assert [report.describe() for report in reports if report.violations] == []
     ledger = total(reports)

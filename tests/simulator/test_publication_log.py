@@ -144,7 +144,7 @@ def test_a_publisher_waits_when_too_much_is_acknowledged_and_not_done() -> None:
     assert not len(publisher.core.outgoing)
 
 
-def test_a_subscription_made_before_the_crash_begins_behind_what_the_log_brings_back() -> None:
+def test_a_subscription_from_before_the_crash_starts_after_the_recovered_log() -> None:
     """The log's numbers feed the start cut, like those a returning publisher names."""
     cluster = _start()
     cluster.subscribe("s", "n = 1", "z")

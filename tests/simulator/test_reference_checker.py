@@ -120,7 +120,7 @@ def agree(history: History, name: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_judge_by_what_is_promised(name: str) -> None:
+def test_both_judges_judge_by_the_promise(name: str) -> None:
     for seed in range(12):
         rng = Random(seed)
         agree(CASES[name].change(promised_history(rng, CASES[name].promises), rng), f"seed {seed}")

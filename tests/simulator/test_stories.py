@@ -64,7 +64,7 @@ def _start_behind_a_lost_publication() -> SimulatedCluster:
     return cluster
 
 
-def test_e1_what_was_published_before_the_start_is_no_part_of_the_stream() -> None:
+def test_e1_publications_before_the_start_are_no_part_of_the_stream() -> None:
     """Delivering n=6 to `late` and then n=8 would hide that n=7 is gone.
 
     Paper: [DFT11] §VI lines 614-621, whose condition per publication does not see it.
@@ -113,12 +113,12 @@ def test_publications_forwarded_before_the_start_are_not_part_of_the_stream() ->
     _start_behind_what_home_has_seen()
 
 
-def test_that_is_a_gap_without_what_home_has_seen_in_the_start_cut() -> None:
+def test_a_start_cut_without_the_position_of_the_home_leaves_a_gap() -> None:
     with pytest.raises(InvariantViolated, match="gap: late/1"), mutated([Mutant.NO_LAST_IN_CUT]):
         _start_behind_what_home_has_seen()
 
 
-def test_a_subscriber_receives_no_duplicate_if_its_broker_dies_with_an_unsaved_position() -> None:
+def test_no_duplicate_is_delivered_if_a_broker_dies_with_an_unsaved_position() -> None:
     """Positions are written lazily; what they miss, the client's resume vector covers."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     s = cluster.subscribe("b2")
@@ -189,7 +189,7 @@ def test_publications_sent_into_a_half_open_session_are_sent_again() -> None:
     assert s.received == sent
 
 
-def test_a_link_that_blips_within_the_suspicion_time_does_not_resume_the_old_instance() -> None:
+def test_a_link_loss_within_the_suspicion_time_starts_a_new_instance() -> None:
     """M3′: the session has lost a message, so it is dead although nobody has suspected yet."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     s = cluster.subscribe("b2")
@@ -219,7 +219,7 @@ def test_a_storm_of_false_suspicions_loses_nothing() -> None:
     assert cluster.network.counters["sessions_lost_silent"] >= 20
 
 
-def test_neighbours_crash_one_after_the_other_and_the_second_must_not_teach_the_first() -> None:
+def test_a_crashed_neighbour_never_restores_the_state_of_an_earlier_crash() -> None:
     """b3's only neighbour dies before b3 has recovered; both come back and know it all again.
 
     Paper: [DFT11] §VIII-B, with the end of the recovery tied to a peer that is complete.

@@ -110,7 +110,7 @@ def test_a_violation_reports_its_command_for_repetition() -> None:
     assert "pubsubctl simulate swarm --protocol best_effort --seeds 3..3" in said
 
 
-def test_a_seed_goes_the_same_way_twice_and_another_one_differently() -> None:
+def test_a_seed_repeats_its_history_and_another_seed_differs() -> None:
     first, again, other = (run_seed(seed, "delta_tree") for seed in (8, 8, 9))
     assert first == again
     assert first.digest != other.digest
@@ -122,7 +122,7 @@ def test_a_swarm_over_processes_reports_what_one_process_reports() -> None:
     assert shared == alone
 
 
-def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
+def test_seeds_have_equal_histories_under_any_string_hash() -> None:
     """Walking through a set of strings anywhere would show here, in history or counters."""
     first = [report for report in _reports if report.seed <= DETERMINISTIC]
     if len(first) < DETERMINISTIC:

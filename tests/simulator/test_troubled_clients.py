@@ -138,7 +138,7 @@ def test_a_subscription_above_the_limit_is_refused_and_the_others_are_kept() -> 
     assert [*client.core.subscriptions] == [1, 2]
 
 
-def test_a_refusal_of_what_a_client_may_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_a_legal_request_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker counts one too many."""
     cluster = _chain(client_subscriptions=2)
     cluster.parameters = DeltaTreeParameters(delta=1, client_subscriptions=3)

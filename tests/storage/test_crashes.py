@@ -250,7 +250,7 @@ def compare(
     return fitting[-1], trail
 
 
-def test_no_crash_loses_what_was_acknowledged(
+def test_no_crash_loses_an_acknowledged_publication(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     """Nor half a group, nor anything that nobody wrote; and no crash looks like damage."""
@@ -276,7 +276,7 @@ def crash_everywhere(
     return seen
 
 
-def test_no_changed_bit_goes_unnoticed(
+def test_every_changed_bit_is_detected(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     """Of 8 KiB in two segments; that of the last group too, which looks like a torn end.

@@ -209,7 +209,7 @@ def histories(draw):
 @given(
     history=histories(), segment_bytes=st.sampled_from([1, 150, 1 << 20]), restarts=st.booleans()
 )
-def test_any_history_leaves_what_a_plain_table_has(history, segment_bytes, restarts):
+def test_any_history_leaves_the_state_of_a_plain_table(history, segment_bytes, restarts):
     groups, expected, ends = history
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "log"
@@ -430,7 +430,7 @@ def test_records_appended_together_are_written_as_if_each_were_appended_alone(gr
         assert reopened(Path(name) / "log")[0] == kept
 
 
-def test_records_that_do_not_follow_what_is_there_are_refused(tmp_path):
+def test_records_that_do_not_follow_the_last_record_are_refused(tmp_path):
     volume = opened(tmp_path / "log")
     with pytest.raises(ValueError, match="records from 2 on"):
         volume.write([LogRun(A, 2, [[b"x"]])])

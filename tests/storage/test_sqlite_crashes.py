@@ -85,7 +85,7 @@ def recovered(folder: Path, state: Contents) -> tuple[int, Tables]:
     return beginning.incarnation - 1, {name: dict(rows) for name, rows in beginning.rows.items()}
 
 
-def test_no_crash_loses_what_was_committed(
+def test_no_crash_loses_a_committed_record(
     folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
     states = crash_everywhere(folder, OF_A_MOMENT)

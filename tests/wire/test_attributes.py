@@ -110,7 +110,7 @@ ODD: list[Any] = [*WRONG, {"a": 2**62}, {"a": float("inf")}, {"a": "ä" * 120}, 
 @example([cbor2.dumps({"a": n}) for n in (1, "2", True, 1.0)])
 @example([cbor2.dumps({"a": -float("inf")}), cbor2.dumps({"a": float("inf")})])
 @example([cbor2.dumps({"a": "x" * 255, "b": n}) for n in range(400)])
-def test_a_table_is_what_each_blob_in_it_is(blobs: list[bytes]) -> None:
+def test_a_table_equals_its_blobs(blobs: list[bytes]) -> None:
     assert kinds(together(blobs)) == kinds(one_by_one(blobs))
     assert (together(blobs) is None) == (one_by_one(blobs) is None)
 

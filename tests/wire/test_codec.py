@@ -393,7 +393,7 @@ def of_origins(step: int) -> PublicationRun:
 
 @pytest.mark.parametrize("step", AROUND_A_BYTE)
 @pytest.mark.parametrize("behind", [(), (1,), (255,), (256,)])
-def test_numbers_with_any_gap_between_them_come_back(step: int, behind: tuple[int, ...]) -> None:
+def test_numbers_with_any_gap_are_decoded_unchanged(step: int, behind: tuple[int, ...]) -> None:
     steps = (2, step, *behind)
     sparse = run(len(steps) + 1, sequences=tuple(accumulate(steps, initial=1)))
     for each in (sparse, of_origins(step)):
@@ -403,7 +403,7 @@ def test_numbers_with_any_gap_between_them_come_back(step: int, behind: tuple[in
 
 @pytest.mark.parametrize("places", [2, 23, 24, 255, 256, 257, 1_024, 1_025])
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_a_table_of_any_size_comes_back(places: int, is_plain: bool) -> None:
+def test_a_table_of_any_size_is_decoded_unchanged(places: int, is_plain: bool) -> None:
     table = tuple(str(n).encode() for n in range(places))
     index = tuple(range(places)) if is_plain else (*range(places - 1, -1, -1), 0)
     lengths = tuple(place % 3 for place in index)
@@ -419,7 +419,7 @@ def test_a_table_of_any_size_comes_back(places: int, is_plain: bool) -> None:
 
 
 @pytest.mark.parametrize("size", AROUND_A_BYTE)
-def test_payloads_of_any_length_come_back(size: int) -> None:
+def test_payloads_of_any_length_are_decoded_unchanged(size: int) -> None:
     for lengths in ((size, size), (size, 0), (size, size - 1)):
         each = run(2, payload_lengths=lengths, payload=(bytes(sum(lengths)),))
         assert plain(decode_frame(frame_of(Publish(each)))) == plain(Publish(each))

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brokerd.overlay.generate import chain
-from brokerd.protocols.delta_tree.as_published.annotated import AnnotatedPublications
+from brokerd.protocols.delta_tree.as_published.annotated_publications import AnnotatedPublications
 from brokerd.protocols.delta_tree.as_published.vectors import ByVector
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy

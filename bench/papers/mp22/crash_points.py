@@ -37,7 +37,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.moves import MOVES
+from brokerd.protocols.multi_proxy.topic_transfers import MOVES
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.units import SECOND_NS

@@ -24,7 +24,7 @@ from brokerd.protocols.multi_proxy.parameters import (
     CAUSAL,
     MultiProxyParameters,
 )
-from brokerd.protocols.multi_proxy.places import Places
+from brokerd.protocols.multi_proxy.roles import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster

@@ -20,7 +20,7 @@ from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.delta_tree.as_published.acceptance import recovery_for, subscriptions_for
-from brokerd.protocols.delta_tree.as_published.annotated import publications_for
+from brokerd.protocols.delta_tree.as_published.annotated_publications import publications_for
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.clients.clients import Clients
 from brokerd.protocols.delta_tree.messages import (
@@ -44,8 +44,8 @@ from brokerd.protocols.delta_tree.publications.deliveries import FLUSH_POSITIONS
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
 from brokerd.protocols.delta_tree.sessions.sessions import RETRY, Reach, Sessions
+from brokerd.protocols.delta_tree.subscriptions.partition_tags import AUDIT
 from brokerd.protocols.delta_tree.subscriptions.recovery import COLD_START
-from brokerd.protocols.delta_tree.subscriptions.unheard import AUDIT
 from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
     CloseSession,

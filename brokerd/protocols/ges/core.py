@@ -19,7 +19,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address, Hierarchy
-from brokerd.overlay.reading import linked
+from brokerd.overlay.section_checks import linked
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.membership import READDRESSED, Readdressing
 from brokerd.protocols.ges.messages import (

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Address, Hierarchy
-from brokerd.overlay.reading import linked
+from brokerd.overlay.section_checks import linked
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.dissemination import Dissemination
 from brokerd.protocols.ges.membership import LOOKS, FailureDetection

@@ -21,7 +21,7 @@ from brokerd.model.client_messages import Connect
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Address, Hierarchy
-from brokerd.overlay.reading import linked
+from brokerd.overlay.section_checks import linked
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges import (
     MESSAGES,

@@ -36,8 +36,8 @@ from brokerd.protocols.gryphon.messages import (
 from brokerd.protocols.gryphon.routes import Cell, Routes
 from brokerd.protocols.gryphon.state import FILTERED, PartHandler, Streams
 from brokerd.protocols.interface import Change, Effect, Instant, Send
-from brokerd.protocols.parts.leaps import is_leap
 from brokerd.protocols.parts.selection import RunSelection
+from brokerd.protocols.parts.version_bounds import is_leap
 
 _EVERY_CELL: Final = -1
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.multi_proxy.messages import Claim, Locate, Located, Merge, Move, Owner
-from brokerd.protocols.parts.leaps import check_generation
+from brokerd.protocols.parts.version_bounds import check_generation
 
 
 class Claims:

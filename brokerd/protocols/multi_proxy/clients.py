@@ -26,11 +26,11 @@ from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
-from brokerd.protocols.multi_proxy.gets import Gets, Heads, InFlightDelivery
+from brokerd.protocols.multi_proxy.fetches import Gets, Heads, InFlightDelivery
 from brokerd.protocols.multi_proxy.messages import LOST, Lost, Owner
 from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.puts import Puts
+from brokerd.protocols.multi_proxy.publishes import Puts
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,

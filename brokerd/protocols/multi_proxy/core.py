@@ -24,12 +24,12 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
+from brokerd.protocols.multi_proxy.access_broker import Home
 from brokerd.protocols.multi_proxy.arbiter import GIVING, Ownership
-from brokerd.protocols.multi_proxy.causal import CausalClaims
+from brokerd.protocols.multi_proxy.arbiter_transfers import OwnerTransfers
+from brokerd.protocols.multi_proxy.causal_ownership import CausalClaims
 from brokerd.protocols.multi_proxy.claims import Claims
-from brokerd.protocols.multi_proxy.giving import OwnerTransfers
-from brokerd.protocols.multi_proxy.held_puts import HELD
-from brokerd.protocols.multi_proxy.home import Home
+from brokerd.protocols.multi_proxy.delayed_publishes import HELD
 from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
@@ -41,21 +41,21 @@ from brokerd.protocols.multi_proxy.messages import (
     Request,
     Servers,
 )
-from brokerd.protocols.multi_proxy.moves import MOVING
-from brokerd.protocols.multi_proxy.neighbours import RETRY, Neighbours
-from brokerd.protocols.multi_proxy.paper import PaperClaims, Periods
 from brokerd.protocols.multi_proxy.parameters import (
     ARBITER,
     CAUSAL,
     PAPER,
     MultiProxyParameters,
 )
-from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.proxy import Proxy
+from brokerd.protocols.multi_proxy.proxy_ownership import PaperClaims, Periods
+from brokerd.protocols.multi_proxy.proxy_routes import UNANSWERED
 from brokerd.protocols.multi_proxy.retention import RETAINED
+from brokerd.protocols.multi_proxy.roles import Places
 from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
-from brokerd.protocols.multi_proxy.sharing import PERIOD, SharedTransfers, TopicTransfers
-from brokerd.protocols.multi_proxy.ways import UNANSWERED
+from brokerd.protocols.multi_proxy.sessions import RETRY, Neighbours
+from brokerd.protocols.multi_proxy.topic_transfers import MOVING
+from brokerd.protocols.multi_proxy.transfer_server import PERIOD, SharedTransfers, TopicTransfers
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning

@@ -17,7 +17,7 @@ from brokerd.protocols.definition import (
 from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import KINDS, LOST
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
-from brokerd.protocols.multi_proxy.places import KIND
+from brokerd.protocols.multi_proxy.roles import KIND
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 

@@ -1,7 +1,7 @@
 """The owners of topics at an access broker, and requests that wait for an owner.
 
 An owner stays valid: no topic changes its owner. Ownerships with changes have other classes
-(`moving_owners.py`, `paper.py`). If owners follow from a hash all are present from the start, and
+(`transfer_owners.py`, `proxy_ownership.py`). If owners follow from a hash all are present from the start, and
 none is requested.
 
 Paper: [MP22] §3. Deviates: the access broker asks, through a proxy, and keeps the answer; the

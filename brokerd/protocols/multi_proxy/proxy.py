@@ -3,7 +3,7 @@
 A proxy is stateless: all brokers have the owners of topics, and access brokers repeat requests
 that a crashed proxy has lost, over another proxy.
 
-Paper: [MP22] §3. Deviates: it does not repeat requests by itself, see `ways.py`.
+Paper: [MP22] §3. Deviates: it does not repeat requests by itself, see `proxy_routes.py`.
 """
 
 from collections.abc import Callable, Sequence

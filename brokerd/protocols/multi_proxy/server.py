@@ -13,8 +13,8 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.losses import has_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
+from brokerd.protocols.multi_proxy.delayed_publishes import HeldPuts
 from brokerd.protocols.multi_proxy.followers import Follower, Followers, Version
-from brokerd.protocols.multi_proxy.held_puts import HeldPuts
 from brokerd.protocols.multi_proxy.lost_records import list_lost_runs
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
@@ -36,8 +36,8 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.restatements import Restatements
 from brokerd.protocols.multi_proxy.retention import Retention
-from brokerd.protocols.multi_proxy.sharing import TopicTransfers
 from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog, split_by_markers
+from brokerd.protocols.multi_proxy.transfer_server import TopicTransfers
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 

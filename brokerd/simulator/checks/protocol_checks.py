@@ -24,7 +24,7 @@ from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.recounts import Position, PositionChecks, Recount
-from brokerd.simulator.checks.wording import NamedWorld, Wording
+from brokerd.simulator.checks.step_text import NamedWorld, Wording
 from brokerd.simulator.named_bugs import NamedBug, bugs_of, plant
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView

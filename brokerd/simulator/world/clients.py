@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Protocol
 
-from brokerd.client.brokers import Brokers
+from brokerd.client.broker_choice import Brokers
 from brokerd.client.core import ClientCore
 from brokerd.client.events import (
     Announced,

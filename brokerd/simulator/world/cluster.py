@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any, Self
 
-from brokerd.client.brokers import Brokers
+from brokerd.client.broker_choice import Brokers
 from brokerd.client.core import ClientCore
 from brokerd.client.state import Home, Positions
 from brokerd.errors import ConfigError
@@ -57,11 +57,11 @@ from brokerd.simulator.checks.protocol_checks import (
 from brokerd.simulator.checks.recounts import check_recounts
 from brokerd.simulator.world.authority import AUTHORITY, make_signature
 from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
+from brokerd.simulator.world.client_moves import ClientMove
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
 from brokerd.simulator.world.consumers import Redeliveries, SimulatedConsumer
 from brokerd.simulator.world.link_faults import LinkFaults, WhichWay
-from brokerd.simulator.world.moving import ClientMove
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.simulator.world.trace import Trace

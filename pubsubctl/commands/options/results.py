@@ -110,7 +110,7 @@ class CaseFiles:
         """
         if not (files := self._chosen()):
             return
-        from pubsubctl.running.case_files import unfinished, write_cases
+        from pubsubctl.runs.case_files import unfinished, write_cases
 
         if call.dry_run:
             raise UserError(f"--{next(iter(files))} and --dry-run: there are no results to write")
@@ -119,7 +119,7 @@ class CaseFiles:
     def end(self, verb: str, result: Result) -> Result:
         """Write the files of a result, and return the result."""
         if files := self._chosen():
-            from pubsubctl.running.case_files import cases_of, write_cases
+            from pubsubctl.runs.case_files import cases_of, write_cases
 
             write_cases(files, verb, cases_of(result))
         return result

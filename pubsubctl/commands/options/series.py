@@ -10,7 +10,7 @@ from pubsubctl.commands.options.results import Check, Labels, labels_of
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.running.series import Habits
+    from pubsubctl.runs.series import Habits
 
 _OF_SERIES: Final = ("experiment", "point")
 _PANEL: Final = "Repetitions"
@@ -68,7 +68,7 @@ class SeriesOptions:
         Raises:
             UserError: a label that the series sets itself, or one that is not KEY=VALUE.
         """
-        from pubsubctl.running.series import Habits
+        from pubsubctl.runs.series import Habits
 
         labels = labels_of(self.labels or [])
         for key in _OF_SERIES:

@@ -116,7 +116,7 @@ class SeedOptions:
             UserError: a value is unknown; names the nearest.
         """
         from brokerd.simulator.search.swarm import SwarmOptions
-        from pubsubctl.simulating import swarms
+        from pubsubctl.simulation import swarms
 
         protocol = protocol_of(self.protocol)
         swarms.check_rows([self.campaign] if self.campaign else [])

@@ -13,8 +13,8 @@ import trio
 from brokerd.agent.client import AgentClient
 from brokerd.agent.host.private_files import operator_name
 from brokerd.errors import ControlError
-from pubsubctl.deploying.placement import LOOPBACK, cores_of
-from pubsubctl.deploying.plan import ObservedState, Stray
+from pubsubctl.deployment.placement import LOOPBACK, cores_of
+from pubsubctl.deployment.plan import ObservedState, Stray
 from pubsubctl.errors import HostError, PreflightFailed, PubsubctlError, Unreachable
 from pubsubctl.inventory.inventory import Host
 

@@ -11,8 +11,8 @@ import trio
 
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.agent.host.server import HostSide
-from pubsubctl.deploying.bundle import program_digest
-from pubsubctl.deploying.placement import processors_here
+from pubsubctl.deployment.bundle import program_digest
+from pubsubctl.deployment.placement import processors_here
 from pubsubctl.errors import HostError
 from pubsubctl.hosts.connectors.base import Connector, Ran
 from pubsubctl.inventory.inventory import Host, Inventory

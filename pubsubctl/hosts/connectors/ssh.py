@@ -20,7 +20,7 @@ from brokerd.agent.client import AgentClient, open_agent
 from brokerd.agent.host import bootstrap
 from brokerd.errors import ControlError
 from brokerd.runtime.control import ControlClient, open_control
-from pubsubctl.deploying.bundle import Bundle
+from pubsubctl.deployment.bundle import Bundle
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, UserError
 from pubsubctl.hosts.agents import HeldContext
 from pubsubctl.hosts.connectors.base import Connector, Ran

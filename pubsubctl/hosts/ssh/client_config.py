@@ -27,7 +27,7 @@ from typing import Final
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
-from pubsubctl.hosts.ssh.config_words import (
+from pubsubctl.hosts.ssh.config_syntax import (
     DECIDABLE,
     Target,
     connection_tokens,

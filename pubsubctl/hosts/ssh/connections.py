@@ -19,7 +19,7 @@ import trio
 from brokerd.errors import ControlError
 from pubsubctl.errors import HostError, PubsubctlError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.config_words import command_line, remote_path
+from pubsubctl.hosts.ssh.config_syntax import command_line, remote_path
 from pubsubctl.hosts.ssh.errors import (
     ChangedHostKey,
     ConnectionFailed,
@@ -28,8 +28,7 @@ from pubsubctl.hosts.ssh.errors import (
     LoginRefused,
     UnknownHostKey,
 )
-from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing
-from pubsubctl.hosts.ssh.line import (
+from pubsubctl.hosts.ssh.fabric_connection import (
     Garbled,
     Hop,
     Line,
@@ -43,6 +42,7 @@ from pubsubctl.hosts.ssh.line import (
     read_host_key,
     run_in_background,
 )
+from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing
 from pubsubctl.hosts.ssh.stream import CommandStream, Workers, close_quietly, printable
 from pubsubctl.hosts.ssh.transport import Download, Sftp, Upload
 from pubsubctl.hosts.ssh.user_config import UserConfig, dial_through_command

@@ -13,7 +13,7 @@ from typing import Final
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.config_words import (
+from pubsubctl.hosts.ssh.config_syntax import (
     Target,
     connection_tokens,
     fill_tokens,

@@ -7,8 +7,8 @@ from typing import Any
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.hosts.ssh.connections import SshConnections
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, UnknownHostKey
+from pubsubctl.hosts.ssh.fabric_connection import Hop
 from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, Standing
-from pubsubctl.hosts.ssh.line import Hop
 from pubsubctl.inventory.inventory import Gateway, Host, Inventory
 
 Ask = Callable[[Hop, HostKey], Awaitable[bool]]

@@ -17,8 +17,8 @@ from typing import Any, Final
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, ProxySetting
-from pubsubctl.hosts.ssh.config_words import Target, fill_tokens
-from pubsubctl.hosts.ssh.line import Hop, LineError, describe_error, run_in_background
+from pubsubctl.hosts.ssh.config_syntax import Target, fill_tokens
+from pubsubctl.hosts.ssh.fabric_connection import Hop, LineError, describe_error, run_in_background
 from pubsubctl.hosts.ssh.proxies import read_hops
 from pubsubctl.inventory.inventory import Gateway, Inventory
 

@@ -14,7 +14,7 @@ from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import NAME
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
-from pubsubctl.hosts.ssh.config_words import abbreviate_home
+from pubsubctl.hosts.ssh.config_syntax import abbreviate_home
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.inventory.inventory_schema import (
     MOST_GATEWAYS,

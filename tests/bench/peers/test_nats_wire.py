@@ -32,7 +32,7 @@ def one_by_one(data: bytes) -> list[bytes]:
     return found
 
 
-def test_a_client_attaches_subscribes_and_counts_what_comes() -> None:
+def test_a_client_attaches_subscribes_and_counts_deliveries() -> None:
     client = NatsClient(subscribes=True)
     assert client.attach().endswith(b"}\r\nSUB load 1\r\nPING\r\n")
     assert not client.feed(INFO).answer
@@ -47,7 +47,7 @@ def test_a_client_attaches_subscribes_and_counts_what_comes() -> None:
     assert NatsClient(subscribes=False).publish(b"abc", 2) == b"PUB load 3\r\nabc\r\n" * 2
 
 
-def test_whatever_the_pieces_the_same_messages_come() -> None:
+def test_any_division_into_pieces_yields_the_same_messages() -> None:
     chance = random.Random(5)
     texts = [b"MSG load 1 3\r\nabc\r\n", b"MSG load 1 4\r\n\r\nMS\r\n", b"MSG load 2 0\r\n\r\n"]
     stream = b"".join(
@@ -68,7 +68,7 @@ def test_whatever_the_pieces_the_same_messages_come() -> None:
     assert alike > 20
 
 
-def test_messages_of_another_length_end_what_is_alike() -> None:
+def test_a_message_of_another_length_ends_a_run_of_equal_messages() -> None:
     _, frames = Decoder().feed(TWO + b"MSG load 1 2\r\nab\r\n")
     assert [frame.number for frame in frames if isinstance(frame, Messages)] == [2, 1]
     # A payload that looks like a line, where the next message would begin if it were alike.

@@ -114,7 +114,7 @@ def figures(system: str, rate: int, delivered_per_s: float, lost: int) -> Figure
     )
 
 
-def test_the_table_has_medians_ratios_within_rounds_and_what_was_lost() -> None:
+def test_the_table_has_medians_ratios_within_rounds_and_losses() -> None:
     ours = [figures("pubsubctl", 0, rate, 0) for rate in (100_000.0, 50_000.0, 200_000.0)]
     theirs = [figures("other", 0, rate, 1) for rate in (50_000.0, 100_000.0, 150_000.0)]
     paced = figures("other", 1_000, 1_000.0, 0)

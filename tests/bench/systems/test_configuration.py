@@ -219,7 +219,7 @@ def test_a_run_that_may_outlast_the_window_of_its_promise_is_refused(tmp_path: P
 COMPARISON = (Path(__file__).parents[3] / "bench/comparisons/all.toml").read_text()
 
 
-def test_the_comparison_of_all_names_what_is_there() -> None:
+def test_the_comparison_of_all_runs_names_them() -> None:
     found = load_comparison(Path(__file__).parents[3] / "bench/comparisons/all.toml")
     protocols = {entry.protocol for entry in found.entries} - {None}
     assert {"delta_tree", "gryphon", "durable", "multi_proxy"} <= protocols

@@ -17,7 +17,7 @@ from bench.systems.program import DiskFaults
 from bench.systems.synced_files import is_possible
 from brokerd.errors import ControlError
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.bench.systems.test_toy_broker import carry_out
 from tests.bench.systems.test_toy_broker import folder as folder
 from tests.helpers.patience import PATIENCE_S

@@ -14,7 +14,7 @@ from bench.systems.configuration import NotInstalled, load_configuration
 from bench.systems.experiment import experiment_on, run_on_system
 from bench.systems.servers import servers_running
 from bench.systems.synced_files import is_possible
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.bench.systems.test_toy_broker import AWAY_AND_KILLED, WORKLOAD, Quiet, schedule
 from tests.bench.systems.test_toy_broker import folder as folder
 from tests.helpers.patience import PATIENCE_S
@@ -78,7 +78,7 @@ def test_a_reconnected_subscriber_receives_each_publication_once(name: str, fold
         ("jetstream1-hardened-power-loss", False, "60s"),
     ],
 )
-def test_jetstream_loses_what_it_acknowledged_unless_it_syncs_always(
+def test_jetstream_loses_acknowledged_publications_unless_it_always_syncs(
     name: str, loses: bool, drain: str, folder: Path
 ) -> None:
     """What it has confirmed of acknowledgements is written later, so a delivery may come again."""

@@ -26,7 +26,7 @@ from bench.systems.faults import needs_disk
 from bench.systems.servers import ServerFailed, servers_running
 from bench.systems.synced_files import is_possible
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
-from results.reference.reading import judge_folder
+from results.reference.history_reader import judge_folder
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.small_testbed import lab_folder
 
@@ -160,7 +160,7 @@ def test_a_broker_that_forgets_when_it_is_killed_breaks_its_promise(folder: Path
 @pytest.mark.parametrize(
     "durable, verdict, drain", [("yes", "INVALID", "2s"), ("synced", "VALID", "60s")]
 )
-def test_a_loss_of_power_shows_whether_what_was_acknowledged_was_synced(
+def test_a_loss_of_power_shows_acknowledged_records_that_were_not_synced(
     durable: str, verdict: str, drain: str, folder: Path
 ) -> None:
     """The one that only writes survives a mere kill, as the test above says.
@@ -189,7 +189,7 @@ def test_the_promise_decides_whether_a_repetition_is_wrong(
     assert judged.counts.violations["duplicate"] == outcome.online["duplicate"] > 0
 
 
-def test_a_broker_that_acknowledges_nothing_is_named_and_goes(
+def test_a_broker_without_acknowledgements_is_named_and_disconnected(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator, "OPENING_TIMEOUT_S", 1.0)

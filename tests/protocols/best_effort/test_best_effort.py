@@ -62,7 +62,7 @@ def test_a_repeated_publication_is_delivered_again():
     assert subscriber.got() == [1, 1]
 
 
-def test_a_returning_neighbour_receives_all_subscriptions_and_drops_ended_subscriptions():
+def test_a_returning_neighbour_receives_all_current_subscriptions_only():
     exchange, publisher, subscriber = chain()
     exchange.cut(0, 1)
     exchange.detach(subscriber)

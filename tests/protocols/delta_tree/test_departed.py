@@ -112,7 +112,7 @@ def test_a_recovery_notifier_for_a_departed_access_broker_is_dropped() -> None:
     at_rest(exchange)
 
 
-def test_a_notifier_for_a_departed_home_has_nowhere_to_go_and_need_not() -> None:
+def test_a_notifier_for_a_departed_home_is_dropped() -> None:
     """The broker before the departed one cannot be reached, so there is only the way past it."""
     exchange = line(5)
     notified_after_home_has_left(exchange)
@@ -124,7 +124,7 @@ def test_a_notifier_for_a_departed_home_has_nowhere_to_go_and_need_not() -> None
     at_rest(exchange)
 
 
-def test_a_broker_that_was_down_when_its_neighbour_left_starts_without_what_that_had() -> None:
+def test_a_broker_that_missed_a_departure_starts_without_the_departed_state() -> None:
     exchange = line(3)
     subscriber = exchange.client("s", 0)
     exchange.subscribe(subscriber, "true")

@@ -53,7 +53,7 @@ def test_a_repeated_pending_run_is_confirmed_after_its_completion():
     assert subscriber.got() == [1, 2, 3, 4]
 
 
-def test_a_confirmation_never_covers_what_is_pending_for_another_branch():
+def test_a_confirmation_never_covers_pending_entries_of_another_branch():
     exchange = Exchange(((0, 1), (1, 2), (1, 3)))
     publisher = exchange.client("p", 0, publishes=True)
     near, far = exchange.client("s", 2), exchange.client("t", 3)
@@ -102,7 +102,7 @@ def test_a_confirmation_from_an_older_session_is_ignored():
 # ---------------------------------------------------------------- bypass
 
 
-def test_a_dead_broker_is_bypassed_and_everything_unconfirmed_goes_first_and_in_order():
+def test_a_dead_broker_is_bypassed_and_unconfirmed_entries_are_sent_first_in_order():
     exchange, publisher, subscriber = pair_over(CHAIN4)
     exchange.hold(1, 2)
     exchange.publish(publisher, 1, A, A)
@@ -116,7 +116,7 @@ def test_a_dead_broker_is_bypassed_and_everything_unconfirmed_goes_first_and_in_
     assert publisher.done == [(1, 6)]
 
 
-def test_a_restarted_broker_receives_unconfirmed_publications_before_newer_publications():
+def test_a_restarted_broker_receives_unconfirmed_publications_first():
     exchange, publisher, subscriber = pair_over(CHAIN4)
     exchange.kill(2)
     exchange.hold(1, 3)
@@ -128,7 +128,7 @@ def test_a_restarted_broker_receives_unconfirmed_publications_before_newer_publi
     assert subscriber.got() == [1, 2, 3], "the copies over the bypass are duplicates by now"
 
 
-def test_a_new_session_with_the_same_broker_is_another_way():
+def test_a_new_session_with_the_same_broker_is_a_new_route():
     exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
     exchange.hold(1, 2)
     exchange.publish(publisher, 1, A)
@@ -372,7 +372,7 @@ def test_a_pending_subscription_is_issued_again_under_a_new_id():
     assert states(subscriber)[-1] == "started"
 
 
-def test_a_broker_confirms_nothing_while_a_publisher_from_before_its_restart_is_missing():
+def test_a_broker_confirms_nothing_while_an_earlier_publisher_is_missing():
     exchange = Exchange(((0, 1),))
     publisher = exchange.client("p", 0, publishes=True)
     exchange.publish(publisher, 1, A)
@@ -419,7 +419,7 @@ def test_a_new_subscription_does_not_wait_for_a_publisher_that_detached():
     assert states(late)[-1] == "started"
 
 
-def test_a_publisher_that_has_left_undone_what_it_published_is_waited_for():
+def test_a_start_waits_for_a_publisher_with_unacknowledged_publications():
     """The same, but the first is not done anywhere when it leaves; it may yet come back."""
     exchange = Exchange(((0, 1),))
     exchange.subscribe(exchange.client("s", 1), "true")
@@ -514,7 +514,7 @@ def test_a_client_that_asks_for_one_of_its_subscriptions_gets_that_one():
     assert publisher.done == [(1, 2)]
 
 
-def test_two_copies_of_one_publication_are_never_on_their_way_to_a_client_at_once():
+def test_two_copies_of_a_publication_are_never_in_flight_to_a_client_at_once():
     """An acknowledgement names numbers only: it could not say which copy it is for."""
     exchange = Exchange(((0, 1),))
     publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 1)

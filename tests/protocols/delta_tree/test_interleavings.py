@@ -25,7 +25,7 @@ TOLD = {
         "protocols/delta_tree/test_gates.py::test_a_stale_emitter_closes_a_gate_if_receivers_accept_any_tags",
     ],
     9: [
-        "protocols/delta_tree/test_regions.py::test_an_intersection_covers_what_both_cover",
+        "protocols/delta_tree/test_regions.py::test_an_intersection_covers_the_common_elements",
         "protocols/delta_tree/test_regions.py::test_the_intersection_property_catches",
     ],
     10: ["10_notifier_overtakes_the_confirmation.txt"],
@@ -58,7 +58,7 @@ TOLD = {
     27: ["27_*.txt"],
     28: [
         "protocols/delta_tree/test_partitions.py::"
-        "test_a_partition_is_withdrawn_only_when_every_notifier_that_names_it_is_confirmed",
+        "test_a_partition_is_withdrawn_after_confirmation_of_its_notifiers",
         "protocols/delta_tree/test_partitions.py::"
         "test_the_early_withdrawal_mutant_drops_a_partition_before_its_gate_opens",
     ],

@@ -213,7 +213,7 @@ def gone_while_a_notifier_is_under_way():
     return exchange
 
 
-def test_a_partition_is_withdrawn_only_when_every_notifier_that_names_it_is_confirmed():
+def test_a_partition_is_withdrawn_after_confirmation_of_its_notifiers():
     exchange = gone_while_a_notifier_is_under_way()
     assert (1, (2,)) in table(exchange, 1)
     exchange.release(1, 0)

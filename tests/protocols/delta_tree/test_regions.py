@@ -67,7 +67,7 @@ def test_a_region_covers_what_its_tags_cut_off(case):
 
 
 @given(tagged_trees())
-def test_an_intersection_covers_what_both_cover(case):
+def test_an_intersection_covers_the_common_elements(case):
     topology, _, _, held, replacement = case
     both = intersect(held, replacement)
     assert covered(topology, both) == covered(topology, held) & covered(topology, replacement)
@@ -150,7 +150,7 @@ def tag_on_chain(detector, node, beyond):
     return Tag(tuple(range(node + 1)), detector, 1, 1, beyond)
 
 
-def test_a_confirmation_from_behind_the_barrier_leaves_what_it_names_itself():
+def test_a_confirmation_from_behind_the_barrier_keeps_its_own_tags():
     """0-1-2-3-4-5-6-7: broker 3 was a dead end; 4 is back and has found 6 dead.
 
     Only 6 and what lies behind it stay withheld, and 4, which nobody has heard of yet.

@@ -5,7 +5,7 @@ import pytest
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.relays.assist import AssistedDeltaTree
+from brokerd.protocols.delta_tree.relays.relayed_sessions import AssistedDeltaTree
 from brokerd.protocols.interface import (
     CloseSession,
     DeadlineReached,
@@ -83,7 +83,7 @@ def test_an_invalid_relay_message_is_refused_before_any_change(message: Relay) -
     assert broker.said(broker.hear(0, ASK_FOR_2)) == [(2, ASK_FOR_2)]
 
 
-def test_an_ask_is_passed_on_and_then_what_both_ends_say() -> None:
+def test_a_request_is_forwarded_and_then_the_answers_of_both_ends() -> None:
     broker = Broker1()
     assert broker.said(broker.hear(0, ASK_FOR_2)) == [(2, ASK_FOR_2)]
     accept = Relay("accept", 0, 2, 7, 5)
@@ -163,9 +163,7 @@ def test_an_ask_of_a_leaf_that_has_left_is_let_pass() -> None:
     assert broker.core.status().detail["relayed"] == []
 
 
-def test_a_relayed_session_with_a_leaf_ends_when_it_leaves_and_is_not_tried_directly_again() -> (
-    None
-):
+def test_a_relayed_session_with_a_leaf_ends_when_the_leaf_departs() -> None:
     broker = Broker1()
     broker.hear(2, Relay("ask", 0, 1, 7, 4))
     broker.lose(0)

@@ -14,8 +14,8 @@ from brokerd.protocols.delta_tree.messages import (
     SubscriptionConfirmation,
     SubscriptionCopy,
 )
-from brokerd.protocols.delta_tree.publications import joining
-from brokerd.protocols.delta_tree.publications.joining import JoiningBounds
+from brokerd.protocols.delta_tree.publications import entry_merge
+from brokerd.protocols.delta_tree.publications.entry_merge import JoiningBounds
 from brokerd.protocols.interface import (
     Commit,
     MessageReceived,
@@ -24,8 +24,8 @@ from brokerd.protocols.interface import (
     SessionEstablished,
 )
 from brokerd.wire.codec import decode
+from brokerd.wire.fast_path import StraightReader
 from brokerd.wire.framing import FrameDecoder, gather
-from brokerd.wire.straight import StraightReader
 from tests.helpers.raw_peer import words
 from tests.protocols.delta_tree.cost import (
     EVERY_BLOB,
@@ -58,7 +58,7 @@ def messages(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
 def test_queued_single_publications_occupy_at_most_half_more_than_their_payload(keeps: str) -> None:
     # Looked at as often as if there were ten times as many.
     bounds = JoiningBounds(fewest=100, step=16, interval_ns=0, window=64)
-    with patch.object(joining, "JoiningBounds", lambda: bounds):
+    with patch.object(entry_merge, "JoiningBounds", lambda: bounds):
         core = forwarding_broker([(2, "true")] if "broker" in keeps else [])
     if "client" in keeps:
         add_quiet_client(core)

@@ -293,7 +293,7 @@ def test_a_publication_that_bypasses_too_many_brokers_waits_with_its_successors(
     assert subscriber.got() == [1, 2], "released in order"
 
 
-def test_held_one_by_one_a_later_publication_goes_ahead_and_the_first_is_lost():
+def test_publications_withheld_one_by_one_lose_the_first_to_a_later_one():
     with mutated([Mutant.HOLD_OUT_OF_ORDER]):
         exchange, _, subscriber = held()
     assert subscriber.got() == [2]
@@ -346,7 +346,7 @@ def test_a_drained_session_that_is_renewed_has_nothing_of_the_old_one():
     assert _drained_session_renewed() == [1]
 
 
-def test_compared_by_peer_what_rode_a_lost_session_is_lost():
+def test_comparison_by_peer_loses_publications_of_a_lost_session():
     with mutated([Mutant.DRAIN_COMPARES_PEERS]):
         assert _drained_session_renewed() == []
 

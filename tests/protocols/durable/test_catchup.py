@@ -69,7 +69,7 @@ def test_each_event_is_given_once_and_in_order_whatever_is_deferred(seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_each_tick_is_given_or_told_to_be_lost_and_never_both(seed: int) -> None:
+def test_each_tick_is_delivered_or_announced_as_lost_and_never_both(seed: int) -> None:
     """The pubend loses more and more from the front while the stream catches up."""
     random = Random(seed)
     end = random.randrange(10, 60)

@@ -296,7 +296,7 @@ def wanted(rows: Rows, name: str, ticks: Mapping[int, bytes]) -> list[int]:
     return sorted(t for t, blob in ticks.items() if not only_b or blob == DurableStory.blob("b"))
 
 
-def test_no_crash_of_the_commit_cycle_loses_what_others_rely_on(
+def test_no_crash_of_the_commit_cycle_loses_an_acknowledged_position(
     folder: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     monkeypatch.setattr(log_volume.os, "urandom", Random(SEED).randbytes)

@@ -124,7 +124,7 @@ def catch_up(twin: Twin, random: Random, position: int) -> None:
 SEEDS = range(1, 101)
 
 
-def test_batches_are_what_a_history_per_subscription_says() -> None:
+def test_batches_equal_those_of_a_history_per_subscription() -> None:
     for seed in SEEDS:
         one_history(seed)
 
@@ -158,7 +158,7 @@ def test_the_papers_example() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 25])
-def test_a_record_has_the_size_that_the_paper_says(count: int) -> None:
+def test_a_record_has_the_size_of_the_paper(count: int) -> None:
     twin = Twin()
     twin.write(7, list(range(count)))
     assert [len(record) for record in twin.disk.records] == [8 + 16 * count]

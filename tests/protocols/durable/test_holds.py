@@ -107,7 +107,7 @@ def test_a_hold_expires_a_lease_after_the_last_request(seed: int) -> None:
 
 
 @pytest.mark.parametrize("crashes", [1, 2, 3])
-def test_a_hold_that_was_read_from_disk_expires_when_nobody_asks_for_it(crashes: int) -> None:
+def test_a_hold_that_was_read_from_disk_expires_without_a_request(crashes: int) -> None:
     keeper = Keeper()
     keeper.hold(("c", 1, 4), 1, 3)
     keeper.write()

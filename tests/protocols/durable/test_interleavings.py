@@ -85,7 +85,7 @@ TOLD = {
     ),
     14: (
         "one subscriber is away for long, then unsubscribes",
-        ("test_stories.py::test_an_unsubscription_lets_go_of_what_it_held_back",),
+        ("test_stories.py::test_an_unsubscription_releases_its_withheld_publications",),
     ),
     15: (
         "a log of which little is left keeps segments that it shares",
@@ -98,12 +98,12 @@ TOLD = {
         "a backlog of several batches",
         (
             "test_stories.py::STORIES[live-too-early]",
-            "test_filter_log.py::test_batches_are_what_a_history_per_subscription_says",
+            "test_filter_log.py::test_batches_equal_those_of_a_history_per_subscription",
         ),
     ),
     17: (
         "the record before is chopped",
-        ("test_filter_log.py::test_batches_are_what_a_history_per_subscription_says",),
+        ("test_filter_log.py::test_batches_equal_those_of_a_history_per_subscription",),
     ),
     18: (
         "forty come back together",
@@ -232,7 +232,7 @@ SEEN = (
     (
         14,
         "released-when-anybody-has",
-        test_stories.test_an_unsubscription_lets_go_of_what_it_held_back,
+        test_stories.test_an_unsubscription_releases_its_withheld_publications,
         None,
     ),
     (20, "lost-before-told", test_early_release.restarted_with_one_below, None),
@@ -270,7 +270,7 @@ def test_every_listed_story_exists(number: int) -> None:
 
 
 @pytest.mark.parametrize("_, bugs, story, told", SEEN, ids=[f"{row[0]} {row[1]}" for row in SEEN])
-def test_a_story_sees_a_mistake_in_what_it_is_about(
+def test_a_story_finds_a_mistake_in_its_subject(
     _: int, bugs: str, story: Callable[..., bool | None], told: float | None
 ) -> None:
     with plant([MUTANTS[each] for each in bugs.split()]):

@@ -31,7 +31,7 @@ def test_a_repeated_request_counts_from_its_latest_time() -> None:
     assert asked_anew_after_an_answer() == []
 
 
-def test_any_history_asks_for_what_a_plain_table_does_not_have() -> None:
+def test_any_history_requests_exactly_the_gaps_of_a_plain_table() -> None:
     for seed in range(200):
         random, stream, until = Random(seed), questions(), dict[int, int]()
         now_ns = 0
@@ -54,4 +54,4 @@ def test_a_bug_that_forgets_it_is_seen() -> None:
     with plant([MUTANTS["asked-anew-and-forgotten"]]):
         assert asked_anew_after_an_answer() == [(3, 6)]
         with pytest.raises(AssertionError):
-            test_any_history_asks_for_what_a_plain_table_does_not_have()
+            test_any_history_requests_exactly_the_gaps_of_a_plain_table()

@@ -79,7 +79,7 @@ end 7
 
 
 @pytest.mark.parametrize("how", ["copy", "empty"])
-def test_a_restored_broker_receives_how_far_streams_have_come(how: str) -> None:
+def test_a_restored_broker_receives_the_positions_of_streams(how: str) -> None:
     """Nothing is published later, and the subscriber is ahead of its broker."""
     text = PLAN.replace("MORE", " max_retain_ns=500000000") + AHEAD.replace("HOW", how)
     run = PlanRun(read_plan(text))
@@ -197,7 +197,7 @@ end 7
 """
 
 
-def test_a_subscriber_without_memory_ends_what_it_has_left_elsewhere() -> None:
+def test_a_subscriber_without_memory_ends_its_subscriptions_at_earlier_brokers() -> None:
     """b3 was to tell b1 that the client has moved, and forgot that with its disk."""
     text = PLAN.replace("MORE", "").replace("failed=1", "failed=2").replace("p0-b1", "p0-b2")
     report = PlanRun(read_plan(text + FORGOTTEN)).report(-1, "")
@@ -205,7 +205,7 @@ def test_a_subscriber_without_memory_ends_what_it_has_left_elsewhere() -> None:
     assert report.counters["losses_accepted"] == 1
 
 
-def test_a_catch_up_goes_on_to_the_end_of_what_its_broker_has_lost() -> None:
+def test_a_catch_up_continues_to_the_end_of_the_lost_range() -> None:
     """The origins of a loss count to its end, beyond the broker's position."""
     stream, source = StreamId(0, 0, 0), SourceId(0, 0, 1)
     hosted: Any = SimpleNamespace(position=10, identity=stream, log=FilterLog("log"), reading={})

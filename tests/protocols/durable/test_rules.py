@@ -96,7 +96,7 @@ RULES = (
         "J1, J12",
         "released as it was",
         "released-as-before-its-end",
-        test_stories.test_an_unsubscription_lets_go_of_what_it_held_back,
+        test_stories.test_an_unsubscription_releases_its_withheld_publications,
         (),
     ),
     ("J1, J6", "order of marks", "not-truncated", test_stories.new_beside_an_old_tail, ()),

@@ -38,22 +38,22 @@ def said(**about: Any) -> tuple[list[tuple[int, int]], bool]:
     return found, deadlines.instant((SILENCE, None)) == INTERVAL_NS
 
 
-def test_a_live_client_without_events_is_told_the_position() -> None:
+def test_a_live_client_without_events_receives_the_position() -> None:
     assert said() == ([(5, POSITION)], True)
 
 
 @pytest.mark.parametrize("floor, is_told", [(9, True), (POSITION, True), (POSITION + 1, False)])
-def test_nothing_is_said_below_what_a_client_claims_to_have(floor: int, is_told: bool) -> None:
+def test_nothing_is_sent_below_the_claimed_position_of_a_client(floor: int, is_told: bool) -> None:
     assert said(floor=floor) == ([(5, POSITION)] if is_told else [], True)
 
 
 @pytest.mark.parametrize("mode", OTHER_MODES)
-def test_a_client_that_is_not_live_hears_no_silence(mode: Mode) -> None:
+def test_a_client_that_is_not_live_receives_no_silence(mode: Mode) -> None:
     assert said(mode=mode) == ([], True)
 
 
 @pytest.mark.parametrize("out, attached", [*product((0, 3), (True, False))])
-def test_events_on_their_way_come_first(out: int, attached: bool) -> None:
+def test_events_in_flight_are_delivered_first(out: int, attached: bool) -> None:
     is_told = attached and not out
     assert said(out=out, attached=attached) == ([(5, POSITION)] if is_told else [], attached)
 

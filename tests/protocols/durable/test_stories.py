@@ -50,7 +50,7 @@ def test_a_returning_subscriber_fetches_missed_events_that_only_the_pubend_keeps
     assert [story.kept(broker) for broker in ("p1", "b1", "s1")] == [0, 0, 0]
 
 
-def test_only_what_is_for_a_subscription_is_fetched() -> None:
+def test_only_matching_events_are_fetched() -> None:
     story = DurableStory()
     away = story.subscriber("s1", "kind = 'b'")
     link = story.away(away)
@@ -135,7 +135,7 @@ def test_a_slow_client_delays_no_other_client_and_misses_nothing() -> None:
     assert slow.received == sent
 
 
-def test_an_unsubscription_lets_go_of_what_it_held_back() -> None:
+def test_an_unsubscription_releases_its_withheld_publications() -> None:
     story = DurableStory()
     away, other = story.subscriber("s1"), story.subscriber("s1")
     link = story.away(away)

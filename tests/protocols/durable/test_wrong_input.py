@@ -62,7 +62,7 @@ ELSEWHERE = {
     "a broker on a full disk": "protocols/durable/test_disk_crashes.py::"
     "test_while_the_disk_is_full_nothing_is_released_and_nothing_is_lost",
     "an application on a full disk": "client/test_transactions.py::"
-    "test_a_file_on_a_full_disk_keeps_what_it_has_and_gets_the_rest_when_there_is_room",
+    "test_a_file_on_a_full_disk_keeps_its_rows_and_receives_the_rest_later",
     "less kept than subscribers are away": "bench/test_churn.py::"
     "test_churn_that_a_protocol_does_not_bear_is_warned_of",
 }
@@ -135,7 +135,7 @@ def test_an_unrequested_answer_changes_nothing() -> None:
     assert core.handle(MessageReceived(0, 10, Fetched(0, ((1, 4),), events(3))), 0) == []
 
 
-def test_a_broker_on_the_way_answers_with_events_and_asks_for_the_rest() -> None:
+def test_an_intermediate_broker_answers_with_its_events_and_requests_the_rest() -> None:
     """Not even what it calls silent: those below may not have wanted what was there."""
     core = relay()
     effects = core.handle(MessageReceived(2, 12, Fetch(STREAM, ((3, 5),))), 0)

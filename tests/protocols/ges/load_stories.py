@@ -10,7 +10,7 @@ from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS
-from pubsubctl.deploying.topologies import load_topology
+from pubsubctl.deployment.topologies import load_topology
 from tests.helpers.exchange import topology, with_cluster
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"

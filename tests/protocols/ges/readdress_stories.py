@@ -15,7 +15,7 @@ from brokerd.protocols.ges.messages import AddressStated, AddressTaken
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
-from pubsubctl.deploying.topologies import load_topology
+from pubsubctl.deployment.topologies import load_topology
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
 PURGE_S = 3

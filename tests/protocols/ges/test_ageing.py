@@ -44,7 +44,7 @@ def test_a_unit_is_spoken_for_after_so_many_looks_in_a_row(times: int) -> None:
     assert looking.detection.spoken_for == times
 
 
-def test_a_new_beginning_forgets_what_was_missing() -> None:
+def test_a_restart_clears_the_missing_positions() -> None:
     looking = Looking()
     looking.missing = {UNIT, OTHER}
     assert looking.looks(LOOKS) == []

@@ -10,7 +10,7 @@ from bench.papers.ges.routing import Routing, RoutingError, check, flood, measur
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.protocols.ges.connectivity_graph import link_cost
 from brokerd.protocols.ges.messages import Target
-from pubsubctl.deploying.topologies import load_topology
+from pubsubctl.deployment.topologies import load_topology
 
 TOPOLOGIES = Path(__file__).parents[3] / "bench" / "topologies"
 

@@ -13,7 +13,7 @@ from brokerd.protocols.ges.messages import Target
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
-from pubsubctl.deploying.topologies import load_topology
+from pubsubctl.deployment.topologies import load_topology
 from tests.helpers.exchange import Exchange, blob
 from tests.protocols.ges import (
     apart_stories,

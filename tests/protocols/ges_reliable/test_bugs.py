@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, plant
-from tests.protocols.ges_reliable.test_crossing import CROSSING_STORIES
-from tests.protocols.ges_reliable.test_heirs import HEIR_STORIES
+from tests.protocols.ges_reliable.test_handover import CROSSING_STORIES
 from tests.protocols.ges_reliable.test_members import MEMBER_STORIES
 from tests.protocols.ges_reliable.test_parts import PARTS, roam
 from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES
+from tests.protocols.ges_reliable.test_successors import HEIR_STORIES
 from tests.protocols.ges_reliable.test_trees import TREE_STORIES
 
 MUTANTS = bugs_of("ges_reliable")

@@ -77,7 +77,7 @@ def test_each_ack_is_in_one_batch(times: int) -> None:
         assert member.batch() == [(PARENT, Done(CELL, ((other.identity, 5),)))]
 
 
-def test_at_its_pubend_a_final_tick_goes_no_further() -> None:
+def test_a_final_tick_ends_at_its_pubend() -> None:
     member = Member()
     own = Stream(StreamId(9, 1, 0), None, (), GryphonParameters())
     own.subend.position = 5

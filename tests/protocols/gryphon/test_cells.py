@@ -78,7 +78,7 @@ def test_after_a_crash_two_subscribers_gaps_are_one_question_to_the_pubend() -> 
     assert story.asked("s3") == 0
 
 
-def test_sideways_messages_are_sent_only_where_needed_and_never_twice() -> None:
+def test_messages_between_peers_of_a_cell_are_sent_if_needed_and_never_twice() -> None:
     """b2 is cut off from p1, and b1 from s1: all that is for s1 goes p1, b1, b2, s1."""
     story = PaperStory()
     story.cluster.link("p1", "b2").cut()
@@ -219,7 +219,7 @@ def only_sideways(*, loses: bool) -> bool:
 
 
 @pytest.mark.parametrize("bug, loses", [("never-sideways", False), ("asked-beside-in-vain", True)])
-def test_events_and_questions_go_sideways(bug: str, loses: bool) -> None:
+def test_events_and_requests_pass_between_peers_of_a_cell(bug: str, loses: bool) -> None:
     assert only_sideways(loses=loses)
     with plant([MUTANTS[bug]]):
         assert not only_sideways(loses=loses)
@@ -236,7 +236,7 @@ def sideways_before_anybody_knows(delay_ms: int) -> PaperStory:
     return story
 
 
-def test_events_sent_before_a_link_loss_is_reported_travel_sideways() -> None:
+def test_events_sent_before_a_link_loss_is_reported_pass_over_a_peer() -> None:
     story = sideways_before_anybody_knows(30)
     story.rounds(1, pause_s=0.1)
     cell_of_s1 = 2 + 1

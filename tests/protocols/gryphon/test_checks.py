@@ -129,7 +129,7 @@ def questions_cannot_be_passed_on() -> None:
         (questions_cannot_be_passed_on, "asked-beside-again"),
     ],
 )
-def test_nothing_goes_sideways_twice(story: Callable[[], None], bug: str) -> None:
+def test_nothing_passes_between_peers_of_a_cell_twice(story: Callable[[], None], bug: str) -> None:
     story()
     with plant([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="way back"):
         story()

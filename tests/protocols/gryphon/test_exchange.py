@@ -54,7 +54,7 @@ def wanted(number: int, tests: int = 1) -> Predicate:
         *((count, 64) for count in (1, 3, 4, 5, 8, 9, 12, 13)),
     ],
 )
-def test_a_filter_of_any_size_comes_as_it_is(count: int, tests: int) -> None:
+def test_a_filter_of_any_size_is_decoded_unchanged(count: int, tests: int) -> None:
     sender, receiver = Side(2), Side(1)
     for number in range(count):
         sender.exchange.change(wanted(number, tests), ())

@@ -102,7 +102,7 @@ def test_each_subscriber_receives_its_matches_for_any_grouping_of_events(
     assert parameters == {"order": "total"} or not story.from_to("s1", "b1", Nack)
 
 
-def test_a_way_that_changes_between_two_events_that_are_wanted_costs_one_gap_at_most() -> None:
+def test_a_route_change_between_two_wanted_events_costs_one_gap_at_most() -> None:
     story = Story(topology=paper_cells(), pubends=1)
     subscriber = subscribe(story, "s1", "b")
     subscribe(story, "s2", "a")
@@ -279,7 +279,7 @@ def test_events_are_not_sent_downstream_after_the_last_unsubscribe() -> None:
     assert len(story.from_to("b1", "s2", Events)) == 3
 
 
-def test_a_broker_on_the_way_that_restarts_holds_nothing_back_that_is_wanted() -> None:
+def test_a_restarted_intermediate_broker_forwards_every_wanted_event() -> None:
     """b1 comes back with no filters, again and again, while events flow."""
     story = Story()
     subscribers = subscribe(story, "s1", "b"), subscribe(story, "s2", "a")

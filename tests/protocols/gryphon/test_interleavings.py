@@ -33,10 +33,7 @@ TOLD = {
     ),
     3: Scenario(
         "path switch between two events, with a filter",
-        (
-            "test_filters.py::"
-            "test_a_way_that_changes_between_two_events_that_are_wanted_costs_one_gap_at_most",
-        ),
+        ("test_filters.py::test_a_route_change_between_two_wanted_events_costs_one_gap_at_most",),
     ),
     4: Scenario(
         "path switch reorders",
@@ -81,7 +78,7 @@ TOLD = {
     10: Scenario(
         "sideways, then another way",
         (
-            "test_cells.py::test_events_sent_before_a_link_loss_is_reported_travel_sideways",
+            "test_cells.py::test_events_sent_before_a_link_loss_is_reported_pass_over_a_peer",
             "scenarios/10_sideways_then_another_way.txt",
         ),
     ),
@@ -131,10 +128,7 @@ TOLD = {
     ),
     19: Scenario(
         "a broker restarts without filters",
-        (
-            "test_filters.py::"
-            "test_a_broker_on_the_way_that_restarts_holds_nothing_back_that_is_wanted",
-        ),
+        ("test_filters.py::test_a_restarted_intermediate_broker_forwards_every_wanted_event",),
     ),
     20: Scenario(
         "acks by different brokers of a cell",

@@ -199,7 +199,7 @@ def test_a_joined_pubend_sends_no_join_after_a_restart() -> None:
     assert not story.from_to("p1", "b1", Join)
 
 
-def test_a_pubend_begins_although_a_broker_of_the_cell_on_the_way_dies() -> None:
+def test_a_pubend_starts_although_a_broker_of_an_intermediate_cell_dies() -> None:
     story = PaperStory(at=("s1", "s4"), order="total", pubends=1)
     published = story.cluster.publish("s4", client="late", kind="a")
     story.sent.append(story.note_published(published))

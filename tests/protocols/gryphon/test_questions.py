@@ -256,7 +256,7 @@ def kept_of_questions() -> int:
     return sizes_of(stream)["Stream._asked_until"]
 
 
-def test_nothing_is_kept_of_what_was_answered_when_the_last_question_is_forgotten() -> None:
+def test_no_answer_is_kept_after_the_last_request_is_dropped() -> None:
     assert kept_of_questions() == 0
     with plant([MUTANTS["kept-of-what-was-answered"]]):
         assert kept_of_questions() == 15

@@ -277,7 +277,7 @@ def test_a_broker_of_a_cell_that_restarts_all_the_time_leaves_all_to_the_other_o
 
 
 @pytest.mark.parametrize("order, kept", [("publisher", 0), ("total", 240)])
-def test_while_a_pubend_is_down_for_an_hour_brokers_keep_what_waits_for_it(order, kept) -> None:
+def test_brokers_keep_the_messages_for_a_pubend_that_is_down_for_an_hour(order, kept) -> None:
     """Nothing in publisher order; in total order what others publish meanwhile, and no more."""
     story = Story("p1-b1", "p2-b1", "b1-s1", "b1-s2", order=order)
     subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]

@@ -198,7 +198,7 @@ def test_ticks_go_up_although_the_clock_is_put_back() -> None:
     assert ticks == sorted(set(ticks))
 
 
-def test_a_broker_on_the_way_that_restarts_all_the_time_loses_nothing() -> None:
+def test_an_intermediate_broker_with_many_restarts_loses_nothing() -> None:
     story = Story()
     first, second = two_subscribers(story)
     sent = []

@@ -215,7 +215,7 @@ def test_bugs_of_silence_assigned_beforehand_are_seen(
 
 
 @pytest.mark.parametrize("order", ["publisher", "total"])
-def test_the_order_that_a_topology_asks_for_is_what_a_run_is_judged_by(order: str) -> None:
+def test_a_run_is_judged_by_the_order_of_its_topology(order: str) -> None:
     values = {**cells("p1-b1", "b1-s1").to_mapping(), "parameters": {"gryphon": {"order": order}}}
     topology = read_topology(values, "t.toml")
     promises = protocol_on(topology, "gryphon").promises()

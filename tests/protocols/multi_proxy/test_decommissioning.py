@@ -14,8 +14,8 @@ from brokerd.protocols.registry import definition_of
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.authority import make_signature
 from tests.helpers.proxy_stories import Story, sides
-from tests.protocols.multi_proxy.test_causal import HOME as CARRIED
-from tests.protocols.multi_proxy.test_causal import a_server, carry, transfer
+from tests.protocols.multi_proxy.test_causal_ownership import HOME as CARRIED
+from tests.protocols.multi_proxy.test_causal_ownership import a_server, carry, transfer
 from tests.protocols.multi_proxy.test_server import (
     HOME,
     SERVER,

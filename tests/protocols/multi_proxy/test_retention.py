@@ -38,7 +38,7 @@ from brokerd.simulator.world.cluster import PublicationHandle, Subscription
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
-from tests.protocols.multi_proxy.test_causal import Twins
+from tests.protocols.multi_proxy.test_causal_ownership import Twins
 from tests.protocols.multi_proxy.test_stories import owner_of, queued
 
 MUTANTS = bugs_of("multi_proxy")

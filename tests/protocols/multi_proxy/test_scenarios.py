@@ -14,7 +14,7 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told
-from tests.protocols.multi_proxy.test_causal import KINDS, Twins
+from tests.protocols.multi_proxy.test_causal_ownership import KINDS, Twins
 from tests.protocols.multi_proxy.test_stories import owner_of
 
 MUTANTS = bugs_of("multi_proxy")
@@ -26,7 +26,7 @@ WRITTEN: Mapping[str, str] = {
     "b01-twin-birth": f"{PAPERS}test_mp22.py::"
     "test_concurrent_creations_of_a_topic_over_two_proxies_create_one_topic",
     "b02-owed-put": f"{PAPERS}test_mp22.py::"
-    "test_two_owners_cost_the_paper_what_is_put_and_not_causal",
+    "test_two_owners_lose_publications_with_paper_and_none_with_causal",
     "b03-other-proxy-retry": f"{HERE}test_stories.py::"
     "a_put_is_tried_again_over_another_proxy_and_stored_once",
     "b04-amnesiac-proxy": f"{PAPERS}test_mp22.py::"
@@ -62,7 +62,7 @@ CRASHES: Mapping[str, str] = {
     "C12": f"{HERE}test_causal.py::what_is_put_while_a_topic_is_given_away_comes_once",
     "C8": "runtime/test_durable.py::"
     "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
-    "C15": "storage/test_crashes.py::test_no_crash_loses_what_was_acknowledged",
+    "C15": "storage/test_crashes.py::test_no_crash_loses_an_acknowledged_publication",
     "C13": f"{HERE}test_arbiter.py::decisions_outlive_a_crash",
     "C14": f"{HERE}test_giving.py::servers_die_at_each_write_of_a_move",
 }

@@ -7,12 +7,12 @@ from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.named_bugs import NamedBug, bugs_of, mistaken_functions
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from tests.protocols.multi_proxy.test_access_brokers import RULES as AT_A_HOME
 from tests.protocols.multi_proxy.test_arbiter import RULES as AT_AN_ARBITER
-from tests.protocols.multi_proxy.test_causal import RULES as WITH_MERGES
+from tests.protocols.multi_proxy.test_arbiter_transfers import RULES as WHERE_TOPICS_MOVE
+from tests.protocols.multi_proxy.test_causal_ownership import RULES as WITH_MERGES
 from tests.protocols.multi_proxy.test_decommissioning import RULES as WHERE_A_HOME_IS_GONE
-from tests.protocols.multi_proxy.test_giving import RULES as WHERE_TOPICS_MOVE
-from tests.protocols.multi_proxy.test_homes import RULES as AT_A_HOME
-from tests.protocols.multi_proxy.test_paper import RULES as WITH_TWO_OWNERS
+from tests.protocols.multi_proxy.test_proxy_ownership import RULES as WITH_TWO_OWNERS
 from tests.protocols.multi_proxy.test_retention import RULES as WHERE_IT_IS_LET_GO_OF
 from tests.protocols.multi_proxy.test_server import RULES as AT_A_SERVER
 from tests.protocols.multi_proxy.test_stories import RULES as STORIES

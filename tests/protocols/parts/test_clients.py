@@ -346,7 +346,7 @@ def test_a_full_window_holds_back_the_rest_until_a_range_is_acknowledged():
     assert counters == {"publications_delivered": 9}
 
 
-def test_acknowledging_what_was_never_sent_acknowledges_what_was_sent_and_no_more():
+def test_an_acknowledgement_beyond_the_last_sent_number_covers_sent_numbers_only():
     machine, outlets, _ = windows()
     one = Asked("c", 1)
     assert not [*outlets.claim(one)]
@@ -361,7 +361,7 @@ def test_acknowledging_what_was_never_sent_acknowledges_what_was_sent_and_no_mor
     assert not outlets.is_drained("c")
 
 
-def test_unacknowledged_deliveries_are_repeated_on_the_next_session_and_completed_once():
+def test_unacknowledged_deliveries_are_repeated_on_the_next_session():
     machine, outlets, _ = windows()
     one, two = Asked("c", 1), Asked("c", 2)
     assert not [*outlets.claim(one)]
@@ -401,7 +401,7 @@ def test_silence_and_gaps_are_delivered_in_order_and_acknowledged():
     assert counters == {"publications_delivered": 3}
 
 
-def test_a_source_of_another_broker_is_accepted_where_brokers_keep_nothing_of_clients():
+def test_a_foreign_source_is_accepted_by_brokers_without_client_state():
     world = World()
     roaming = replace(PUBLISHER, source=SourceId(9, 4, 1))
     world.clients.table = ClientTable(

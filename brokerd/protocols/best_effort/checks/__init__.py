@@ -10,7 +10,7 @@ from brokerd.protocols.best_effort.messages import (
     SubscriptionsWithdrawn,
 )
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
-from brokerd.simulator.checks.wording import Wording
+from brokerd.simulator.checks.step_text import Wording
 
 
 class BestEffortWording(Wording):

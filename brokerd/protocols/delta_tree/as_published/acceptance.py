@@ -10,9 +10,9 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partitions.gates import Cut, raise_cut
 from brokerd.protocols.delta_tree.sessions.sessions import Node
+from brokerd.protocols.delta_tree.subscriptions.propagation import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.recovery import Recovery
 from brokerd.protocols.delta_tree.subscriptions.routing_table import RoutedSubscription
-from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.upstream_copies import UpstreamCopies
 
 

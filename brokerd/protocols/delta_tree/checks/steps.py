@@ -64,7 +64,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.simulator.checks.lingering import LingerChecker
+from brokerd.simulator.checks.linger import LingerChecker
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView

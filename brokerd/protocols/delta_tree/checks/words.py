@@ -23,7 +23,7 @@ from brokerd.protocols.delta_tree.messages import (
 )
 from brokerd.protocols.delta_tree.subscriptions.tombstones import LAST_NUMBER
 from brokerd.protocols.interface import Effect, Record, Send
-from brokerd.simulator.checks.wording import Wording
+from brokerd.simulator.checks.step_text import Wording
 
 _RELAY_WORDS = {
     "ask": "asks for a session between {}",

@@ -36,12 +36,12 @@ from brokerd.protocols.delta_tree.storage.home_table import (
     subscription_change,
 )
 from brokerd.protocols.delta_tree.storage.publication_log import PublicationLog
+from brokerd.protocols.delta_tree.subscriptions.propagation import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     LocalSubscription,
     Opened,
     Phase,
 )
-from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, CloseSession, Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.clients.table import Admission, ClientTable, HostedClient

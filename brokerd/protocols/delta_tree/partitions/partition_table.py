@@ -7,7 +7,7 @@ confirmation of the last recovery notifier with a tag of the partition, or a pub
 the partition could count as safe.
 
 In profile "robust" the table is only for inspection. With `tag_eval` "pt" brokers stamp
-publications from the table (`as_published/tagging.py`).
+publications from the table (`as_published/publication_tags.py`).
 
 Paper: [DFT11] §III lines 317-346, §IV lines 362-370, §VIII lines 896-900 and 917-944.
 """
@@ -26,7 +26,7 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
 )
 from brokerd.protocols.delta_tree.sessions.sessions import Node, Sessions
-from brokerd.protocols.parts.leaps import check_incarnation
+from brokerd.protocols.parts.version_bounds import check_incarnation
 
 LIVE_LIMIT = 1_024
 """Greatest number of live partitions of a detector; no correct broker exceeds it."""

@@ -17,10 +17,10 @@ from brokerd.protocols.delta_tree.partitions.regions import find_covering_tag
 from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
-from brokerd.protocols.delta_tree.publications.joining import Joining
+from brokerd.protocols.delta_tree.publications.entry_merge import Joining
+from brokerd.protocols.delta_tree.publications.fast_path import StraightLane
 from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
-from brokerd.protocols.delta_tree.publications.straight import StraightLane
 from brokerd.protocols.delta_tree.sessions.sessions import Sessions
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     Audience,

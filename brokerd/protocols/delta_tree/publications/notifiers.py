@@ -16,11 +16,11 @@ from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTab
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.protocols.delta_tree.sessions.sessions import Sessions
+from brokerd.protocols.delta_tree.subscriptions.propagation import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     RoutedSubscription,
     check_region,
 )
-from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 
 NOTIFIER = 1 << 32
 """The publisher number of recovery notifiers; no publisher has it."""

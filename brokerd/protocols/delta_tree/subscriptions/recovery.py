@@ -13,7 +13,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.messages import RecoveryFlag, SyncEnd
 from brokerd.protocols.delta_tree.sessions.sessions import Reach, Sessions
-from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
+from brokerd.protocols.delta_tree.subscriptions.propagation import Subscriptions
 
 COLD_START = "cold start"
 

@@ -20,8 +20,8 @@ from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.protocols.delta_tree.broker.state import Rows, State
 from brokerd.protocols.delta_tree.messages import Summary, Tombstones, Unsubscription
 from brokerd.protocols.delta_tree.sessions.sessions import Sessions
+from brokerd.protocols.delta_tree.subscriptions.propagation import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.routing_table import routing_removal
-from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.tombstones import (
     TombstoneTable,
     all_but,
@@ -31,7 +31,7 @@ from brokerd.protocols.delta_tree.subscriptions.tombstones import (
     tombstone_change,
 )
 from brokerd.protocols.interface import Change, Commit
-from brokerd.protocols.parts.leaps import check_incarnation
+from brokerd.protocols.parts.version_bounds import check_incarnation
 
 NEVER = (1 << 32) - 1
 """An incarnation that no broker reaches."""

@@ -15,7 +15,7 @@ from brokerd.protocols.ges.messages import (
     RoutedPublications,
 )
 from brokerd.protocols.ges.units import Unit
-from brokerd.simulator.checks.wording import Wording
+from brokerd.simulator.checks.step_text import Wording
 
 
 class GesWording(Wording):

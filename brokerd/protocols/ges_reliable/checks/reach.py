@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address
-from brokerd.overlay.reading import find_unconnected
+from brokerd.overlay.section_checks import find_unconnected
 from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.simulator.checks.reach import Reach
 

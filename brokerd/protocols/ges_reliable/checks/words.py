@@ -18,7 +18,7 @@ from brokerd.protocols.ges_reliable.messages import (
     Store,
     Stored,
 )
-from brokerd.simulator.checks.wording import Wording
+from brokerd.simulator.checks.step_text import Wording
 
 
 class GesReliableWording(Wording):

@@ -22,7 +22,7 @@ from brokerd.protocols.gryphon.messages import (
     Nack,
     Silent,
 )
-from brokerd.simulator.checks.wording import NamedWorld, Wording
+from brokerd.simulator.checks.step_text import NamedWorld, Wording
 from brokerd.units import MILLISECOND_NS
 
 

@@ -49,8 +49,8 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.moving_owners import CHOSEN
-from brokerd.protocols.multi_proxy.sharing import SharedTransfers
+from brokerd.protocols.multi_proxy.transfer_owners import CHOSEN
+from brokerd.protocols.multi_proxy.transfer_server import SharedTransfers
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 

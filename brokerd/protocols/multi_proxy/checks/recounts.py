@@ -4,8 +4,8 @@ from collections import Counter
 
 from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.clients import Clients
-from brokerd.protocols.multi_proxy.gets import FollowedTopic
-from brokerd.protocols.multi_proxy.puts import Puts
+from brokerd.protocols.multi_proxy.fetches import FollowedTopic
+from brokerd.protocols.multi_proxy.publishes import Puts
 from brokerd.protocols.multi_proxy.topic_log import Topic, TopicLog
 from brokerd.simulator.checks.recounts import Holdings, Recount, nonzero
 

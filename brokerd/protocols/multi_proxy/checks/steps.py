@@ -33,7 +33,7 @@ from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, 
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
 from brokerd.protocols.multi_proxy.topic_log import read_placed
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
-from brokerd.simulator.checks.lingering import LingerChecker
+from brokerd.simulator.checks.linger import LingerChecker
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView

@@ -34,7 +34,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
     Wanted,
 )
-from brokerd.simulator.checks.wording import Wording
+from brokerd.simulator.checks.step_text import Wording
 
 
 class MultiProxyWording(Wording):

@@ -11,7 +11,7 @@ from brokerd.simulator.checks.growth import ContainerLimits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
-from brokerd.simulator.checks.wording import Wording
+from brokerd.simulator.checks.step_text import Wording
 
 
 def ring(names: Sequence[str]) -> Topology:

@@ -1,0 +1,560 @@
+"""Execution of plans: agents and brokers are started, awaited, and removed without a trace.
+
+After a failed start, everything that was started is stopped again before the error is raised. Of
+two deploys in a row, the second has no steps.
+"""
+
+import getpass
+import importlib.metadata
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
+from secrets import token_hex
+from typing import Any
+
+import trio
+
+from bench.spec.toml_text import toml_text
+from brokerd.agent.host.server import TOPOLOGY_FILE
+from brokerd.errors import ControlError
+from brokerd.model.operator_acts import ACCEPT_LOSS, OperatorAct
+from brokerd.overlay.topology import Topology, nearest
+from brokerd.protocols.registry import DEFINITIONS, parameters_on, protocol_on
+from brokerd.runtime.program import read_own_program
+from pubsubctl.console.console import Progress
+from pubsubctl.console.interruption import Interruption
+from pubsubctl.deployment.certificates import (
+    certificate_of,
+    check_authority,
+    check_transport,
+    transport_of,
+)
+from pubsubctl.deployment.deployment import Deployment, check_agents, check_wire_versions
+from pubsubctl.deployment.membership import change_members
+from pubsubctl.deployment.placement import PlacedBroker, Placement, check_pinning
+from pubsubctl.deployment.placement_choice import PlacementChoice, choose_placement
+from pubsubctl.deployment.plan import (
+    DesiredState,
+    ObservedState,
+    Plan,
+    deploy_plan,
+    down_plan,
+    is_not_started,
+    list_decommissioned,
+)
+from pubsubctl.errors import (
+    HostError,
+    LabDirty,
+    PreflightFailed,
+    PubsubctlError,
+    Unreachable,
+    UserError,
+)
+from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.hosts import Lab, check_room
+from pubsubctl.hosts.readiness import wait_ready
+from pubsubctl.project import authority_folder
+
+DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
+READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_PER_BROKER_S = 0.5
+SHUTDOWN_TIMEOUT_MS = 10_000
+CLEANUP_TIMEOUT_S = 30.0
+LEASE_MS = 15_000
+FIRST_LEASE_MS = 45_000
+BEGIN_WITHIN_MS = 120_000
+"""The time for which a new broker waits for the start of the others before it connects."""
+BEGIN_TOGETHER = 150
+"""The number of brokers per host from which this wait applies."""
+_BEGIN_RETRY_S = 0.1
+
+
+async def choose_deployment(
+    lab: Lab, topology: Topology, protocol: str, placing: PlacementChoice | None = None
+) -> DesiredState:
+    """Return the wanted state of a lab, with every broker placed; running brokers keep their place.
+
+    Raises:
+        UserError: an unknown protocol, or more brokers than ports.
+        PreflightFailed: fewer cores than brokers that need a dedicated core.
+    """
+    if protocol not in DEFINITIONS:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
+    parameters = asdict(parameters_on(topology, protocol))
+    placement = await choose_placement(lab, topology, protocol, placing or PlacementChoice())
+    addresses = {row.broker: row.address for row in placement.brokers}
+    # Brokers that run already learn from the topology file where the newcomers listen.
+    joined = tuple(
+        replace(row, address=addresses.get(row.name, row.address)) for row in topology.joined
+    )
+    topology = replace(topology, joined=joined)
+    return DesiredState(topology, protocol, topology.digest(protocol, parameters), placement)
+
+
+async def plan_deployment(lab: Lab, wanted: DesiredState) -> Plan:
+    """Return the plan of `deploy` after an inspection of every host.
+
+    Raises:
+        PreflightFailed: another deployment, a stale process or a port in use, with its pid.
+    """
+    used = [lab.connector(host) for host in wanted.placement.hosts]
+    found = await lab.observe()
+    plan = deploy_plan(wanted, found)
+    taken: list[str] = []
+    starting = {step.subject for step in plan.of("start-broker")}
+    for connector in used:
+        rows = [row for row in wanted.placement.on(connector.host.name) if row.broker in starting]
+        by_port = {row.port: row.broker for row in rows}
+        ours = {
+            stray.pid for row in found if row.host == connector.host.name for stray in row.strays
+        }
+        taken += [
+            f"host {connector.host.name}: {in_use}; broker {by_port[in_use.port]} needs it"
+            for in_use in await connector.ports_in_use(list(by_port))
+            if in_use.pid not in ours  # the new agent takes that broker over
+        ]
+    if taken:
+        remedy = "stop these processes, or give the host other ports in the inventory"
+        raise PreflightFailed(*taken, remedy)
+    return plan
+
+
+@asynccontextmanager
+async def run_deployment(
+    lab: Lab,
+    wanted: DesiredState,
+    progress: Progress,
+    interruption: Interruption,
+    *,
+    purpose: str,
+    timeout_s: float = READY_TIMEOUT_S,
+    lease_ms: int = 0,
+    may_change: bool = False,
+    upgrades: bool = False,
+    at_once: bool = False,
+) -> AsyncIterator[Deployment]:
+    """Make `wanted` run, and yield access; the deployment keeps running after the block.
+
+    Requires `lab.opened` and `lab.locked`. After any failure before the block, Ctrl-C included,
+    everything that was started is stopped again.
+
+    Args:
+        lease_ms: agents stop the deployment this long after the last renewal; 0 lets the
+            deployment run until `down`.
+        may_change: True if brokers may join, leave or change role in a running deployment, and
+            if decommissioned brokers may be missing.
+        upgrades: agents of other programs are replaced first. After a replacement, brokers are
+            not awaited: the caller replaces the brokers, and waits.
+        at_once: with `upgrades`: the caller replaces all brokers together.
+
+    Raises:
+        PreflightFailed: as `planned`; also if an agent's program cannot be operated, if brokers
+            have another wire version and are not replaced together, if a change would be
+            needed, if a broker was decommissioned, if the certificates are of another
+            authority, or if a disk is full.
+        HostError: an agent or broker did not start; with the reason.
+    """
+    with interruption.stoppable():
+        plan = await plan_deployment(lab, wanted)
+        if plan.of("change-record") and not may_change:
+            changes = [*plan.of("join"), *plan.of("stop-broker")]
+            names = ", ".join(step.subject for step in changes) or "its topology"
+            raise PreflightFailed(
+                f"the running deployment of {wanted.topology.name} differs in {names}; "
+                "`pubsubctl deploy` changes it"
+            )
+        if plan.decommissioned and not may_change:
+            raise PreflightFailed(
+                *map(is_not_started, plan.decommissioned),
+                "this needs all brokers; `pubsubctl down`, then repeat it",
+            )
+        _check_accepted(wanted, plan)
+        found = await lab.observe()
+        check_transport(found, lab.inventory)
+        await check_authority(lab)
+        await check_room(lab)
+        deployment = Deployment(_find_identity(found), wanted, lab, plan)
+    try:
+        try:
+            with interruption.stoppable():
+                await _start_agents(deployment, progress, purpose, lease_ms)
+            # Outside of the stoppable block: a rollback needs the connections.
+            await deployment.connect()
+            with interruption.stoppable():
+                deployment.lease_ms = lease_ms
+                check_agents(deployment.programs, is_upgrade=upgrades)
+                await deployment.keep()
+                deployment.outdated = await find_outdated_hosts(deployment)
+                is_replaced = upgrades and bool(deployment.outdated)
+                if is_replaced:
+                    check_wire_versions(await deployment.broker_programs(), at_once=at_once)
+                    progress.phase("replacing agents")
+                    for host in deployment.outdated:
+                        await deployment.replace_agent(host)
+                await deployment.set_metrics()
+                record = partial(write_record, deployment, purpose, "change-record")
+                if plan.of("change-record"):
+                    await change_members(deployment, progress, record, timeout_s)
+                if plan.of("start-broker"):
+                    await _start_brokers(deployment, progress)
+                if not is_replaced:
+                    patience_s = timeout_s + len(deployment.brokers) * READY_TIMEOUT_PER_BROKER_S
+                    await wait_ready(deployment, progress, patience_s)
+                    running = replace(wanted.placement, brokers=deployment.brokers)
+                    await check_pinning(deployment.agents, running)
+                if plan.of("change-record"):
+                    await record()
+        except BaseException:
+            if plan.steps:
+                with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
+                    await _roll_back(deployment, progress)
+            raise
+        yield deployment
+    finally:
+        await deployment.disconnect()
+
+
+def _check_accepted(wanted: DesiredState, plan: Plan) -> None:
+    """Check that brokers with an accepted loss are started now.
+
+    Raises:
+        UserError: a broker does not exist, or runs, so it has lost nothing.
+    """
+    starting = {step.subject for step in plan.of("start-broker")}
+    names = [row.broker for row in wanted.placement.brokers]
+    for name in wanted.accept_loss:
+        if name not in names:
+            raise UserError(f"--accept-loss {shown(name)}: no such broker{nearest(name, names)}")
+        if name not in starting:
+            raise UserError(f"--accept-loss {name}: {name} is running, so no loss is known")
+
+
+@asynccontextmanager
+async def attached(lab: Lab, wanted: DesiredState) -> AsyncIterator[Deployment]:
+    """Yield access to the running deployment; nothing is started or awaited.
+
+    Raises:
+        Unreachable: an agent does not answer.
+        PreflightFailed: this program cannot operate an agent's program.
+    """
+    found = await lab.observe()
+    records = [row.deployment for row in found if row.deployment is not None]
+    gone = dict.fromkeys(name for record in records for name in list_decommissioned(record))
+    deployment = Deployment(_find_identity(found), wanted, lab, Plan((), (*gone,)))
+    try:
+        await deployment.connect()
+        check_agents(deployment.programs)
+        yield deployment
+    finally:
+        await deployment.disconnect()
+
+
+async def take_down(
+    lab: Lab, progress: Progress, *, purge: bool = False, verify: bool = False
+) -> Plan:
+    """Stop and remove everything of ours on the lab's hosts; return the plan.
+
+    Requires `lab.opened` and `lab.locked`.
+
+    Raises:
+        LabDirty: with `verify`: something is left; names the remains.
+        HostError: processes of a host could not be stopped, or files not removed.
+    """
+    found, ports = await _observe_leniently(lab)
+    plan = down_plan(found, purge=purge)
+    progress.phase("taking down")
+    progress.update({"hosts": f"0/{len(lab.connectors)}"})
+    removed = 0
+
+    async def take_host_down(connector: Connector) -> None:
+        nonlocal removed
+        try:
+            async with connector.open_agent() as agent:
+                await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
+        except Unreachable:
+            pass  # the remaining processes are stopped next
+        except ControlError as error:
+            progress.say(f"host {connector.host.name}: {error}; its processes are stopped directly")
+        await connector.stop_strays()
+        await connector.remove(purge=purge)
+        removed += 1
+        progress.update({"hosts": f"{removed}/{len(lab.connectors)}"})
+
+    await lab.on_all(take_host_down)
+    if verify:
+        left: list[str] = []
+
+        async def look(connector: Connector) -> None:
+            left.extend(await connector.residue(ports[connector.host.name], purged=purge))
+
+        await lab.on_all(look)
+        if left:
+            raise LabDirty(*sorted(left))
+        progress.say("taken down; no process, port, socket or file of it is left")
+    return plan
+
+
+async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
+    """Return the configuration of a broker."""
+    from pubsubctl.deployment.authority import OperatorKey  # slow to import
+
+    wanted = deployment.wanted
+    connector = deployment.lab.connector(placed.host)
+    root = await connector.root()
+    addresses = {row.broker: row.address for row in wanted.placement.brokers}
+    names = [placed.broker, *protocol_on(wanted.topology, wanted.protocol).around(placed.broker)]
+    return {
+        "broker": placed.broker,
+        "topology_file": str(root / TOPOLOGY_FILE),
+        "protocol": wanted.protocol,
+        "deployment_id": deployment.identity,
+        "listen": placed.address,
+        "addresses": {name: addresses[name] for name in names},
+        "state_folder": str(await connector.state_folder(placed.broker)),
+        "control_socket": str(await connector.socket_folder() / f"{placed.broker}.sock"),
+        "log_folder": str(root / "brokers" / placed.broker / "log"),
+        "fault_injection": True,
+        "core": placed.core,
+        "nice": connector.host.broker_nice,
+        "memory_limit_bytes": connector.host.mem_per_broker_bytes,
+        "fsync": connector.host.fsync == "real",
+        "session": dict(wanted.topology.session),
+        "joining": placed.broker in {step.subject for step in deployment.plan.of("join")},
+        "tls": await certificate_of(
+            deployment.lab, deployment.identity, placed.host, "broker", placed.broker
+        ),
+        "operator_key": OperatorKey.of(authority_folder(deployment.lab.inventory.name)).public_hex,
+    }
+
+
+async def write_record(
+    deployment: Deployment, purpose: str, verb: str = "record", **more: Any
+) -> None:
+    """Record the future deployment, on every host that the plan names for `verb`."""
+    content = {
+        "schema": DEPLOYMENT_SCHEMA,
+        "deployment_id": deployment.identity,
+        "inventory": deployment.lab.inventory.name,
+        "protocol": deployment.wanted.protocol,
+        "topology": deployment.wanted.topology.to_mapping(),
+        "digest": deployment.wanted.digest,
+        "placement": deployment.wanted.placement.to_mapping(),
+        "transport": transport_of(deployment.lab.inventory),
+        "who": f"{getpass.getuser()}@{socket.gethostname()}",
+        "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "purpose": purpose,
+        "tool_version": importlib.metadata.version("pubsubctl"),
+        "decommissioned": [*deployment.plan.decommissioned],
+        **more,
+    }
+    topology = toml_text(deployment.wanted.topology.to_mapping())
+
+    async def write(connector: Connector) -> None:
+        own = {"host": connector.host.name, "program": await connector.transport.program()}
+        await connector.write_deployment({**content, **own}, topology)
+
+    lab = deployment.lab
+    await lab.on_all(write, [lab.connector(step.host) for step in deployment.plan.of(verb)])
+
+
+async def find_outdated_hosts(deployment: Deployment) -> list[str]:
+    """Return the hosts that run another program than the present program.
+
+    A host with a new agent stays in the list until its brokers are replaced, too.
+    """
+    found = []
+    for host in deployment.wanted.placement.hosts:
+        connector = deployment.lab.connector(host)
+        record = await connector.read_deployment()
+        is_other = deployment.programs[host] != read_own_program()
+        is_recorded = (
+            record is not None and record.get("program") != await connector.transport.program()
+        )
+        if is_other or is_recorded:
+            found.append(host)
+    return found
+
+
+async def record_program(deployment: Deployment, hosts: Sequence[str]) -> None:
+    """Record the present program as the program of these hosts."""
+
+    async def write(connector: Connector) -> None:
+        record = await connector.read_deployment()
+        assert record is not None, connector.host.name
+        topology = toml_text(deployment.wanted.topology.to_mapping())
+        program = {"program": await connector.transport.program()}
+        await connector.write_deployment({**record, **program}, topology)
+
+    lab = deployment.lab
+    await lab.on_all(write, [lab.connector(host) for host in hosts])
+
+
+async def _start_agents(
+    deployment: Deployment, progress: Progress, purpose: str, lease_ms: int
+) -> None:
+    lab = deployment.lab
+    await write_record(deployment, purpose)
+    starting = [lab.connector(step.host) for step in deployment.plan.of("start-agent")]
+    if not starting:
+        return
+    progress.phase("starting agents")
+    progress.update({"agents": f"0/{len(starting)}"})
+    started = 0
+
+    async def start(connector: Connector) -> None:
+        nonlocal started
+        # The lease starts at once: nothing is renewed until all agents are reached.
+        first_ms = max(lease_ms, FIRST_LEASE_MS) if lease_ms else 0
+        await connector.start_agent(deployment.identity, first_ms)
+        started += 1
+        progress.update({"agents": f"{started}/{len(starting)}"})
+
+    await lab.on_all(start, starting)
+
+
+async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
+    wanted = {step.subject for step in deployment.plan.of("start-broker")}
+    rows = [row for row in deployment.wanted.placement.brokers if row.broker in wanted]
+    progress.phase("starting brokers")
+    started = 0
+    together = _begin_together(deployment.wanted.placement)
+    # If only some brokers start, running brokers would wait for the new brokers.
+    is_new = len(rows) == len(deployment.wanted.placement.brokers)
+    patience_ms = BEGIN_WITHIN_MS if together and is_new else 0
+
+    async def start_on(connector: Connector) -> None:
+        nonlocal started
+        for row in rows:
+            if row.host == connector.host.name:
+                config = await broker_config(deployment, row)
+                config["begin_within_ms"] = patience_ms
+                if row.broker in deployment.wanted.accept_loss:
+                    config["accept_loss"] = await _sign_loss(deployment, row.broker, connector)
+                agent = deployment.agents[row.host]
+                await agent.start(row.broker, "broker", config, config["control_socket"])
+                started += 1
+                await deployment.keep()
+                progress.update({"brokers": f"{started}/{len(rows)}"})
+
+    async def begin_on(connector: Connector) -> None:
+        placed = deployment.wanted.placement.brokers
+        names = [row.broker for row in placed if row.host == connector.host.name]
+        with trio.move_on_after(BEGIN_WITHIN_MS / 1_000):
+            while names := [name for name in names if not await _begins(deployment, name)]:
+                await trio.sleep(_BEGIN_RETRY_S)
+
+    hosts = dict.fromkeys(row.host for row in rows)
+    connectors = [deployment.lab.connector(host) for host in hosts]
+    await deployment.lab.on_all(start_on, connectors)
+    if together:  # including brokers of an earlier, interrupted deploy
+        await deployment.lab.on_all(begin_on, deployment.lab.connectors)
+
+
+async def _sign_loss(deployment: Deployment, broker: str, connector: Connector) -> dict[str, Any]:
+    """Return the signed act by which a broker starts although it lost state.
+
+    Raises:
+        UserError: the broker's state folder records no loss.
+        PreflightFailed: this account has not deployed, and has no key to sign the act.
+    """
+    from pubsubctl.deployment.authority import OperatorKey  # slow to import
+
+    loss = await connector.read_recorded_loss(broker)
+    if loss is None:
+        raise UserError(
+            f"--accept-loss {broker}: no loss of its state is known; deploy without the option: "
+            "a loss that the folder, a neighbour or a client can prove is recorded then"
+        )
+    key = OperatorKey.find_in(authority_folder(deployment.lab.inventory.name))
+    act = OperatorAct(deployment.identity, ACCEPT_LOSS, broker, loss)
+    return {"loss": loss, "signature": key.sign(act).hex()}
+
+
+def _begin_together(placement: Placement) -> bool:
+    """Return True if brokers wait until all are started.
+
+    Hundreds on a machine start slowly, and the first brokers would suspect the others. Fewer
+    brokers should begin one by one, which spreads the work of connecting.
+    """
+    hosts = Counter(row.host for row in placement.brokers)
+    return max(hosts.values(), default=0) >= BEGIN_TOGETHER
+
+
+async def _begins(deployment: Deployment, broker: str) -> bool:
+    """Signal a broker that all have been started; return False if it does not listen yet.
+
+    A broker that has ended gets no signal; `wait_ready` reports the reason for its end.
+    """
+    await deployment.keep()
+    try:
+        await deployment.broker(broker, "begin")
+    except ControlError as error:
+        if error.kind == "closed":
+            raise
+        return error.kind != "busy"
+    return True
+
+
+async def _roll_back(deployment: Deployment, progress: Progress) -> None:
+    """Stop everything that this deploy started: whole hosts if new, else only the new brokers."""
+    lab, plan = deployment.lab, deployment.plan
+    fresh = {step.host for step in plan.of("record")}
+    for step in plan.of("start-broker"):
+        agent = deployment.agents.get(step.host)
+        if step.host not in fresh and agent is not None:
+            try:
+                await agent.stop(step.subject)
+            except ControlError:
+                pass  # the broker was never started
+
+    async def clear(connector: Connector) -> None:
+        try:
+            async with connector.open_agent() as agent:
+                await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
+        except (Unreachable, ControlError):
+            pass  # stopped directly, next
+        await connector.stop_strays()
+        await connector.remove(purge=False)
+
+    try:
+        await lab.on_all(clear, [lab.connector(host) for host in sorted(fresh)])
+    except* PubsubctlError as group:  # the cause of the rollback is the error to report
+        for error in group.exceptions:
+            progress.say(f"{error}; repeat `pubsubctl down`")
+
+
+async def _observe_leniently(lab: Lab) -> tuple[list[ObservedState], dict[str, list[int]]]:
+    """Return the observed state, and host → ports of brokers.
+
+    Unreadable records are tolerated, because `down` must be able to remove such a deployment.
+    """
+    found: dict[str, ObservedState] = {}
+    ports: dict[str, list[int]] = {}
+
+    async def look(connector: Connector) -> None:
+        name = connector.host.name
+        ports[name] = []
+        try:
+            found[name] = await connector.observe()
+        except HostError:
+            found[name] = ObservedState(name, files=True)
+        content = found[name].deployment
+        if content is not None:
+            placement = Placement.from_mapping(content["placement"])
+            ports[name] = [row.port for row in placement.on(name)]
+
+    await lab.on_all(look)
+    return [found[connector.host.name] for connector in lab.connectors], ports
+
+
+def _find_identity(found: Sequence[ObservedState]) -> str:
+    """Return the identity of the running deployment, or a new identity."""
+    for row in found:
+        if row.deployment is not None:
+            return str(row.deployment["deployment_id"])
+    return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{token_hex(3)}"

@@ -1,0 +1,408 @@
+"""`compare`: differences between runs, and between a workload unchanged and changed.
+
+Differences between runs, and a test of such comparisons on this machine.
+
+The self-test compares series of one number: the processor time per message of a simulated run. The
+work is always the same, with the noise of this machine. A slowed run repeats a tenth of the work.
+
+`compare --against`: runs a workload unchanged and changed, in turn, and compares both sides.
+
+The order is A B, B A and so on, so that drift of the machine affects both sides alike. The
+comparison uses only repetitions, never the messages of a single run.
+"""
+
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.run.series import KIND, alternate
+from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
+from bench.spec.spec import ExperimentSpec, validate
+from bench.spec.sweep import Sweep, SweepPoint, points_of
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
+from brokerd.protocols.registry import DEFAULT, DEFINITIONS
+from brokerd.simulator.scenario import play_scenario
+from brokerd.units import SECOND_NS
+from fault_injection.schedule.schedule import FaultSchedule
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime, describe_series
+from pubsubctl.errors import UserError, VerdictUnknown
+from pubsubctl.runs.forecast import Run, announce, describe_doubts, expect_time
+from pubsubctl.runs.plan import plan_faults_of_points
+from pubsubctl.runs.repetitions import Design, run_series
+from pubsubctl.runs.revisions import (
+    SOURCE,
+    Program,
+    check_out,
+    commit_of,
+    names_of_revisions,
+)
+from pubsubctl.runs.runs import manifest, run_beside
+from pubsubctl.runs.series import Habits, verdict_table
+
+if TYPE_CHECKING:
+    from results.repetitions.comparison import ComparedNumber, Comparison, Group
+
+FIGURE: Final = "least processor time per message of five simulated runs"
+_PARTS: Final = 10
+_MESSAGES: Final = 2
+_TRIES: Final = 5
+_PUBLISH: Final = "quietly publish b1 a=1\nquietly run 5ms\n"
+_SCENARIO: Final = (
+    f"protocol {DEFAULT}\nchain b1 b2 b3\nsubscribe b3 a = 1\nquietly stabilize\n"
+    f"{_PUBLISH * _MESSAGES}quietly stabilize\n"
+)
+
+
+def differences(call: Invocation, runs: Sequence[Path]) -> Result:
+    """Compare runs, or the points of series, with the first run.
+
+    Raises:
+        UserError: the runs cannot be compared: names runs, reason and values.
+    """
+    from results.repetitions.comparable import NotComparable
+    from results.repetitions.comparison import compare
+
+    groups = [group for run in runs for group in groups_of(run)]
+    if len(groups) < 2:
+        raise UserError("compare: name at least two runs, or a series of several points")
+    try:
+        comparison = compare(groups)
+    except NotComparable as error:
+        raise UserError(str(error)) from None
+    return Result(document=comparison.document(), text=_text(call, comparison))
+
+
+def groups_of(run: Path) -> "list[Group]":
+    """Return the points of a series, or a single run."""
+    from results.repetitions.comparison import Group
+
+    about = manifest(run)
+    if about.get("kind") != KIND:
+        return [Group(run.name, (run,))]
+    if about.get("state") != "complete":
+        raise UserError(
+            f"{run}: this series is {about.get('state')}; the command that began it resumes it"
+        )
+    return [
+        Group(point if len(about["runs"]) > 1 else f"{run.name} {point}",
+              tuple(run_beside(run, run_id) for run_id in run_ids))
+        for point, run_ids in about["runs"].items()
+    ]  # fmt: skip
+
+
+def _text(call: Invocation, comparison: "Comparison") -> str:
+    first = comparison.groups[0]
+    lines = [f"compared with {first.name} ({len(first.runs)} runs)"]
+    for name, values in comparison.differing.items():
+        told = ", ".join(
+            f"{group.name}: {value}" for group, value in zip(comparison.groups, values, strict=True)
+        )
+        lines.append(f"differs: {name}: {told}")
+    if not comparison.differing:
+        lines.append("differs: nothing but chance")
+    header = ("RUNS", "NUMBER", first.name.upper(), "THEIRS", "RATIO", "95 % INTERVAL", "SO")
+    lines.append(call.console.table(header, [_row(row) for row in comparison.rows]))
+    tested = sum(row.p is not None for row in comparison.rows)
+    if tested > 1:
+        lines.append(
+            f"{tested} numbers were compared: one is said to differ only where it does after "
+            "Holm's correction, so a table without a real difference reports none in 95 % of cases"
+        )
+    return "\n".join(lines)
+
+
+def _row(row: "ComparedNumber") -> tuple[str, ...]:
+    difference = row.difference
+    low, high = difference.low, difference.high
+    interval = "" if low is None or high is None else f"{low:.3g} … {high:.3g}"
+    if difference.ratio is None and interval:
+        interval = f"{interval} (difference)"
+    unit = f" {row.number.unit}" if row.number.unit else ""
+    return (
+        f"{row.group} ({len(row.second.values)})",
+        row.number.name,
+        f"{row.first.mean:.4g}{unit}",
+        f"{row.second.mean:.4g}{unit}",
+        "" if difference.ratio is None else f"{difference.ratio:.3g}",
+        interval,
+        row.verdict,
+    )
+
+
+def selftest(call: Invocation, trials: int, instances: int) -> Result:
+    """Run `trials` trials of each kind, and report if comparisons are reliable here."""
+    from results.repetitions.selftest import SCHEMA, SLOWDOWN, Trial, can_be_believed, trial_of
+
+    done: list[Trial] = []
+    with call.console.progress() as progress:
+        processor_us_per_message(slowed=False)  # a warm-up outside of the measurement
+        for planted in (False, True):
+            for number in range(1, trials + 1):
+                progress.phase(f"trial {len(done) + 1} of {2 * trials}")
+                done.append(trial_of(number, planted, instances, _measure))
+    rows = [
+        (
+            f"{trial.number}",
+            f"{SLOWDOWN:.0%} slower" if trial.planted else "the same",
+            f"{trial.difference.ratio or 0:.3f}",
+            f"{trial.difference.low or 0:.3f} … {trial.difference.high or 0:.3f}",
+            trial.outcome,
+            "" if trial.is_right else "WRONG",
+        )
+        for trial in done
+    ]
+    header = ("TRIAL", "SECOND SERIES IS", "RATIO", "95 % INTERVAL", "SAID", "")
+    differ = sum(not trial.is_right for trial in done if not trial.planted)
+    found = sum(trial.is_right for trial in done if trial.planted)
+    told = (
+        f"{differ} of {trials} of the same said to differ, {found} of {trials} slowdowns found "
+        f"({instances} runs a side, {FIGURE})"
+    )
+    document = {
+        "schema": SCHEMA, "figure": FIGURE, "instances": instances, "differ": differ,
+        "found": found, "trials": [trial.row() for trial in done],
+    }  # fmt: skip
+    because = () if can_be_believed(done) else (
+        VerdictUnknown(f"comparisons on this machine are not reliable now: {told}"),
+    )  # fmt: skip
+    return Result(
+        document=document, text=f"{call.console.table(header, rows)}\n{told}", because=because
+    )
+
+
+def processor_us_per_message(*, slowed: bool) -> float:
+    """Return the processor time of a repetition per message of a normal run, in microseconds.
+
+    The result is the minimum of several tries: disturbance of this machine's caches only adds time.
+    """
+    gc.collect()
+    return min(_estimate_ns(_PARTS + slowed) for _ in range(_TRIES)) / 1000 / (_PARTS * _MESSAGES)
+
+
+def _estimate_ns(parts: int) -> int:
+    began_ns = time.process_time_ns()
+    for _ in range(parts):
+        play_scenario(_SCENARIO)
+    return time.process_time_ns() - began_ns
+
+
+def _measure(slowed: bool) -> float:
+    return processor_us_per_message(slowed=slowed)
+
+
+SCHEMA: Final = "pubsubctl/against/1"
+INSTANCES: Final = 5
+GIVEN: Final = "as-given"
+_OPTION: Final = "--against"
+_MAY_DIFFER: Final = ("protocol", "topology")
+_REVISION: Final = "revision"
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRequest:
+    """Two variants to compare, as the command line describes them.
+
+    Attributes:
+        changes: KEY=VALUE, or the name of a protocol, topology or git revision; all changes
+            together make the other side.
+        instances: the number of runs per side; None if not given.
+        budget: the longest total time; None for no limit.
+        habits: labels, and what happens after runs.
+    """
+
+    workload: str
+    changes: tuple[str, ...]
+    faults: str | None
+    instances: int | None
+    budget: str | None = None
+    habits: Habits = field(default_factory=Habits)
+
+
+def run_variants(
+    call: Invocation, request: VariantRequest, overrides: Overrides, results: Path | None
+) -> Result:
+    """Run both sides in turn, resume an interrupted series, and report the differences.
+
+    Raises:
+        UserError, SpecError: a side cannot be run, or the sides cannot be compared; nothing was
+            run.
+    """
+    changes = _changes_of([_complete_option(call, text) for text in request.changes])
+    revision = changes.pop(_REVISION, None)
+    if revision is not None and changes:
+        raise UserError(
+            f"{_OPTION} {revision}: a revision is compared with nothing else changed; leave out "
+            f"{', '.join(changes)}"
+        )
+    try:
+        check_keys([*overrides.list_keys(), *changes])
+    except ConfigError as error:
+        raise UserError(f"{_OPTION}: {error}") from None
+    workload = call.project.find("workload", request.workload)
+    other = ",".join(f"{key}={value}" for key, value in changes.items())
+    commit = ""
+    if revision is not None:
+        other, commit = f"{_REVISION}={revision}", _commit_of(str(revision))
+    values: dict[str, Any] = {
+        "schema": "pubsubctl/sweep/1",
+        "name": f"{workload.stem}-against",
+        "workload": str(workload),
+        "faults": request.faults or "",
+        "repetitions": INSTANCES if request.instances is None else request.instances,
+        "points": [{"name": GIVEN}, {"name": other, **changes}],
+        **({"budget": {"time": request.budget}} if request.budget is not None else {}),
+    }
+    sides = validate(Sweep, values, _OPTION)
+    points = map(request.habits.with_labels, points_of(sides, workload, overrides, _OPTION))
+    planned = plan_faults_of_points(call, ((point, point.faults, False) for point in points))
+    given, changed = (point.spec for point, _ in planned)
+    _check_comparable(given, changed)
+    predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in planned))
+    if call.dry_run:
+        times = [expect_time(call, point.spec) for point, _ in planned] * sides.repetitions
+        return _plan_runs(planned, sides.repetitions, times, predictions)
+    design = Design(
+        instances=sides.repetitions,
+        order=alternate,
+        budget_ns=sides.budget.time if sides.budget is not None else None,
+        habits=request.habits,
+    )
+    with ExitStack() as stack:
+        if revision is not None:
+            arguments = _command_line(call, request, workload, overrides, sides)
+            here = Program(commit_of("HEAD") or "", SOURCE, arguments)
+            there = Program(commit, stack.enter_context(check_out(commit)), arguments)
+            design = replace(design, makers={GIVEN: here, other: there})
+        found = run_series(call, sides.name, planned, design, results=results)
+    if "points" not in found.document:
+        return found
+    series = Path(str(found.document["run_directory"]))
+    compared = differences(call, [series])
+    document = {
+        "schema": SCHEMA, "series": dict(found.document), "comparison": dict(compared.document),
+        "run_directory": str(series),
+    }  # fmt: skip
+    verdicts = verdict_table(call.console, found.document["points"])
+    text = f"{verdicts}\n{compared.text}\n{series}"
+    return Result(document=document, text=text, because=found.because)
+
+
+def _complete_option(call: Invocation, text: str) -> str:
+    """Return KEY=VALUE for an option, completing a lone name.
+
+    Raises:
+        UserError: the name is unknown or ambiguous; lists the meanings, or the nearest name.
+    """
+    if not text or "=" in text:
+        return text
+    topologies = call.project.names("topology")
+    found = [
+        key
+        for key, is_it in (
+            ("protocol", text in DEFINITIONS),
+            ("topology", text in topologies or text.endswith(".toml")),
+            (_REVISION, commit_of(text) is not None),
+        )
+        if is_it
+    ]
+    if len(found) == 1:
+        return f"{found[0]}={text}"
+    if found:
+        ways = " or ".join(f"{key}={text}" for key in found)
+        raise UserError(f"{_OPTION} {text}: may mean {ways}; write one of these")
+    known = [*DEFINITIONS, *topologies, *names_of_revisions()]
+    raise UserError(
+        f"{_OPTION} {text}: write KEY=VALUE, or the name of a protocol, a topology or a git "
+        f"revision of this program{nearest(text, known)}"
+    )
+
+
+def _commit_of(revision: str) -> str:
+    commit = commit_of(revision)
+    if commit is None:
+        raise UserError(
+            f"{_OPTION} {_REVISION}={revision}: no commit of {SOURCE}"
+            f"{nearest(revision, names_of_revisions())}"
+        )
+    return commit
+
+
+def _command_line(
+    call: Invocation, request: VariantRequest, workload: Path, overrides: Overrides, sides: Sweep
+) -> list[str]:
+    """Return the command line for a run of either side, with options that old revisions have."""
+    typed = overrides.as_mapping()
+    words = ["bench", str(workload.resolve()), "--no-check"]
+    words += ["--label", f"experiment={sides.name}"]
+    for key, label in request.habits.labels.items():
+        words += ["--label", f"{key}={label}"]
+    if "seed" in typed:
+        words += ["--seed", str(typed.pop("seed"))]
+    if request.faults is not None:
+        words += ["--faults", request.faults]
+    for key, value in typed.pop("keys", {}).items():
+        words += ["--set", f"{key}={value}"]
+    if typed.pop("churn", True) is False:
+        words.append("--no-churn")
+    for key, value in typed.items():
+        words += ["--duration" if key == "measure" else f"--{key}", str(value)]
+    return [*call.global_words(), *words]
+
+
+def _changes_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the changes of the other side; only keys that comparable runs may differ in."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals or not value:
+            raise UserError(f"{_OPTION} {text}: write KEY=VALUE")
+        if key in found:
+            raise UserError(f"{_OPTION} {text}: {key} has a value already")
+        if key not in (*_MAY_DIFFER, _REVISION) and not key.startswith(TOPOLOGY):
+            raise UserError(
+                f"{_OPTION} {text}: runs whose {key} differs are not comparable; `sweep` varies "
+                f"anything, {_OPTION} {', '.join(_MAY_DIFFER)} and {TOPOLOGY}KEY"
+                f"{nearest(key, _MAY_DIFFER)}"
+            )
+        found[key] = value if key == _REVISION else value_of(value)
+    return found
+
+
+def _check_comparable(given: ExperimentSpec, changed: ExperimentSpec) -> None:
+    """Make sure that runs of both will be comparable, before any is made."""
+    ours, theirs = (sorted(each.topology.present()) for each in (given, changed))
+    if ours != theirs:
+        raise UserError(
+            f"{_OPTION}: topology {changed.topology.name!r} has brokers {_shorten(theirs)}, and "
+            f"{given.topology.name!r} has {_shorten(ours)}; only the same brokers are comparable"
+        )
+
+
+def _shorten(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def _plan_runs(
+    planned: Sequence[tuple[SweepPoint, FaultSchedule | None]],
+    repetitions: int,
+    times: Sequence[RunTime],
+    predictions: Sequence[Mapping[str, Any]],
+) -> Result:
+    lines = [f"side {point.name}" for point, _ in planned]
+    lines += [describe_doubts(predictions), describe_series(times)]
+    document = {
+        "schema": "pubsubctl/against-plan/1",
+        "sides": {point.name: dict(point.keys) for point, _ in planned},
+        "repetitions": repetitions,
+        "expected_ns": round(sum(each.run_s for each in times) * SECOND_NS),
+        "predictions": [*predictions],
+    }
+    return Result(document=document, text="\n".join(lines))

@@ -1,0 +1,158 @@
+"""Archives of the runs behind the figures of papers: one small file per experiment.
+
+An archive is a .tar.xz file with the folder of a run: first `SHA256SUMS` and the numbers of its
+figures, then the other files. Pictures and tables are left out, because `plot` makes them again.
+Files above `MOST_BYTES`, such as logs of brokers, are left out, too; their digests stay in
+`SHA256SUMS`. The archive of a series has the manifests, the specifications and the verdicts of its
+runs below `runs/`.
+
+Archives are deterministic: equal runs give equal bytes.
+"""
+
+import io
+import json
+import lzma
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.runs.claims import FIGURE_SCHEMA, Measurement, measurement
+from pubsubctl.runs.runs import read_json
+
+SUFFIX: Final = ".tar.xz"
+CHECKSUMS: Final = "SHA256SUMS"
+MOST_BYTES: Final = 4 << 20
+"""The size of the greatest file that is archived, before compression."""
+_FIGURES: Final = "figures/"
+_OF_MEMBERS: Final = ("manifest.json", "verdict.json", CHECKSUMS, "spec/*")
+_LEFT_OUT: Final = (".svg", ".png", ".csv", ".html")
+_MOST_NUMBERS_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archive of a run.
+
+    Attributes:
+        figures: names of the figures with their numbers.
+        left_out: files that are too large, whose digests the archive has.
+    """
+
+    path: Path
+    figures: tuple[str, ...]
+    size_bytes: int
+    left_out: tuple[str, ...]
+
+
+def archive_run(run: Path, folder: Path) -> Archive:
+    """Write the archive of a run or series into a folder, which exists; replace an earlier one.
+
+    Raises:
+        UserError: the run has no figure of a paper.
+        IntegrityError: a file of the run has changed since the run ended.
+    """
+    from results.tables.json_files import IntegrityError as Damaged
+    from results.tables.seals import verify_derived, verify_seal
+
+    numbers = [
+        path
+        for path in sorted((run / "figures").glob("*.json"))
+        if read_json(path).get("schema") == FIGURE_SCHEMA and not path.name.startswith("series.")
+    ]
+    if not numbers:
+        raise UserError(
+            f"{run}: no numbers of a paper's figure; `pubsubctl plot FIGURE {run}` draws them"
+        )
+    try:
+        verify_seal(run)
+        for path in numbers:
+            verify_derived(run, path.relative_to(run).as_posix())
+    except Damaged as error:
+        raise IntegrityError(str(error)) from None
+    files: dict[str, Path] = {CHECKSUMS: run / CHECKSUMS}
+    files |= {path.relative_to(run).as_posix(): path for path in numbers}
+    left_out: list[str] = []
+    for path in sorted(run.rglob("*")):
+        name = path.relative_to(run).as_posix()
+        if not path.is_file() or name in files or name.startswith((_FIGURES, "tables/")):
+            continue
+        if path.stat().st_size > MOST_BYTES:
+            left_out.append(name)
+        elif path.suffix not in _LEFT_OUT:
+            files[name] = path
+    files |= _files_of_members(run)
+    target = folder / f"{run.resolve().parent.name}{SUFFIX}"
+    _write(files, target)
+    return Archive(
+        target, tuple(path.stem for path in numbers), target.stat().st_size, tuple(left_out)
+    )
+
+
+def _files_of_members(run: Path) -> Mapping[str, Path]:
+    """Return manifests, specifications and verdicts of the runs of a series."""
+    points = read_json(run / "manifest.json").get("runs") or {}
+    return {
+        f"runs/{run_id}/{path.relative_to(member).as_posix()}": path
+        for of_point in (points.values() if isinstance(points, dict) else ())
+        for run_id in of_point
+        for member in (run.parent / str(run_id),)
+        for pattern in _OF_MEMBERS
+        for path in sorted(member.glob(pattern))
+    }
+
+
+def _write(files: Mapping[str, Path], target: Path) -> None:
+    """Write an archive atomically, without traces of author or time."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, path in files.items():
+            content = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    temporary = target.with_suffix(".tmp")
+    temporary.write_bytes(lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+    temporary.rename(target)
+
+
+def archived_measurements(folder: Path, figures: Iterable[str]) -> list[Measurement]:
+    """Return the numbers of the named figures in the archives of a folder.
+
+    Raises:
+        IntegrityError: the numbers are not those of the seal.
+    """
+    wanted = {*figures}
+    return [
+        measurement(document, f"{path}: {_FIGURES}{figure}.json", archived=True)
+        for path in sorted(folder.glob(f"*{SUFFIX}"))
+        for figure, document in _numbers_in(path)
+        if figure in wanted
+    ]
+
+
+def _numbers_in(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the figures of an archive with their numbers; nothing else is unpacked."""
+    sums: dict[str, str] = {}
+    try:
+        with tarfile.open(path, mode="r|xz") as archive:
+            for entry in archive:
+                stream = archive.extractfile(entry)
+                if entry.name != CHECKSUMS and not entry.name.startswith(_FIGURES):
+                    return
+                if stream is None or entry.size > _MOST_NUMBERS_BYTES:
+                    raise IntegrityError(f"{path}: {entry.name} is no file of numbers")
+                content = stream.read()
+                if entry.name == CHECKSUMS:
+                    lines = content.decode().splitlines()
+                    sums = {name: digest for digest, _, name in (x.partition("  ") for x in lines)}
+                    continue
+                if sums.get(entry.name) != sha256(content).hexdigest():
+                    raise IntegrityError(f"{path}: {entry.name} has changed")
+                figure = entry.name.removeprefix(_FIGURES).removesuffix(".json")
+                yield figure, json.loads(content)
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
+        raise IntegrityError(f"{path}: no archive of a run: {error}") from None

@@ -1,0 +1,227 @@
+"""Experiments of papers: the runs behind a figure, real or simulated, then the figure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from bench.papers.figure_experiments import (
+    EXPERIMENTS,
+    is_figure_experiment,
+    list_measured_figures,
+    load_figure_experiment,
+    run_figure_experiment,
+    with_all_draws,
+)
+from bench.papers.figure_experiments import figures as figures_of
+from bench.spec.experiment import figures as deployed_figures
+from bench.spec.experiment import is_deployed_experiment, load_deployed_experiment, points_of
+from bench.spec.keys import Overrides
+from brokerd.overlay.topology import nearest
+from pubsubctl.console.console import Progress, Result, thousands
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
+from pubsubctl.runs.forecast import Run, announce
+from pubsubctl.runs.plan import deployment_plan, plan_faults_of_points
+from pubsubctl.runs.repetitions import Design, run_series
+from pubsubctl.runs.runs import refresh_run_index
+
+Kind = Literal["deployed", "measured", "simulated", "study"]
+
+KINDS: Final[Mapping[Kind, str]] = {
+    "deployed": "an experiment on brokers",
+    "measured": "an experiment on this machine without brokers",
+    "simulated": "a simulated experiment",
+    "study": "a study",
+}
+
+PLACES: Final[Mapping[Kind, str]] = {
+    "deployed": "brokers",
+    "measured": "this machine",
+    "simulated": "simulator",
+    "study": "simulator",
+}
+
+STUDIES: Final[Mapping[str, str]] = {
+    "dft11.dedupe": "Ways to detect duplicates: tolerated failures, and costs.",
+    "dft11.stalls": "Publications that wait for links that stay down.",
+    "dft11.speed": "Events of brokers per second of processor time of the simulator.",
+    "ges.routing": "Links that publications cross, and routes of drawn hierarchies.",
+}
+"""Simulated experiments that print a table and draw no figure."""
+
+_FIGURE: Final = re.compile(
+    r"(control|dft11|ds03|gd02|ges|mp22)\.[a-z0-9]+|[a-z0-9]+\.(fig|table)\d+"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureRequest:
+    """An experiment without a deployment, as the command line describes it.
+
+    Attributes:
+        full: make all draws.
+        figure: draw the figure after the runs.
+        processes: the number of simultaneous simulations.
+        results: the folder of runs; None for the project's.
+    """
+
+    name: str
+    full: bool
+    figure: bool
+    processes: int
+    results: Path | None
+
+
+def experiment_names() -> dict[str, Kind]:
+    """Return the kind of each experiment by name."""
+    names: dict[str, Kind] = dict.fromkeys(figures_of(), "simulated")
+    names |= dict.fromkeys(list_measured_figures(), "measured")
+    names |= dict.fromkeys(deployed_figures(), "deployed")
+    names |= dict.fromkeys(STUDIES, "study")
+    return dict(sorted(names.items()))
+
+
+def is_experiment(name: str) -> bool:
+    """Return True if a name means an experiment: a figure, a study or a file."""
+    return bool(_FIGURE.fullmatch(name)) or _is_file_of_one(name) or name in STUDIES
+
+
+def kind_of_experiment(name: str) -> Kind:
+    """Return the kind of an experiment.
+
+    Raises:
+        UserError: there is no such experiment; names the nearest.
+    """
+    known = experiment_names()
+    if name in known:
+        return known[name]
+    if is_deployed_experiment(name):
+        return "deployed"
+    if not _is_file_of_one(name) and not Path(name).is_file():
+        raise UserError(f"no experiment called {shown(name)}{nearest(name, [*known])}")
+    return "simulated"
+
+
+def run_deployed(
+    call: Invocation, name: str, overrides: Overrides, instances: int | None, results: Path | None
+) -> Result:
+    """Run all points of an experiment on brokers, and draw its figures.
+
+    Raises:
+        UserError, SpecError: an invalid request; names file, key and value.
+    """
+    experiment = load_deployed_experiment(name)
+    if overrides.protocol is not None:
+        if overrides.protocol not in experiment.protocols:
+            raise UserError(
+                f"--protocol = {overrides.protocol!r}: {experiment.figure} is of "
+                f"{', '.join(experiment.protocols)}"
+            )
+        experiment = experiment.model_copy(update={"protocols": [overrides.protocol]})
+    points = plan_faults_of_points(
+        call, ((point, experiment.faults, False) for point in points_of(experiment, overrides))
+    )
+    predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in points))
+    if call.dry_run:
+        point, schedule = points[0]
+        return deployment_plan(call, point.spec, schedule, predictions)
+    times = experiment.instances if instances is None else instances
+    figures = [experiment.figure, *experiment.further_figures]
+    design = Design(instances=times, figures=figures)
+    return run_series(call, experiment.name, points, design, results=results)
+
+
+def run_without_brokers(call: Invocation, request: FigureRequest) -> Result:
+    """Run an experiment that needs no deployment, and draw its figure.
+
+    Raises:
+        SpecError: there is no such experiment, or the experiment has one size only.
+    """
+    experiment = load_figure_experiment(request.name)
+    if request.full:
+        experiment = with_all_draws(experiment)
+    folder = call.project.results_folder(request.results)
+    with call.console.progress() as progress:
+        run = run_figure_experiment(experiment, folder, progress, request.processes)
+        files = _draw(call, experiment.figure, run, progress) if request.figure else []
+        refresh_run_index([run], progress)
+    document = {
+        "schema": "pubsubctl/experiment/1",
+        "figure": experiment.figure,
+        "experiment": experiment.name,
+        "files": files,
+        "run_directory": str(run),
+    }
+    return Result(document=document, text="\n".join([*files, str(run)]))
+
+
+def run_study(
+    call: Invocation, name: str, seeds: tuple[int, int], schedules: int | None, processes: int
+) -> Result:
+    """Run a study and return its table."""
+    from pubsubctl.simulation import studies
+
+    if name == "dft11.dedupe":
+        return studies.compare_detection(call, schedules or studies.SCHEDULES, processes)
+    if name == "dft11.stalls":
+        return studies.simulate_stalls(call, *seeds)
+    if name == "ges.routing":
+        return studies.simulate_routing(call, *seeds)
+    return _speed(call)
+
+
+def _speed(call: Invocation) -> Result:
+    from bench.papers.dft11.simulator_speed import measure_speed
+
+    with call.console.progress() as progress:
+        progress.phase("simulating")
+        measured = measure_speed()
+    rows = [
+        (
+            row.what,
+            thousands(row.broker_events),
+            f"{row.processor_s:.2f}",
+            thousands(row.per_second),
+        )
+        for row in measured
+    ]
+    phases = [
+        {
+            "phase": row.what,
+            "broker_events": row.broker_events,
+            "processor_s": row.processor_s,
+            "broker_events_per_second": row.per_second,
+        }
+        for row in measured
+    ]
+    return Result(
+        document={"schema": "pubsubctl/simulator-speed/1", "phases": phases},
+        text=call.console.table(("PHASE", "BROKER EVENTS", "PROCESSOR s", "EVENTS/s"), rows),
+    )
+
+
+def _draw(call: Invocation, figure: str, run: Path, progress: Progress) -> list[str]:
+    """Return the files of the figures of an experiment's run."""
+    from results.checker.spark import spark_session
+    from results.figures.catalogue import FIGURES, draw
+
+    names = [name for name in FIGURES if name == figure or name.startswith(f"{figure}.")]
+    progress.phase("starting Spark")
+    files: list[str] = []
+    with spark_session("pubsubctl experiment", call.master()) as spark:
+        for name in names:
+            progress.phase(f"drawing {name}")
+            files += map(str, draw(name, spark, run))
+    return files
+
+
+def _is_file_of_one(name: str) -> bool:
+    if is_deployed_experiment(name):
+        return True
+    path = Path(name)
+    return is_figure_experiment(
+        path if path.suffix == ".toml" else EXPERIMENTS / f"{path.name}.toml"
+    )

@@ -1,0 +1,216 @@
+"""The plan of an experiment: its specification and its fault schedule, from a command line."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from bench.spec.experiment import Point
+    from bench.spec.spec import ExperimentSpec
+    from fault_injection.schedule.schedule import FaultSchedule
+
+_Point = TypeVar("_Point", bound="Point")
+
+
+def plan_experiment(
+    call: Invocation,
+    workload: str,
+    overrides: Any,
+    faults: str | None,
+    labels: dict[str, str],
+    *,
+    simulated: bool = False,
+    skip_unsimulated: bool = False,
+) -> "tuple[ExperimentSpec, FaultSchedule | None]":
+    """Return the experiment that a command line describes, checked as a whole.
+
+    Prints warnings of its topology, churn and guarantee.
+
+    Args:
+        simulated: no hosts take part, so the schedule cannot mean the loss of one.
+        skip_unsimulated: leave out the steps that need real processes.
+
+    Raises:
+        UserError, SpecError: a value is invalid; names file, key and the nearest valid value.
+    """
+    from bench.spec.lint import churn_warnings, guarantee_warnings
+    from bench.spec.spec import load_experiment
+    from pubsubctl.deployment.topologies import warn_of_parameters
+
+    spec = load_experiment(call.project.find("workload", workload), overrides, labels)
+    warn_of_parameters(call.console, spec.topology, spec.protocol)
+    for warning in (*churn_warnings(spec), *guarantee_warnings(spec)):
+        call.console.warn(warning)
+    return spec, plan_faults(
+        call, spec, faults, simulated=simulated, skip_unsimulated=skip_unsimulated
+    )
+
+
+def plan_faults(
+    call: Invocation,
+    spec: "ExperimentSpec",
+    faults: str | None,
+    *,
+    simulated: bool = False,
+    skip_unsimulated: bool = False,
+) -> "FaultSchedule | None":
+    """Return the fault schedule of an experiment, with drawn targets; None without faults.
+
+    Raises:
+        UserError, ScheduleError: the schedule does not fit the experiment.
+    """
+    from bench.spec.keys import step_keys
+    from brokerd.model.fault_verbs import CLIENT_VERBS
+    from fault_injection.schedule.plan import describe_draws
+    from pubsubctl.deployment.placement_choice import predict_placement
+    from pubsubctl.injection.faults import (
+        bind_to_load,
+        check_schedule,
+        schedule_of,
+        settle_schedule,
+    )
+
+    changes = step_keys(spec.overrides.get("keys", {}))
+    if faults is None:
+        if changes:
+            raise UserError(f"faults.{next(iter(changes))}: there are no --faults")
+        return None
+    schedule = bind_to_load(schedule_of(call.project, faults, changes), *spec.list_placed_clients())
+    if skip_unsimulated:
+        schedule = _without_processes(call, schedule, faults)
+    if spec.workload.calm:
+        raise UserError(
+            f"{spec.source}: calm = true excludes faults, but --faults "
+            f"{faults} was given; take a workload without it"
+        )
+    if spec.workload.churn is not None:
+        for step in schedule.steps:
+            if step.do in CLIENT_VERBS:
+                raise UserError(
+                    f"{spec.source}: churn disconnects the clients that step {step.id!r} of "
+                    f"--faults {faults} is done to ({step.do} {step.on}); add --no-churn"
+                )
+    placement = None
+    if not simulated:
+        inventory = call.inventory()
+        placement = predict_placement(spec.topology, inventory, call.hosts(inventory))
+    seed = spec.overrides.get("seed")
+    schedule = settle_schedule(schedule, spec.topology, seed, placement, spec.protocol)
+    measure_ns = spec.workload.phases.measure
+    for warning in check_schedule(
+        schedule,
+        spec.topology,
+        measure_ns=measure_ns,
+        placement=placement,
+        clients=spec.clients(),
+        protocol=spec.protocol,
+    ):
+        call.console.warn(warning)
+    for line in describe_draws(schedule):
+        call.console.say(line)
+    return schedule
+
+
+def plan_faults_of_points(
+    call: Invocation, points: "Iterable[tuple[_Point, str, bool]]"
+) -> "list[tuple[_Point, FaultSchedule | None]]":
+    """Return points of a series with their fault schedules.
+
+    Args:
+        points: each with its faults, "" for none, and True for simulated brokers.
+
+    Raises:
+        UserError, ScheduleError: a schedule does not fit a point; names the point.
+    """
+    planned = []
+    for point, faults, simulated in points:
+        try:
+            schedule = plan_faults(call, point.spec, faults or None, simulated=simulated)
+        except UserError as error:
+            raise UserError(*(f"{point.name}: {problem}" for problem in error.problems)) from None
+        planned.append((point, schedule))
+    return planned
+
+
+def _without_processes(call: Invocation, schedule: "FaultSchedule", name: str) -> "FaultSchedule":
+    """Return a schedule without the steps that need real processes, and the steps after them.
+
+    Raises:
+        UserError: no step remains.
+    """
+    from brokerd.model.fault_verbs import SIMULATED_VERBS
+
+    skipped: dict[str, str] = {}
+    for step in schedule.steps:
+        before = step.anchor[0] if step.anchor is not None else ""
+        if step.do not in (*SIMULATED_VERBS, "crash"):
+            skipped[step.id] = "needs real processes"
+        elif before in skipped:
+            skipped[step.id] = f"follows {before}"
+    for step in schedule.steps:
+        if step.id in skipped:
+            call.console.say(f"skipped: {step.id} ({step.do}) {skipped[step.id]}")
+    kept = tuple(step for step in schedule.steps if step.id not in skipped)
+    if not kept:
+        raise UserError(f"--faults {name}: --skip-unsimulated leaves no step of this schedule")
+    return replace(schedule, steps=kept)
+
+
+def deployment_plan(
+    call: Invocation,
+    spec: "ExperimentSpec",
+    schedule: "FaultSchedule | None",
+    predictions: Sequence[Mapping[str, Any]] = (),
+) -> Result:
+    """Return the plan of a dry run, after an inspection of the hosts.
+
+    Args:
+        predictions: predictions of the verdict, for the document.
+    """
+    import trio
+
+    from fault_injection.schedule.plan import expand
+    from pubsubctl.deployment.deploy import choose_deployment, plan_deployment
+    from pubsubctl.deployment.plan import Plan
+    from pubsubctl.hosts.hosts import Lab, run_reaching
+    from pubsubctl.runs.forecast import describe_doubts, expect_time
+
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+
+    async def look() -> Plan:
+        return await plan_deployment(
+            lab, await choose_deployment(lab, spec.topology, spec.protocol)
+        )
+
+    plan = trio.run(run_reaching, lab, look)
+    steps = [str(step) for step in expand(schedule)] if schedule is not None else []
+    clients = len(spec.publisher_plans()), len(spec.subscriber_plans())
+    phases = spec.workload.phases
+    load = (
+        f"{clients[0]} publishers, {clients[1]} subscribers, warm-up {phases.warmup / 1e9:g} s, "
+        f"measure {phases.measure / 1e9:g} s, drain up to {phases.drain / 1e9:g} s"
+    )
+    return Result(
+        document={
+            "schema": "pubsubctl/bench-plan/1",
+            "deploy": plan.to_mapping()["steps"],
+            "workload": spec.workload_mapping(),
+            "faults": steps,
+            "predictions": [*predictions],
+            "expected_s": asdict(expect_time(call, spec)),
+        },
+        text="\n".join(
+            [
+                plan.text(),
+                f"load {load}",
+                *(f"fault {step}" for step in steps),
+                describe_doubts(predictions),
+                expect_time(call, spec).describe(),
+            ]
+        ),
+    )

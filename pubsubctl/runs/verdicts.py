@@ -1,0 +1,279 @@
+"""Verdicts at the command line: Spark is started once, and its messages become one line."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.run.expectations import Expectation, Judgement
+from pubsubctl.console.console import Console, Progress, Style
+from pubsubctl.errors import (
+    ExpectationFailed,
+    IntegrityError,
+    PubsubctlError,
+    VerdictInvalid,
+    VerdictUnknown,
+)
+from pubsubctl.hosts.files import load_toml
+from pubsubctl.runs.plain_verdicts import announce_verdicts
+from pubsubctl.runs.runs import check_specification, manifest, refresh_run_index
+
+if TYPE_CHECKING:
+    from results.reference.history import Judgement as PlainJudgement
+
+MASTER = "local[*]"
+CASES_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """A run with its verdict.
+
+    Attributes:
+        run: its folder.
+        derived: the folder of evidence: in the run, or in the user's cache.
+        document: the content of verdict.json.
+        expectations: the workload's expectations, judged.
+    """
+
+    run: Path
+    derived: Path
+    document: Mapping[str, Any]
+    expectations: Sequence[Judgement] = ()
+
+    @property
+    def verdict(self) -> str:
+        """VALID, INVALID or UNKNOWN."""
+        return str(self.document["verdict"]).upper()
+
+    @property
+    def because(self) -> list[PubsubctlError]:
+        """Why the exit status is not 0; empty for VALID."""
+        told = [str(line) for line in self.document["lines"]]
+        begin = "  unknown: "  # with the names of publishers, as in the lines of the verdict
+        reasons = [line.removeprefix(begin) for line in told if line.startswith(begin)]
+        reasons = reasons or [*map(str, self.document["because"])] or ["no reason given"]
+        kinds: dict[str, type[PubsubctlError]] = {
+            "INVALID": VerdictInvalid,
+            "UNKNOWN": VerdictUnknown,
+        }
+        kind = kinds.get(self.verdict)
+        found: list[PubsubctlError] = []
+        if kind:
+            found.append(kind(f"{self.run}: {self.verdict}: {'; '.join(reasons)}"))
+        return [*found, *explain_status(self.run, self.expectations)]
+
+    def evidence(self, limit: int) -> list[str]:
+        """Return the first violations, one line each."""
+        path = self.derived / "evidence" / "delivery.jsonl"
+        if self.verdict != "INVALID" or not path.is_file():
+            return []
+        with path.open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in itertools.islice(file, limit)]
+        found = [f"  {_case(row)}" for row in rows]
+        return [*found, f"  … {path}"] if found else []
+
+    def paint(self, console: Console) -> str:
+        """Return the verdict in a few lines, its first word in colour, and the first violations."""
+        styles: dict[str, Style] = {"VALID": "good", "INVALID": "bad", "UNKNOWN": "doubtful"}
+        lines = [*map(str, self.document["lines"]), *self.evidence(CASES_SHOWN)]
+        lines += [f"  {each.text}" for each in self.expectations]
+        text = "\n".join(lines)
+        word, _, rest = text.partition(" ")
+        if word != self.verdict:
+            return text
+        return f"{console.colorize(word, styles[word])} {rest}"
+
+    def row(self) -> dict[str, Any]:
+        """Return a mapping for --json."""
+        expectations = [each.row() for each in self.expectations]
+        return {"run_directory": str(self.run), **self.document, "expectations": expectations}
+
+
+@dataclass(frozen=True)
+class MissingVerdict:
+    """A run without a verdict.
+
+    Attributes:
+        error: the reason; a bug of ours if it has no exit status.
+    """
+
+    run: Path
+    error: Exception
+
+    def paint(self, console: Console) -> str:
+        """Return the missing verdict with its reason."""
+        return f"{console.colorize('NOT JUDGED', 'bad')}  {self._said}"
+
+    def row(self) -> dict[str, Any]:
+        """Return a mapping for --json."""
+        return {"run_directory": str(self.run), "verdict": None, "because": [self._said]}
+
+    @property
+    def _said(self) -> str:
+        return str(self.error).partition("\n")[0] or type(self.error).__name__
+
+
+def expectations_of(run: Path) -> list[Judgement]:
+    """Return the expectations of a run's workload, judged by the numbers in its manifest."""
+    workload = run / "spec" / "workload.toml"
+    said = load_toml(workload).values.get("expectations", {}) if workload.is_file() else {}
+    headline = manifest(run).get("headline") or {}
+    try:
+        return [Expectation.of(name, text).judge(headline) for name, text in said.items()]
+    except ValueError as error:
+        raise IntegrityError(f"{workload}: expectations: {error}") from None
+
+
+def explain_status(run: Path | str, found: Sequence[Judgement]) -> list[PubsubctlError]:
+    """Return the reasons for a nonzero exit status; empty if all expectations hold.
+
+    Args:
+        run: its folder, or the target if there is no run.
+    """
+    failed = [each.text for each in found if each.holds is False]
+    unknown = [each.text for each in found if each.holds is None]
+    errors: list[PubsubctlError] = []
+    if failed:
+        errors.append(ExpectationFailed(f"{run}: not as expected: {'; '.join(failed)}"))
+    if unknown:
+        errors.append(VerdictUnknown(f"{run}: {'; '.join(unknown)}"))
+    return errors
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    """Return a case of evidence as a sentence."""
+    sent = row.get("publication") or {}
+    publisher = sent.get("publisher", row["source"])
+    parts = [f"{row['kind']}: {publisher} number {row['sequence']} for {row['subscription']}"]
+    if row.get("t_ns") is not None:
+        parts.append(f"at {row['t_ns'] / 1e9:.2f} s")
+    if row.get("path"):
+        parts.append("-".join(row["path"]))
+    if row.get("active_faults"):
+        parts.append(f"during {', '.join(row['active_faults'])}")
+    if row.get("received_before") is not None and row.get("received_after") is not None:
+        parts.append(f"it got {row['received_before']}, then {row['received_after']}")
+    return ", ".join(parts)
+
+
+def judge(run: Path, progress: Progress, master: str = MASTER) -> JudgedRun:
+    """Load and check a run."""
+    (judged,) = judge_each([run], progress, master)
+    if isinstance(judged, MissingVerdict):
+        raise judged.error
+    return judged
+
+
+def judge_each(
+    runs: Sequence[Path], progress: Progress, master: str = MASTER
+) -> list[JudgedRun | MissingVerdict]:
+    """Load and check runs, with one Spark session; an error in a run spoils no other run."""
+    from results.checker.spark import spark_session, translate_errors
+
+    found: list[JudgedRun | MissingVerdict] = []
+    judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
+    progress.phase("starting Spark")
+    with spark_session("pubsubctl check", master) as spark:
+        for place, run in enumerate(runs, start=1):
+            try:
+                name = _numbered(place, len(runs))
+                found.append(judge_with(spark, run, progress, judgements.get(run), name))
+            except Exception as error:  # any error concerns only this run
+                found.append(MissingVerdict(run, translate_errors(error)))
+    refresh_run_index(runs, progress)
+    return found
+
+
+def _numbered(place: int, runs: int) -> str:
+    return f"{place} of {runs}: " if runs > 1 else ""
+
+
+def judge_with(
+    spark: Any,
+    run: Path,
+    progress: Progress,
+    judgement: "PlainJudgement | None" = None,
+    place: str = "",
+) -> JudgedRun:
+    """Load and check a run with a session that is there.
+
+    Args:
+        judgement: the judgement of the plain judge, if it is known.
+        place: the place of the run among several, for people.
+    """
+    from results.checker.checks import check_run
+    from results.papers.dft11.simulated_deliveries import check_simulated_run
+    from results.papers.experiment_runs import is_experiment_run
+    from results.tables.derived import find_unsealed_derived
+
+    progress.phase(f"checking {place}{run.name}")
+    if is_experiment_run(run):
+        return JudgedRun(run, find_unsealed_derived(run), check_simulated_run(spark, run))
+    check_specification(run)
+    verdict = check_run(spark, run, judgement=judgement)
+    return JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))
+
+
+def judge_and_report(
+    runs: Sequence[Path],
+    report: Path,
+    progress: Progress,
+    master: str = MASTER,
+    title: str = "",
+    unpromised: Mapping[str, str] | None = None,
+    judgements: "Mapping[Path, PlainJudgement] | None" = None,
+) -> list[JudgedRun]:
+    """Check runs and write a report on all runs under this title, with one Spark session.
+
+    Args:
+        unpromised: entries of the report without a run, with the reasons.
+        judgements: known judgements of the plain judge; None if it has judged no run.
+    """
+    from results.checker.spark import spark_session
+    from results.report import write_report
+
+    if judgements is None:
+        judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
+    progress.phase("starting Spark")
+    with spark_session("pubsubctl report", master) as spark:
+        judged = [
+            judge_with(spark, run, progress, judgements.get(run), _numbered(place, len(runs)))
+            for place, run in enumerate(runs, start=1)
+        ]
+        progress.phase("drawing the report")
+        write_report(spark, runs, report, title, unpromised)
+    refresh_run_index(runs, progress)
+    return judged
+
+
+def draw_and_judge(
+    runs: Sequence[Path], progress: Progress, master: str = MASTER
+) -> dict[Path, JudgedRun]:
+    """Draw the figures of experiments without real brokers; the verdicts where brokers ran."""
+    from results.checker.spark import spark_session
+    from results.figures.catalogue import FIGURES, draw
+    from results.papers.experiment_runs import load_experiment_run
+    from results.repetitions.series_runs import is_series
+
+    judged: dict[Path, JudgedRun] = {}
+    progress.phase("starting Spark")
+    with spark_session("pubsubctl report", master) as spark:
+        for run in runs:
+            if is_series(run):
+                for name in manifest(run)["figures"]:
+                    progress.phase(f"drawing {name} of {run.name}")
+                    draw(name, spark, run)
+                continue
+            about = load_experiment_run(spark, run).manifest
+            if about["kind"] != "graph":
+                judged[run] = judge_with(spark, run, progress)
+            figure = str(about["figure"])
+            for name in FIGURES:
+                if name == figure or name.startswith(f"{figure}."):
+                    progress.phase(f"drawing {name} of {run.name}")
+                    draw(name, spark, run)
+    refresh_run_index(runs, progress)
+    return judged

@@ -1,0 +1,97 @@
+"""The clockless adversary for the command line: run seeds, shrink a failing seed."""
+
+from dataclasses import dataclass, replace
+
+from brokerd.overlay.topology import nearest
+from brokerd.simulator.search.adversary import (
+    AdversaryOptions,
+    run_adversaries,
+    run_adversary,
+    shrink_seed,
+)
+from brokerd.simulator.search.campaign import CAMPAIGN
+from brokerd.simulator.search.seed_report import SeedReport, total
+from pubsubctl.console.console import Result, thousands
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import UserError, VerdictInvalid
+from pubsubctl.hosts.files import shown
+from pubsubctl.simulation.swarms import SHOWN, further_seeds, row_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adversary:
+    """The options of `simulate adversary`.
+
+    Attributes:
+        first, last: seeds, both included.
+        setting: a row of the campaign; "" for a setting drawn per seed.
+        settings: parameters of the protocol for all seeds, as `name=value`.
+        short: shrink the history of the first failing seed.
+    """
+
+    protocol: str
+    first: int
+    last: int
+    setting: str
+    mutants: frozenset[str]
+    settings: tuple[str, ...]
+    processes: int
+    short: bool
+
+
+def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
+    """Run a range of seeds.
+
+    Raises:
+        UserError: unknown setting; names the nearest.
+    """
+    if asked.setting and asked.setting not in CAMPAIGN:
+        near = nearest(asked.setting, tuple(CAMPAIGN))
+        raise UserError(f"no setting called {shown(asked.setting)}{near}")
+    options = AdversaryOptions(
+        protocol=asked.protocol,
+        setting=asked.setting,
+        mutants=asked.mutants,
+        settings=asked.settings,
+    )
+    seeds = range(asked.first, asked.last + 1)
+    reports: list[SeedReport] = []
+    story = ""
+    with call.console.progress() as progress:
+        progress.phase(f"an adversary of {asked.protocol}")
+        for report in run_adversaries(seeds, options, asked.processes):
+            reports.append(report)
+            progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
+        wrong = [report for report in reports if report.violations]
+        if wrong and asked.short:
+            progress.phase(f"cutting seed {wrong[0].seed} down")
+            found = shrink_seed(wrong[0].seed, options)
+            story = found.describe() if found is not None else ""
+        elif wrong and (len(seeds) == 1 or call.console.verbose):
+            story = run_adversary(wrong[0].seed, replace(options, story=True)).describe()
+    counted = total(reports)
+    sentence = (
+        f"{len(seeds)} seeds, {len(wrong)} with a violation; "
+        f"{thousands(counted['actions'])} actions, "
+        f"{thousands(counted['deliveries'])} deliveries, {thousands(counted['at_risk'])} at risk"
+    )
+    return Result(
+        document={
+            "schema": "pubsubctl/adversary/1",
+            "protocol": asked.protocol,
+            "setting": asked.setting,
+            "mutants": sorted(asked.mutants),
+            "settings": list(asked.settings),
+            "seeds": [row_of(report) for report in reports],
+            "total": counted,
+            "story": story.splitlines(),
+        },
+        text="\n".join(filter(None, (story, sentence))),
+        because=(
+            *(
+                VerdictInvalid(f"seed {report.seed}: {report.rule}; {report.command}")
+                for report in wrong[:SHOWN]
+            ),
+            *further_seeds(wrong),
+        ),
+    )

@@ -1,0 +1,170 @@
+"""Simulated workloads, scenarios and plans, for the command line."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.run.simulated_run import count_simulated_steps, simulate_experiment
+from bench.spec.keys import Overrides
+from bench.spec.predictions import Stage
+from bench.spec.spec import ExperimentSpec
+from brokerd.simulator.scenario import ScenarioError, play_scenario
+from brokerd.simulator.search.plan import is_plan
+from brokerd.units import format_duration
+from fault_injection.schedule.plan import expand
+from fault_injection.schedule.schedule import FaultSchedule
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
+from pubsubctl.runs.forecast import Run, announce, describe_doubts
+from pubsubctl.runs.plan import plan_experiment
+from pubsubctl.simulation.swarms import play_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationRequest:
+    """A simulation of a workload, as the command line describes it.
+
+    Attributes:
+        overrides: values that replace those of the workload.
+        faults: the name of a schedule; None for no faults.
+        skip_unsimulated: leave out the steps that need real processes.
+        mutants: named bugs of every broker.
+        runs: the folder of runs that gets the record; None for no record.
+    """
+
+    workload: str
+    overrides: Overrides
+    faults: str | None
+    skip_unsimulated: bool
+    mutants: frozenset[str]
+    runs: Path | None
+
+
+def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
+    """Simulate a workload with its faults, and judge the run.
+
+    Raises:
+        UserError, SpecError: an invalid request; names file, key and value.
+    """
+    spec, schedule = plan_experiment(
+        call,
+        request.workload,
+        request.overrides,
+        request.faults,
+        {},
+        simulated=True,
+        skip_unsimulated=request.skip_unsimulated,
+    )
+    runs = request.runs
+    stage = Stage("simulated", is_recorded=runs is not None)
+    predictions = announce(call, [Run("", spec, schedule, stage)])
+    if call.dry_run:
+        return _plan_simulation(spec, schedule, predictions)
+    with call.console.progress() as progress:
+        progress.phase(f"simulating {spec.name}")
+        directory = RunDirectory(new_run_directory(runs, spec.name)) if runs else None
+        verdict = simulate_experiment(spec, schedule, mutants=request.mutants, directory=directory)
+    problems: dict[str, tuple[PubsubctlError, ...]] = {
+        "INVALID": (VerdictInvalid(f"{spec.name}: promise violated", *verdict.violations),),
+        "UNKNOWN": (VerdictUnknown(f"{spec.name}: nothing was at risk, so nothing was shown"),),
+        "VALID": (),
+    }
+    return Result(
+        document={
+            "schema": "pubsubctl/simulation/1",
+            "experiment": spec.name,
+            "protocol": spec.protocol,
+            "seed": spec.seed,
+            "verdict": verdict.value,
+            "violations": list(verdict.violations),
+            "counters": verdict.counters,
+            "history_digest": verdict.digest,
+            "story": list(verdict.story),
+            "run_directory": str(directory.path) if directory else None,
+        },
+        text="\n".join([verdict.describe(), *([str(directory.path)] if directory else [])]),
+        because=problems[verdict.value],
+    )
+
+
+def _plan_simulation(
+    spec: ExperimentSpec,
+    schedule: FaultSchedule | None,
+    predictions: Sequence[Mapping[str, Any]],
+) -> Result:
+    """Return the plan of a dry run.
+
+    Raises:
+        ScheduleError, SpecError: the run cannot be simulated.
+    """
+    count_simulated_steps(spec, schedule)
+    steps = [str(step) for step in expand(schedule, spec.seed)] if schedule is not None else []
+    measure = format_duration(spec.workload.phases.measure)
+    load = (
+        f"simulate {spec.name} for {measure}: {len(spec.publisher_plans())} publishers, "
+        f"{len(spec.subscriber_plans())} subscribers, {spec.protocol} on {spec.topology.name}"
+    )
+    return Result(
+        document={
+            "schema": "pubsubctl/simulation-plan/1",
+            "workload": spec.workload_mapping(),
+            "faults": steps,
+            "predictions": [*predictions],
+        },
+        text="\n".join([load, *(f"fault {step}" for step in steps), describe_doubts(predictions)]),
+    )
+
+
+def is_file_to_play(name: str, faults: str | None) -> bool:
+    """Return True if a name means a file with a scenario or a plan, and not a workload."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return is_plan_file(path)
+    return faults is None and path.is_file()
+
+
+def is_plan_file(path: Path) -> bool:
+    """Return True if a path is a file with a plan."""
+    try:
+        return is_plan(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def play_file(path: Path) -> Result:
+    """Play a scenario, and compare with the text of the file; or run a plan.
+
+    Raises:
+        UserError: the file cannot be read, or contains neither.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: no scenario or plan: byte {error.start} is not UTF-8") from None
+    if is_plan(text):
+        return play_plan(path, text)
+    try:
+        played = play_scenario(text)
+    except ScenarioError as error:
+        raise UserError(f"{path}: {error}") from None
+    differences: list[str] = []
+    if "\n----" in text:
+        lines = text.splitlines(), played.splitlines()
+        differences = [*difflib.unified_diff(*lines, "expected", "played", lineterm="", n=1)]
+    problems = (VerdictInvalid(f"{path}: the result differs:", *differences),)
+    return Result(
+        document={
+            "schema": "pubsubctl/scenario/1",
+            "file": str(path),
+            "played": played,
+            "differences": differences,
+        },
+        text=played,
+        because=problems if differences else (),
+    )

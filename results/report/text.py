@@ -1,0 +1,356 @@
+"""Numbers and events in words for people."""
+
+import shlex
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
+from results.report.run_reader import RunStory
+from results.rules.nothing_owed import with_publisher_names
+from results.rules.timing import publisher_entries
+from results.rules.verdict_text import describe_absent, verdict_in_words
+
+SECOND_NS = 1_000_000_000
+
+VIOLATIONS: Mapping[str, str] = {
+    "missing": "missing",
+    "duplicate": "repeated",
+    "reordered": "out of order",
+    "phantom": "never published",
+    "rejected": "delivered though refused",
+    "wrong_match": "delivered though not matching",
+    "corrupted": "altered",
+    "sequence_reuse": "numbers used twice",
+    "gap_not_permitted": "declared lost",
+    "withheld_unjustified": "withheld without a reason",
+    "withheld_late": "withheld behind others of their source",
+    "withheld_delivered": "delivered though announced as withheld",
+}
+
+
+def visible(value: Any) -> Any:
+    """Return text with every invisible or control character replaced by a visible character."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in "\n\t"
+        else letter
+        for letter in value
+    )
+
+
+def count(value: int | None) -> str:
+    """Return a number such as `18,007`; a dash for None."""
+    return "–" if value is None else f"{value:,}"
+
+
+def plural(value: int, one: str, many: str = "") -> str:
+    """Return a count with its noun: `1 delivery`, `2 deliveries`."""
+    return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def seconds(stamp_ns: int | None, digits: int = 3) -> str:
+    """Return a time or a duration in seconds, as digits only; a dash for None."""
+    if stamp_ns is None:
+        return "–"
+    text = f"{stamp_ns / SECOND_NS:,.{digits}f}"
+    return text.replace("-", "−")
+
+
+def latency(value_us: int | None) -> str:
+    """Return a latency with three significant digits and a suitable unit."""
+    if value_us is None:
+        return "–"
+    size = abs(value_us)
+    if size < 1_000:
+        return f"{value_us} µs".replace("-", "−")
+    scaled, unit = (value_us / 1_000, "ms") if size < 999_500 else (value_us / 1_000_000, "s")
+    digits = max(0, 3 - len(str(int(abs(scaled)))))
+    return f"{scaled:.{digits}f} {unit}".replace("-", "−")
+
+
+def protocol(story: RunStory) -> str:
+    """Return the title of the run's protocol; in a comparison, its label there."""
+    labels = story.run.manifest.get("labels") or {}
+    return str(labels.get("compared") or story.run.words.title)
+
+
+def with_publishers(story: RunStory, text: str) -> str:
+    """Return a text in which the names of publishers replace those of their sources."""
+    return with_publisher_names(text, story.publishers)
+
+
+def bare(text: str) -> str:
+    """Return a name without its article: `δ tree`."""
+    return text.removeprefix("the ")
+
+
+def title(text: str) -> str:
+    """Return a name without its article, capitalised like a sentence."""
+    return sentence(bare(text))
+
+
+def sentence(text: str) -> str:
+    """Return text with a capital letter at its start, unless it starts with a Greek letter."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+
+
+def verdict_word(story: RunStory) -> str:
+    """Return the displayed verdict, with its restriction."""
+    is_calm = bool(story.verdict.get("calm"))
+    return verdict_in_words(story.word, is_calm=is_calm, brokers=story.run.brokers_label)
+
+
+def balance(story: RunStory) -> str:
+    """Return the number of owed deliveries as the sum of its parts."""
+    parts = [f"{story.count_of('delivered') or 0:,} delivered"]
+    for name in ("missing", "undecided"):
+        parts += [f"{story.count_of(name):,} {name}"] if story.count_of(name) else []
+    return f"{story.count_of('owed') or 0:,} owed = {' + '.join(parts)}"
+
+
+def outcome(story: RunStory) -> str:
+    """Return the outcome of the run, in a sentence or two."""
+    name = sentence(protocol(story))
+    owed, at_risk = story.count_of("owed") or 0, story.exercise_of("at_risk_deliveries")
+    told = withheld(story)
+    if story.word == "VALID":
+        if at_risk:
+            return (
+                f"{name} lost nothing. {plural(at_risk, 'delivery', 'deliveries')} of {owed:,} "
+                f"{'was' if at_risk == 1 else 'were'} put at risk, and every one arrived.{told}"
+            )
+        return (
+            f"{name} delivered everything it owed. Nothing was broken on purpose in this run.{told}"
+        )
+    if story.word == "INVALID":
+        return f"{name} broke the guarantee: {violations(story)}. {sentence(balance(story))}.{told}"
+    if story.word == "UNKNOWN":
+        return f"Whether {protocol(story)} kept the guarantee is not known from this run."
+    return f"This run of {protocol(story)} was not judged yet; run `pubsubctl check`."
+
+
+def paragraph(story: RunStory) -> str:
+    """Return promise, load, faults and outcome of a run, in one paragraph."""
+    run = story.run
+    guarantee = str(story.verdict.get("guarantee") or "").strip()
+    promise = f"The run is judged against {guarantee}. " if guarantee else ""
+    publishers = len(publisher_entries(run.workload))
+    subscribers = len(story.subscriptions)
+    load = f"{sentence(plural(publishers, 'publisher'))} published for {_whole(story.measured_ns)}"
+    load += f" to {plural(subscribers, 'subscription')}" if subscribers else ""
+    load += f", on {plural(len(run.topology['brokers']), 'broker')}. "
+    faults = [f"{row['verb']} {row['target']}" for row in run.fault_rows]
+    shown = ", ".join(faults[:4]) + (f" and {len(faults) - 4} more" if len(faults) > 4 else "")
+    broken = f"{sentence(plural(len(faults), 'fault'))}: {shown}. " if faults else ""
+    took_s = (run.manifest.get("drain") or {}).get("took_s")
+    drained = f" The drain took {took_s:.1f} s." if isinstance(took_s, int | float) else ""
+    values = (run.manifest.get("headline") or {}).get("response_us") or {}
+    speed = ""
+    if isinstance(values.get("p50"), int | float) and isinstance(values.get("p99"), int | float):
+        median, high = latency(round(values["p50"])), latency(round(values["p99"]))
+        speed = f" Half of all deliveries took at most {median}, and 99 % at most {high}."
+    return f"{promise}{load}{broken}{outcome(story)}{speed}{drained}"
+
+
+def _whole(duration_ns: int) -> str:
+    return f"{duration_ns / SECOND_NS:g} s"
+
+
+def withheld(story: RunStory) -> str:
+    """Return a sentence about withheld publications with a leading blank; empty if nothing."""
+    total = story.count_of("withheld") or 0
+    if not total:
+        return ""
+    by = (story.verdict.get("counts") or {}).get("withheld_by") or {}
+    named = ", ".join(f"{n:,} by {partition}" for partition, n in [*by.items()][:8])
+    more = f" and {len(by) - 8} more" if len(by) > 8 else ""
+    return f" {total:,} more were withheld and announced: {named}{more}."
+
+
+def violations(story: RunStory) -> str:
+    """Return the violations of a run: `1,204 missing, 3 repeated`."""
+    return ", ".join(
+        f"{number:,} {VIOLATIONS.get(kind, kind)}" for kind, number in story.violations.items()
+    )
+
+
+def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
+    """Return the risk and recovery of a fault, in sentences."""
+    target, verb = recovery["target"], recovery["verb"]
+    from_ns, to_ns, ended_by = recovery["from_ns"], recovery["to_ns"], recovery["ended_by"]
+    happened = f"At {seconds(from_ns, 2)} s {_place(verb, target, story)} {_effect(verb)}"
+    absorbed = _describe_absorbed(story, recovery)
+    if to_ns is None:
+        happened += " until the end of the run. "
+    elif ended_by in ("kill", "cut") and verb != ended_by:
+        lasted = f"{seconds(to_ns - from_ns, 2)} s"
+        end = "killed" if ended_by == "kill" else "cut"
+        held = f" with {plural(absorbed, 'publication')} inside" if absorbed else ""
+        happened += f" for {lasted}, then was {end}{held}. "
+    else:
+        happened += f" for {seconds(to_ns - from_ns, 2)} s. "
+    at_risk, recovered = recovery["at_risk"], recovery["recovered"]
+    if not at_risk:
+        return happened + "Nothing was at risk."
+    verb_form = "was" if at_risk == 1 else "were"
+    route = "for" if verb in CLIENT_VERBS else "routed through"
+    happened += f"{plural(at_risk, 'delivery', 'deliveries')} {verb_form} {route} it meanwhile; "
+    if recovered < at_risk:
+        lost = at_risk - recovered
+        if not recovered:
+            return happened + ("it never arrived." if at_risk == 1 else "none arrived.")
+        return happened + f"{recovered:,} arrived, {lost:,} never did."
+    happened += "it arrived" if at_risk == 1 else "all arrived"
+    after_ns = recovery["recovered_after_ns"]
+    if after_ns is None:
+        return happened + "."
+    what = {"kill": "the kill", "cut": "the cut"}.get(ended_by, "it ended")
+    relation = "after" if after_ns >= 0 else "before"
+    return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {what}."
+
+
+def churn(story: RunStory) -> str:
+    """Return the absences of subscribers and the deliveries at risk, in sentences."""
+    found = story.verdict.get("churn")
+    if not found:
+        return ""
+    absences, at_risk = found["absences"], found["at_risk"]
+    happened = (
+        f"{plural(found['subscribers'], 'subscriber')} lost the connection and returned, "
+        f"{plural(absences, 'time')} in all, after {seconds(found['away_ns_mean'], 2)} s on the "
+        f"mean. {plural(at_risk, 'delivery', 'deliveries')} were for them meanwhile; "
+    )
+    if found["recovered"] < at_risk:
+        lost = at_risk - found["recovered"]
+        return f"{happened}{found['recovered']:,} arrived, {lost:,} never did."
+    after_ns = found["recovered_after_ns_max"]
+    last = "" if after_ns is None else f", the last {seconds(after_ns, 2)} s after the return"
+    return f"{happened}all arrived{last}."
+
+
+def _effect(verb: str) -> str:
+    """Return the effect of a verb on its target, in the past tense."""
+    return (VERB_TABLE[verb].past if verb in VERB_TABLE else "") or verb
+
+
+def _place(verb: str, target: str, story: RunStory) -> str:
+    if verb in MACHINE_VERBS:
+        return f"machine {target}"
+    if verb in SET_VERBS:
+        sets = [one.replace(",", ", ") for one in target.split("|")]
+        return " and ".join(sets) if len(sets) > 1 else f"{sets[0]} and all others"
+    if verb in CLIENT_VERBS:
+        return f"client {target}"
+    if target in story.run.topology["brokers"]:
+        return target
+    return f"the link {target}"
+
+
+def _describe_absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
+    return sum(
+        row.get("absorbed_msgs") or 0
+        for row in story.run.fault_rows
+        if row["fault_id"] in recovery["faults"]
+    )
+
+
+def fault_clock(story: RunStory) -> str:
+    """Return the clock of the fault times with its accuracy, in a sentence."""
+    errors = [row.get("err_ns") for row in story.run.fault_rows]
+    told = "Seconds since measuring began, on the clock of the machine that measured"
+    if None in errors:
+        return f"{told}; the clocks of all machines were not compared with it."
+    worst_ns = max((error or 0 for error in errors), default=0)
+    if not worst_ns:
+        return f"{told}."
+    return f"{told}; the clocks of other machines are known to ±{worst_ns / 1e6:.2g} ms."
+
+
+def describe_recovery(recovery: Mapping[str, Any]) -> str:
+    """Return the recovery of deliveries at risk from a fault, for a table."""
+    at_risk, recovered = recovery["at_risk"], recovery["recovered"]
+    if not at_risk:
+        return "nothing at risk"
+    if recovered < at_risk:
+        return f"{at_risk - recovered:,} of {at_risk:,} never arrived"
+    after_ns = recovery["recovered_after_ns"]
+    last = "" if after_ns is None else f", the last after {seconds(max(0, after_ns), 2)} s"
+    return f"all {at_risk:,} arrived{last}"
+
+
+def done(story: RunStory) -> str:
+    """Return the violations of the run, whether promised or not."""
+    if not story.verdict:
+        return "–"
+    found = violations(story) or describe_absent(story.order)
+    undecided = story.count_of("undecided")
+    return f"{found}; {undecided:,} undecided" if undecided else found
+
+
+def further_losses(story: RunStory) -> str:
+    """Return losses besides deliveries at risk, such as while a broker was down, or ""."""
+    lost = story.exercise_of("at_risk_deliveries") - story.exercise_of("recovered")
+    further = story.violations.get("missing", 0) - lost
+    if not story.verdict.get("recoveries") or further <= 0:
+        return ""
+    what = plural(further, "delivery", "deliveries")
+    return f"Another {what}, of publications sent outside these times, never arrived either."
+
+
+def resent(story: RunStory) -> str:
+    """Return the brokers' counters about the recovery, in a sentence; may be empty."""
+    lost, resent = story.exercise_of("sessions_lost"), story.exercise_of("resent_publications")
+    twice = story.exercise_of("duplicates_received")
+    if not (lost or resent or twice):
+        return ""
+    parts = [f"the brokers saw {plural(lost, 'session')} end"]
+    if resent:
+        parts.append(f"sent {plural(resent, 'publication')} again")
+    if twice:
+        parts.append(f"recognised {plural(twice, 'copy', 'copies')} as seen before")
+    said = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
+    return f"In this run {said}."
+
+
+def command(arguments: Sequence[str]) -> str:
+    """Return a command as typed, without the folder of the program."""
+    if not arguments:
+        return ""
+    program = arguments[0].removesuffix("/__main__.py").rpartition("/")[2]
+    return shlex.join([program, *arguments[1:]])
+
+
+def span(from_utc: str | None, to_utc: str | None) -> str:
+    """Return a period: `2026-11-21 10:16:53 to 10:17:59 UTC`."""
+    if not from_utc:
+        return "–"
+    start = from_utc[:19].replace("T", " ")
+    if not to_utc:
+        return f"{start} UTC, never ended"
+    end = to_utc[:19].replace("T", " ")
+    return f"{start} to {end[11:] if end[:10] == start[:10] else end} UTC"
+
+
+def clocks(story: RunStory) -> list[str]:
+    """Return the reference clock of latencies, and the accuracy between clocks."""
+    clocks = story.run.clocks
+    host = clocks.reference or "one machine"
+    told = [f"latencies have both stamps of one clock, that of {host}"]
+    others = [row for row in clocks.rows if not row.same_clock and row.phase == "before"]
+    if others:
+        worst_ns = max(row.err_ns for row in others)
+        told.append(
+            f"{plural(len(others), 'other clock')} put on its time line, to "
+            f"±{worst_ns / 1e6:.3g} ms at worst"
+        )
+    for across in story.across_clocks:
+        what = f"{plural(across.n, 'delivery', 'deliveries')} between clocks"
+        if across.judgement.is_told:
+            what += f": median {across.median_us / 1000:.3g} ms; {across.judgement.words}"
+        else:
+            what += f": latency {across.judgement.words}"
+        told.append(what)
+    return told

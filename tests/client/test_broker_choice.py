@@ -1,0 +1,85 @@
+"""Which broker of a list is tried when: the order, the pauses, and who is left."""
+
+from brokerd.client.broker_choice import REDIRECTED_FOR_S, Attempt, Brokers, NobodyTakesUs
+
+
+def attempts(brokers: Brokers, count: int, *, may_leave: bool = True) -> list[tuple[str, float]]:
+    """Where `count` attempts lead that come to nothing."""
+    steps = [brokers.failed(may_leave=may_leave) for _ in range(count)]
+    return [(step.address, step.pause_s) for step in steps]
+
+
+def test_brokers_are_tried_in_order_with_one_pause_per_round() -> None:
+    brokers = Brokers(["a", "b", "c"])
+    assert brokers.address == "a"
+    assert attempts(brokers, 7) == [
+        ("b", 0), ("c", 0), ("a", 0.1), ("b", 0), ("c", 0), ("a", 0.2), ("b", 0),
+    ]  # fmt: skip
+    pauses = [pause_s for _, pause_s in attempts(brokers, 30) if pause_s]
+    assert pauses == [0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+
+
+def test_a_single_broker_is_tried_again_after_pauses_that_grow() -> None:
+    assert attempts(Brokers(["a"]), 3) == [("a", 0.1), ("a", 0.2), ("a", 0.4)]
+
+
+def test_a_pinned_client_stays_at_its_broker() -> None:
+    brokers = Brokers(["a", "b"])
+    assert attempts(brokers, 2, may_leave=False) == [("a", 0.1), ("a", 0.2)]
+    brokers.pinned = True
+    assert attempts(brokers, 1) == [("a", 0.4)]
+
+
+def test_the_broker_it_has_is_tried_once_more_before_another() -> None:
+    brokers = Brokers(["a", "b", "c"])
+    attempts(brokers, 1)
+    brokers.attached()
+    assert brokers.on_lost() == Attempt("b", 0.1)
+    assert attempts(brokers, 3) == [("c", 0), ("a", 0), ("b", 0.2)]
+
+
+def test_a_repeated_address_counts_once() -> None:
+    assert attempts(Brokers(["a", "b", "a"]), 2) == [("b", 0), ("a", 0.1)]
+
+
+def test_a_client_refused_by_all_brokers_fails_with_each_reason() -> None:
+    brokers = Brokers(["a", "b"])
+    assert brokers.on_refusal("full", may_leave=True) == Attempt("b", 0)
+    assert brokers.failed(may_leave=True) == Attempt("a", 0.1)
+    assert brokers.on_refusal("full", may_leave=True) == Attempt("b", 0)
+    assert brokers.on_refusal("unknown", may_leave=True) == NobodyTakesUs("a: full; b: unknown")
+
+
+def test_a_refusal_where_it_has_to_stay_is_the_end() -> None:
+    brokers = Brokers(["a", "b"])
+    assert brokers.on_refusal("evicted", may_leave=False) == NobodyTakesUs("evicted")
+
+
+def test_a_redirected_client_moves_to_the_first_configured_address() -> None:
+    brokers = Brokers(["a", "b"], ["c"])
+    assert attempts(brokers, 2) == [("b", 0), ("a", 0.1)], "nobody comes to c by failures alone"
+    brokers.attached()
+    assert not brokers.on_redirect(["x", "a"], 0.0), "it has never heard of x, and is at a"
+    assert brokers.on_redirect(["x", "a", "c", "b"], 0.0)
+    assert brokers.on_lost() == Attempt("c", 0.0)
+    assert attempts(brokers, 3) == [("a", 0), ("b", 0), ("c", 0.1)]
+
+
+def test_a_redirected_client_ignores_an_early_redirect_back() -> None:
+    brokers = Brokers(["a", "b"])
+    assert brokers.on_redirect(["b"], 5.0)
+    brokers.on_lost()
+    brokers.attached()
+    assert not brokers.on_redirect(["a"], 5.0 + REDIRECTED_FOR_S - 1)
+    assert brokers.address == "b"
+    assert brokers.on_lost() == Attempt("b", 0.1), "a session that breaks later is one that breaks"
+    assert brokers.on_redirect(["a"], 5.0 + REDIRECTED_FOR_S)
+    assert brokers.on_lost() == Attempt("a", 0.0)
+
+
+def test_a_pinned_client_ignores_redirects() -> None:
+    brokers = Brokers(["a", "b"], ["c"])
+    brokers.pinned = True
+    assert not brokers.on_redirect(["b", "c"], 0.0)
+    brokers = brokers.starting_with("b")
+    assert brokers.on_redirect(["c"], 0.0), "what it was given holds wherever it begins"

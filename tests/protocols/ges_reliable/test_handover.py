@@ -1,0 +1,383 @@
+"""Subscriptions that go on at a storage of another root's tree; one story each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.model.client_messages import Unsubscribe, Unsubscribed
+from brokerd.model.predicate import EVERYTHING
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.protocols.ges_reliable.fetches import stream_of
+from brokerd.protocols.ges_reliable.handover import CROSSING
+from brokerd.protocols.ges_reliable.messages import (
+    Begun,
+    Changed,
+    Events,
+    Fetch,
+    Key,
+    Sequences,
+    Store,
+    Wish,
+)
+from brokerd.protocols.interface import Append, Commit, LogEnds
+from tests.protocols.ges_reliable.test_parts import BLOB, HOME, KEY, P, StorageAlone, run
+from tests.protocols.ges_reliable.test_successors import STAY, HomeOfTwo
+from tests.protocols.ges_reliable.test_trees import Trees
+
+NEXT, FIRST = 4, 5
+ROOTS = {NEXT: NEXT, FIRST: FIRST}
+
+
+class HomeBetween(HomeOfTwo):
+    """A home in the unit of one root, with a client that another one has stored for.
+
+    The first root's epochs are the numbers of P; the next one's are 100 more.
+    """
+
+    def __init__(self, *brought: tuple[int, int]) -> None:
+        super().__init__(*brought, roots=ROOTS)
+
+    def answer(self, storage: int, after: int | None, **more: Any) -> Wish:
+        """The oldest that is not answered, which is of this storage."""
+        return self.told.answer(storage, after, **more)
+
+    def looked(self, root: int, after: int, last: int) -> None:
+        """A root says how far it has come, and with P."""
+        assert self.answer(root, after, had_of=((P, last),)).looks
+
+    def gives_next(self, after: int, first: int, last: int) -> None:
+        """The next root answers the last fetch with these numbers of P."""
+        asked = [each for each in self.paper.sent if type(each) is Fetch and each.target == NEXT]
+        numbers, stream = range(first + 100, last + 101), stream_of(NEXT)
+        origins = (OriginRun(P, range(first, last + 1)),)
+        events = PublicationRun(stream, numbers, (BLOB,), bytes(len(numbers)), 0, (), origins)
+        self.hears(Events(HOME, 0, NEXT, 1, asked[-1].number, after, events))
+
+
+def begun_at_its_heir(had_of: Sequences = ()) -> HomeBetween:
+    """Its first root has given up to 12, of which the client has acknowledged 4."""
+    home = HomeBetween((FIRST, 2))
+    assert home.answer(FIRST, 2, had_of=had_of).had == 2
+    home.gives(FIRST, 2, 3, 12)
+    home.done(FIRST, 3, 4)
+    assert home.answer(FIRST, 4, heir=NEXT).heir == NEXT
+    assert home.answer(NEXT, 101).before == FIRST
+    return home
+
+
+def cut(until: int = 14) -> HomeBetween:
+    """The next root has up to 11, and the first one up to 14, when they are asked."""
+    home = begun_at_its_heir()
+    home.looked(NEXT, 111, 11)
+    home.looked(FIRST, until, until)
+    return home
+
+
+def goes_on() -> HomeBetween:
+    home = cut()
+    assert home.answer(NEXT, 111, had_of=((P, 14),)).had_of == ((P, 14),)
+    home.answer(FIRST, 4, heir=NEXT, until=14)
+    home.gives(FIRST, 12, 13, 16)
+    home.done(FIRST, 5, 14)
+    return home
+
+
+def what_its_new_root_had_not_yet_comes_of_the_old_one_alone() -> None:
+    """Its client may have had it before (a14_ahead_client)."""
+    home = goes_on()
+    assert home.fetched_behind(NEXT) == [111]
+    home.gives_next(111, 12, 16)
+    assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 14), (NEXT, 115, 116)]
+
+
+def both_know_the_end_before_the_new_one_gives_anything() -> None:
+    home = cut()
+    home.gives(FIRST, 12, 13, 16)
+    home.done(FIRST, 5, 14)
+    wish = home.answer(NEXT, 111, had_of=((P, 14),))
+    assert (wish.had, wish.before, wish.had_of) == (111, FIRST, ((P, 14),))
+    assert not home.fetched_behind(NEXT)
+    wish = home.answer(FIRST, 14, heir=NEXT, until=14)
+    assert (wish.heir, wish.until, wish.predicate) == (NEXT, 14, EVERYTHING)
+    assert home.fetched_behind(NEXT) == [111]
+
+
+def nothing_is_over_at_the_old_root_before_its_client_is_done() -> None:
+    home = cut()
+    home.answer(NEXT, 111, had_of=((P, 14),))
+    home.answer(FIRST, 4, heir=NEXT, until=14)
+    home.gives(FIRST, 12, 13, 16)
+    home.done(FIRST, 5, 13)
+    assert not home.told.wishes
+    home.done(FIRST, 14, 14)
+    assert home.answer(FIRST, None) == Wish(KEY, STAY, None, heir=NEXT)
+
+
+def what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root() -> None:
+    """Whoever comes before both know the end goes on where that is (seed 12188)."""
+    home = cut()
+    home.gives(FIRST, 12, 13, 16)
+    home.done(FIRST, 5, 14)
+    home.machine.now_ns = 10**9
+    home.receipt_due(FIRST)
+    told = [each for each in home.paper.sent if type(each) is Fetch and each.done]
+    assert all(each.through <= 14 for each in told)
+
+
+def the_old_root_is_waited_for_while_it_is_behind() -> None:
+    """It has not yet what the new one had before, and gives on what it gets (a15_behind_old)."""
+    home = begun_at_its_heir()
+    home.looked(NEXT, 120, 20)
+    home.looked(FIRST, 14, 14)
+    assert not home.told.wishes
+    home.gives(FIRST, 12, 13, 20)
+    home.clients.due(CROSSING, FIRST)
+    home.looked(FIRST, 20, 20)
+    assert home.answer(NEXT, 120).had_of == ()
+    assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 20)]
+
+
+def nothing_is_given_behind_the_end_that_is_to_be_said() -> None:
+    """Its root has said 11, and 12 was given since; so it says once more, and nothing is given."""
+    home = cut(until=11)
+    home.gives(FIRST, 12, 13, 16)
+    home.looked(FIRST, 15, 15)
+    assert home.fetched_behind(FIRST)[-1] == 12
+    home.gives(FIRST, 12, 13, 16)
+    assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 15)]
+    assert home.answer(NEXT, 111).had_of == ((P, 15),)
+
+
+def what_came_of_a_third_root_counts() -> None:
+    """Of which the first one has not all yet, so that the next one would give it again."""
+    home = begun_at_its_heir(had_of=((P, 50),))
+    home.looked(NEXT, 140, 40)
+    home.looked(FIRST, 14, 14)
+    assert home.answer(NEXT, 140).had_of == ((P, 50),)
+
+
+def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
+    """Else whoever asks the first one next would begin anew at the second, and go on there."""
+    home = goes_on()
+    home.clients.change((FIRST, NEXT), ROOTS)
+    assert len(home.told.wishes) == 1
+    assert home.answer(FIRST, None).heir == NEXT
+    assert home.answer(NEXT, 111).before == NEXT
+    wish = home.answer(NEXT, 111, heir=FIRST)
+    assert (wish.heir, wish.until) == (FIRST, None)
+
+
+def what_was_settled_holds_for_the_next_home() -> None:
+    home = HomeBetween((FIRST, 12), (NEXT, 0))
+    home.answer(FIRST, 12, heir=NEXT, until=14)
+    home.gives(FIRST, 12, 13, 16)
+    assert home.answer(NEXT, 111, before=FIRST, had_of=((P, 14),)).claims
+    home.done(FIRST, 13, 14)
+    home.gives_next(111, 14, 15)
+    assert home.given() == [(FIRST, 13, 14), (NEXT, 115, 115)]
+
+
+def positions_of_one_tree_say_nothing_of_another() -> None:
+    home = HomeBetween((FIRST, 12), (NEXT, 300))
+    assert home.answer(FIRST, 12, heir=NEXT, until=14).had == 12
+    assert home.fetched_behind(FIRST) == [12]
+    assert home.answer(NEXT, 300, before=FIRST).had == 300
+
+
+def who_has_what_is_before_comes_first() -> None:
+    """Nothing was stored at the new one since its client was there last: it is not behind."""
+    home = HomeBetween((NEXT, 120), (FIRST, 12))
+    home.answer(NEXT, 120, before=FIRST)
+    wish = home.answer(FIRST, 12, heir=NEXT)
+    assert (wish.claims, wish.had) == (True, 12)
+    assert home.fetched_behind(FIRST) == [12]
+    assert not home.fetched_behind(NEXT)
+
+
+def who_had_what_was_before_says_that_it_is_over() -> None:
+    home = HomeBetween((NEXT, 120), (FIRST, 12))
+    home.answer(NEXT, 130, before=FIRST, had_of=((P, 14),))
+    home.answer(FIRST, None, heir=NEXT)
+    assert home.fetched_behind(NEXT) == [130]
+    assert home.answer(NEXT, 130).before == NEXT
+    assert not home.told.wishes
+
+
+def an_end_is_told_to_whoever_was_before() -> None:
+    home = HomeBetween((NEXT, 120))
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.answer(NEXT, 120, before=FIRST)
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    assert ends == [(NEXT, None), (FIRST, None)]
+
+
+def whoever_it_went_on_from_is_waited_for_when_it_ends() -> None:
+    """Else a later stay of its client may be heard of there first, and it is never over."""
+    home = goes_on()
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    assert home.answer(FIRST, None).heir == NEXT, "it went on"
+    assert home.answer(NEXT, None).predicate is None
+    assert not home.answers(Unsubscribed)
+    assert home.answer(FIRST, None).predicate is None
+    assert home.answers(Unsubscribed) == [Unsubscribed(1)]
+
+
+def it_stays_where_that_is_wished() -> None:
+    home = HomeOfTwo((FIRST, 2), roots=ROOTS, changes_root=False)
+    home.told.answer(FIRST, 2)
+    assert not home.told.wishes
+
+
+def kept(alone: StorageAlone) -> StorageAlone:
+    """The same storage after a restart, of what it has written in rows."""
+    tables: dict[str, dict[str, Any]] = {}
+    while waiting := [each for each in alone.machine.effects if type(each) in (Append, Commit)]:
+        for row in getattr(waiting[0], "changes", ()):
+            tables.setdefault(row.table, {})[row.key] = row.value
+        alone.machine.effects.remove(waiting[0])
+        if waiting[0].token is not None:
+            alone.disk.on_persisted(waiting[0].token)
+    later = StorageAlone()
+    later.storage.recover(tables, LogEnds())
+    return later
+
+
+def what_was_settled_outlives_a_crash_of_the_storages() -> None:
+    """Of that which it leaves, and of the one where it goes on."""
+    alone, other = StorageAlone(), Key("d", 1)
+    alone.hears(Store(7, 0, HOME, run(1, 9)))
+    for number, wish in enumerate(
+        (
+            Wish(KEY, 1, EVERYTHING, before=0),
+            Wish(KEY, 1, EVERYTHING, had=9, before=0, had_of=((P, 14),)),
+            Wish(other, 1, EVERYTHING, before=FIRST),
+            Wish(other, 1, EVERYTHING, heir=NEXT),
+            Wish(other, 1, EVERYTHING, heir=NEXT, until=9),
+        ),
+        start=1,
+    ):
+        alone.wishes(number, wish)
+    later = kept(alone)
+    known = later.storage.registrations.known()
+    assert known[KEY].begun == Begun(KEY, 9, before=0, had_of=((P, 14),))
+    assert known[other].begun == Begun(other, 9, heir=NEXT, until=9)
+
+
+def where_it_goes_on_does_not_depend_on_a_receipt() -> None:
+    """Its root may be further than the storage, which keeps no receipt of what it has not."""
+    alone = StorageAlone(parent=FIRST)
+    registrations = alone.storage.registrations
+    registrations.take(Wish(KEY, 1, EVERYTHING, before=FIRST), HOME, 3)
+    _, rows = registrations.take(Wish(KEY, 1, EVERYTHING, had=7, before=FIRST, had_of=()), HOME, 3)
+    assert rows[-1].value[2] == 7
+
+
+def a_root_says_how_far_all_has_come_without_a_gap() -> None:
+    """5 waits for 4; and nothing is said before it is on disk."""
+    alone = StorageAlone()
+    alone.hears(Store(7, 0, HOME, run(1, 3)))
+    alone.hears(Store(7, 0, HOME, run(5, 6)))
+    alone.wishes(1, Wish(KEY, 1, None, looks=True))
+    assert not alone.paper.take(Changed)
+    alone.written(Append, Commit)
+    (told,) = alone.paper.take(Changed)
+    assert told.begun == (Begun(KEY, 3, had_of=((P, 3),)),)
+    assert not alone.storage.registrations.known()
+
+
+def whoever_moves_is_stored_for_by_the_root_of_where_it_is() -> None:
+    trees = Trees()
+    client = trees.subscription.client
+    for broker, stored in (("y", [0, 0, 1]), ("g", [1, 0, 0]), ("x", [0, 1, 0]), ("z", [0, 0, 1])):
+        trees.cluster.reattach(client.name, broker)
+        trees.publish("z", "a", "b", "a", seconds=0.5)
+        trees.publish("g", "a", seconds=3)
+        assert [trees.stored_for(name) for name in "rfq"] == stored
+    trees.settle()
+    assert trees.got() == 13
+    trees.cluster.unsubscribe(client.name)
+    trees.settle()
+    assert not any(trees.stored_for(name) + trees.heirs(name) for name in "rfq")
+
+
+def whoever_roams_while_it_is_handed_over_misses_nothing() -> None:
+    """Its homes die before it is done with what its first root gave it (a16_roam_in_recovery)."""
+    trees = Trees()
+    client = trees.subscription.client
+    client.take_after_ns = 200_000_000
+    trees.publish("z", *"a" * 8, seconds=0.4)
+    for broker in ("y", "g", "z", "x", "y"):
+        trees.cluster.reattach(client.name, broker)
+        trees.publish("z", "a", seconds=0.1)
+        trees.publish("g", "a", seconds=0.5)
+    trees.lose("y")
+    trees.cluster.reattach(client.name, "g")
+    trees.publish("z", "a")
+    trees.settle(25)
+    assert trees.got() == 20
+    assert [trees.stored_for(name) for name in "rfq"] == [1, 0, 0]
+
+
+def storages_die_while_it_is_handed_over() -> None:
+    """Each of the two in turn, and the old one's root."""
+    trees = Trees()
+    client = trees.subscription.client
+    client.take_after_ns = 100_000_000
+    for dies, broker in (("f", "y"), ("q", "z"), ("r", "x"), ("q", "y")):
+        trees.publish("z", "a", "a", seconds=0.1)
+        trees.cluster.reattach(client.name, broker)
+        trees.cluster.run_for(0.05)
+        trees.cluster.broker(dies).kill()
+        trees.publish("g", "a", seconds=0.4)
+        trees.cluster.broker(dies).start()
+        trees.publish("z", "a", seconds=0.3)
+    trees.settle(25)
+    assert trees.got() == 17
+    assert [trees.stored_for(name) for name in "rfq"] == [0, 0, 1]
+
+
+def whoever_forgets_on_its_way_to_another_root_misses_nothing() -> None:
+    trees = Trees()
+    client = trees.subscription.client
+    client.take_after_ns = 300_000_000
+    trees.publish("z", *"a" * 8, seconds=0.05)
+    trees.cluster.reattach(client.name, "y")
+    while not trees.stored_for("q"):
+        trees.cluster.run_for(0.002)
+    again = trees.cluster.forget(client.name)
+    trees.publish("z", "a")
+    trees.settle(20)
+    assert [trees.stored_for(name) for name in "rfq"] == [0, 0, 1]
+    assert len(again.received[1]) >= 8
+
+
+CROSSING_STORIES = (
+    what_its_new_root_had_not_yet_comes_of_the_old_one_alone,
+    both_know_the_end_before_the_new_one_gives_anything,
+    nothing_is_over_at_the_old_root_before_its_client_is_done,
+    what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root,
+    the_old_root_is_waited_for_while_it_is_behind,
+    nothing_is_given_behind_the_end_that_is_to_be_said,
+    what_came_of_a_third_root_counts,
+    one_goes_on_to_a_third_when_the_first_has_heard_of_it,
+    what_was_settled_holds_for_the_next_home,
+    positions_of_one_tree_say_nothing_of_another,
+    who_has_what_is_before_comes_first,
+    who_had_what_was_before_says_that_it_is_over,
+    an_end_is_told_to_whoever_was_before,
+    whoever_it_went_on_from_is_waited_for_when_it_ends,
+    it_stays_where_that_is_wished,
+    what_was_settled_outlives_a_crash_of_the_storages,
+    where_it_goes_on_does_not_depend_on_a_receipt,
+    a_root_says_how_far_all_has_come_without_a_gap,
+    whoever_moves_is_stored_for_by_the_root_of_where_it_is,
+    whoever_roams_while_it_is_handed_over_misses_nothing,
+    storages_die_while_it_is_handed_over,
+    whoever_forgets_on_its_way_to_another_root_misses_nothing,
+)
+
+
+@pytest.mark.parametrize("story", CROSSING_STORIES, ids=lambda story: story.__name__)
+def test_story(story: Callable[[], None]) -> None:
+    story()

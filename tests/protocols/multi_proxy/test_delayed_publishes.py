@@ -1,0 +1,147 @@
+"""Publish requests wait for a follower that is behind, and only as long as it makes progress."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.multi_proxy.delayed_publishes import HELD, HeldPuts
+from brokerd.protocols.multi_proxy.messages import Put
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.topic_log import Part, Topic
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+SERVER, HOME, OTHER, TOPIC = 1, 2, 3, 1
+WINDOW, PATIENCE_NS, TIMEOUT_NS = 4, 1_000, 100
+
+
+class Room:
+    """A server's topic: each request is one publication, and takes the next position."""
+
+    def __init__(self) -> None:
+        self.machine = EventMachine()
+        self.deadlines: DeadlineQueue[tuple[str, object]] = DeadlineQueue()
+        self.topic = Topic(Part(SERVER, TOPIC))
+        self.appended: list[int] = []
+        self.held: list[int] = []
+        self.sequence = 0
+        self.puts = HeldPuts(
+            self.machine,
+            self.deadlines,
+            MultiProxyParameters(
+                topic_window=WINDOW, patience_ns=PATIENCE_NS, timeout_ns=TIMEOUT_NS
+            ),
+            append=self._append,
+            say_held=lambda put: self.held.append(put.run.last),
+        )
+
+    def _append(self, put: Put) -> None:
+        self.appended.append(put.run.last)
+        self.topic.assigned += 1
+
+    def put(self) -> bool:
+        """One more request; returns True if it does not wait."""
+        self.sequence += 1
+        numbers = range(self.sequence, self.sequence + 1)
+        run = PublicationRun(SourceId(9, 0, 1), numbers, (b"a",), b"\0", 0, ())
+        self.puts.put(self.topic, Put(SERVER, HOME, TOPIC, self.sequence - 1, run))
+        return self.appended[-1:] == [self.sequence]
+
+    def got(self, home: int, after: int) -> None:
+        self.puts.got(home, self.topic, after)
+
+    def advance(self, by_ns: int) -> None:
+        end_ns = self.machine.now_ns + by_ns
+        while (due_ns := self.deadlines.earliest()) is not None and due_ns <= end_ns:
+            self.machine.now_ns = due_ns
+            assert self.deadlines.due(due_ns) == [(HELD, TOPIC)]
+            self.puts.due(self.topic)
+        self.machine.now_ns = end_ns
+
+    def fill(self) -> None:
+        """Put until a request waits."""
+        while self.put():
+            assert self.sequence < 1_000, "nothing ever waits"
+
+
+def waits_ns(room: Room, meanwhile: Callable[[Room], None]) -> int:
+    """Return how long the oldest waiting request waits."""
+    began_ns, before = room.machine.now_ns, len(room.appended)
+    while len(room.appended) == before:
+        meanwhile(room)
+        room.advance(TIMEOUT_NS // 2)
+        assert room.machine.now_ns - began_ns < 5 * PATIENCE_NS, "it waits for ever"
+    return room.machine.now_ns - began_ns
+
+
+def nothing(_: Room) -> None:
+    """The follower is silent."""
+
+
+def asks_again(room: Room) -> None:
+    """The follower lives, asks for the same, and takes nothing."""
+    room.got(HOME, 3)
+
+
+def asks_for_less(room: Room) -> None:
+    """Requests overtake each other."""
+    room.got(HOME, 2)
+
+
+def others_have_all(room: Room) -> None:
+    room.got(OTHER, room.topic.assigned)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("meanwhile", [nothing, asks_again, asks_for_less, others_have_all])
+def test_a_follower_that_takes_nothing_holds_up_publishers_for_its_patience_only(
+    meanwhile: Callable[[Room], None], times: int
+) -> None:
+    """Each time it has taken something since, the patience is a new one."""
+    room = Room()
+    for _ in range(times):
+        room.got(HOME, room.topic.assigned)
+        room.fill()
+        assert waits_ns(room, meanwhile if times == 1 else nothing) <= PATIENCE_NS
+        assert room.put(), "it is waited for no more"
+    room.got(HOME, room.topic.assigned)
+    room.fill()
+    assert waits_ns(room, nothing) == PATIENCE_NS
+
+
+def test_a_follower_that_asks_again_is_waited_for_no_longer() -> None:
+    room = Room()
+    room.got(HOME, 3)
+    room.fill()
+    assert waits_ns(room, asks_again) == PATIENCE_NS
+    for _ in range(10):
+        asks_again(room)
+        assert room.put()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_requests_keep_their_order_and_none_is_lost(seed: int) -> None:
+    random, room = Random(seed), Room()
+    positions = {HOME: 0, OTHER: 0}
+    for _ in range(200):
+        match random.randrange(4):
+            case 0 | 1:
+                room.put()
+            case 2:
+                home = random.choice((HOME, OTHER))
+                positions[home] = min(room.topic.assigned, positions[home] + random.randrange(6))
+                room.got(home, positions[home])
+            case 3:
+                room.advance(random.choice((1, TIMEOUT_NS, PATIENCE_NS // 2)))
+        assert room.appended + [
+            each for each in range(1, room.sequence + 1) if each not in room.appended
+        ] == [*range(1, room.sequence + 1)]
+        waiting = room.sequence - len(room.appended)
+        assert room.puts.count() == waiting
+        assert ((HELD, TOPIC) in room.deadlines) == bool(waiting)
+    for home in (HOME, OTHER):
+        room.puts.left(home, room.topic)
+    assert room.appended == [*range(1, room.sequence + 1)]
