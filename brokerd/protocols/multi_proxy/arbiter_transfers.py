@@ -1,10 +1,10 @@
 """Transfers of topics between servers by decision of their arbiters (`arbiter`; MOVE).
 
-A proxy with a server that has many more topics than another asks the arbiter of a topic to move
-it. The arbiter's decision is durable before the owner is notified, which gives the topic away
-(`topic_transfers.py`): no publication is accepted until everything is durable at the other server, in the
-higher generation; then the old owner stores the new owner, and notifies access brokers and the
-arbiter. So at any crash, at most one server accepts publications, and access brokers use the
+A proxy with a server that has many more topics than another asks the arbiter of a topic to move it.
+The arbiter's decision is durable before the owner is notified, which gives the topic away
+(`topic_transfers.py`): no publication is accepted until everything is durable at the other server,
+in the higher generation; then the old owner stores the new owner, and notifies access brokers and
+the arbiter. So at any crash, at most one server accepts publications, and access brokers use the
 highest generation that they have received, which is durable there.
 
 Paper: none; [MP22] §3.1.6, §3.1.7 moves topics to other servers where two own them. A topic never

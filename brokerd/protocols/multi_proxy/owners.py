@@ -1,8 +1,8 @@
 """The owners of topics at an access broker, and requests that wait for an owner.
 
 An owner stays valid: no topic changes its owner. Ownerships with changes have other classes
-(`transfer_owners.py`, `proxy_ownership.py`). If owners follow from a hash all are present from the start, and
-none is requested.
+(`transfer_owners.py`, `proxy_ownership.py`). If owners follow from a hash all are present from the
+start, and none is requested.
 
 Paper: [MP22] §3. Deviates: the access broker asks, through a proxy, and keeps the answer; the
 paper's proxies keep it, and guess missing owners.

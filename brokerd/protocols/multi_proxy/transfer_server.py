@@ -3,7 +3,8 @@
 `OwnerTransfers` is for topics that arbiters move, `SharedTransfers` for topics that two servers may
 own until that is detected (`causal`).
 
-Paper: [MP22] §3.1.5 (PERIODIC), §3.1.6, §3.1.7, §4. Deviates: see `server_positions.py` and `topic_transfers.py`.
+Paper: [MP22] §3.1.5 (PERIODIC), §3.1.6, §3.1.7, §4. Deviates: see `server_positions.py` and
+`topic_transfers.py`.
 """
 
 from collections.abc import Collection, Mapping, Sequence

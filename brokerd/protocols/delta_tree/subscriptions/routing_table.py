@@ -1,8 +1,8 @@
 """The subscription routing table (SRT): its rows, and searches in them.
 
 The table has the audiences of publications, the path to every home broker, and the subscriptions
-that every peer routes by. Rules about changes of rows are elsewhere: `propagation.py`, `partition_tags.py`,
-`upstream_copies.py`.
+that every peer routes by. Rules about changes of rows are elsewhere: `propagation.py`,
+`partition_tags.py`, `upstream_copies.py`.
 
 Paper: [DFT11] §V.
 """
