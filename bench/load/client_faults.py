@@ -88,8 +88,8 @@ class ClientFault:
             "t_attached_ns": client.attached_ns,
             "t_lost_ns": client.lost_ns,
             "lost_because": client.lost_because,
-            "taken": client.taken - self.taken,
-            "taken_since_end": client.taken - self.taken_before_end,
+            "taken": client.processed - self.taken,
+            "taken_since_end": client.processed - self.taken_before_end,
             "waiting_bytes": client.waiting_bytes,
             "crashes": self.crashes,
         }
@@ -136,7 +136,7 @@ class ClientFaults:
         if verb == ROAM and arguments["to"] == client.broker:
             raise ControlError("user", f"{client.name} is at {client.broker} already")
         fault = ClientFault(
-            fault_id, verb, client, time.monotonic_ns(), client.session, client.taken
+            fault_id, verb, client, time.monotonic_ns(), client.session, client.processed
         )
         self._faults[fault_id] = fault
         if verb == ROAM:
@@ -220,7 +220,7 @@ class ClientFaults:
             return
         fault.ended_by, fault.ended_ns = by, time.monotonic_ns()
         fault.lease.cancel()
-        fault.taken_before_end = fault.client.taken
+        fault.taken_before_end = fault.client.processed
         if isinstance(fault.client, ProcessSubscriber):
             return
         if fault.verb == DISCONNECT:

@@ -44,7 +44,7 @@ class LoadClient:
         self.name = setting.name
         self.broker = setting.broker
         self.gate = Gate()
-        self.session = self.attached_ns = self.lost_ns = self.taken = 0
+        self.session = self.attached_ns = self.lost_ns = self.processed = 0
         self.lost_because = self.attach_failure = ""
         self._generator = generator
         self._client_name = setting.client
@@ -275,7 +275,7 @@ class SubscriberClient(LoadClient):
         while True:
             received = await client.receive(_RECEIVED_AT_ONCE)
             now_ns = time.monotonic_ns()
-            self.taken += len(received)
+            self.processed += len(received)
             for deliveries in received:
                 self._take_down(deliveries, now_ns)
             # Not in between: records of other clients would precede with later stamps.

@@ -195,7 +195,7 @@ class LoadGenerator:
             **self._sum_publishers(),
             "delivered": self.receiver.delivered,
             "withheld": self.receiver.withheld,
-            "lateness": self._told_lateness.told(),
+            "lateness": self._told_lateness.snapshot(),
             "faults": self._faults.active,
             "problems": [f"{text} ({times} times)" for text, times in self._problems.items()],
         }

@@ -172,7 +172,7 @@ class OnlineChecker:
             row = counts.as_mapping()
             totals = {name: value + row[name] for name, value in totals.items()}
             source: dict[str, Any] = {"publisher": publisher, "incarnation": incarnation}
-            if lane.told:
+            if lane.announced:
                 source["announced"] = lane.announcements()
             lanes.append({"subscription": subscription, **source, **row, "exact": lane.exact})
         totals["phantom"] += self.foreign

@@ -120,7 +120,7 @@ class Histogram:
         self.sum_ns += other.sum_ns
         self.largest_ns = max(self.largest_ns, other.largest_ns)
 
-    def told(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return cumulative counts for a collector, with bounds in seconds.
 
         A count is a lower bound of the number of durations up to its bound.

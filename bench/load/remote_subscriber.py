@@ -71,7 +71,7 @@ class ProcessSubscriber:
     def __init__(self, generator: ClientHost, setting: SubscriberSetting, number: int) -> None:
         self.name = setting.name
         self.broker = setting.broker
-        self.session = self.attached_ns = self.lost_ns = self.taken = 0
+        self.session = self.attached_ns = self.lost_ns = self.processed = 0
         self.lost_because = self.attach_failure = ""
         self.waiting_bytes = 0
         self.is_known = self.is_started = False
@@ -280,8 +280,8 @@ class ProcessSubscriber:
         if is_starting:
             await trio.sleep(self._random.uniform(0, 1.2))
             return process
-        taken = self.taken
-        while self._process is process and (not self._is_subscribed or self.taken == taken):
+        taken = self.processed
+        while self._process is process and (not self._is_subscribed or self.processed == taken):
             await self._changed.wait()
         return process
 
@@ -324,7 +324,7 @@ class ProcessSubscriber:
                     receiver.note_gap(self._number, gap, now_ns)
                 continue
             for run in _runs(several):
-                self.taken += 1
+                self.processed += 1
                 receiver.receive(self._number, run, now_ns)
 
 

@@ -127,7 +127,7 @@ class StreamCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldStretch:
+class AnnouncedStretch:
     """Consecutive sequence numbers that were announced as not delivered.
 
     Attributes:
@@ -179,8 +179,8 @@ class StreamProgress:
         self._leap: tuple[int, int] | None = None
         self._returns: list[_Return] = []
         self._arrived = 0
-        self.told: list[ToldStretch] = []
-        self._told_to = 0
+        self.announced: list[AnnouncedStretch] = []
+        self._announced_through = 0
 
     def add_fence(self, sequence: int) -> None:
         """Record sequence number `sequence` as a fence, which every subscription matches."""
@@ -197,30 +197,30 @@ class StreamProgress:
 
     def _notify(self, first: int, last: int, partition: str, told_ns: int, late: bool) -> None:
         last = min(last, self.counts.high + _FARTHEST_JUMP)
-        for low, high in _subtract_announced(first, last, self.told):
-            before = self.told[-1] if self.told else None
+        for low, high in _subtract_announced(first, last, self.announced):
+            before = self.announced[-1] if self.announced else None
             if before is not None and (before.last + 1, before.partition, before.late) == (
                 low,
                 partition,
                 late,
             ):
-                self.told[-1] = replace(before, last=high)
+                self.announced[-1] = replace(before, last=high)
             else:
-                self.told.append(ToldStretch(low, high, partition, told_ns, late))
-        self._told_to = max(self._told_to, last)
+                self.announced.append(AnnouncedStretch(low, high, partition, told_ns, late))
+        self._announced_through = max(self._announced_through, last)
 
     def last_accounted(self) -> int:
         """Return the highest sequence number that was delivered or announced as withheld."""
-        return max(self.counts.high, self._told_to)
+        return max(self.counts.high, self._announced_through)
 
     def has_hole_below(self, sequence: int) -> bool:
         """Return True if an owed number below this number was neither delivered nor announced."""
         holes = self._holes.within(1, sequence - 1)
-        if self._given_up or not self.told:
+        if self._given_up or not self.announced:
             return self._given_up > 0 or any(self._data_in(hole) for hole in holes)
         told = sum(
             self._data_in(hole)
-            for part in self.told
+            for part in self.announced
             for hole in self._holes.within(part.first, min(part.last, sequence - 1))
         )
         return sum(map(self._data_in, holes)) > told
@@ -231,7 +231,7 @@ class StreamProgress:
         high = counts.high
         if (
             high >= OPENING_FENCE
-            and sequences[0] > self._told_to
+            and sequences[0] > self._announced_through
             and not content.fences
             and not content.corrupted
             and not self._fences_between(high, sequences[-1])
@@ -266,7 +266,7 @@ class StreamProgress:
                 return
             counts.unsure += 1
         self._arrived += not is_fence
-        counts.withheld_delivered += sequence <= self._told_to
+        counts.withheld_delivered += sequence <= self._announced_through
         counts.low = min(counts.low or sequence, sequence)
         if sequence < self._previous:
             counts.reordered += 1
@@ -361,7 +361,7 @@ class StreamProgress:
     def withheld(self) -> dict[str, int]:
         """Return by partition the data publications between the fences that never arrived."""
         found: dict[str, int] = {}
-        for part in self.told:
+        for part in self.announced:
             absent = self._find_absent(part.first, part.last)
             found[part.partition] = found.get(part.partition, 0) + sum(map(self._data_in, absent))
         return {partition: n for partition, n in found.items() if n}
@@ -370,12 +370,14 @@ class StreamProgress:
         """Return the announcements, with the number of matching publications of each stretch."""
         return [
             {**asdict(part), "publications": self._count_owed(part.first - 1, part.last)}
-            for part in self.told
+            for part in self.announced
         ]
 
     def _count_late(self) -> int:
         """Return the number of publications announced after a delivery of the source."""
-        return sum(self._count_owed(part.first - 1, part.last) for part in self.told if part.late)
+        return sum(
+            self._count_owed(part.first - 1, part.last) for part in self.announced if part.late
+        )
 
     def _window(self) -> tuple[int, int]:
         """Return the opening fence, and the last number that was announced as sent."""
@@ -403,13 +405,13 @@ class StreamProgress:
 
     def _is_lost_fence(self, fence: int) -> bool:
         is_absent = fence > self.counts.high or self._holes.place_of(fence) is not None
-        return is_absent and not any(part.first <= fence <= part.last for part in self.told)
+        return is_absent and not any(part.first <= fence <= part.last for part in self.announced)
 
     def _silent_data_between(self, after: int, up_to: int) -> int:
         """Return the number of data publications that were not announced."""
         told = sum(
             self._data_between(max(after, part.first - 1), min(up_to, part.last))
-            for part in self.told
+            for part in self.announced
         )
         return self._data_between(after, up_to) - told
 
@@ -422,7 +424,7 @@ class StreamProgress:
 
 
 def _subtract_announced(
-    first: int, last: int, told: Iterable[ToldStretch]
+    first: int, last: int, told: Iterable[AnnouncedStretch]
 ) -> list[tuple[int, int]]:
     """Return the parts of [first, last] without an announcement."""
     parts = [(first, last)]

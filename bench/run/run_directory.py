@@ -299,7 +299,7 @@ def overlay_document(
         "schema": "pubsubctl/overlay/1",
         "kind": known.topology.kind,
         "links": [[names[a], names[b]] for a, b in overlay.links],
-        "known": {name: list(known.around(name)) for name in names},
+        "known": {name: list(known.possible_peers(name)) for name in names},
         "routes": [
             {"from": origin, "to": names[home], "over": _over(list_possible_elements(route), names)}
             for origin in dict.fromkeys(origins)

@@ -191,17 +191,17 @@ class Arrivals:
     """A queue of received deliveries."""
 
     def __init__(self) -> None:
-        self._came: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._queue: asyncio.Queue[Delivery] = asyncio.Queue()
 
     def put(self, delivery: Delivery) -> None:
         """Add a delivery."""
-        self._came.put_nowait(delivery)
+        self._queue.put_nowait(delivery)
 
     async def take(self) -> list[Delivery]:
         """Wait for a delivery, and return all waiting deliveries, AT_ONCE at most."""
-        found = [await self._came.get()]
-        while len(found) < AT_ONCE and not self._came.empty():
-            found.append(self._came.get_nowait())
+        found = [await self._queue.get()]
+        while len(found) < AT_ONCE and not self._queue.empty():
+            found.append(self._queue.get_nowait())
         return found
 
 

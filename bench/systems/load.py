@@ -252,12 +252,12 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
             self._topics = wanted
         self._fences = FenceCopies(self._topics)
         self.places = Places()
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
 
     def subscribe(self) -> None:
         if not self._issued_ns:
             self._issued_ns = time.monotonic_ns()
-            self._asked.set()
+            self._requested.set()
 
     async def serve_connection(self) -> str:
         lost = asyncio.ensure_future(self.client.wait_lost())
@@ -276,7 +276,7 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
             await asyncio.gather(lost, taking, return_exceptions=True)
 
     async def _take(self) -> None:
-        await self._asked.wait()
+        await self._requested.wait()
         await self.client.subscribe(self._topics)
         self._on_subscription(1, "started")
         while True:
@@ -289,7 +289,7 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
             await self.client.acknowledge(deliveries)
 
     def _take_in(self, delivery: Delivery, received_ns: int) -> None:
-        self.taken += 1
+        self.processed += 1
         try:
             run, place = unpack(delivery.body)
         except NotOurs as error:

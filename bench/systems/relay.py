@@ -65,7 +65,7 @@ class Relay:
         self, link: str, towards: Direction, stream: trio.SocketStream, dial: Dial
     ) -> None:
         """Connect an accepted stream with the dialled stream, and forward bytes until the end."""
-        if self.faults.way(link, "both").cut:
+        if self.faults.treatment(link, "both").cut:
             self.faults.count(link, "both", refused_connections=1)
             _reset(stream)
             return
@@ -124,7 +124,7 @@ class Relay:
     ) -> None:
         is_counted = False
         while chunk:
-            changed, way = self._changed, self.faults.way(link, direction)
+            changed, way = self._changed, self.faults.treatment(link, direction)
             wait_s = came_s + way.delay_ns / 1e9 - trio.current_time()
             if not is_counted and way.blackholed:
                 self.faults.count(link, direction, dropped_frames=1, absorbed_bytes=len(chunk))
@@ -146,7 +146,7 @@ class Relay:
                 return
 
     async def _passable(self, link: str, direction: Direction) -> None:
-        while self.faults.way(link, direction).blackholed:
+        while self.faults.treatment(link, direction).blackholed:
             self.faults.count(link, direction, dropped_frames=1)
             await self._changed.wait()
 
@@ -157,7 +157,7 @@ class Relay:
         self._changed.set()
         self._changed = trio.Event()
         for link, scopes in self._connections.items():
-            if self.faults.way(link, "both").cut:
+            if self.faults.treatment(link, "both").cut:
                 for scope in scopes.values():
                     scope.cancel()
                     self.faults.count(link, "both", sessions_down=1)

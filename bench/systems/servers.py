@@ -99,16 +99,16 @@ class SystemServers:
             own = ports[place * count : (place + 1) * count]
             self.servers[name] = Server(name, root / "servers" / name, own[0], tuple(own[1:]))
         self.addresses = {name: server.address for name, server in self.servers.items()}
-        self._ways: list[dict[str, Any]] = []
+        self._relays: list[dict[str, Any]] = []
         if relayed:
             self._set_relay()
 
     def facts(self) -> dict[str, Any]:
         """Return facts about the system, for the manifest of a run."""
         facts = self.configuration.facts()
-        if not self._ways:
+        if not self._relays:
             return facts
-        return {**facts, "relay": {"ports": len(self._ways), "round_trip_us": self.relay_us}}
+        return {**facts, "relay": {"ports": len(self._relays), "round_trip_us": self.relay_us}}
 
     def _set_relay(self) -> None:
         """Put a port of the relay in place of each dialled port."""
@@ -118,7 +118,7 @@ class SystemServers:
         for name in names:
             port = next(ports)
             row = {"link": name, "towards": "in", "port": port, "to_port": self.servers[name].port}
-            self._ways.append(row)
+            self._relays.append(row)
             self.addresses[name] = f"127.0.0.1:{port}"
         for a, b in dials:
             port, (first, second) = next(ports), list_links([(a, b)])[0]
@@ -126,18 +126,22 @@ class SystemServers:
             to_port = (to.port, *to.further_ports)[system.dialled]
             towards = "out" if a == first else "in"
             link = f"{first}-{second}"
-            self._ways.append({"link": link, "towards": towards, "port": port, "to_port": to_port})
+            self._relays.append(
+                {"link": link, "towards": towards, "port": port, "to_port": to_port}
+            )
             dialler = self.servers[a]
             self.servers[a] = replace(dialler, through={**dialler.through, b: port})
 
     async def start_relay(self, agent: AgentClient, root: Path) -> None:
         """Start the relay and measure its cost; do nothing without a relay."""
-        if not self._ways:
+        if not self._relays:
             return
         control = str(root / "relay.sock")
         config = {
-            "ways": self._ways, "control_socket": control, "log_folder": str(root / "log" / RELAY),
-        }  # fmt: skip
+            "ways": self._relays,
+            "control_socket": control,
+            "log_folder": str(root / "log" / RELAY),
+        }
         await agent.start(RELAY, RELAY, config, control)
         with trio.move_on_after(_RELAY_WITHIN_S) as waiting:
             while not await _answers(agent):
@@ -148,7 +152,7 @@ class SystemServers:
         found = []
         for _ in range(_COST_PROBES):
             row = await agent.broker(
-                RELAY, "probe", {"link": self._ways[0]["link"], "within_ms": 1000}
+                RELAY, "probe", {"link": self._relays[0]["link"], "within_ms": 1000}
             )
             found.append(row["out_us"] + row["in_us"])
         self.relay_us = sorted(found)[len(found) // 2]

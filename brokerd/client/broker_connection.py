@@ -39,23 +39,25 @@ LEAVING_S: Final = 1.0
 class Listener(Protocol):
     """The receiver of the events of a line; called at once and in order."""
 
-    def on_events(self, line: "Line", events: list[ClientEvent]) -> None:
+    def on_events(self, line: "BrokerConnection", events: list[ClientEvent]) -> None:
         """Handle the events of a batch of messages."""
 
-    def session_changed(self, line: "Line", what: str, details: Mapping[str, Any]) -> None:
+    def session_changed(
+        self, line: "BrokerConnection", what: str, details: Mapping[str, Any]
+    ) -> None:
         """Handle "lost" with a reason, or "failed" with the reason of a failed attempt."""
 
-    def on_fetch(self, line: "Line") -> None:
+    def on_fetch(self, line: "BrokerConnection") -> None:
         """Handle a fetch of messages to send; some may wait for state that is not saved yet."""
 
-    def can_read(self, line: "Line") -> bool:
+    def can_read(self, line: "BrokerConnection") -> bool:
         """Return True if the application has room for more."""
 
-    def failed(self, line: "Line") -> None:
+    def failed(self, line: "BrokerConnection") -> None:
         """Handle the end of the line; `failure` is the reason."""
 
 
-class Line:
+class BrokerConnection:
     """Sessions with one broker at a time, one after the other, for as long as `run` runs.
 
     Attributes:
@@ -97,7 +99,7 @@ class Line:
         self._sessions = 0
         self._was_attached = False
         self._refusal = ""
-        self._told_to: tuple[str, ...] = ()
+        self._redirect: tuple[str, ...] = ()
         # A restarted client may have its broker at any of the addresses.
         self._seeks_home = core.attachment.home is not None and bool(core.attachment.home.broker)
         self._retries: list[int] = []
@@ -173,11 +175,11 @@ class Line:
             return
         connection.flush(clock_ns(), hurried=True)
         with trio.move_on_after(LEAVING_S):
-            while not connection.over and not connection.is_idle:
+            while not connection.is_closed and not connection.is_idle:
                 await trio.sleep(0.001)
         connection.end("closed_by_us", Farewell("stopping", "the client leaves"))
         with trio.move_on_after(LEAVING_S):
-            await connection.gone.wait()
+            await connection.closed.wait()
 
     # ------------------------------------------------------------ events of connections
 
@@ -197,12 +199,12 @@ class Line:
             hurried = self._note(each) or hurried
         self._listener.on_events(self, known)
         connection.flush(clock_ns(), hurried, self.core.progress.unsaid_acknowledgements)
-        if self._told_to:
+        if self._redirect:
             self._follow_redirect(connection)
 
     def _follow_redirect(self, connection: Connection) -> None:
         """Follow a redirect of the broker if that breaks no promise."""
-        told_to, self._told_to = self._told_to, ()
+        told_to, self._redirect = self._redirect, ()
         if self.core.can_follow_redirect and self.brokers.on_redirect(told_to, trio.current_time()):
             connection.end("closed_by_us", Farewell("stopping", "redirected to another broker"))
 
@@ -254,7 +256,7 @@ class Line:
                 self._retries.append(refused.number)
                 self.last_failure = f"{self.address}: {refused.reason}"
             case Redirected(addresses):
-                self._told_to = addresses
+                self._redirect = addresses
             case RequestRefused(refused):
                 if refused.number:
                     self.refusals[refused.number] = refused.reason

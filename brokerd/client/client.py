@@ -28,7 +28,7 @@ from brokerd.client.arguments import (
     predicate_of,
 )
 from brokerd.client.broker_choice import Brokers
-from brokerd.client.broker_connection import Line
+from brokerd.client.broker_connection import BrokerConnection
 from brokerd.client.callbacks import BrokerUnreachable as BrokerUnreachable
 from brokerd.client.callbacks import Callbacks as Callbacks
 from brokerd.client.callbacks import ClientError as ClientError
@@ -49,7 +49,7 @@ from brokerd.client.initial_state import core_of, resume_core
 from brokerd.client.mobility import abandon, hand_over, wait_attached
 from brokerd.client.single_publications import PublicationIterator
 from brokerd.client.state_encoding import write_token
-from brokerd.client.state_writer import Keeper
+from brokerd.client.state_writer import StateWriter
 from brokerd.client.store import Store
 from brokerd.client.subscription import Subscription
 from brokerd.client.tokens import Tokens
@@ -259,21 +259,23 @@ class Client:
         self._blobs = AttributeBlobs()
         self._inbox = Inbox(callbacks.on_notice, callbacks.on_gap)
         self._busy = ""
-        self._over = False
-        self._detached: dict[Line, None] = {}
+        self._is_over = False
+        self._detached: dict[BrokerConnection, None] = {}
         self._arrivals = Arrivals(self._inbox)
         self._was_at = ""
-        self._keeper: Keeper | None = None
+        self._keeper: StateWriter | None = None
         self._tokens = tokens
         self._generation = generation
         self._line = self._new_line(core, brokers)
 
         if store is not None:
-            self._keeper = Keeper(store, core, self._on_saved)
+            self._keeper = StateWriter(store, core, self._on_saved)
             nursery.start_soon(self._keeper.run, nursery.cancel_scope.cancel)
 
-    def _new_line(self, core: ClientCore, brokers: Brokers) -> Line:
-        line = Line(core, brokers, self._deployment_id, self._parameters, self._dial, self)
+    def _new_line(self, core: ClientCore, brokers: Brokers) -> BrokerConnection:
+        line = BrokerConnection(
+            core, brokers, self._deployment_id, self._parameters, self._dial, self
+        )
         self._nursery.start_soon(line.run)
         return line
 
@@ -680,7 +682,7 @@ class Client:
         if self._tokens is not None:
             self._tokens.begin()
             self._tokens.commit(b"")
-        self._over = True
+        self._is_over = True
         await self._line.leave()
         self._line.scope.cancel()
         self._arrivals.announce()
@@ -717,7 +719,7 @@ class Client:
         self._check_without_tokens("move")
         check_address(f"client {self.name}: address", address, is_dialled=self._dials_tcp)
         old = self._line
-        new: Line | None = None
+        new: BrokerConnection | None = None
         if address == old.address:
             return
         self._busy = "is moving"
@@ -765,7 +767,7 @@ class Client:
             self._busy = ""
             before.pinned = brokers.pinned = False
 
-    async def _settle_at(self, new: Line, old: Line) -> None:
+    async def _settle_at(self, new: BrokerConnection, old: BrokerConnection) -> None:
         """Leave the old broker and deliver the items that the new broker has sent."""
         await old.leave()
         old.scope.cancel()
@@ -781,7 +783,7 @@ class Client:
 
     # ------------------------------------------------------------ events of lines
 
-    def on_events(self, line: Line, events: list[ClientEvent]) -> None:
+    def on_events(self, line: BrokerConnection, events: list[ClientEvent]) -> None:
         """See line.Listener."""
         arrived = changed = False
         for event in events:
@@ -800,7 +802,7 @@ class Client:
         if arrived:
             self._arrivals.announce()
 
-    def on_fetch(self, line: Line) -> None:
+    def on_fetch(self, line: BrokerConnection) -> None:
         """See line.Listener."""
         if self._keeper is not None:
             self._keeper.look()
@@ -809,18 +811,20 @@ class Client:
         self._line.nudge()
         self._changes.announce()
 
-    def can_read(self, line: Line) -> bool:
+    def can_read(self, line: BrokerConnection) -> bool:
         """See line.Listener."""
         return not self._inbox.is_full
 
-    def session_changed(self, line: Line, what: str, details: Mapping[str, Any]) -> None:
+    def session_changed(
+        self, line: BrokerConnection, what: str, details: Mapping[str, Any]
+    ) -> None:
         """See line.Listener."""
         if line is self._line:
             self._changes.warn_if_unreachable(line)
             self._callbacks.on_session(what, details)
         self._changes.announce()
 
-    def failed(self, line: Line) -> None:
+    def failed(self, line: BrokerConnection) -> None:
         """See line.Listener."""
         self._changes.announce()
         self._arrivals.announce()
@@ -860,7 +864,7 @@ class Client:
 
     def _check_arriving(self) -> None:
         check_alive(self._line)
-        if self._over:
+        if self._is_over:
             raise ClientError(f"client {self.name} {self._busy}")
 
     def _check_free(self) -> None:

@@ -27,10 +27,10 @@ class _Consumer:
     """
 
     uncommitted: int
-    asked: int = 0
+    requested: int = 0
     answered: int = 0
     last: CommitConsumed | None = None
-    known: dict[StreamId, int] = field(default_factory=dict)
+    positions: dict[StreamId, int] = field(default_factory=dict)
     is_known: bool = False
     may_have: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class CommitRequests:
         if consumer is None or consumer.is_known:
             return
         consumer.is_known = True
-        for stream, last in message.given:
+        for stream, last in message.delivered:
             consumer.may_have[stream] = message.uncommitted, last
 
     def mark_redeliveries(self, fresh: Iterable[Deliveries]) -> Iterator[Deliveries]:
@@ -108,9 +108,9 @@ class CommitRequests:
             positions: all positions; those that the broker has confirmed are left out.
         """
         consumer = self._consumers[number]
-        consumer.asked += 1
-        news = [each for each in positions if consumer.known.get(each[0], 0) < each[1]]
-        consumer.last = CommitConsumed(number, consumer.asked, tuple(news))
+        consumer.requested += 1
+        news = [each for each in positions if consumer.positions.get(each[0], 0) < each[1]]
+        consumer.last = CommitConsumed(number, consumer.requested, tuple(news))
         return consumer.last
 
     def unanswered(self) -> list[CommitConsumed]:
@@ -123,11 +123,11 @@ class CommitRequests:
         A repeated request is answered twice.
         """
         consumer = self._consumers.get(number)
-        if consumer is None or not 1 <= request <= consumer.asked:
+        if consumer is None or not 1 <= request <= consumer.requested:
             return consumer is None
         consumer.answered = max(consumer.answered, request)
         if consumer.last is not None and consumer.last.request <= request:
-            consumer.known |= dict(consumer.last.positions)
+            consumer.positions |= dict(consumer.last.positions)
             consumer.last = None
         return True
 

@@ -55,16 +55,16 @@ class Commitment:
 
     def __init__(self, wanted: Mapping[int, Predicate], revision: Revision) -> None:
         self.serial = 0
-        self.given_before: Places = {}
+        self.delivered_before: Places = {}
         self._wanted = wanted
         self._revision = revision
         self._session = self._sessions = 0
-        self._given_serial = 0
+        self._delivered_serial = 0
         self._untaken: deque[Untaken] = deque()
         self._acknowledgements: dict[StreamId, list[tuple[int, int]]] = {}
-        self._taken: Places = {}
-        self._given: Places = {}
-        self._given_origins: dict[tuple[int, SourceId], int] = {}
+        self._processed: Places = {}
+        self._delivered: Places = {}
+        self._delivered_origins: dict[tuple[int, SourceId], int] = {}
 
     def __len__(self) -> int:
         return len(self._untaken)
@@ -83,7 +83,9 @@ class Commitment:
 
     def begin_after(self, number: int, stream: StreamId, last: int) -> int:
         """Begin a subscription behind a position; return the number of positions that changed."""
-        return sum(set_later(places, number, stream, last) for places in (self._given, self._taken))
+        return sum(
+            set_later(places, number, stream, last) for places in (self._delivered, self._processed)
+        )
 
     def put(
         self,
@@ -141,7 +143,7 @@ class Commitment:
         """Yield the same deliveries, with redeliveries after a restart marked."""
         for item in fresh:
             run, numbers = item.run, item.subscriptions
-            before = [self.given_before.get((number, run.source), 0) for number in numbers]
+            before = [self.delivered_before.get((number, run.source), 0) for number in numbers]
             for stretch, new, again in stretches(run, numbers, before):
                 if again:
                     yield Redelivered(stretch, again)
@@ -153,9 +155,9 @@ class Commitment:
         for entry in self._untaken:
             if entry.serial > serial:
                 break
-            if entry.serial > self._given_serial:
+            if entry.serial > self._delivered_serial:
                 self._record_given(entry)
-        self._given_serial = max(self._given_serial, serial)
+        self._delivered_serial = max(self._delivered_serial, serial)
         self._revision.current += 1
 
     def _record_given(self, entry: Untaken) -> None:
@@ -163,10 +165,10 @@ class Commitment:
             if number not in self._wanted:
                 continue
             key = (number, entry.stream)
-            self._given[key] = max(self._given.get(key, 0), entry.last)
+            self._delivered[key] = max(self._delivered.get(key, 0), entry.last)
             for source, sequences in entry.placed.origins if entry.placed else ():
-                known = self._given_origins.get((number, source), 0)
-                self._given_origins[number, source] = max(known, sequences[-1])
+                known = self._delivered_origins.get((number, source), 0)
+                self._delivered_origins[number, source] = max(known, sequences[-1])
 
     def take(self, serial: int) -> None:
         """Commit and acknowledge all arrivals up to this serial."""
@@ -176,7 +178,7 @@ class Commitment:
             for number in taken.subscriptions:
                 if number in self._wanted:
                     key = (number, taken.stream)
-                    self._taken[key] = max(self._taken.get(key, 0), taken.last)
+                    self._processed[key] = max(self._processed.get(key, 0), taken.last)
             self._acknowledge(taken)
 
     # ------------------------------------------------------------ committing
@@ -190,12 +192,12 @@ class Commitment:
 
         Includes all earlier publications of the stream, of other sources too.
         """
-        is_placed = (number, source) in self._given_origins
+        is_placed = (number, source) in self._delivered_origins
         place = self._place_of(number, source, last) if is_placed else (source, last)
         if place is None:
             return
         stream, position = place
-        if self._taken.get((number, stream), 0) >= position:
+        if self._processed.get((number, stream), 0) >= position:
             return
         for entry in self._given_entries():
             if number in entry.subscriptions:
@@ -208,7 +210,9 @@ class Commitment:
 
     def reached(self, number: int, serial: int) -> Positions:
         """Return the positions of a subscription after a commit up to this serial."""
-        reached = {stream: last for (each, stream), last in self._taken.items() if each == number}
+        reached = {
+            stream: last for (each, stream), last in self._processed.items() if each == number
+        }
         for entry in self._through(serial):
             if number in entry.subscriptions:
                 reached[entry.stream] = max(reached.get(entry.stream, 0), entry.last)
@@ -236,7 +240,7 @@ class Commitment:
                 continue
             if entry.is_notice:
                 self._commit_up_to(number, entry.stream, entry.last)
-            elif self._taken.get((number, entry.stream), 0) < entry.last:
+            elif self._processed.get((number, entry.stream), 0) < entry.last:
                 return
 
     def release(self) -> None:
@@ -245,7 +249,7 @@ class Commitment:
         waiting: dict[StreamId, None] = {}
         for entry in self._untaken:
             if entry.stream in waiting or any(
-                self._taken.get((number, entry.stream), 0) < entry.last
+                self._processed.get((number, entry.stream), 0) < entry.last
                 for number in entry.subscriptions
                 if number in self._wanted
             ):
@@ -256,10 +260,14 @@ class Commitment:
         self._untaken = kept
 
     def _given_of(self, number: int, source: SourceId) -> Mapping[tuple[int, SourceId], int]:
-        return self._given_origins if (number, source) in self._given_origins else self._given
+        return (
+            self._delivered_origins
+            if (number, source) in self._delivered_origins
+            else self._delivered
+        )
 
     def _given_entries(self) -> Iterator[Untaken]:
-        return self._through(self._given_serial)
+        return self._through(self._delivered_serial)
 
     def _through(self, serial: int) -> Iterator[Untaken]:
         for entry in self._untaken:
@@ -284,53 +292,55 @@ class Commitment:
 
     def _commit_up_to(self, number: int, stream: StreamId, last: int) -> None:
         key = (number, stream)
-        if number in self._wanted and self._taken.get(key, 0) < last:
-            self._taken[key] = last
+        if number in self._wanted and self._processed.get(key, 0) < last:
+            self._processed[key] = last
             self._revision.current += 1
 
     # ------------------------------------------------------------ ends, moves, restarts
 
     def positions(self) -> Places:
         """Return the committed positions."""
-        return self._taken
+        return self._processed
 
     def committed(self, number: int) -> Positions:
         """Return the committed positions of a subscription, per stream."""
-        return _positions_of(number, self._taken)
+        return _positions_of(number, self._processed)
 
-    def given(self, number: int) -> Positions:
+    def delivered(self, number: int) -> Positions:
         """Return the delivered positions of a subscription, over all sessions and restarts."""
-        given = dict(self.given_before)
-        for key, last in self._given.items():
+        given = dict(self.delivered_before)
+        for key, last in self._delivered.items():
             given[key] = max(given.get(key, 0), last)
         return _positions_of(number, given)
 
     def forget(self, number: int) -> None:
         """Remove a subscription that has ended."""
-        for places in (self._taken, self._given, self.given_before):
+        for places in (self._processed, self._delivered, self.delivered_before):
             remove_subscription(places, number)
-        for given in [key for key in self._given_origins if key[0] == number]:
-            del self._given_origins[given]
+        for given in [key for key in self._delivered_origins if key[0] == number]:
+            del self._delivered_origins[given]
 
     def take_over(self, predecessor: "Commitment") -> None:
         """Continue from the positions of a predecessor, or from later starts here."""
-        self._given = furthest(predecessor._given, self._given, self._wanted)
-        self._taken = furthest(predecessor._taken, self._taken, self._wanted)
-        self._given_origins = {
-            key: last for key, last in predecessor._given_origins.items() if key[0] in self._wanted
+        self._delivered = furthest(predecessor._delivered, self._delivered, self._wanted)
+        self._processed = furthest(predecessor._processed, self._processed, self._wanted)
+        self._delivered_origins = {
+            key: last
+            for key, last in predecessor._delivered_origins.items()
+            if key[0] in self._wanted
         }
 
     def restore(self, subscriptions: Sequence[KeptSubscription], *, redelivers: bool) -> None:
         """Restore the positions of an earlier process; see Progress.restore."""
         for kept in subscriptions:
             for stream, last in kept.committed:
-                self._taken[kept.number, stream] = last
+                self._processed[kept.number, stream] = last
             for stream, last in kept.given:
-                self.given_before[kept.number, stream] = last
+                self.delivered_before[kept.number, stream] = last
         if not redelivers:
-            self._taken |= self.given_before
-            self.given_before = {}
-        self._given = dict(self._taken)
+            self._processed |= self.delivered_before
+            self.delivered_before = {}
+        self._delivered = dict(self._processed)
 
 
 def _places_in(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, Literal, Protocol
 
-from brokerd.client.broker_connection import Line
+from brokerd.client.broker_connection import BrokerConnection
 from brokerd.client.callbacks import ClientError
 from brokerd.client.consumption import Consumption, Taken
 from brokerd.client.events import Announced
@@ -122,7 +122,7 @@ class Consumer:
     def __init__(
         self,
         shell: Shell,
-        line: Line,
+        line: BrokerConnection,
         inbox: Inbox,
         number: int,
         acknowledge: Acknowledge,

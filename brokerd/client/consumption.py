@@ -55,41 +55,41 @@ class Consumption:
         self._number = number
         self._most = most
         self._had = had
-        self._came: deque[Received | GapsAnnounced] = deque()
+        self._arrivals: deque[Received | GapsAnnounced] = deque()
         self._open: deque[_Item] = deque()
-        self._taken: list[_Item] = []
-        self._given = 0
+        self._processed: list[_Item] = []
+        self._delivered = 0
 
     def put(self, event: Received | GapsAnnounced) -> None:
         """Add a delivery that has arrived."""
-        self._came.append(event)
+        self._arrivals.append(event)
 
     @property
     def is_uncommitted(self) -> bool:
         """Return True if the application has received anything since its last commit."""
-        return bool(self._taken)
+        return bool(self._processed)
 
     @property
     def is_full(self) -> bool:
         """Return True if a commit must precede further deliveries."""
-        return self._given >= self._most
+        return self._delivered >= self._most
 
     def next(self) -> _Told | None:
         """Return the next delivery or gap; None if there is none, or a commit must precede."""
         while not self.is_full:
             if not self._open:
-                if not self._came:
+                if not self._arrivals:
                     return None
-                self._unpack(self._came.popleft())
+                self._unpack(self._arrivals.popleft())
                 continue
             item = self._open.popleft()
-            if isinstance(item, Received) and not self._taken:
+            if isinstance(item, Received) and not self._processed:
                 # The application received nothing: the broker is notified, and no task waits for
                 # the answer.
                 self._core.progress.commit_through(item.serial)
                 self._core.request_commit(self._number)
                 continue
-            self._taken.append(item)
+            self._processed.append(item)
             if isinstance(item, Received):
                 continue
             if isinstance(item, GapsAnnounced):
@@ -97,7 +97,7 @@ class Consumption:
             if item.redelivered and self._had is not None and self._had(item.source, item.sequence):
                 self.dropped += 1
                 continue
-            self._given += 1
+            self._delivered += 1
             return item
         return None
 
@@ -106,22 +106,22 @@ class Consumption:
 
         Return the number of the request, or 0 if there are none.
         """
-        if not self._taken:
+        if not self._processed:
             return 0
-        last = self._taken[-1]
+        last = self._processed[-1]
         if isinstance(last, Taken):
             self._core.progress.commit_consumed(
                 self._number, last.serial, last.source, last.sequence
             )
         else:
             self._core.progress.commit_through(last.serial)
-        self._taken, self._given = [], 0
+        self._processed, self._delivered = [], 0
         return self._core.request_commit(self._number)
 
     def roll_back(self) -> None:
         """Queue the deliveries since the last commit again."""
-        self._open.extendleft(reversed(self._taken))
-        self._taken, self._given = [], 0
+        self._open.extendleft(reversed(self._processed))
+        self._processed, self._delivered = [], 0
 
     def _unpack(self, event: Received | GapsAnnounced) -> None:
         if isinstance(event, Received) and event.deliveries:

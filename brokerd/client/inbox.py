@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from brokerd.client.broker_connection import Line
+from brokerd.client.broker_connection import BrokerConnection
 from brokerd.client.events import Announced, GapAnnounced, GapsAnnounced, Received
 from brokerd.model.client_messages import Deliveries, Notice
 
@@ -30,9 +30,9 @@ class Inbox:
     ) -> None:
         self._on_notice = on_notice
         self._on_gap = on_gap
-        self._events: deque[tuple[Line, Arrival]] = deque()
+        self._events: deque[tuple[BrokerConnection, Arrival]] = deque()
         self.waiting_bytes = 0
-        self._taking: tuple[Line, int] | None = None
+        self._taking: tuple[BrokerConnection, int] | None = None
         self._closed = False
 
     def __bool__(self) -> bool:
@@ -43,7 +43,7 @@ class Inbox:
         """Return True if no more may be read until the application takes deliveries."""
         return self.waiting_bytes >= INBOX_LIMIT_BYTES
 
-    def put(self, line: Line, event: Arrival) -> None:
+    def put(self, line: BrokerConnection, event: Arrival) -> None:
         """Add an arrival from a line, behind all others."""
         if self._closed:
             return
@@ -76,7 +76,7 @@ class Inbox:
         self.waiting_bytes -= _size(event)
         return event
 
-    def put_back(self, line: Line, events: Sequence[Arrival]) -> None:
+    def put_back(self, line: BrokerConnection, events: Sequence[Arrival]) -> None:
         """Put the last popped arrivals back to the front, in the same order."""
         if self._closed:
             return
@@ -105,7 +105,7 @@ class Inbox:
 
     def forget(self, subscription: int) -> None:
         """Remove a subscription from all waiting arrivals."""
-        kept: list[tuple[Line, Arrival]] = []
+        kept: list[tuple[BrokerConnection, Arrival]] = []
         for line, event in self._events:
             if isinstance(event, Received):
                 parts = [

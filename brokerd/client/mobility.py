@@ -5,14 +5,14 @@ Earlier publications from the old broker, later ones from the new broker.
 
 from collections.abc import Awaitable, Callable
 
-from brokerd.client.broker_connection import Line
+from brokerd.client.broker_connection import BrokerConnection
 from brokerd.client.callbacks import ClientError
 
 WaitChanged = Callable[[], Awaitable[None]]
 """Waits until some state has changed; raises if the client cannot continue."""
 
 
-async def wait_attached(line: Line, wait_changed: WaitChanged) -> None:
+async def wait_attached(line: BrokerConnection, wait_changed: WaitChanged) -> None:
     """Wait until the client is attached to the broker at the other end.
 
     Raises:
@@ -24,7 +24,9 @@ async def wait_attached(line: Line, wait_changed: WaitChanged) -> None:
         await wait_changed()
 
 
-async def hand_over(old: Line, is_detached: Callable[[], bool], wait_changed: WaitChanged) -> None:
+async def hand_over(
+    old: BrokerConnection, is_detached: Callable[[], bool], wait_changed: WaitChanged
+) -> None:
     """Have the old broker deliver all earlier publications, and end the subscriptions there.
 
     The last subscription has started when every source has confirmed it, behind all earlier
@@ -51,7 +53,7 @@ async def hand_over(old: Line, is_detached: Callable[[], bool], wait_changed: Wa
         await wait_changed()
 
 
-async def abandon(line: Line | None) -> None:
+async def abandon(line: BrokerConnection | None) -> None:
     """Undo the steps at a broker that the client does not move to."""
     if line is None:
         return
@@ -61,6 +63,6 @@ async def abandon(line: Line | None) -> None:
     line.scope.cancel()
 
 
-def is_attached(line: Line) -> bool:
+def is_attached(line: BrokerConnection) -> bool:
     """Return True if the client is attached to the broker at the other end."""
     return line.core.attached

@@ -144,7 +144,7 @@ class Progress:
         self._commitment.put(
             run.source, run.first, run.last, wanted, is_news=bool(fresh), placed=placed
         )
-        if fresh and self._commitment.given_before:
+        if fresh and self._commitment.delivered_before:
             fresh = tuple(self._commitment.marked(fresh))
         if fresh:
             fresh = tuple(self._consumers.mark_redeliveries(fresh))
@@ -272,7 +272,7 @@ class Progress:
 
     def delivered_positions(self, number: int) -> Positions:
         """Return the delivered positions of a subscription, over all sessions and restarts."""
-        return self._commitment.given(number)
+        return self._commitment.delivered(number)
 
     def restore(self, subscriptions: Sequence[KeptSubscription], *, redelivers: bool) -> None:
         """Restore the positions of an earlier process.

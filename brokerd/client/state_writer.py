@@ -13,7 +13,7 @@ from brokerd.client.store import Store
 in_thread = trio.to_thread.run_sync
 
 
-class Keeper:
+class StateWriter:
     """A writer that saves the state of a client after changes; later changes go with the next save.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from brokerd.client.broker_connection import Line
+from brokerd.client.broker_connection import BrokerConnection
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received
 from brokerd.client.inbox import Arrival, Inbox
 from brokerd.client.single_publications import Publication, publications_of
@@ -39,7 +39,7 @@ class DurableSubscription:
     def __init__(
         self,
         shell: Shell,
-        line: Line,
+        line: BrokerConnection,
         inbox: Inbox,
         tokens: Tokens,
         generation: int,
@@ -98,7 +98,7 @@ class DurableSubscription:
 
     def _undo(self, transaction: "Transaction") -> None:
         self._tokens.roll_back()
-        self._inbox.put_back(self._line, transaction.taken)
+        self._inbox.put_back(self._line, transaction.arrivals)
 
     def keep_beginning(self) -> None:
         """Store the token of a subscription that has just begun."""
@@ -128,9 +128,11 @@ class Transaction:
         taken, serial: the received arrivals, and the serial of the last.
     """
 
-    def __init__(self, shell: Shell, line: Line, inbox: Inbox, at: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, shell: Shell, line: BrokerConnection, inbox: Inbox, at: Callable[[int], bytes]
+    ) -> None:
         self.gaps: list[GapAnnounced] = []
-        self.taken: list[Arrival] = []
+        self.arrivals: list[Arrival] = []
         self.serial = 0
         self._shell = shell
         self._line = line
@@ -164,7 +166,7 @@ class Transaction:
             if received and not isinstance(self._inbox.first, Received):
                 break
             event = self._inbox.pop()
-            self.taken.append(event)
+            self.arrivals.append(event)
             self.serial = event.serial
             if isinstance(event, Received):
                 received.extend(event.deliveries)

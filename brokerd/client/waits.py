@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from brokerd.client.broker_connection import Line
+from brokerd.client.broker_connection import BrokerConnection
 from brokerd.client.callbacks import BrokerUnreachable, ClientError
 from brokerd.client.inbox import Inbox
 
@@ -35,7 +35,7 @@ class Changes:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def wait(self, line: Line, own: Line) -> None:
+    async def wait(self, line: BrokerConnection, own: BrokerConnection) -> None:
         """Wait until some state has changed.
 
         Args:
@@ -58,7 +58,9 @@ class Changes:
                 raise BrokerUnreachable(self._cause(line))
         check_alive(own)
 
-    async def wait_started(self, line: Line, own: Line, number: int) -> None:
+    async def wait_started(
+        self, line: BrokerConnection, own: BrokerConnection, number: int
+    ) -> None:
         """Wait until a subscription has started; write one line to the log if that takes long.
 
         Raises:
@@ -76,7 +78,7 @@ class Changes:
                 state = line.states.get(number, "unanswered")
                 logger.warning(text, self._name, number, state, self._unreachable_after_s)
 
-    def warn_if_unreachable(self, line: Line) -> None:
+    def warn_if_unreachable(self, line: BrokerConnection) -> None:
         """Write one line to the log per outage, for applications that only receive."""
         since_s = line.unattached_since_s
         if since_s is None:
@@ -85,7 +87,7 @@ class Changes:
             self._has_warned = True
             logger.warning("%s", self._cause(line))
 
-    def _cause(self, line: Line) -> str:
+    def _cause(self, line: BrokerConnection) -> str:
         failure = line.last_failure or f"{line.address}: no answer"
         return (
             f"client {self._name} has reached no broker for {self._unreachable_after_s:g} s "
@@ -125,7 +127,7 @@ class Arrivals:
             before()
 
 
-def check_alive(line: Line) -> None:
+def check_alive(line: BrokerConnection) -> None:
     """Check that the client can continue.
 
     Raises:

@@ -94,11 +94,11 @@ class _Bucket:
         others: conjunctions without a numeric bound.
     """
 
-    others: dict[int, _IndexedConjunction] = field(default_factory=dict)
+    unbounded: dict[int, _IndexedConjunction] = field(default_factory=dict)
     bounds: dict[str, _Bounds] = field(default_factory=dict)
 
     def candidates(self, attributes: Attributes) -> Collection[_IndexedConjunction]:
-        found: Collection[_IndexedConjunction] = self.others.values()
+        found: Collection[_IndexedConjunction] = self.unbounded.values()
         value: Any
         for attribute, bounds in self.bounds.items():
             value = attributes.get(attribute)
@@ -351,13 +351,13 @@ def _put_under(
     bucket = buckets.setdefault(key, _Bucket())
     bound = next((test for test in rest if _is_bound(test, _BOUNDS)), None)
     if bound is None:
-        take_out = _put(bucket.others, place, filed)
+        take_out = _put(bucket.unbounded, place, filed)
     else:
         take_out = _put_between(bucket.bounds, bound.attribute, place, filed, rest)
 
     def undo() -> None:
         take_out()
-        if not bucket.others and not bucket.bounds:
+        if not bucket.unbounded and not bucket.bounds:
             del buckets[key]
 
     return undo

@@ -251,7 +251,7 @@ class Consuming:
     number: int
     generation: int
     uncommitted: int
-    given: tuple[tuple[StreamId, int], ...]
+    delivered: tuple[tuple[StreamId, int], ...]
 
 
 @record

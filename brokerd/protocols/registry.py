@@ -244,7 +244,7 @@ class RunningProtocol:
             "wiring": self.protocol.wiring(self.topology, self.parameters),
         }
 
-    def around(self, broker: str) -> tuple[str, ...]:
+    def possible_peers(self, broker: str) -> tuple[str, ...]:
         """Return the brokers that a broker may have sessions with."""
         topology = self.topology
         near = topology.overlay().surroundings(topology.number_of(broker))

@@ -71,7 +71,7 @@ class Commands:
         self.reload_topology: Callable[[bytes], dict[str, Any]] = lambda _signature: {}
         self.reload_certificate: Callable[[], str] = str
         self.discrepancies: Callable[[], list[str]] = list
-        self.begun = trio.Event()
+        self.started = trio.Event()
         self.is_started = False
         self.loss = ""
         self.accepted_loss: Mapping[str, Any] | None = None
@@ -122,12 +122,12 @@ class Commands:
 
     async def _begin(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
-        self.begun.set()
+        self.started.set()
         return {}
 
     async def _status(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
-        if not self.begun.is_set():
+        if not self.started.is_set():
             raise ControlError("busy", "it waits for the others before it begins")
         peers = self._links.session_peers()
         core = self._core_status().to_mapping(self._own.names)

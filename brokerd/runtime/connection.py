@@ -127,11 +127,11 @@ class Connection:
         self.on_state_advanced: Callable[[Peer, StateAdvanced], str | None] | None = None
         self.inward: LinkTreatment = CLEAR
         self.outward: LinkTreatment = CLEAR
-        self.over = False
+        self.is_closed = False
         self.reading_stopped = False
         self.farewell: Farewell | None = None
         self.is_stuck = False
-        self.gone = trio.Event()
+        self.closed = trio.Event()
         self.outbox = Outbox(parameters.outbox_limit_bytes, _HEARTBEAT)
         self.detector = FailureDetector(parameters, clock_ns())
         self._decoder = decoder
@@ -145,7 +145,7 @@ class Connection:
         self._pace = Pace(begins_acknowledgements, isinstance(session.peer, str))
         self._acknowledged = 0
         self._sweeper = process_sweeper()
-        self._heard_ns = self._told_ns = clock_ns()
+        self._received_ns = self._reported_ns = clock_ns()
         self._tls = stream if isinstance(stream, TlsStream) else None
         self._transport = transport = transport_of(stream)
         self._receive_bytes = RECEIVE_BYTES
@@ -205,11 +205,11 @@ class Connection:
         publications, are queued, they are gathered for a while, unless `hurried`.
         """
         self._is_idle = False
-        if self.over:
+        if self.is_closed:
             return
         if not (hurried or self._hurried):
             in_flood = self._receive_bytes > RECEIVE_BYTES
-            due_ns = self._pace.due_ns(now_ns, acknowledged, self._heard_ns, in_flood)
+            due_ns = self._pace.due_ns(now_ns, acknowledged, self._received_ns, in_flood)
             if due_ns > now_ns:
                 self._acknowledged = acknowledged
                 self._sweeper.call(self._end_pause, due_ns)
@@ -220,7 +220,7 @@ class Connection:
             self._writer_event.set()
             return
         data = self._next_write(now_ns)
-        if not data or self.over:
+        if not data or self.is_closed:
             self._is_idle = True
             return
         self._note_write(now_ns)
@@ -239,7 +239,7 @@ class Connection:
 
     def _end_pause(self, now_ns: int) -> None:
         """Write the acknowledgements that were gathered."""
-        if not self.over:
+        if not self.is_closed:
             self.flush(now_ns, acknowledged=self._acknowledged)
 
     def beat(self) -> None:
@@ -256,9 +256,9 @@ class Connection:
 
     def end(self, reason: LossReason, last_words: Farewell | None = None) -> None:
         """End the session now, and the stream once the last words are written."""
-        if self.over:
+        if self.is_closed:
             return
-        self.over = True
+        self.is_closed = True
         self._sweeper.forget(self._end_pause)
         self._reader_scope.cancel()
         if last_words is None:
@@ -290,12 +290,12 @@ class Connection:
     def check(self, now_ns: int) -> None:
         """End the session if the peer is silent, or takes too long to send a frame."""
         if self.reading_stopped:
-            self._heard_ns = now_ns
+            self._received_ns = now_ns
         # The detector is not notified of each arrival: it measures silences longer than the check
         # interval.
-        if self._heard_ns > self._told_ns:
-            self._told_ns = self._heard_ns
-            self.detector.record_life(self._heard_ns)
+        if self._received_ns > self._reported_ns:
+            self._reported_ns = self._received_ns
+            self.detector.record_life(self._received_ns)
         if self.detector.check(now_ns):
             self.end("silent")
         elif (
@@ -325,13 +325,13 @@ class Connection:
                     await self._transport.send_all(self._seal(words))
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass  # the other end was faster
-        self.gone.set()
+        self.closed.set()
 
     async def _read(self) -> None:
         with self._reader_scope:
             # Messages that arrived together with the Hello.
             self._take(b"")
-            while not self.over:
+            while not self.is_closed:
                 await self._read_once()
 
     async def _read_once(self) -> None:
@@ -341,7 +341,7 @@ class Connection:
         if not chunk:
             self.end("closed_by_peer")
             return
-        self._heard_ns = clock_ns()
+        self._received_ns = clock_ns()
         if self.inward.bytes_per_second:
             self.reading_stopped = True
             await trio.sleep(len(chunk) / self.inward.bytes_per_second)
@@ -453,7 +453,7 @@ class Connection:
 
         `size_bytes` is the size of all messages on the wire.
         """
-        if not messages or self.over:
+        if not messages or self.is_closed:
             return
         peer, number = self.session.peer, self.session.number
         if type(peer) is str and any(type(each) is Acknowledge for each in messages):
@@ -475,8 +475,8 @@ class Connection:
             self._owner.received(self, events, size_bytes)
 
     async def _hand_on_delayed(self) -> None:
-        while not self.over:
-            while self._delayed and self._delayed[0][0] <= clock_ns() and not self.over:
+        while not self.is_closed:
+            while self._delayed and self._delayed[0][0] <= clock_ns() and not self.is_closed:
                 _, events, size_bytes = self._delayed.popleft()
                 self._notify(events, size_bytes)
             self._delayed_event = trio.Event()
@@ -486,7 +486,7 @@ class Connection:
     async def _write(self) -> None:
         outbox = self.outbox
         try:
-            while not self.over:
+            while not self.is_closed:
                 data = self._rest or self._next_write(clock_ns())
                 if data:
                     self._note_write(clock_ns())

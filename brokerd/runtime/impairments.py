@@ -30,12 +30,15 @@ class Impairments:
 
     def act_on(self, connection: Connection) -> None:
         """Apply the active faults to a connection."""
-        connection.inward = self.faults.way(connection.peer, "in")
-        connection.outward = self.faults.way(connection.peer, "out")
+        connection.inward = self.faults.treatment(connection.peer, "in")
+        connection.outward = self.faults.treatment(connection.peer, "out")
 
     def is_blackholed(self, peer: Peer) -> bool:
         """Return True if a blackhole affects traffic with this peer, in either direction."""
-        return self.faults.way(peer, "in").blackholed or self.faults.way(peer, "out").blackholed
+        return (
+            self.faults.treatment(peer, "in").blackholed
+            or self.faults.treatment(peer, "out").blackholed
+        )
 
     async def wait_passable(self, peer: Peer) -> None:
         """Return when a connection with this peer could be made; hang while it would hang.
@@ -43,13 +46,13 @@ class Impairments:
         Raises:
             ConnectionRefusedError: the link is cut.
         """
-        if self.faults.way(peer, "out").cut:
+        if self.faults.treatment(peer, "out").cut:
             self.faults.count(peer, "both", refused_connections=1)
             raise ConnectionRefusedError("the link is cut")
         if self.is_blackholed(peer):
             await trio.sleep_forever()
         # A connection over a slow link waits for an answer first.
-        delay_ns = sum(self.faults.way(peer, way).delay_ns for way in ("out", "in"))
+        delay_ns = sum(self.faults.treatment(peer, way).delay_ns for way in ("out", "in"))
         if delay_ns:
             await trio.sleep(delay_ns / SECOND_NS)
 
@@ -74,7 +77,7 @@ class Impairments:
         released = self.absorbed.take(lambda connection: not connection.inward.absorbs)
         if released:
             self._was_full = False
-        return [message for connection, message in released if not connection.over]
+        return [message for connection, message in released if not connection.is_closed]
 
     # ------------------------------------------------------------ hidden closes
 

@@ -228,7 +228,7 @@ class Links:
                 self._record("link_cut", {"peer": self._name(connection.peer)})
                 connection.end("closed_by_peer")
         for broker, scope in list(self._attempts.items()):
-            if self.faults.way(broker, "out").cut:
+            if self.faults.treatment(broker, "out").cut:
                 scope.cancel()
         released = self._impairments.release()
         if released:
@@ -507,7 +507,7 @@ class Links:
         if self._impairments.is_blackholed(claimed):
             self._park(claimed, stream)
             return
-        if self._stopping or self.faults.way(claimed, "in").cut:
+        if self._stopping or self.faults.treatment(claimed, "in").cut:
             self.faults.count(claimed, "both", refused_connections=1)
             await trio.aclose_forcefully(stream)
             return

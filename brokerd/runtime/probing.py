@@ -36,7 +36,7 @@ class PeerProbes:
         self._links = links
         self._is_near = is_near
         self._missing: dict[BrokerNumber, str] = dict.fromkeys(around, _UNTRIED)
-        self._heard: dict[BrokerNumber, None] = {}
+        self._answered: dict[BrokerNumber, None] = {}
         self._changed = trio.Event()
 
     def missing(self) -> Mapping[BrokerNumber, str]:
@@ -55,7 +55,7 @@ class PeerProbes:
         if self._is_near(peer) and not [*self._links.faults]:
             del self._missing[peer]
         else:
-            self._heard[peer] = None
+            self._answered[peer] = None
             self._changed.set()
 
     async def run(self) -> None:
@@ -63,7 +63,7 @@ class PeerProbes:
         wait_s = FIRST_RETRY_S
         while True:
             self._changed = trio.Event()
-            heard, self._heard = self._heard, {}
+            heard, self._answered = self._answered, {}
             await self._try_missing(heard or self._missing)
             if not self._missing:
                 wait_s = FIRST_RETRY_S

@@ -248,7 +248,7 @@ class BrokerProcess:
             stores.ledger.lineage,
         )
         if not config.begin_within_ms or beginning.incarnation > 1:
-            commands.begun.set()
+            commands.started.set()
         parts = _Parts(driver, links, disk, writer, commands, probes, log, rows, check)
         patience_s = config.begin_within_ms / 1_000
         await parts.run(started, listeners, config.control_socket, patience_s, task_status)
@@ -422,8 +422,8 @@ class _Parts:
     ) -> None:
         """Start the parts that depend on other brokers, once these are up or after a timeout."""
         with trio.move_on_after(patience_s):
-            await self.commands.begun.wait()
-        self.commands.begun.set()
+            await self.commands.started.wait()
+        self.commands.started.set()
         nursery.start_soon(self.disk.run)
         if self.writer is not None:
             nursery.start_soon(self.writer.run)

@@ -29,7 +29,7 @@ class FailureDetector:
         self.tick_ns = check_interval_ns(parameters)
         self.allowed_ns = parameters.suspicion_ns
         self._parameters = parameters
-        self._heard_ns = now_ns
+        self._received_ns = now_ns
         self._checked_ns = now_ns
         self._halved_ns = now_ns
         self._excused_ns = 0
@@ -39,16 +39,16 @@ class FailureDetector:
     @property
     def due_ns(self) -> int:
         """Return the time at which `check` suspects the peer if the silence lasts."""
-        due_ns = self._heard_ns + self._excused_ns + self.allowed_ns
+        due_ns = self._received_ns + self._excused_ns + self.allowed_ns
         return max(due_ns, self._doubted_ns + GRACE_NS) if self._doubted_ns else due_ns
 
     def record_life(self, now_ns: int) -> None:
         """Record a sign of life: bytes arrived, or this process chose not to read."""
-        silence_ns = now_ns - self._heard_ns - self._excused_ns
+        silence_ns = now_ns - self._received_ns - self._excused_ns
         lateness_ns = silence_ns - self._parameters.heartbeat_ns - self.tick_ns
         if lateness_ns > self._lateness_ns:
             self._adapt(lateness_ns)
-        self._heard_ns = now_ns
+        self._received_ns = now_ns
         self._excused_ns = 0
         self._doubted_ns = 0
 
@@ -65,7 +65,7 @@ class FailureDetector:
         if late_ns > 0:
             self._excused_ns += late_ns
             self._adapt(max(late_ns, self._lateness_ns))
-        if now_ns - self._heard_ns - self._excused_ns < self.allowed_ns:
+        if now_ns - self._received_ns - self._excused_ns < self.allowed_ns:
             return False
         if not self._doubted_ns:
             self._doubted_ns = now_ns

@@ -214,7 +214,7 @@ class LinkFaults:
             if fault.ends_ns is not None and fault.ends_ns <= now_ns
         ]
 
-    def way(self, peer: Peer, direction: Direction) -> LinkTreatment:
+    def treatment(self, peer: Peer, direction: Direction) -> LinkTreatment:
         """Return the joint effect of all faults on a direction of the link with `peer`."""
         acting = [fault for fault in self._faults.values() if fault.concerns(peer, direction)]
         if not acting:

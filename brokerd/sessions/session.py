@@ -117,7 +117,7 @@ class SessionTable:
     sessions: dict[Peer, Session] = field(default_factory=dict)
     attempts: dict[Peer, Session] = field(default_factory=dict)
     _newest: dict[Peer, int] = field(default_factory=dict)
-    _heard: dict[Peer, tuple[int, int]] = field(default_factory=dict)
+    _last_attempts: dict[Peer, tuple[int, int]] = field(default_factory=dict)
     _incarnations: dict[BrokerNumber, int] = field(default_factory=dict)
     _opened: int = 0
     _established: int = 0
@@ -220,11 +220,11 @@ class SessionTable:
             return Farewell(
                 "refused", f"session {old.identity} is up, and the new Hello does not name it"
             )
-        incarnation, newest = self._heard.get(peer, (0, 0))
+        incarnation, newest = self._last_attempts.get(peer, (0, 0))
         if hello.incarnation == incarnation and hello.session <= newest:
             # Numbers only increase within an incarnation, so this Hello is an old copy.
             return Farewell("refused", f"session {hello.session} is over")
-        self._heard[peer] = (hello.incarnation, hello.session)
+        self._last_attempts[peer] = (hello.incarnation, hello.session)
         return self._accept_session(peer, hello, old, attempt)
 
     def _accept_client(self, hello: Hello) -> Accepted:
@@ -273,7 +273,7 @@ class SessionTable:
         assert peer not in self.sessions, f"broker {peer} has left and has a session"
         self.witness.forget(peer)
         self._newest.pop(peer, None)
-        self._heard.pop(peer, None)
+        self._last_attempts.pop(peer, None)
         self._incarnations.pop(peer, None)
 
     def _establish(self, session: Session, hello: Hello) -> None:

@@ -66,9 +66,9 @@ class DeployedBackend:
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
         ends = self._ends(fault)
         if fault.parameters.get("backend") == "nft":
-            pairs = list_separated_pairs(fault.target, self.running.around)
+            pairs = list_separated_pairs(fault.target, self.running.possible_peers)
             try:
-                check_nft_can_tell(pairs, self._addresses(), self.running.around)
+                check_nft_can_tell(pairs, self._addresses(), self.running.possible_peers)
             except ValueError as error:
                 raise ControlError("user", f"{fault.fault_id}: {error}") from None
 
@@ -178,8 +178,8 @@ class DeployedBackend:
     def _ends_of_partition(self, fault: Fault) -> list[End]:
         ends = []
         for broker in self.running.topology.brokers:
-            around = self.running.around(broker)
-            across = fault.target.others(broker, around)
+            around = self.running.possible_peers(broker)
+            across = fault.target.separated_from(broker, around)
             # A lone set is kept from all other brokers, which need no fault of their own.
             if across and broker in fault.target.brokers:
                 end = End(self._deployment, fault, broker, is_one_of_many=True)
@@ -204,7 +204,7 @@ class DeployedBackend:
     def _peers_of(self, end: End) -> Sequence[str]:
         if end.across:
             return end.across
-        return [end.peer] if end.peer else self.running.around(end.broker)
+        return [end.peer] if end.peer else self.running.possible_peers(end.broker)
 
     def _neighbours(self, broker: str) -> list[str]:
         topology = self.running.topology

@@ -189,8 +189,8 @@ def check_backends(
             continue
         try:
             target = read_target(step.on, known.topology, step.do)
-            pairs = list_separated_pairs(target, known.around)
-            check_nft_can_tell(pairs, addresses, known.around)
+            pairs = list_separated_pairs(target, known.possible_peers)
+            check_nft_can_tell(pairs, addresses, known.possible_peers)
         except ValueError as error:
             yield schedule.problem(step, "backend", step.backend, str(error))
 

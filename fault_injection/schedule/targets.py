@@ -57,7 +57,7 @@ class Target:
         """Return the brokers and links that fail, each counted as one failure."""
         return self.elements or frozenset({self.element})
 
-    def others(self, broker: str, around: Collection[str]) -> tuple[str, ...]:
+    def separated_from(self, broker: str, around: Collection[str]) -> tuple[str, ...]:
         """Return the brokers of `around` that a partition keeps from this broker, in order."""
         own = next((one for one in self.sets if broker in one), ())
         if len(self.sets) == 1:
@@ -149,7 +149,7 @@ def _sets(text: str, topology: Topology) -> Target:
     across = {
         frozenset({names[x], names[y]})
         for x, y in topology.links
-        if names[y] in target.others(names[x], names)
+        if names[y] in target.separated_from(names[x], names)
     }
     return Target(target.brokers, sets=sets, elements=frozenset(across))
 
@@ -184,7 +184,9 @@ def list_separated_pairs(target: Target, around: Around) -> list[tuple[str, str]
     return [
         (broker, other)
         for broker in target.brokers
-        for other in (target.others(broker, around(broker)) if target.sets else around(broker))
+        for other in (
+            target.separated_from(broker, around(broker)) if target.sets else around(broker)
+        )
     ]
 
 

@@ -307,7 +307,10 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
     connector = deployment.lab.connector(placed.host)
     root = await connector.root()
     addresses = {row.broker: row.address for row in wanted.placement.brokers}
-    names = [placed.broker, *protocol_on(wanted.topology, wanted.protocol).around(placed.broker)]
+    names = [
+        placed.broker,
+        *protocol_on(wanted.topology, wanted.protocol).possible_peers(placed.broker),
+    ]
     return {
         "broker": placed.broker,
         "topology_file": str(root / TOPOLOGY_FILE),

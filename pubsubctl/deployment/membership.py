@@ -139,23 +139,25 @@ class DecommissionCandidate:
     deployment_id: str
     broker: str
     hosts: Mapping[str, str]
-    said: Mapping[str, Farewell]
+    reports: Mapping[str, Farewell]
 
     @property
     def is_over(self) -> bool:
         """Return True if all other brokers have decommissioned the broker already."""
-        return all(each.is_known for each in self.said.values())
+        return all(each.is_known for each in self.reports.values())
 
     @property
     def refusals(self) -> tuple[str, ...]:
         """Return the reasons against the decommission, per reporting broker."""
-        return tuple(f"{name}: {why}" for name, each in self.said.items() for why in each.refusals)
+        return tuple(
+            f"{name}: {why}" for name, each in self.reports.items() for why in each.refusals
+        )
 
     @property
     def losses(self) -> tuple[str, ...]:
         """Return the losses of the decommission."""
         own = f"the subscriptions of clients of {self.broker} that have not moved to another broker"
-        kept = (f"{name}: {what}" for name, each in self.said.items() for what in each.losses)
+        kept = (f"{name}: {what}" for name, each in self.reports.items() for what in each.losses)
         return (own, *kept)
 
 

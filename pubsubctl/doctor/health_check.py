@@ -83,7 +83,9 @@ def connections(spec: ExperimentSpec, descriptors: int) -> Iterator[Row]:
     known = protocol_on(spec.topology, spec.protocol)
     clients = Counter(plan.broker for plan in spec.publisher_plans())
     clients.update(plan.broker for plan in spec.subscriber_plans())
-    of_broker = {name: clients[name] + len(known.around(name)) for name in spec.topology.present()}
+    of_broker = {
+        name: clients[name] + len(known.possible_peers(name)) for name in spec.topology.present()
+    }
     busiest = max(of_broker, key=lambda name: of_broker[name])
     needed = max(sum(clients.values()), of_broker[busiest])
     wanted = round(needed * SPARE) + DESCRIPTORS_OF_A_PROCESS

@@ -29,7 +29,7 @@ class HeldContext(Generic[T]):
     def __init__(self) -> None:
         self.value: T
         self._leaving = trio.Event()
-        self._left = trio.Event()
+        self._closed = trio.Event()
         self._failure: Exception | None = None
 
     @classmethod
@@ -46,7 +46,7 @@ class HeldContext(Generic[T]):
     async def leave(self) -> None:
         """Leave the context manager and wait for the exit."""
         self._leaving.set()
-        await self._left.wait()
+        await self._closed.wait()
 
     async def _hold(
         self,
@@ -65,7 +65,7 @@ class HeldContext(Generic[T]):
                 self._failure = error
                 task_status.started()
         finally:
-            self._left.set()
+            self._closed.set()
 
 
 Connect = Callable[[], Awaitable[HeldContext[AgentClient]]]

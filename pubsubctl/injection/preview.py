@@ -204,7 +204,7 @@ def _separated_pairs(target: Target, topology: Topology) -> frozenset[Pair]:
     return frozenset(
         (min(a, topology.number_of(b)), max(a, topology.number_of(b)))
         for a, name in enumerate(names)
-        for b in target.others(name, names)
+        for b in target.separated_from(name, names)
     )
 
 

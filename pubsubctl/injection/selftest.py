@@ -113,7 +113,7 @@ def _on_nft(
     addresses = placement.addresses()
     for x, y in links:
         try:
-            check_nft_can_tell([(x, y)], addresses, known.around)
+            check_nft_can_tell([(x, y)], addresses, known.possible_peers)
         except ValueError:
             continue
         return "blackhole", f"{x}-{y}", "4s", {"backend": "nft"}

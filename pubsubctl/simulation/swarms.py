@@ -378,7 +378,7 @@ def _list_unreached(marks: Iterable[MarkCoverage]) -> list[PubsubctlError]:
     """Return a complaint for each mark that too few seeds reached for a verdict."""
     return [
         VerdictUnknown(
-            f"too few seeds reached mark {row.mark.name} ({row.mark.what}): {row.seeds}, and "
+            f"too few seeds reached mark {row.mark.name} ({row.mark.event}): {row.seeds}, and "
             f"{row.required} are required; run more seeds"
         )
         for row in marks

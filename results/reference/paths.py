@@ -11,7 +11,7 @@ class Tree:
         self._links = {frozenset(link) for link in links}
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
 
-    def way(self, start: str, end: str) -> tuple[str, ...]:
+    def path(self, start: str, end: str) -> tuple[str, ...]:
         """Return the brokers from `start` to `end`, both included; empty without a path."""
         if (start, end) not in self._known:
             self._known[start, end] = self._found((start,), end)
@@ -19,7 +19,7 @@ class Tree:
 
     def list_passed(self, start: str, end: str) -> set[str]:
         """Return all brokers and links of the path, with links in either direction."""
-        return steps(self.way(start, end))
+        return steps(self.path(start, end))
 
     def _found(self, so_far: tuple[str, ...], end: str) -> tuple[str, ...]:
         stack = [so_far]
@@ -41,12 +41,12 @@ class Routes:
     """An overlay with several routes between two brokers."""
 
     def __init__(self, over: Mapping[tuple[str, str], Sequence[str]]) -> None:
-        self._over = over
+        self._through = over
 
     def list_passed(self, start: str, end: str) -> set[str]:
         """Return all brokers and links of possible routes, with links in either direction."""
         found: set[str] = set()
-        for part in self._over.get((start, end), ()):
+        for part in self._through.get((start, end), ()):
             ends = part.split("->")
             found |= {part, "-".join(ends), "-".join(ends[::-1])}
         return found

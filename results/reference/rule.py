@@ -310,7 +310,7 @@ class _Pair:
         return self.subscription.subscription, self.source.log.source
 
     @cached_property
-    def told(self) -> dict[Key, Notice]:
+    def first_notices(self) -> dict[Key, Notice]:
         """The first notice that named each publication."""
         found: dict[Key, Notice] = {}
         for notice in self.notices:
@@ -325,12 +325,12 @@ class _Pair:
         found: dict[Key, Gap] = {}
         for gap in self.gaps:
             for key in self.rank:
-                if self._is_permitted(gap) and _is_in(key, gap) and key not in self.told:
+                if self._is_permitted(gap) and _is_in(key, gap) and key not in self.first_notices:
                     found.setdefault(key, gap)
         for gap in self.losses:
             last = self._find_last_lost(gap)
             for key in self.rank:
-                if last is not None and key <= last and key not in self.told:
+                if last is not None and key <= last and key not in self.first_notices:
                     found.setdefault(key, gap)
         return found
 
@@ -361,10 +361,10 @@ class _Pair:
     def withheld(self) -> Counter[str]:
         """The number of withheld data publications that never arrived, by partition."""
         return Counter(
-            str(self.told[publication.key].partition)
+            str(self.first_notices[publication.key].partition)
             for publication in self.matching
             if self.source.is_between_fences(publication)
-            and publication.key in self.told
+            and publication.key in self.first_notices
             and publication.key not in self.arrived
         )
 
@@ -383,7 +383,7 @@ class _Pair:
         return sum(publication.key in self.arrived for publication in self.owed)
 
     def _is_kept_back(self, key: Key) -> bool:
-        return (key in self.told or key in self.first_gaps) and key not in self.arrived
+        return (key in self.first_notices or key in self.first_gaps) and key not in self.arrived
 
     # --- Violations -------------------------------------------------------------------------
 
@@ -490,7 +490,7 @@ class _Pair:
                     notice.partition, subscription.broker, log.broker, subscription.issued_ns,
                     subscription.accepted_ns, notice.received_ns,
                 )  # fmt: skip
-        for key, notice in sorted(self.told.items()):
+        for key, notice in sorted(self.first_notices.items()):
             until_ns = excuses[notice.partition]
             if until_ns is None or self.source.by_key[key].sent_ns > until_ns:
                 yield Violation("withheld_unjustified", *self.names, *key)
@@ -514,7 +514,7 @@ class _Pair:
             key = publication.key
             if not lowest <= key <= highest:
                 continue
-            if key in self.arrived or key in self.told or key in self.first_gaps:
+            if key in self.arrived or key in self.first_notices or key in self.first_gaps:
                 continue
             if self.source.is_between_fences(publication):
                 yield Violation("missing", *self.names, *key)

@@ -70,7 +70,7 @@ class Reasons:
         told_ns: int,
     ) -> int | None:
         """Return the end of the excuse by this partition; None without an excuse."""
-        way = self._tree.way(home, source)
+        way = self._tree.path(home, source)
         if not self._leads_past(partition, way, source):
             return None
         known_ns = told_ns if accepted_ns is None else min(told_ns, accepted_ns)

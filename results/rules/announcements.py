@@ -138,7 +138,7 @@ class Announcements:
         self._lost = lost
         self._notices: dict[Names, Sequence[Notice]] = {}
         self._gaps: dict[Names, Sequence[Gap]] = {}
-        self._told: dict[Names, list[AnnouncedRange]] = {}
+        self._announced: dict[Names, list[AnnouncedRange]] = {}
         self._predicate_ids: dict[Names, int] = {}
         for run_id, of_run in facts.items():
             if of_run.notices or of_run.gaps:
@@ -169,7 +169,7 @@ class Announcements:
                 sources[pubend].broker,
                 RequestTimes(subscription.issued_ns, subscription.accepted_ns),
             )
-            self._told[names] = [
+            self._announced[names] = [
                 *map(_announced_of, stretches),
                 *_announced_in_gaps(
                     [*gaps, *self._lost.get(names, ())], facts, names[1:], stretches
@@ -178,7 +178,7 @@ class Announcements:
 
     def of(self, names: Names) -> Sequence[AnnouncedRange]:
         """Return the announcements to a subscription about a source."""
-        return self._told.get(names, ())
+        return self._announced.get(names, ())
 
     def is_contradicted(self, names: Names, lowest: int | None) -> bool:
         """Return True if a delivery may have arrived in spite of a notice."""
@@ -190,9 +190,9 @@ class Announcements:
         """Return the rows (by pair and `key`) without an announcement, or with `unless` true."""
         from pyspark.sql import functions as F
 
-        if not self._told:
+        if not self._announced:
             return rows
-        table = self._table(self._told)
+        table = self._table(self._announced)
         condition = [F.col(name) == F.col(f"told_{name}") for name in PAIR]
         condition.append(F.col("key").between(F.col("told_first"), F.col("told_last")))
         if unless is not None:
@@ -210,7 +210,7 @@ class Announcements:
         rows = [
             (*names, self._predicate_ids[names], told.first, told.last, kind, sent_after_ns,
              told.place, told.told_ns)
-            for names, of_pair in self._told.items()
+            for names, of_pair in self._announced.items()
             for told in of_pair
             for kind, sent_after_ns in _objections(told)
         ]  # fmt: skip
@@ -268,13 +268,13 @@ class Announcements:
         """Count owed deliveries that arrived although announced, by pair, partition and reason."""
         from pyspark.sql import functions as F
 
-        if not self._told:
+        if not self._announced:
             return {}
         condition = [F.col(name) == F.col(f"told_{name}") for name in PAIR]
         condition.append(F.col("key").between(F.col("told_first"), F.col("told_last")))
         rows = (
             firsts.where(owed)
-            .join(F.broadcast(self._table(self._told)), condition)
+            .join(F.broadcast(self._table(self._announced)), condition)
             .groupBy(*PAIR, "told_partition", "told_reason")
             .count()
             .toArrow()

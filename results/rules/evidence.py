@@ -72,20 +72,20 @@ class _Context:
         sent = loaded.table(spark, "publications").where(wanted).toArrow().to_pylist()
         told = loaded.table(spark, "deliveries").where(wanted).toArrow().to_pylist()
         self._sent = {tuple(row[name] for name in PUBLICATION): row for row in sent}
-        self._told: dict[Any, list[Row]] = defaultdict(list)
+        self._announced: dict[Any, list[Row]] = defaultdict(list)
         for row in sorted(told, key=lambda row: (row["t_recv_ns"], row["sub_id"])):
-            self._told[tuple(row[name] for name in PUBLICATION)].append(row)
-        self._around = _neighbours(spark, loaded, violations)
+            self._announced[tuple(row[name] for name in PUBLICATION)].append(row)
+        self._neighbours = _neighbours(spark, loaded, violations)
 
     def explain(self, violation: Row) -> Row:
         """Return a line of evidence."""
         publication = tuple(violation[name] for name in PUBLICATION)
         sent = self._sent.get(publication)
         sub_id = violation["sub_id"]
-        told = self._told[publication]
+        told = self._announced[publication]
         start = violation["pubend"].rpartition("/")[0]
         way = self._tree.path(start, self._brokers.get(sub_id, start))
-        before, after = self._around.get((sub_id, *publication), (None, None))
+        before, after = self._neighbours.get((sub_id, *publication), (None, None))
         return {
             "kind": violation["kind"],
             "meaning": VIOLATIONS[violation["kind"]],

@@ -197,7 +197,7 @@ class Routes:
     """
 
     def __init__(self, over: Mapping[tuple[str, str], Collection[str]]) -> None:
-        self._over = {pair: frozenset(_both_directions(passed)) for pair, passed in over.items()}
+        self._through = {pair: frozenset(_both_directions(passed)) for pair, passed in over.items()}
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
@@ -206,7 +206,7 @@ class Routes:
 
     def passes(self, parts: Collection[str], start: str, end: str) -> bool:
         """Return True if a route from `start` to `end` may contain a broker or link of `parts`."""
-        return not self._over.get((start, end), frozenset()).isdisjoint(parts)
+        return not self._through.get((start, end), frozenset()).isdisjoint(parts)
 
 
 def _both_directions(passed: Iterable[str]) -> Iterator[str]:
@@ -230,7 +230,7 @@ class Exposure:
         faults: Iterable[Fault],
         routes: Routes | None = None,
     ) -> None:
-        self._ways = Tree(links) if routes is None else routes
+        self._routes = Tree(links) if routes is None else routes
         self._roams = sorted(
             (fault for fault in faults if fault.verb == ROAM and fault.applied_ns is not None),
             key=lambda fault: (fault.applied_ns, fault.fault_id),
@@ -250,7 +250,7 @@ class Exposure:
         if not window.parts.isdisjoint(map(client_part, (publisher, subscriber))):
             return True
         return all(
-            self._ways.passes(window.parts, begin, end)
+            self._routes.passes(window.parts, begin, end)
             for begin in self._places(window, publisher, start)
             for end in self._places(window, subscriber, home)
         )

@@ -88,7 +88,7 @@ def test_a_histogram_has_all_that_is_within_each_bound() -> None:
     late = Histogram()
     for duration_ns, times in ((90_000, 3), (1_500_000, 2), (60_000_000_000, 1)):
         late.add(duration_ns, times)
-    text = exposition(host_families("h1", {"l": row}, [], {"l": {"lateness": late.told()}}))
+    text = exposition(host_families("h1", {"l": row}, [], {"l": {"lateness": late.snapshot()}}))
     lines = [line for line in text.splitlines() if "lateness" in line]
     assert lines[1] == "# TYPE pubsubctl_load_lateness_seconds histogram"
     of = 'host="h1",process="l",role="load"'
@@ -124,7 +124,7 @@ def test_the_dashboard_queries_exported_metrics_only() -> None:
         for role in numbers
     }
     told = {role: dict.fromkeys(names, 1) for role, names in numbers.items()}
-    told["load"]["lateness"] = Histogram().told()
+    told["load"]["lateness"] = Histogram().snapshot()
     text = exposition(host_families("h1", rows, ["kill"], told))
     there = set(re.findall(r"^(pubsubctl_\w+)", text, re.MULTILINE))
     assert asked_for
@@ -177,7 +177,7 @@ def test_names_kinds_and_meanings_follow_the_conventions_of_prometheus() -> None
         for role in STATISTICS
     }
     told = {role: dict.fromkeys(names, 2_000_000) for role, names in STATISTICS.items()}
-    told["load"]["lateness"] = Histogram().told()  # type: ignore[assignment]
+    told["load"]["lateness"] = Histogram().snapshot()  # type: ignore[assignment]
     text = exposition(host_families("h1", rows, ["kill"], told))
     assert complaints(text) == []
     wrong = [Family("a_a_ms", "gauge", ""), Family("b_total", "gauge", "B.")]

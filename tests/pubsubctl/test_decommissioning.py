@@ -61,7 +61,7 @@ def test_a_decommission_may_be_repeated_and_follow_another(broker: str) -> None:
     lab: Any = Lab("c3")
     leaving = trio.run(look_at_leaving, lab, broker)
     assert lab.asked == [name for name in ("c1", "c2") if name != broker]
-    assert [*leaving.hosts] == [*leaving.said] == lab.asked
+    assert [*leaving.hosts] == [*leaving.reports] == lab.asked
 
 
 def test_a_record_has_all_brokers_that_were_given_up() -> None:

@@ -41,7 +41,7 @@ def commands_of(core: StoredCore) -> Commands:
         witness=SimpleNamespace(marks={}),
     )
     commands = Commands(parts, cast("Any", core), parts, parts, parts, parts, parts)
-    commands.begun.set()
+    commands.started.set()
     return commands
 
 

@@ -25,19 +25,19 @@ def faults(*descriptions: tuple[Any, ...]) -> LinkFaults:
 
 def test_a_fault_acts_on_its_link_and_direction_only() -> None:
     one = faults(("blackhole", 1, "out", {}))
-    assert one.way(1, "out") == LinkTreatment(blackholed=True)
-    assert one.way(1, "in") == one.way(2, "out") == CLEAR
+    assert one.treatment(1, "out") == LinkTreatment(blackholed=True)
+    assert one.treatment(1, "in") == one.treatment(2, "out") == CLEAR
 
 
 def test_a_fault_of_all_links_concerns_clients_too() -> None:
     everywhere = faults(("absorb", None, "both", {}))
     for peer in (1, 2, "a client"):
-        assert everywhere.way(peer, "in").absorbs
-        assert everywhere.way(peer, "out").absorbs
+        assert everywhere.treatment(peer, "in").absorbs
+        assert everywhere.treatment(peer, "out").absorbs
 
 
 def test_a_cut_is_never_one_way() -> None:
-    assert faults(("cut", 1, "out", {})).way(1, "in").cut
+    assert faults(("cut", 1, "out", {})).treatment(1, "in").cut
 
 
 def test_faults_of_one_link_add_up() -> None:
@@ -47,12 +47,12 @@ def test_faults_of_one_link_add_up() -> None:
         ("bandwidth", 1, "out", {"bytes_per_second": 1_000}),
         ("bandwidth", 1, "out", {"bytes_per_second": 500}),
     )
-    assert several.way(1, "out") == LinkTreatment(
+    assert several.treatment(1, "out") == LinkTreatment(
         delay_ns=25 * MILLISECOND_NS, bytes_per_second=500
     )
-    assert several.way(1, "in") == LinkTreatment(delay_ns=20 * MILLISECOND_NS)
+    assert several.treatment(1, "in") == LinkTreatment(delay_ns=20 * MILLISECOND_NS)
     several.heal("f3")
-    assert several.way(1, "out").bytes_per_second == 1_000
+    assert several.treatment(1, "out").bytes_per_second == 1_000
 
 
 def test_the_same_fault_again_only_moves_its_end_and_another_of_its_id_is_refused() -> None:

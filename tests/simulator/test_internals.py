@@ -24,7 +24,7 @@ def a_dead_broker() -> tuple[SimulatedCluster, PartitionTable]:
 def test_a_partition_both_live_and_ended_is_a_violation() -> None:
     cluster, table = a_dead_broker()
     (known,) = table.detectors[2].live
-    table.detectors[2].gone = [(1, known)]
+    table.detectors[2].ended = [(1, known)]
     with pytest.raises(InvariantViolated, match="are present and departed"):
         cluster.check_internals()
 

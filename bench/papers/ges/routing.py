@@ -55,7 +55,7 @@ class FloodedGraph:
         """Connect two brokers: exchange all statements, and flood the connection."""
         self.up[a, b] = factor
         for here, there in ((a, b), (b, a)):
-            for statement in self.views[here].known():
+            for statement in self.views[here].statements():
                 self._send(here, there, statement)
             self._broadcast(here, there, factor)
 

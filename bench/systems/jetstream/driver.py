@@ -125,7 +125,7 @@ class JetStreamClient:
         self._connection: Client | None = None
         self._stream: JetStreamContext
         self._lost: asyncio.Future[str] = asyncio.Future()
-        self._came = Arrivals()
+        self._arrivals = Arrivals()
         self._unconfirmed: set[_Stored] = set()
         self._pulls: set[asyncio.Task[None]] = set()
 
@@ -173,7 +173,7 @@ class JetStreamClient:
         import nats.js.errors
         from nats.js.api import AckPolicy, ConsumerConfig
 
-        self._came = Arrivals()
+        self._arrivals = Arrivals()
         everything = set(topics) == set(self._about.topics)
         subjects = [">"] if everything else topics
         with translate_errors(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
@@ -198,7 +198,7 @@ class JetStreamClient:
 
     async def receive(self) -> Sequence[Delivery]:
         while True:
-            found = await self._came.take()
+            found = await self._arrivals.take()
             again = [each for each in found if _parse_stored(each.receipt) in self._unconfirmed]
             await self.acknowledge(again)
             if fresh := [each for each in found if each not in again]:
@@ -232,7 +232,7 @@ class JetStreamClient:
         await self._close()
 
     async def _on_message(self, message: "Msg") -> None:
-        self._came.put(Delivery(message.subject.removeprefix(PREFIX), message.data, message))
+        self._arrivals.put(Delivery(message.subject.removeprefix(PREFIX), message.data, message))
 
     async def _pull(self, pulled: "JetStreamContext.PullSubscription") -> None:
         """Fetch messages repeatedly until the connection is lost; `wait_lost` reports the loss."""

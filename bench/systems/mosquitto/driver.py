@@ -118,7 +118,7 @@ class MqttClient:
         self._subscribed: dict[int, asyncio.Future[None]] = {}
         self._open: dict[int, asyncio.Future[None]] = {}
         self._room = asyncio.Semaphore(number_of(attachment.settings, "client_inflight"))
-        self._came = Arrivals()
+        self._arrivals = Arrivals()
         self._is_started = self._has_session = False
         self._takes_no_answer = False
         self._may_connect = threading.Event()
@@ -162,7 +162,7 @@ class MqttClient:
             raise ConnectionLost(self._lost.result())
 
     async def receive(self) -> Sequence[Delivery]:
-        return await self._came.take()
+        return await self._arrivals.take()
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -244,7 +244,7 @@ class MqttClient:
         taken.wait()
 
     def _deliver(self, delivery: Delivery) -> None:
-        self._came.put(delivery)
+        self._arrivals.put(delivery)
         if self._takes_no_answer:
             delivery.receipt.set()
         self._waiting = {each for each in self._waiting if not each.is_set()} | {delivery.receipt}

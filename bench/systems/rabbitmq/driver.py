@@ -156,7 +156,7 @@ class RabbitClient:
         self._exchange: AbstractExchange
         self._queue: AbstractQueue | None = None
         self._lost: asyncio.Future[str] = asyncio.Future()
-        self._came = Arrivals()
+        self._arrivals = Arrivals()
         self._refused_since_s: float | None = None
 
     async def attach(self) -> None:
@@ -200,7 +200,7 @@ class RabbitClient:
     async def subscribe(self, topics: Sequence[str]) -> None:
         import aio_pika.exceptions
 
-        self._came = Arrivals()
+        self._arrivals = Arrivals()
         kind = str(self._about.settings["queue"])
         with translate_errors(ConnectionLost, aio_pika.exceptions.AMQPError):
             queue = self._queue = await self._channel.declare_queue(
@@ -211,7 +211,7 @@ class RabbitClient:
             await queue.consume(self._on_message)
 
     async def receive(self) -> Sequence[Delivery]:
-        return await self._came.take()
+        return await self._arrivals.take()
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         import aio_pika.exceptions
@@ -268,7 +268,7 @@ class RabbitClient:
 
     async def _on_message(self, message: "AbstractIncomingMessage") -> None:
         assert message.routing_key is not None, message
-        self._came.put(Delivery(message.routing_key, message.body, message))
+        self._arrivals.put(Delivery(message.routing_key, message.body, message))
 
 
 _SETTINGS: Final[Mapping[str, bool | int | str]] = {

@@ -30,7 +30,7 @@ class Route:
     predicate: Predicate
     origin: Peer
     number: int
-    awaited: dict[BrokerNumber, None]
+    missing: dict[BrokerNumber, None]
 
 
 class _Targets(NamedTuple):
@@ -104,14 +104,14 @@ class Routes:
         """Add a subscription of a client here, and report its state to the client."""
         route = Route(subscription, predicate, client, number, self._other_neighbours(client))
         self._add([route], origin=client)
-        if route.awaited:
+        if route.missing:
             self.report_state(route)
         self._confirm_reached([subscription])
         return route
 
     def report_state(self, route: Route) -> None:
         """Report the state of a subscription to its client."""
-        state = Subscribed(route.number, "pending" if route.awaited else "started")
+        state = Subscribed(route.number, "pending" if route.missing else "started")
         self._machine.send(route.origin, state)
 
     def _on_offered(self, peer: BrokerNumber, message: SubscriptionsOffered) -> None:
@@ -140,9 +140,9 @@ class Routes:
         for route in routes:
             if route is not None and route.origin == peer:
                 raise RemoteProtocolError(peer, f"{route.subscription} did not go to that side")
-        awaiting = [route for route in routes if route is not None and peer in route.awaited]
+        awaiting = [route for route in routes if route is not None and peer in route.missing]
         for route in awaiting:
-            del route.awaited[peer]
+            del route.missing[peer]
         self._confirm_reached([route.subscription for route in awaiting])
 
     def _on_withdrawn(self, peer: BrokerNumber, message: SubscriptionsWithdrawn) -> None:
@@ -191,7 +191,7 @@ class Routes:
         reached: dict[BrokerNumber, list[SubscriptionId]] = {}
         for subscription in subscriptions:
             route = self._routes[subscription]
-            if route.awaited:
+            if route.missing:
                 continue
             if isinstance(route.origin, int):
                 reached.setdefault(route.origin, []).append(subscription)

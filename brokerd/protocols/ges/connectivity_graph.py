@@ -167,7 +167,7 @@ class GraphView:
 
     def list_connected(self) -> Iterable[Unit]:
         """Return brokers and units that state connections."""
-        return [_speaker(each) for each in self.known() if each.factor]
+        return [_speaker(each) for each in self.statements() if each.factor]
 
     def state_for(self, unit: Unit) -> Sequence[Statement]:
         """Return statements that a broker or unit has no connection, and add them to the graph."""
@@ -202,7 +202,7 @@ class GraphView:
         return is_inside_own and is_others and is_later
 
     def _state_in_place(self, of: Callable[[Statement], bool]) -> Sequence[Statement]:
-        lost = [each for each in self.known() if each.factor and of(each)]
+        lost = [each for each in self.statements() if each.factor and of(each)]
         made = [
             replace(each, version=substitute_version(each.version), factor=DOWN) for each in lost
         ]
@@ -232,7 +232,7 @@ class GraphView:
             high = address if peer == statement.high else high
         return replace(statement, low_end=low, high_end=high) if low != high else None
 
-    def known(self) -> Iterable[Statement]:
+    def statements(self) -> Iterable[Statement]:
         """Return all statements that a new neighbour may need."""
         return [each for said in self._latest.values() for each in said.values()]
 

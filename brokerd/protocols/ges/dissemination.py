@@ -47,7 +47,7 @@ class Dissemination:
     def on_up(self, peer: BrokerNumber) -> list[Send]:
         """State a connection to all neighbours, and send all statements to the new neighbour."""
         made = self._view.state(peer, self._neighbours.addresses[peer], self.factor(peer))
-        return [*self._send(peer, self._view.known()), *self._flood((made,), peer)]
+        return [*self._send(peer, self._view.statements()), *self._flood((made,), peer)]
 
     def on_down(self, peer: BrokerNumber) -> list[Send]:
         """State that the connection to a neighbour is down."""

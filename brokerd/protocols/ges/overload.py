@@ -46,7 +46,7 @@ class _Link:
     """
 
     is_probed: bool = False
-    asked_ns: Instant | None = None
+    probed_ns: Instant | None = None
     took_ns: int | None = None
     higher: list[int] = field(default_factory=list)
     lower: list[int] = field(default_factory=list)
@@ -104,7 +104,7 @@ class LinkLoad:
         """Forget the measurements of a closed session."""
         link = self._links.get(peer)
         if link is not None:
-            link.is_probed, link.asked_ns, link.took_ns = False, None, None
+            link.is_probed, link.probed_ns, link.took_ns = False, None, None
             link.higher, link.lower = [], []
 
     def check(self, now_ns: Instant) -> list[Send | CostChange]:
@@ -122,7 +122,7 @@ class LinkLoad:
                 outcomes += self._judge(peer, link, now_ns)
                 link.is_probed, link.took_ns = False, None
                 dear = link.higher or self._factor(peer) > UP
-                if dear or compares or link.asked_ns is not None:
+                if dear or compares or link.probed_ns is not None:
                     outcomes += self._probe(peer, link, now_ns)
         return outcomes
 
@@ -137,10 +137,10 @@ class LinkLoad:
             RemoteProtocolError: there was no probe; the fault of the neighbour.
         """
         link = self._links.get(peer)
-        if link is None or link.asked_ns is None:
+        if link is None or link.probed_ns is None:
             raise RemoteProtocolError(peer, "an answer to no probe")
-        link.took_ns = now_ns - link.asked_ns
-        link.asked_ns = None
+        link.took_ns = now_ns - link.probed_ns
+        link.probed_ns = None
 
     def _factor(self, peer: BrokerNumber) -> int:
         return self._neighbours.factors.get(peer, UP)
@@ -148,8 +148,8 @@ class LinkLoad:
     def _probe(self, peer: BrokerNumber, link: _Link, now_ns: Instant) -> list[Send]:
         link.is_probed = True
         probes: list[Send] = []
-        if link.asked_ns is None:
-            link.asked_ns = now_ns
+        if link.probed_ns is None:
+            link.probed_ns = now_ns
             probes.append(Send(peer, LoadProbe()))
         if self._deadline not in self._deadlines:
             self._deadlines.set(self._deadline, now_ns + self._check_ns)
@@ -173,9 +173,9 @@ class LinkLoad:
 
         A probe without an answer has either taken too long already, or proves nothing yet.
         """
-        if link.asked_ns is None:
+        if link.probed_ns is None:
             return None if link.took_ns is None else self._factor_of(link.took_ns)
-        so_far = self._factor_of(now_ns - link.asked_ns)
+        so_far = self._factor_of(now_ns - link.probed_ns)
         return so_far if so_far > stated else None
 
     def _factor_of(self, took_ns: int) -> int:
@@ -264,5 +264,5 @@ class SlowBroker:
     def _finds_another_cheap(self, peer: BrokerNumber) -> bool:
         return any(
             statement.by == peer and UP <= statement.factor < DEAREST
-            for statement in self._view.known()
+            for statement in self._view.statements()
         )

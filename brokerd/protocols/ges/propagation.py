@@ -37,7 +37,7 @@ ENTRIES_LIMIT: Final = 1 << 18
 
 
 @dataclass(slots=True)
-class _AwaitedVersion:
+class _PendingVersion:
     """A version of a profile that was sent to neighbours and awaits confirmations.
 
     Attributes:
@@ -49,8 +49,8 @@ class _AwaitedVersion:
     """
 
     version: Version
-    told_by: BrokerNumber | None
-    awaited: dict[BrokerNumber, None]
+    sender: BrokerNumber | None
+    missing: dict[BrokerNumber, None]
     since_ns: Instant
     is_complete: bool = True
 
@@ -73,7 +73,7 @@ class Propagation:
         self.counters = {"profiles_outbid": 0}
         self._brokers: Container[BrokerNumber] = ()
         self._given_up: dict[BrokerNumber, None] = {}
-        self._awaited: dict[BrokerNumber, list[_AwaitedVersion]] = {}
+        self._pending: dict[BrokerNumber, list[_PendingVersion]] = {}
         self._only_outside: dict[BrokerNumber, Version] = {}
         self._incomplete: dict[BrokerNumber, Version] = {}
 
@@ -91,8 +91,8 @@ class Propagation:
         version = self.next_version()
         self._profiles.begin_anew(self._broker, self._place.address)
         self._profiles.change(self._broker, version, (), ())
-        own = self._awaited.get(self._broker)
-        self._awaited = {self._broker: own} if own else {}
+        own = self._pending.get(self._broker)
+        self._pending = {self._broker: own} if own else {}
         self._only_outside.clear()
         self._incomplete.clear()
         return self._pass_on(self._profiles.statement(self._broker), None, now_ns)
@@ -103,25 +103,25 @@ class Propagation:
         Other neighbours of that neighbour count on this broker to await it.
         """
         self._given_up.pop(peer, None)
-        for waiting in self._awaited.values():
+        for waiting in self._pending.values():
             for each in waiting:
-                if each.told_by != peer:
-                    each.awaited[peer] = None
+                if each.sender != peer:
+                    each.missing[peer] = None
         origins = self._profiles.origins()
         return [self._send(peer, self._profiles.statement(origin)) for origin in origins]
 
     def on_restart(self, peer: BrokerNumber) -> None:
         """Record that a neighbour has forgotten the confirmations that it owed and awaited."""
-        for waiting in self._awaited.values():
+        for waiting in self._pending.values():
             for each in waiting:
-                if peer in each.awaited:
+                if peer in each.missing:
                     each.is_complete = False
 
     def stop_waiting(self, peer: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """Stop waiting for a neighbour that has been unreachable for long."""
         self._given_up[peer] = None
         outcomes: list[Outcome] = []
-        for origin in tuple(self._awaited):
+        for origin in tuple(self._pending):
             outcomes += self._on_confirmation(origin, peer, None, now_ns, is_complete=False)
         return outcomes
 
@@ -148,7 +148,7 @@ class Propagation:
 
     def is_everywhere(self, version: Version) -> bool:
         """Return True if no confirmation of this version of the own profile is outstanding."""
-        waiting = self._awaited.get(self._broker, ())
+        waiting = self._pending.get(self._broker, ())
         return all(each.version > version for each in waiting)
 
     def speak_for(self, unit: Unit, now_ns: Instant) -> list[Outcome]:
@@ -324,8 +324,8 @@ class Propagation:
         if self._place.is_in(message.place) and is_its_own(message.version):
             noted = self._only_outside.get(message.origin, message.version)
             self._only_outside[message.origin] = max(noted, message.version)
-        for each in self._awaited.get(message.origin, ()):
-            if each.version >= message.version and each.told_by == peer:
+        for each in self._pending.get(message.origin, ()):
+            if each.version >= message.version and each.sender == peer:
                 return []  # repeated; the confirmation follows later
         known = self._profiles.version(message.origin)
         sends: list[Outcome] = []
@@ -352,8 +352,8 @@ class Propagation:
                 awaited[peer] = None
             if peer in self._neighbours.linked:
                 outcomes.append(self._send(peer, message))
-        waiting = _AwaitedVersion(message.version, told_by, awaited, now_ns)
-        self._awaited.setdefault(message.origin, []).append(waiting)
+        waiting = _PendingVersion(message.version, told_by, awaited, now_ns)
+        self._pending.setdefault(message.origin, []).append(waiting)
         return [*outcomes, *self._confirm_unawaited(message.origin, now_ns)]
 
     def _send(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> Send:
@@ -377,19 +377,19 @@ class Propagation:
         is_complete: bool,
     ) -> list[Outcome]:
         """Take a neighbour's confirmation of all versions through one; of all versions for None."""
-        for each in self._awaited.get(origin, ()):
+        for each in self._pending.get(origin, ()):
             if through is None or each.version <= through:
-                each.is_complete &= is_complete or peer not in each.awaited
-                each.awaited.pop(peer, None)
+                each.is_complete &= is_complete or peer not in each.missing
+                each.missing.pop(peer, None)
         return self._confirm_unawaited(origin, now_ns)
 
     def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """Return the confirmations of versions that await no neighbour any more."""
-        waiting = self._awaited.get(origin, [])
-        done = [each for each in waiting if not each.awaited]
-        self._awaited[origin] = [each for each in waiting if each.awaited]
-        if not self._awaited[origin]:
-            del self._awaited[origin]
+        waiting = self._pending.get(origin, [])
+        done = [each for each in waiting if not each.missing]
+        self._pending[origin] = [each for each in waiting if each.missing]
+        if not self._pending[origin]:
+            del self._pending[origin]
         if origin == self._broker:
             return [
                 ProfileConfirmation(each.version, now_ns - each.since_ns, each.is_complete)
@@ -401,11 +401,11 @@ class Propagation:
                 self._incomplete.pop(origin, None)
             else:  # a neighbour that asks again after the end of a session learns of it, too
                 self._incomplete[origin] = each.version
-            if each.told_by is not None and each.told_by in self._neighbours.linked:
+            if each.sender is not None and each.sender in self._neighbours.linked:
                 reached = ProfileReached(origin, each.version, each.is_complete)
-                sends.append(Send(each.told_by, reached))
+                sends.append(Send(each.sender, reached))
         return sends
 
     def count_unconfirmed(self) -> int:
         """Return the number of versions of profiles that await confirmations."""
-        return sum(map(len, self._awaited.values()))
+        return sum(map(len, self._pending.values()))

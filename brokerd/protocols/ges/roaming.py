@@ -59,9 +59,9 @@ class RoamingHints:
         self._limit = parameters.roam_clients_above
         self._check_ns = parameters.roam_check_ns
         self._step = max(1, self._limit // STEPS)
-        self._said = 0
-        self._heard: dict[BrokerNumber, int] = {}
-        self._told: dict[ClientId, _Redirect] = {}
+        self._announced = 0
+        self._announcements: dict[BrokerNumber, int] = {}
+        self._redirects: dict[ClientId, _Redirect] = {}
 
     def on_change(self, now_ns: Instant) -> None:
         """Schedule a look after the number of clients here or at a neighbour has changed."""
@@ -76,7 +76,7 @@ class RoamingHints:
 
     def on_session_lost(self, peer: BrokerNumber) -> None:
         """Forget the number of a neighbour without a session; no client is sent there."""
-        self._heard.pop(peer, None)
+        self._announcements.pop(peer, None)
 
     def on_counted(self, peer: BrokerNumber, message: ClientsCounted, now_ns: Instant) -> None:
         """Record the approximate number of clients of a neighbour.
@@ -89,7 +89,7 @@ class RoamingHints:
             raise RemoteProtocolError(
                 peer, f"{message} of another cluster, or with a negative number"
             )
-        self._heard[peer] = message.clients
+        self._announcements[peer] = message.clients
         self.on_change(now_ns)
 
     def look(self, here: Sequence[ClientId], now_ns: Instant) -> list[Effect]:
@@ -99,11 +99,13 @@ class RoamingHints:
             here: the clients of this broker, in order of arrival.
         """
         effects: list[Effect] = []
-        if abs(len(here) - self._said) >= self._step:
-            self._said = len(here)
-            effects += [self._announce(peer) for peer in self._around()]
+        if abs(len(here) - self._announced) >= self._step:
+            self._announced = len(here)
+            effects += [self._announce(peer) for peer in self._linked_neighbours()]
         oldest_ns = now_ns - LOOKS_TO_STAY * self._check_ns
-        self._told = {name: told for name, told in self._told.items() if told.at_ns > oldest_ns}
+        self._redirects = {
+            name: told for name, told in self._redirects.items() if told.at_ns > oldest_ns
+        }
         effects += self._redirect(here, now_ns)
         if self._list_redirected(now_ns):
             self.on_change(now_ns)
@@ -119,17 +121,17 @@ class RoamingHints:
         going = self._list_redirected(now_ns)
         staying = [name for name in here if name not in going]
         left, may_have = len(staying), {}
-        for peer in self._around():
-            if peer in self._heard:
+        for peer in self._linked_neighbours():
+            if peer in self._announcements:
                 under_way = sum(told.to == peer for told in going.values())
-                may_have[peer] = self._heard[peer] + self._step - 1 + under_way
+                may_have[peer] = self._announcements[peer] + self._step - 1 + under_way
         for name in reversed(staying):
             better = [peer for peer, number in may_have.items() if number + 2 <= left]
             if left <= self._limit or not better:
                 break
-            if name not in self._told:
+            if name not in self._redirects:
                 better.sort(key=lambda peer: (may_have[peer], peer))
-                self._told[name] = _Redirect(now_ns, better[0])
+                self._redirects[name] = _Redirect(now_ns, better[0])
                 redirects.append(RedirectClient(name, tuple(better)))
                 self.counters["clients_redirected"] += 1
                 may_have[better[0]] += 1
@@ -139,16 +141,16 @@ class RoamingHints:
     def _list_redirected(self, now_ns: Instant) -> dict[ClientId, _Redirect]:
         """Return clients that were redirected a short while ago."""
         since_ns = now_ns - LOOKS_TO_GO * self._check_ns
-        return {name: told for name, told in self._told.items() if told.at_ns > since_ns}
+        return {name: told for name, told in self._redirects.items() if told.at_ns > since_ns}
 
-    def _around(self) -> list[BrokerNumber]:
+    def _linked_neighbours(self) -> list[BrokerNumber]:
         """Return the linked neighbours in the cluster."""
         near = self._neighbours
         return [each for each in near.addresses if near.is_in_cluster(each) and each in near.linked]
 
     def _announce(self, peer: BrokerNumber) -> Send:
         self.counters["client_counts_told"] += 1
-        return Send(peer, ClientsCounted(self._said))
+        return Send(peer, ClientsCounted(self._announced))
 
 
 APART: Final = "apart"
@@ -193,7 +195,7 @@ class Fragment:
         self._wait_ns = wait_ns
         self.members: dict[Address, BrokerNumber] = {}
         self._near: tuple[BrokerNumber, ...] = ()
-        self._told: dict[ClientId, None] = {}
+        self._redirected: dict[ClientId, None] = {}
         self._failed: dict[Address, None] = {}
         self._looked_at = -1
 
@@ -222,7 +224,7 @@ class Fragment:
             self._returns = 0
             if self.is_closed:
                 self.is_closed = False
-                self._told.clear()
+                self._redirected.clear()
                 return [Refusal("")]
         elif not self.is_closed and self._deadline not in self._deadlines:
             self._deadlines.set(self._deadline, now_ns + self._patience_ns())
@@ -282,8 +284,8 @@ class Fragment:
         across = [each for address, each in sorted(self.members.items()) if address not in part]
         redirects: list[RedirectClient] = []
         for name in clients:
-            if name not in self._told and (beyond or across):
-                self._told[name] = None
+            if name not in self._redirected and (beyond or across):
+                self._redirected[name] = None
                 redirects.append(RedirectClient(name, (*beyond, *across)))
                 self.counters["clients_sent_out"] += 1
         return redirects

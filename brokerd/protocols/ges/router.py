@@ -299,7 +299,7 @@ class PublicationForwarding:
         self.counters["publications_received"] += len(run)
         undecided = _EmptyInterest()
         routed = self._router.route(targets, undecided.interested)
-        if not (undecided.asked or routed.deliver):
+        if not (undecided.is_requested or routed.deliver):
             return [*self._send(run, routed, hops)]
         interests = self._profiles.match(run, origin)
         effects: list[Send | Deliver] = []
@@ -342,10 +342,10 @@ class _EmptyInterest:
     """An empty interest that records if a router has requested it."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
 
     def interested(self, unit: Unit) -> Iterable[Unit]:
-        self.asked = True
+        self.is_requested = True
         return ()
 
 

@@ -96,7 +96,7 @@ class UnitRouter:
         self._broker = broker
         self._deadlines = deadlines
         self._purge_ns = purge_ns
-        self._left: Collection[BrokerNumber] = hierarchy.left
+        self._departed: Collection[BrokerNumber] = hierarchy.left
         self._met: dict[BrokerNumber, int] = {}
         self._looked_at = -1
         self.fragment.use(hierarchy, [*neighbours])
@@ -109,7 +109,7 @@ class UnitRouter:
     def discrepancies(self) -> tuple[str, ...]:
         """Return contradictions of this broker's view to the topology and to own statements."""
         found = []
-        wanting = [each for each in self._left if self.profiles.wants(each)]
+        wanting = [each for each in self._departed if self.profiles.wants(each)]
         if wanting:
             found.append(f"has subscriptions of brokers that have left: {wanting}")
         outbid = sum(self.count_restated().values())
@@ -230,7 +230,7 @@ class UnitRouter:
             yield from self.dissemination.on_down(peer)
             self.hints.on_session_lost(peer)
             del self.neighbours.addresses[peer]
-        self._left = hierarchy.left
+        self._departed = hierarchy.left
         for broker in hierarchy.left:
             yield from self.dissemination.speak_for_broker(broker)
             yield from self.propagation.speak_for_broker(broker, now_ns)
@@ -269,12 +269,12 @@ class UnitRouter:
         yield from self.dissemination.on_stated(peer, message)
         # Statements in transit when a broker left may reach brokers that had none of it before.
         for broker in dict.fromkeys(each.by for each in message.statements):
-            if broker in self._left:
+            if broker in self._departed:
                 yield from self.dissemination.speak_for_broker(broker)
         yield from self._look_later(now_ns)
 
     def _on_profile(self, origin: BrokerNumber, now_ns: Instant) -> Iterator[Outcome]:
-        if origin in self._left:
+        if origin in self._departed:
             yield from self.propagation.speak_for_broker(origin, now_ns)
         yield from self._look_later(now_ns)
 

@@ -36,15 +36,15 @@ from brokerd.protocols.ges_reliable.fetches import (
 )
 from brokerd.protocols.ges_reliable.handover import CROSSING, Handovers, HandoverStep
 from brokerd.protocols.ges_reliable.messages import (
-    Begun,
     Changed,
     Events,
     Fetched,
     Forwarding,
     Key,
+    RequestAnswer,
     Sequences,
     Stored,
-    Wish,
+    SubscriptionRequest,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.reconnection import StorageSearches
@@ -171,7 +171,7 @@ class RoamingClients:
             else:
                 self._forwarding.send(each)
 
-    def _on_answer(self, step: Any, begun: Begun) -> None:
+    def _on_answer(self, step: Any, begun: RequestAnswer) -> None:
         """Take the step that follows the answer of a storage."""
         kind = type(step)
         if kind is PendingEnd:
@@ -183,7 +183,7 @@ class RoamingClients:
         else:
             self.take(self.searches.on_answer(step, begun))
 
-    def _request(self, storage: BrokerNumber, wish: Wish, step: Any = None) -> None:
+    def _request(self, storage: BrokerNumber, wish: SubscriptionRequest, step: Any = None) -> None:
         self.take(self.requests.add(storage, wish, step, self._machine.now_ns))
 
     def _take_done(self, entries: Iterable[DeliveredRun]) -> None:
@@ -274,7 +274,7 @@ class RoamingClients:
             return
         local = StoredSubscription(client.name, message.number, message.predicate, client.session)
         local.generation = client.generation
-        local.brought = {stream.broker: had for stream, had in brought.items()}
+        local.reported_positions = {stream.broker: had for stream, had in brought.items()}
         client.subscriptions[local.number] = local
         self.handovers.drop_pending_end(local.key)
         self._machine.send(client.name, Subscribed(local.number, "pending"))
@@ -285,14 +285,16 @@ class RoamingClients:
         else:
             self.take(self.searches.claim_anywhere(client, local))
 
-    def _on_begun(self, client: RoamingClient, local: StoredSubscription, begun: Begun) -> None:
+    def _on_begun(
+        self, client: RoamingClient, local: StoredSubscription, begun: RequestAnswer
+    ) -> None:
         """Begin a subscription at its storage, or ask the successor storage."""
         if local.is_over:
             self.take(self.handovers.on_begun_over(local, begun))
             return
-        after, heir = begun.after, begun.heir
+        after, heir = begun.after, begun.successor
         if after is None and heir is not None:
-            had = self.handovers.had_at(heir, local.brought)
+            had = self.handovers.had_at(heir, local.reported_positions)
             self.take(self.searches.begin_at(client, local, heir, had, claims=had is None))
             return
         if after is None:
@@ -303,11 +305,11 @@ class RoamingClients:
             return
         assert local.storage is not None, f"{local} begins nowhere"
         local.begins_after = {stream_of(local.storage): after}
-        local.had_of = begun.had_of
+        local.received_of = begun.received_of
         stream = stream_of(local.storage)
         had = client.brought.get(local.number, {}).get(stream, after)
         if is_behind_loss(had, after):
-            client.forgotten[local.number] = {stream: had}
+            client.lost_positions[local.number] = {stream: had}
         self.own.start(local)
         if client.connected and client.session == local.claimed:
             self._claim(client, local)
@@ -322,10 +324,10 @@ class RoamingClients:
             assert local.storage is not None, f"{local} is stored nowhere"
             had = self.fetches.position(local)
             self.fetches.stop(local)
-            wish = Wish(local.key, local.generation, local.predicate, had)
-            self._request(local.storage, wish, RestatedStep(local, local.handed, had))
+            wish = SubscriptionRequest(local.key, local.generation, local.predicate, had)
+            self._request(local.storage, wish, RestatedStep(local, local.delivered_epoch, had))
 
-    def _on_restated(self, step: RestatedStep, begun: Begun) -> None:
+    def _on_restated(self, step: RestatedStep, begun: RequestAnswer) -> None:
         """Continue a subscription at its storage, behind a gap if the storage has lost it."""
         local, handed = step.local, step.handed
         if local.is_over or begun.after is None:
@@ -350,7 +352,7 @@ class RoamingClients:
         self.take(self.handovers.change(storages[0], roots))
         for client in self.table.clients.values():
             for local in client.subscriptions.values():
-                if local.started and local.heir is None:
+                if local.started and local.successor is None:
                     self.take(self.handovers.hand_over(local))
 
     # ------------------------------------------------------------ deliveries
@@ -362,9 +364,9 @@ class RoamingClients:
             by_client: dict[tuple[ClientId, int, int, Sequences], list[StoredSubscription]] = {}
             for local in those:
                 if local.storage == run.source.broker:
-                    had = local.handed if local.handed >= part.first else 0
+                    had = local.delivered_epoch if local.delivered_epoch >= part.first else 0
                     last = part.last if local.until is None else min(local.until, part.last)
-                    about = local.client, had, last, local.had_of
+                    about = local.client, had, last, local.received_of
                     by_client.setdefault(about, []).append(local)
             for (name, had, last, had_of), locals_ in by_client.items():
                 lacked = part.after(had) if had else part
@@ -415,7 +417,11 @@ class RoamingClients:
         """End a subscription, or with 0 all of a client, at all storages."""
         ended = PendingEnd(len(self.searches.storages), then)
         for storage in self.searches.storages:
-            self._request(storage, Wish(Key(client.name, number), client.generation, None), ended)
+            self._request(
+                storage,
+                SubscriptionRequest(Key(client.name, number), client.generation, None),
+                ended,
+            )
 
     def _end(
         self, client: RoamingClient, over: Sequence[StoredSubscription], then: EndReport | None
@@ -433,14 +439,14 @@ class RoamingClients:
             if local.storage is None:
                 self._end_everywhere(client, local.number, ended)
                 continue
-            local.ended = ended
+            local.pending_end = ended
             if local.started:
-                self.take(self.handovers.end(local, Begun(local.key, 0, local.heir)))
+                self.take(self.handovers.end(local, RequestAnswer(local.key, 0, local.successor)))
 
     def _confirm(self, end: PendingEnd) -> None:
         """Take an answer that an end awaited, and report the end after the last one."""
-        end.left -= 1
-        if end.left or end.then is None:
+        end.missing -= 1
+        if end.missing or end.then is None:
             return
         if isinstance(end.then, PendingEnd):
             self._confirm(end.then)

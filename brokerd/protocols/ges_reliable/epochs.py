@@ -322,20 +322,20 @@ class Frontier:
     """
 
     reached: int = 0
-    early: dict[int, Part] = field(default_factory=dict)
+    out_of_order: dict[int, Part] = field(default_factory=dict)
 
     def has(self, first: int, last: int) -> bool:
         """Return True if all of these numbers were taken, or wait for earlier ones."""
         missing = max(first, self.reached + 1)
-        for number in sorted(self.early):
-            run = self.early[number].run
+        for number in sorted(self.out_of_order):
+            run = self.out_of_order[number].run
             if run.first <= missing <= run.last:
                 missing = run.last + 1
         return missing > last
 
     def waiting(self) -> int:
         """Return the number of publications that wait for earlier ones."""
-        return sum(len(part.run) for part in self.early.values())
+        return sum(len(part.run) for part in self.out_of_order.values())
 
     def skip(self, run: PublicationRun, root: BrokerNumber) -> list[Part]:
         """Return a marker in place of lost publications, and those that waited for them."""
@@ -348,8 +348,8 @@ class Frontier:
 
     def _take_early(self) -> Iterator[Part]:
         """Yield the publications that have waited and are next, in order."""
-        while self.early and min(self.early) <= self.reached + 1:
-            run, root = self.early.pop(min(self.early))
+        while self.out_of_order and min(self.out_of_order) <= self.reached + 1:
+            run, root = self.out_of_order.pop(min(self.out_of_order))
             rest = run.after(self.reached)
             if rest is not None:
                 self.reached = rest.last
@@ -358,11 +358,11 @@ class Frontier:
     def take(self, run: PublicationRun, limit: int, root: BrokerNumber = 0) -> list[Part]:
         """Return the publications that are next, in order; store at most `limit` out of order."""
         if run.first > self.reached + 1:
-            longest = self.early.get(run.first)
+            longest = self.out_of_order.get(run.first)
             if longest is None or longest.run.last < run.last:
-                self.early[run.first] = Part(run, root)
+                self.out_of_order[run.first] = Part(run, root)
                 while self.waiting() > limit:
-                    del self.early[max(self.early)]
+                    del self.out_of_order[max(self.out_of_order)]
             return []
         found: list[Part] = []
         rest = run.after(self.reached)

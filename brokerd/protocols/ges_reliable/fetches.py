@@ -63,23 +63,23 @@ class FollowedStorage:
     locals: dict[tuple[ClientId, int], StoredSubscription] = field(default_factory=dict)
     after: int = 0
     latest: int = 0
-    handed: deque[DeliveredRun] = field(default_factory=deque)
+    in_flight: deque[DeliveredRun] = field(default_factory=deque)
     number: int = 0
     valid: int = 0
     is_fetching: bool = False
     waited_ns: int = 0
-    told_ns: int = 0
-    telling: tuple[int, tuple[StoredSubscription, ...]] = (0, ())
-    leaving: dict[StoredSubscription, None] = field(default_factory=dict)
+    reported_ns: int = 0
+    report: tuple[int, tuple[StoredSubscription, ...]] = (0, ())
+    departures: dict[StoredSubscription, None] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
         """The epoch of arrived publications through which all clients here have acknowledged."""
-        return min(self.after, *(each.first - 1 for each in self.handed), self.after)
+        return min(self.after, *(each.first - 1 for each in self.in_flight), self.after)
 
     def outstanding(self) -> int:
         """Return the number of publications that clients have not acknowledged."""
-        return sum(each.count for each in self.handed)
+        return sum(each.count for each in self.in_flight)
 
 
 class EpochFetches:
@@ -121,7 +121,7 @@ class EpochFetches:
         following.latest = max(following.latest, after)
         following.locals[local.client, local.number] = local
         following.after = min(following.after, after)
-        local.handed, local.told = after, after if told is None else told
+        local.delivered_epoch, local.reported_epoch = after, after if told is None else told
         following.valid = following.number + 1
         return self._ask(following, now_ns)
 
@@ -129,14 +129,14 @@ class EpochFetches:
         """Yield a LastReceipt once the client has acknowledged everything before `until`."""
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages[local.storage]
-        following.leaving[local] = None
+        following.departures[local] = None
         yield from self._let_leave(following)
 
     def _let_leave(self, following: FollowedStorage) -> Iterator[LastReceipt]:
-        done = following.done if following.leaving else 0
-        for local in [*following.leaving]:
+        done = following.done if following.departures else 0
+        for local in [*following.departures]:
             if local.until is not None and local.until <= done:
-                del following.leaving[local]
+                del following.departures[local]
                 yield LastReceipt(local)
 
     def stop(self, local: StoredSubscription) -> None:
@@ -146,9 +146,9 @@ class EpochFetches:
         following = self._storages.get(local.storage)
         if following is None or following.locals.pop((local.client, local.number), None) is None:
             return
-        following.leaving.pop(local, None)
-        done, told = following.telling
-        following.telling = done, tuple(each for each in told if each is not local)
+        following.departures.pop(local, None)
+        done, told = following.report
+        following.report = done, tuple(each for each in told if each is not local)
         if not following.locals:
             following.is_fetching = False
             following.valid = following.number + 1
@@ -158,14 +158,14 @@ class EpochFetches:
     def done(self, handed: DeliveredRun, now_ns: Instant) -> Iterator[LastReceipt | Fetch]:
         """Take the acknowledgement of delivered publications."""
         following = handed.following
-        following.handed.remove(handed)
+        following.in_flight.remove(handed)
         yield from self._let_leave(following)
         if not following.locals:
             return
         if not following.is_fetching:
             yield from self._fetch(following, now_ns)
         elif (RECEIPT, following.storage) not in self._deadlines:
-            due_ns = following.told_ns + self._parameters.receipt_interval_ns
+            due_ns = following.reported_ns + self._parameters.receipt_interval_ns
             self._deadlines.set((RECEIPT, following.storage), max(due_ns, now_ns))
 
     def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
@@ -180,9 +180,9 @@ class EpochFetches:
     def state(self) -> dict[BrokerNumber, FollowedState]:
         """Return the state of each followed storage, for people."""
         return {
-            storage: FollowedState(each.after, each.done, len(each.locals), len(each.leaving))
+            storage: FollowedState(each.after, each.done, len(each.locals), len(each.departures))
             for storage, each in self._storages.items()
-            if each.locals or each.handed
+            if each.locals or each.in_flight
         }
 
     def due(self, storage: BrokerNumber, now_ns: Instant) -> Iterator[Fetch]:
@@ -210,18 +210,18 @@ class EpochFetches:
         return tuple(
             each
             for each in following.locals.values()
-            if each.told < done and (each.until is None or done <= each.until)
+            if each.reported_epoch < done and (each.until is None or done <= each.until)
         )
 
     def _ask(self, following: FollowedStorage, now_ns: Instant, waited_ns: int = 0) -> Fetch:
         parameters = self._parameters
         untold: tuple[StoredSubscription, ...] = ()
-        if now_ns >= following.told_ns + parameters.receipt_interval_ns:
+        if now_ns >= following.reported_ns + parameters.receipt_interval_ns:
             untold = self._untold(following)
         if untold:
-            following.told_ns = now_ns
+            following.reported_ns = now_ns
             self._deadlines.cancel((RECEIPT, following.storage))
-        following.telling = following.done, untold
+        following.report = following.done, untold
         following.number += 1
         following.is_fetching = True
         following.waited_ns = waited_ns or parameters.timeout_ns
@@ -260,14 +260,14 @@ class EpochFetches:
     def position(self, local: StoredSubscription) -> int:
         """Return the epoch through which the client of a subscription has acknowledged."""
         assert local.storage is not None, f"{local} is stored nowhere"
-        return min(local.handed, self._storages[local.storage].done)
+        return min(local.delivered_epoch, self._storages[local.storage].done)
 
     def lose_range(self, local: StoredSubscription, last: int) -> DeliveredRun:
         """Return the delivery of a gap through an epoch, which a client has to acknowledge."""
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages[local.storage]
         handed = DeliveredRun(following, last, 1)
-        following.handed.append(handed)
+        following.in_flight.append(handed)
         return handed
 
     def on_events(self, message: Events) -> Iterator[Delivery | LastReceipt | StorageLoss]:
@@ -283,12 +283,12 @@ class EpochFetches:
         if rest is None:
             return
         handed = DeliveredRun(following, rest.first, len(rest))
-        following.handed.append(handed)
+        following.in_flight.append(handed)
         yield Delivery(rest, handed)
         self._reach(following, rest.last)
         handed.open -= 1
         if not handed.open:
-            following.handed.remove(handed)
+            following.in_flight.remove(handed)
             yield from self._let_leave(following)
 
     def on_fetched(
@@ -308,10 +308,10 @@ class EpochFetches:
             yield from self._let_leave(following)
         if message.number != following.number or not following.locals:
             return
-        done, told = following.telling
+        done, told = following.report
         for local in told:
-            local.told = max(local.told, done)
-        following.telling = 0, ()
+            local.reported_epoch = max(local.reported_epoch, done)
+        following.report = 0, ()
         if not is_whole:
             return  # the rest may be on its way still; or else it is asked for again, later
         following.is_fetching = False
@@ -322,7 +322,7 @@ class EpochFetches:
     def _reach(following: FollowedStorage, epoch: int) -> None:
         following.after = max(following.after, epoch)
         for local in following.locals.values():
-            local.handed = max(local.handed, epoch)
+            local.delivered_epoch = max(local.delivered_epoch, epoch)
 
 
 def stream_of(storage: BrokerNumber) -> StreamId:

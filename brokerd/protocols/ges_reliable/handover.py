@@ -20,7 +20,7 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, SourceId
-from brokerd.protocols.ges_reliable.messages import Begun, Key, Wish
+from brokerd.protocols.ges_reliable.messages import Key, RequestAnswer, SubscriptionRequest
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import (
     EndConfirmation,
@@ -90,7 +90,7 @@ class HandoverStep(NamedTuple):
 
     stage: Stage
     local: StoredSubscription
-    crossing: TreeHandover | None = None
+    tree_handover: TreeHandover | None = None
 
 
 class TreeHandovers:
@@ -127,7 +127,7 @@ class TreeHandovers:
                 yield _look(root, Stage.FIRST_ROOT, crossing)
 
     def on_answer(
-        self, stage: Stage, crossing: TreeHandover, begun: Begun, now_ns: Instant
+        self, stage: Stage, crossing: TreeHandover, begun: RequestAnswer, now_ns: Instant
     ) -> Outcomes:
         """Take the next step, while a subscription is neither closed nor elsewhere."""
         local = crossing.local
@@ -137,15 +137,15 @@ class TreeHandovers:
             yield _look(crossing.next_root, Stage.NEXT_ROOT, crossing)
         elif stage is Stage.NEXT_ROOT:
             # The successor sends everything after its root's epoch.
-            crossing.after, crossing.there = begun.after, dict(begun.had_of)
+            crossing.after, crossing.there = begun.after, dict(begun.received_of)
             yield _look(crossing.first_root, Stage.FIRST_ROOT, crossing)
         elif stage is Stage.FIRST_ROOT:
             yield from self._on_first(crossing, begun.after, begun, now_ns)
         elif stage is Stage.START_SETTLED:
             assert local.storage is not None, f"{local} is stored nowhere"
-            local.onward = begun.after, begun.had_of
+            local.successor_start = begun.after, begun.received_of
             about = local.key, local.generation, local.predicate
-            wish = Wish(*about, heir=local.heir, until=crossing.until)
+            wish = SubscriptionRequest(*about, successor=local.successor, until=crossing.until)
             step = HandoverStep(Stage.END_SETTLED, local, crossing)
             yield Request(local.storage, wish, step)
         else:
@@ -153,25 +153,25 @@ class TreeHandovers:
             yield ReceiptWait(local)
 
     def _on_first(
-        self, crossing: TreeHandover, until: int, looked: Begun, now_ns: Instant
+        self, crossing: TreeHandover, until: int, looked: RequestAnswer, now_ns: Instant
     ) -> Outcomes:
         """Cut the subscription once the first root has everything that the successor's root has.
 
         Publications from an earlier tree count as present.
         """
         local, root = crossing.local, crossing.first_root
-        here = dict(looked.had_of)
-        for source, last in local.had_of:
+        here = dict(looked.received_of)
+        for source, last in local.received_of:
             here[source] = max(last, here.get(source, 0))
         if any(here.get(source, 0) < last for source, last in crossing.there.items()):
             self.waited += 1
             self._waiting.setdefault(root, []).append(crossing)
             if (CROSSING, root) not in self._deadlines:
                 self._deadlines.set((CROSSING, root), now_ns + self._wait_ns)
-        elif local.handed > until:
+        elif local.delivered_epoch > until:
             # More was delivered after that report: no more is, and the root is asked again.
             yield FetchStop(local)
-            local.until = local.handed
+            local.until = local.delivered_epoch
             yield _look(root, Stage.FIRST_ROOT, crossing)
         else:
             yield from self._cut(crossing, until, here)
@@ -183,7 +183,7 @@ class TreeHandovers:
         is_held, local.until = local.until is not None, until
         crossing.until = until
         if is_held:
-            yield FetchStart(local, local.handed, local.told)
+            yield FetchStart(local, local.delivered_epoch, local.reported_epoch)
         ahead = ((source, last) for source, last in here.items() if last > there.get(source, 0))
         had_of = tuple(sorted(ahead))
         yield _at_successor(Stage.START_SETTLED, crossing, had=crossing.after, had_of=had_of)
@@ -191,16 +191,16 @@ class TreeHandovers:
 
 def _at_successor(stage: Stage, crossing: TreeHandover, **more: Any) -> Request:
     local = crossing.local
-    assert local.heir is not None, f"{local} stays"
+    assert local.successor is not None, f"{local} stays"
     about = local.key, local.generation, local.predicate
-    wish = Wish(*about, before=local.storage, **more)
-    return Request(local.heir, wish, HandoverStep(stage, local, crossing))
+    wish = SubscriptionRequest(*about, before=local.storage, **more)
+    return Request(local.successor, wish, HandoverStep(stage, local, crossing))
 
 
 def _look(root: BrokerNumber, stage: Stage, crossing: TreeHandover) -> Request:
     """Return a request for the epoch of a root."""
     local = crossing.local
-    wish = Wish(local.key, local.generation, None, looks=True)
+    wish = SubscriptionRequest(local.key, local.generation, None, is_query=True)
     return Request(root, wish, HandoverStep(stage, local, crossing))
 
 
@@ -241,7 +241,7 @@ class Handovers:
         waiting, self._unknown = self._unknown, []
         for local, until in waiting:
             if not local.is_over:
-                yield from self.hand_over(local, local.heir, until)
+                yield from self.hand_over(local, local.successor, until)
 
     def had_at(self, storage: BrokerNumber, brought: Mapping[BrokerNumber, int]) -> int | None:
         """Return a client's position in the epochs of a storage; None without a report.
@@ -269,7 +269,7 @@ class Handovers:
         first = local.storage
         assert first is not None, f"{local} is stored nowhere"
         if heir is not None:
-            local.heir, local.until = heir, until
+            local.successor, local.until = heir, until
             if heir not in self._roots:
                 self._unknown.append((local, until))  # this broker receives it shortly
             elif self._are_one_tree(first, heir):
@@ -278,12 +278,14 @@ class Handovers:
                 yield from self._take_up(local)
             else:
                 yield from self._cross(local)
-        elif first != self._servicing and not local.settles and self._may_leave(first):
-            local.heir = self._servicing
-            wish = Wish(local.key, local.generation, local.predicate, heir=local.heir)
+        elif first != self._servicing and not local.awaits_handover and self._may_leave(first):
+            local.successor = self._servicing
+            wish = SubscriptionRequest(
+                local.key, local.generation, local.predicate, successor=local.successor
+            )
             yield Request(first, wish, HandoverStep(Stage.SUCCESSOR_RECORDED, local))
 
-    def on_answer(self, step: HandoverStep, begun: Begun, now_ns: Instant) -> Outcomes:
+    def on_answer(self, step: HandoverStep, begun: RequestAnswer, now_ns: Instant) -> Outcomes:
         """Take the step that follows the answer to a request."""
         stage, local, crossing = step
         if crossing is not None:
@@ -291,7 +293,7 @@ class Handovers:
         elif stage is Stage.END_FOLLOWED:
             yield from self.on_begun_over(local, begun)
         elif stage is Stage.PREVIOUS_ENDED:
-            local.settles = False
+            local.awaits_handover = False
             if not local.is_over:
                 yield self.settle(local)
                 yield from self.hand_over(local)
@@ -300,11 +302,11 @@ class Handovers:
         elif stage is Stage.SUCCESSOR_RECORDED:
             yield from self._on_recorded(local)
         elif stage is Stage.SUCCESSOR_BEGUN:
-            local.until = max(begun.after, local.handed)
+            local.until = max(begun.after, local.delivered_epoch)
             yield ReceiptWait(local)
         else:
             assert stage is Stage.SUCCESSOR_FOUND, f"{stage} of {local}"
-            local.onward = begun.after, begun.had_of
+            local.successor_start = begun.after, begun.received_of
             yield ReceiptWait(local)
 
     def _may_leave(self, storage: BrokerNumber) -> bool:
@@ -316,54 +318,58 @@ class Handovers:
     def _on_recorded(self, local: StoredSubscription) -> Outcomes:
         """Continue a handover after the present storage has recorded the successor."""
         assert local.storage is not None, f"{local} is stored nowhere"
-        assert local.heir is not None, f"{local} stays"
-        if self._are_one_tree(local.storage, local.heir):
+        assert local.successor is not None, f"{local} stays"
+        if self._are_one_tree(local.storage, local.successor):
             yield from self._begin_at_heir(local)
         else:
             yield from self._cross(local)
 
     def _begin_at_heir(self, local: StoredSubscription) -> Outcomes:
-        assert local.heir is not None, f"{local} stays"
+        assert local.successor is not None, f"{local} stays"
         about = local.key, local.generation, local.predicate
-        wish = Wish(*about, before=local.storage, had_of=local.had_of or None)
-        yield Request(local.heir, wish, HandoverStep(Stage.SUCCESSOR_BEGUN, local))
+        wish = SubscriptionRequest(
+            *about, before=local.storage, received_of=local.received_of or None
+        )
+        yield Request(local.successor, wish, HandoverStep(Stage.SUCCESSOR_BEGUN, local))
 
     def _cross(self, local: StoredSubscription) -> Outcomes:
         assert local.storage is not None, f"{local} is stored nowhere"
-        assert local.heir is not None, f"{local} stays"
-        roots = self._roots[local.storage], self._roots[local.heir]
+        assert local.successor is not None, f"{local} stays"
+        roots = self._roots[local.storage], self._roots[local.successor]
         yield from self.trees.cross(local, *roots)
 
     def _take_up(self, local: StoredSubscription) -> Outcomes:
         """Resume a handover to another tree after its last epoch was settled."""
-        assert local.heir is not None, f"{local} stays"
-        had = self.had_at(local.heir, local.brought)
-        wish = Wish(local.key, local.generation, local.predicate, had, claims=True)
-        yield Request(local.heir, wish, HandoverStep(Stage.SUCCESSOR_FOUND, local))
+        assert local.successor is not None, f"{local} stays"
+        had = self.had_at(local.successor, local.reported_positions)
+        wish = SubscriptionRequest(local.key, local.generation, local.predicate, had, claims=True)
+        yield Request(local.successor, wish, HandoverStep(Stage.SUCCESSOR_FOUND, local))
 
     def on_last_receipt(self, local: StoredSubscription) -> Outcomes:
         """Switch to the successor storage after the client has acknowledged everything before."""
-        before, heir, after = local.storage, local.heir, local.until
+        before, heir, after = local.storage, local.successor, local.until
         assert before is not None, f"{local} is stored nowhere"
         assert heir is not None, f"{local} stays"
         assert after is not None, f"{local} has not begun at {heir}"
         yield FetchStop(local)
         told = 0
-        if local.onward is not None:
-            (after, local.had_of), local.onward = local.onward, None
+        if local.successor_start is not None:
+            (after, local.received_of), local.successor_start = local.successor_start, None
             told = after
-        local.storage, local.heir, local.until = heir, None, None
+        local.storage, local.successor, local.until = heir, None, None
         local.earlier.append(before)
         yield FetchStart(local, after, told)
-        local.settles = True
-        wish = Wish(local.key, local.generation, None, heir=heir)
+        local.awaits_handover = True
+        wish = SubscriptionRequest(local.key, local.generation, None, successor=heir)
         yield Request(before, wish, HandoverStep(Stage.PREVIOUS_ENDED, local))
 
     def settle(self, local: StoredSubscription) -> Request:
         """Notify a subscription's storage that the previous storage has confirmed the end."""
         assert local.storage is not None, f"{local} is stored nowhere"
         about = local.key, local.generation, local.predicate
-        return Request(local.storage, Wish(*about, claims=True, before=local.storage))
+        return Request(
+            local.storage, SubscriptionRequest(*about, claims=True, before=local.storage)
+        )
 
     # ------------------------------------------------------------ ends
 
@@ -383,27 +389,27 @@ class Handovers:
         """
         self._pending_ends.pop(key, None)
 
-    def on_begun_over(self, local: StoredSubscription, begun: Begun) -> Outcomes:
+    def on_begun_over(self, local: StoredSubscription, begun: RequestAnswer) -> Outcomes:
         """Take an answer about a closed subscription, and end it unless its end was dropped.
 
         Follows successors until one has the subscription.
         """
         if not self.is_pending_end(local):
-            ended, local.ended = local.ended, None
+            ended, local.pending_end = local.pending_end, None
             if ended is not None:
                 yield EndConfirmation(ended)
             return
-        heir = begun.heir if begun.after is None else None
+        heir = begun.successor if begun.after is None else None
         if heir is None or local.storage is None:
             self.drop_pending_end(local.key)
             yield from self.end(local, begun)
             return
         local.earlier.append(local.storage)
         local.storage = heir
-        asked = Wish(local.key, local.generation, local.predicate, claims=True)
+        asked = SubscriptionRequest(local.key, local.generation, local.predicate, claims=True)
         yield Request(heir, asked, HandoverStep(Stage.END_FOLLOWED, local))
 
-    def end(self, local: StoredSubscription, begun: Begun) -> Outcomes:
+    def end(self, local: StoredSubscription, begun: RequestAnswer) -> Outcomes:
         """End a subscription at its storage and its successor.
 
         A storage that has not confirmed the handover is awaited, too: with the client's next
@@ -412,13 +418,13 @@ class Handovers:
         Args:
             begun: the last answer about the subscription.
         """
-        ended, local.ended = local.ended, None
+        ended, local.pending_end = local.pending_end, None
         if ended is None or local.storage is None:
             return
-        wish = Wish(local.key, local.generation, None)
+        wish = SubscriptionRequest(local.key, local.generation, None)
         more = [begun.before] if begun.before not in (None, local.storage) else []
-        more += local.earlier[-1:] if local.settles else []
-        there = [local.storage, *([] if begun.heir is None else [begun.heir]), *more]
+        more += local.earlier[-1:] if local.awaits_handover else []
+        there = [local.storage, *([] if begun.successor is None else [begun.successor]), *more]
         over_there = PendingEnd(len(there), ended)
         for storage in there:
             yield Request(storage, wish, over_there)

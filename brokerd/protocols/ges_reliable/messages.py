@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 
 @record
-class Wish:
+class SubscriptionRequest:
     """A request about a subscription of a client.
 
     Attributes:
@@ -65,11 +65,11 @@ class Wish:
     predicate: Predicate | None
     had: int | None = None
     claims: bool = False
-    heir: BrokerNumber | None = None
+    successor: BrokerNumber | None = None
     until: int | None = None
     before: BrokerNumber | None = None
-    had_of: Sequences | None = None
-    looks: bool = False
+    received_of: Sequences | None = None
+    is_query: bool = False
 
 
 @record
@@ -90,11 +90,11 @@ class Change:
     home: BrokerNumber
     incarnation: int
     number: int
-    wishes: tuple[Wish, ...]
+    requests: tuple[SubscriptionRequest, ...]
     stores: bool = False
 
 
-class Begun(NamedTuple):
+class RequestAnswer(NamedTuple):
     """The answer to a request.
 
     Attributes:
@@ -109,11 +109,11 @@ class Begun(NamedTuple):
 
     key: Key
     after: int | None
-    heir: BrokerNumber | None = None
+    successor: BrokerNumber | None = None
     until: int | None = None
     before: BrokerNumber | None = None
-    had_of: Sequences = ()
-    is_gone: bool = False
+    received_of: Sequences = ()
+    has_moved: bool = False
 
 
 @record
@@ -128,7 +128,7 @@ class Changed:
     storage: BrokerNumber
     incarnation: int
     number: int
-    begun: tuple[Begun, ...]
+    answers: tuple[RequestAnswer, ...]
     stores: bool = False
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.ges_reliable.handover import Handovers
-from brokerd.protocols.ges_reliable.messages import Begun, Wish
+from brokerd.protocols.ges_reliable.messages import RequestAnswer, SubscriptionRequest
 from brokerd.protocols.ges_reliable.state import (
     Request,
     RoamingClient,
@@ -36,8 +36,8 @@ class StorageSearch:
 
     client: RoamingClient
     local: StoredSubscription
-    asked: dict[BrokerNumber, None] = field(default_factory=dict)
-    answers: dict[BrokerNumber, Begun] = field(default_factory=dict)
+    queried: dict[BrokerNumber, None] = field(default_factory=dict)
+    answers: dict[BrokerNumber, RequestAnswer] = field(default_factory=dict)
 
 
 class SearchStep(NamedTuple):
@@ -69,7 +69,7 @@ class PreviousStep(NamedTuple):
 
     client: RoamingClient
     local: StoredSubscription
-    begun: Begun
+    answer: RequestAnswer
     before: BrokerNumber
     storage: BrokerNumber | None
     had: int | None
@@ -99,7 +99,7 @@ class StorageSearches:
                 return storage, had
         return None
 
-    def on_answer(self, step: Any, begun: Begun) -> Outcomes:
+    def on_answer(self, step: Any, begun: RequestAnswer) -> Outcomes:
         """Take the step that follows the answer to a request of a search."""
         kind = type(step)
         if kind is SearchStep:
@@ -126,40 +126,44 @@ class StorageSearches:
             yield self._claim(search, storage)
 
     def _claim(self, search: StorageSearch, storage: BrokerNumber) -> Request:
-        search.asked[storage] = None
+        search.queried[storage] = None
         local = search.local
-        wish = Wish(local.key, local.generation, local.predicate, claims=True)
+        wish = SubscriptionRequest(local.key, local.generation, local.predicate, claims=True)
         return Request(storage, wish, SearchStep(search, storage))
 
-    def _on_claimed(self, search: StorageSearch, storage: BrokerNumber, begun: Begun) -> Outcomes:
+    def _on_claimed(
+        self, search: StorageSearch, storage: BrokerNumber, begun: RequestAnswer
+    ) -> Outcomes:
         """Take the answer of one storage, and begin the subscription after the last answer."""
         client, local = search.client, search.local
-        asked, answers = search.asked, search.answers
+        asked, answers = search.queried, search.answers
         answers[storage] = begun
         ends = self._handovers.is_pending_end(local)
         if local.is_over and not ends:
             return
-        if begun.heir is not None and begun.heir not in asked:
-            yield self._claim(search, begun.heir)
+        if begun.successor is not None and begun.successor not in asked:
+            yield self._claim(search, begun.successor)
             if ends:
-                yield Request(begun.heir, Wish(local.key, local.generation, None))
+                yield Request(
+                    begun.successor, SubscriptionRequest(local.key, local.generation, None)
+                )
         if len(answers) < len(asked):
             return
         if ends:
             self._handovers.drop_pending_end(local.key)
             return
-        local.earlier = [each for each in asked if answers[each].heir is not None]
-        if any(answer.is_gone for answer in answers.values()):
+        local.earlier = [each for each in asked if answers[each].successor is not None]
+        if any(answer.has_moved for answer in answers.values()):
             # It is known where its client has gone, and begins nowhere anew.
-            yield SubscriptionStart(client, local, Begun(local.key, None))
+            yield SubscriptionStart(client, local, RequestAnswer(local.key, None))
             return
         known = [each for each in asked if answers[each].after is not None]
-        first = min(known, key=lambda each: answers[each].heir is None, default=None)
+        first = min(known, key=lambda each: answers[each].successor is None, default=None)
         if first is not None:
             local.storage = first
             found = answers[first]
             assert found.after is not None, f"{first} does not know {local}"
-            had = self._handovers.had_at(first, local.brought) or 0
+            had = self._handovers.had_at(first, local.reported_positions) or 0
             yield SubscriptionStart(client, local, found._replace(after=max(found.after, had)))
         else:
             yield from self.begin_at(client, local, self.storages[0], None)
@@ -175,14 +179,14 @@ class StorageSearches:
     ) -> Outcomes:
         """Begin a subscription at a storage, after a client's position; None: without one."""
         local.storage = storage
-        wish = Wish(local.key, local.generation, local.predicate, had, claims)
+        wish = SubscriptionRequest(local.key, local.generation, local.predicate, had, claims)
         yield Request(storage, wish, BeginStep(client, local, storage, had, claims))
 
-    def _on_found(self, step: BeginStep, answer: Begun) -> Outcomes:
+    def _on_found(self, step: BeginStep, answer: RequestAnswer) -> Outcomes:
         """Begin a subscription at its storage, unless the storage lacks a part of it."""
         client, local, storage, had, claims = step
         is_behind = had is not None and answer.after is not None and had < answer.after
-        is_unknown = claims and answer.after is None and answer.heir is None
+        is_unknown = claims and answer.after is None and answer.successor is None
         if local.is_over:
             yield SubscriptionStart(client, local, answer)
         elif answer.after is not None and answer.before not in (None, storage):
@@ -195,15 +199,19 @@ class StorageSearches:
             yield SubscriptionStart(client, local, answer)
 
     def _ask_before(
-        self, client: RoamingClient, local: StoredSubscription, begun: Begun, before: BrokerNumber
+        self,
+        client: RoamingClient,
+        local: StoredSubscription,
+        begun: RequestAnswer,
+        before: BrokerNumber,
     ) -> Request:
         """Ask the previous storage before a subscription continues at its successor."""
-        storage, had = local.storage, self._handovers.had_at(before, local.brought)
+        storage, had = local.storage, self._handovers.had_at(before, local.reported_positions)
         local.earlier.append(before)
-        wish = Wish(local.key, local.generation, local.predicate, had, claims=True)
+        wish = SubscriptionRequest(local.key, local.generation, local.predicate, had, claims=True)
         return Request(before, wish, PreviousStep(client, local, begun, before, storage, had))
 
-    def _on_previous(self, step: PreviousStep, answer: Begun) -> Outcomes:
+    def _on_previous(self, step: PreviousStep, answer: RequestAnswer) -> Outcomes:
         """Begin a subscription at its previous storage, or at the successor after all."""
         client, local, begun, before, storage, had = step
         if answer.after is not None and not local.is_over:
@@ -212,7 +220,7 @@ class StorageSearches:
             yield SubscriptionStart(client, local, answer._replace(after=after))
         elif local.is_over:
             yield SubscriptionStart(client, local, begun)
-        elif answer.heir == storage:
+        elif answer.successor == storage:
             yield self._handovers.settle(local)
             yield SubscriptionStart(client, local, begun)
         else:

@@ -18,7 +18,14 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.losses import marker
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.ges_reliable.messages import Change, Changed, Store, Stored, Targets, Wish
+from brokerd.protocols.ges_reliable.messages import (
+    Change,
+    Changed,
+    Store,
+    Stored,
+    SubscriptionRequest,
+    Targets,
+)
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import Answer
 from brokerd.protocols.interface import Instant
@@ -41,8 +48,8 @@ class RequestQueue:
         number: of the last change.
     """
 
-    next: list[tuple[Wish, Any]] = field(default_factory=list)
-    asked: list[tuple[Wish, Any]] = field(default_factory=list)
+    next: list[tuple[SubscriptionRequest, Any]] = field(default_factory=list)
+    in_flight: list[tuple[SubscriptionRequest, Any]] = field(default_factory=list)
     message: Change | None = None
     number: int = 0
     waited_ns: int = 0
@@ -79,7 +86,7 @@ class SubscriptionRequests:
         self._incarnation = incarnation
 
     def add(
-        self, storage: BrokerNumber, wish: Wish, step: Any, now_ns: Instant
+        self, storage: BrokerNumber, wish: SubscriptionRequest, step: Any, now_ns: Instant
     ) -> Iterator[Change]:
         """Send a request to a storage; its durable answer is an Answer with `step`."""
         queue = self._queues.setdefault(storage, RequestQueue())
@@ -114,12 +121,12 @@ class SubscriptionRequests:
             return
         if (message.incarnation, message.number) != (asked.incarnation, asked.number):
             return
-        requests = queue.asked
-        if [begun.key for begun in message.begun] != [wish.key for wish, _ in requests]:
-            raise RemoteProtocolError(peer, f"answers what was not asked: {message.begun}"[:300])
-        queue.asked, queue.message = [], None
+        requests = queue.in_flight
+        if [begun.key for begun in message.answers] != [wish.key for wish, _ in requests]:
+            raise RemoteProtocolError(peer, f"answers what was not asked: {message.answers}"[:300])
+        queue.in_flight, queue.message = [], None
         self._deadlines.cancel((self._purpose, message.storage))
-        for (_, step), begun in zip(requests, message.begun, strict=True):
+        for (_, step), begun in zip(requests, message.answers, strict=True):
             if step is not None:
                 yield Answer(begun, step)
         yield from self._send_next(message.storage, queue, now_ns)
@@ -129,9 +136,9 @@ class SubscriptionRequests:
     ) -> Iterator[Change]:
         if queue.message is not None or not queue.next:
             return
-        queue.asked, queue.next = queue.next, []
+        queue.in_flight, queue.next = queue.next, []
         queue.number += 1
-        wishes = tuple(wish for wish, _ in queue.asked)
+        wishes = tuple(wish for wish, _ in queue.in_flight)
         target = self._targets.to(storage)
         about = self._broker, self._incarnation, queue.number
         change = Change(target, 0, *about, wishes, self._stores)

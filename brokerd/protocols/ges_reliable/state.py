@@ -18,7 +18,12 @@ from typing import Any, Final, NamedTuple
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
-from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
+from brokerd.protocols.ges_reliable.messages import (
+    Key,
+    RequestAnswer,
+    Sequences,
+    SubscriptionRequest,
+)
 from brokerd.protocols.interface import Change as Row
 from brokerd.protocols.interface import LogRecord
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
@@ -64,7 +69,7 @@ class PendingEnd:
         then: the report that follows; or another end, which lacks one answer less then.
     """
 
-    left: int
+    missing: int
     then: "EndReport | PendingEnd | None"
 
 
@@ -98,16 +103,16 @@ class StoredSubscription(OwnSubscription):
 
     storage: BrokerNumber | None = None
     generation: int = 0
-    handed: int = 0
-    told: int = 0
-    heir: BrokerNumber | None = None
+    delivered_epoch: int = 0
+    reported_epoch: int = 0
+    successor: BrokerNumber | None = None
     until: int | None = None
-    onward: tuple[int, Sequences] | None = None
-    had_of: Sequences = ()
-    settles: bool = False
-    brought: Mapping[BrokerNumber, int] = field(default_factory=dict)
+    successor_start: tuple[int, Sequences] | None = None
+    received_of: Sequences = ()
+    awaits_handover: bool = False
+    reported_positions: Mapping[BrokerNumber, int] = field(default_factory=dict)
     earlier: list[BrokerNumber] = field(default_factory=list)
-    ended: PendingEnd | None = None
+    pending_end: PendingEnd | None = None
 
     @property
     def key(self) -> Key:
@@ -136,7 +141,7 @@ class Request:
     """A request for a storage, and the step that follows its answer; None: nothing follows."""
 
     storage: BrokerNumber
-    wish: Wish
+    request: SubscriptionRequest
     step: Any = None
 
 
@@ -144,7 +149,7 @@ class Request:
 class Answer:
     """A storage's durable answer to a request, with the step that follows."""
 
-    begun: Begun
+    answer: RequestAnswer
     step: Any
 
 
@@ -162,7 +167,7 @@ class SubscriptionStart:
 
     client: RoamingClient
     local: StoredSubscription
-    begun: Begun
+    answer: RequestAnswer
 
 
 @record
@@ -176,7 +181,7 @@ class FetchStart:
 
     local: StoredSubscription
     after: int
-    told: int | None = None
+    reported_epoch: int | None = None
 
 
 @record
@@ -290,7 +295,7 @@ class StorageState:
     subscriptions: Mapping[BrokerNumber, int]
     receipts: int
     moved: int
-    others: Mapping[BrokerNumber, int]
+    dependents: Mapping[BrokerNumber, int]
     feeds: Mapping[BrokerNumber, int]
 
 
@@ -308,7 +313,7 @@ class FollowedState:
     after: int
     acknowledged: int
     subscriptions: int
-    leaving: int
+    departures: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,16 @@ from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.ges_reliable.definition import LOG, StoragePlace
 from brokerd.protocols.ges_reliable.epochs import EpochLog
 from brokerd.protocols.ges_reliable.messages import (
-    Begun,
     Change,
     Changed,
     Events,
     Fetch,
     Fetched,
     Forwarding,
+    RequestAnswer,
     Store,
     Stored,
-    Wish,
+    SubscriptionRequest,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.requests import SubscriptionRequests
@@ -108,7 +108,7 @@ class Storage:
         is_root = place.parent is None
         self.log = EpochLog(broker, parameters.held_limit, is_root=is_root)
         self.registrations = Registrations(decode_attributes, is_root=is_root)
-        self.others = DependentStorages(broker, place, decode_attributes)
+        self.dependents = DependentStorages(broker, place, decode_attributes)
         self.feeds = StorageFeeds(broker, place, self.log, deadlines, parameters, forwarding)
         self.profile = UnitProfile(place.parent) if place.parent is not None else None
         self._requests = SubscriptionRequests(
@@ -130,7 +130,7 @@ class Storage:
     def state(self) -> StorageState:
         """Return the volatile state, for people."""
         log, registrations = self.log, self.registrations
-        homes = [each.home for each in registrations.known().values()]
+        homes = [each.home for each in registrations.registrations().values()]
         return StorageState(
             parent=self._parent,
             assigned=log.assigned,
@@ -141,8 +141,8 @@ class Storage:
             publishers=len(log.reached()),
             subscriptions=dict(sorted(Counter(homes).items())),
             receipts=registrations.lowest(log.durable),
-            moved=len(registrations.heirs()),
-            others=dict(self.others.reached()),
+            moved=len(registrations.successors()),
+            dependents=dict(self.dependents.reached()),
             feeds=self.feeds.reached(),
         )
 
@@ -201,7 +201,7 @@ class Storage:
         self._lineage = lineage
         self._take(self.log.recover(recovered, ends))
         self.registrations.recover(recovered, self.log.released)
-        self.others.recover(recovered, self.log.released)
+        self.dependents.recover(recovered, self.log.released)
         for text, (last, number) in recovered.get(HOMES, {}).items():
             broker, _, stores = text.partition(" ")
             self._homes[int(broker), bool(stores)] = last, number
@@ -225,7 +225,7 @@ class Storage:
 
     def change(self, place: StoragePlace) -> None:
         """Take storages that were added or retired."""
-        self.others.change(place)
+        self.dependents.change(place)
 
     def latest(self, home: BrokerNumber, *, stores: bool = False) -> tuple[int, int]:
         """Return incarnation and number of the last change of an access broker, or of a child."""
@@ -274,7 +274,7 @@ class Storage:
         wanted: dict[_Asker, None] = {}
         for homes in self.registrations.match(event.run):
             wanted |= dict.fromkeys((home, False) for home in homes)
-        for storages in self.others.match(event):
+        for storages in self.dependents.match(event):
             wanted |= dict.fromkeys((storage, True) for storage in storages)
         for asker in wanted:
             follower = self._followers.get(asker)
@@ -304,26 +304,26 @@ class Storage:
     def _on_change(self, peer: Peer, message: Change) -> None:
         home, number = message.home, (message.incarnation, message.number)
         asker = home, message.stores
-        if message.stores and not self.others.is_child(home):
+        if message.stores and not self.dependents.is_child(home):
             return  # it knows before this one that it is
         latest = self.latest(home, stores=message.stores)
         if not self.log.is_read or number < latest:
             return
-        if self.profile is not None and any(wish.looks for wish in message.wishes):
+        if self.profile is not None and any(wish.is_query for wish in message.requests):
             raise RemoteProtocolError(peer, f"asks {self._broker} how far it is, which is no root")
         rows: list[Row] = []
-        begun: list[Begun] = []
+        begun: list[RequestAnswer] = []
         if number == latest:
-            known = self.others.begun if message.stores else self.registrations.begun
-            begun = [self._look(wish) or known(wish, home) for wish in message.wishes]
+            known = self.dependents.answer if message.stores else self.registrations.answer
+            begun = [self._look(wish) or known(wish, home) for wish in message.requests]
         elif not self._can_begin(message):
             self._waiting[asker] = message
             return
         else:
             self._homes[asker] = number
             rows.append(Row(HOMES, f"{home} stores" if message.stores else str(home), [*number]))
-            take = self.others.take if message.stores else self.registrations.take
-            for wish in message.wishes:
+            take = self.dependents.take if message.stores else self.registrations.take
+            for wish in message.requests:
                 if (looked := self._look(wish)) is not None:
                     begun.append(looked)
                     continue
@@ -335,7 +335,7 @@ class Storage:
         ends = self.registrations.ends
 
         def written() -> None:
-            self.registrations.ended(ends)
+            self.registrations.confirm_ends(ends)
             self._forwarding.send(answer)
             self._release_unneeded()
 
@@ -355,11 +355,11 @@ class Storage:
         if self.profile is not None:
             self._keep_profile(self.profile)
 
-    def _look(self, wish: Wish) -> Begun | None:
+    def _look(self, wish: SubscriptionRequest) -> RequestAnswer | None:
         """Return the position of this root for a `looks` request; it is sent once durable."""
-        if not wish.looks:
+        if not wish.is_query:
             return None
-        return Begun(wish.key, self.log.assigned, had_of=self.log.reached())
+        return RequestAnswer(wish.key, self.log.assigned, received_of=self.log.reached())
 
     def _can_begin(self, message: Change) -> bool:
         """Return True if the parent sends everything that begins here; request the rest.
@@ -371,18 +371,18 @@ class Storage:
             return True
         wanted = [
             wish.predicate
-            for wish in message.wishes
+            for wish in message.requests
             if wish.predicate is not None and not wish.claims
         ]
         for predicate in wanted:
             self._take(self.profile.ask(predicate))
-        return all(self.profile.begins(predicate) is not None for predicate in wanted)
+        return all(self.profile.starts_after(predicate) is not None for predicate in wanted)
 
-    def _head(self, wish: Wish) -> int:
+    def _head(self, wish: SubscriptionRequest) -> int:
         """Return the epoch after which a new subscription begins."""
         begins = None
         if self.profile is not None and wish.predicate is not None:
-            begins = self.profile.begins(wish.predicate)
+            begins = self.profile.starts_after(wish.predicate)
         return max(self.log.assigned, begins or 0)
 
     def _begin_waiting(self) -> None:
@@ -393,9 +393,9 @@ class Storage:
 
     def _keep_profile(self, profile: UnitProfile) -> None:
         """Reduce the parent's predicates to those that are needed."""
-        waiting = (wish.predicate for each in self._waiting.values() for wish in each.wishes)
+        waiting = (wish.predicate for each in self._waiting.values() for wish in each.requests)
         known = (each.predicate for each in self.registrations.kept())
-        wanted = (*known, *self.others.predicates(), *waiting)
+        wanted = (*known, *self.dependents.predicates(), *waiting)
         self._take(profile.keep(each for each in wanted if each is not None))
 
     # ------------------------------------------------------------ following
@@ -408,7 +408,7 @@ class Storage:
             raise RemoteProtocolError(
                 peer, f"broker {message.follower} has {message.after} of {self.log.durable}"
             )
-        if message.stores and message.follower not in self.others:
+        if message.stores and message.follower not in self.dependents:
             return
         asker = message.follower, message.stores
         follower = self._followers.setdefault(asker, Follower())
@@ -426,7 +426,7 @@ class Storage:
 
     def _take_receipts(self, message: Fetch) -> None:
         if message.stores:
-            if self.others.reach(message.follower, message.through):
+            if self.dependents.reach(message.follower, message.through):
                 self._release()
             return
         rows = [
@@ -449,7 +449,7 @@ class Storage:
         through, count = fetch.after, 0
         for event in self.log.after(fetch.after):
             if fetch.stores:
-                found_for = self.others.match(event)
+                found_for = self.dependents.match(event)
             else:
                 found_for = self.registrations.match(event.run)
             places = [place for place, those in enumerate(found_for) if fetch.follower in those]
@@ -481,7 +481,7 @@ class Storage:
     def _release(self) -> None:
         """Release publications that all followers have acknowledged."""
         durable = self.log.durable
-        through = min(self.registrations.lowest(durable), self.others.lowest(durable), durable)
+        through = min(self.registrations.lowest(durable), self.dependents.lowest(durable), durable)
         if through > self.log.released:
             self._take(self.log.release(through))
 

@@ -23,13 +23,13 @@ from brokerd.model.publication import PublicationRun, stretches
 from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.epochs import EpochLog
 from brokerd.protocols.ges_reliable.messages import (
-    Begun,
     Events,
     Fetch,
     Fetched,
     Key,
+    RequestAnswer,
+    SubscriptionRequest,
     Targets,
-    Wish,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import PROFILE, LogAppend, PredicateStart, Request
@@ -43,7 +43,7 @@ class PredicateRequest:
     """A predicate, by its number at the parent; `begins` is None while there is no answer."""
 
     number: int
-    begins: int | None = None
+    starts_after: int | None = None
 
 
 class PredicateEnd(NamedTuple):
@@ -57,7 +57,7 @@ class UnitProfile:
 
     def __init__(self, parent: BrokerNumber) -> None:
         self._parent = parent
-        self._asked: dict[Predicate, PredicateRequest] = {}
+        self._requests: dict[Predicate, PredicateRequest] = {}
         self._last = 0
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> Iterator[Request]:
@@ -65,25 +65,25 @@ class UnitProfile:
         rows = sorted((int(number), row) for number, row in recovered.get(PROFILE, {}).items())
         for number, row in rows:
             predicate = read_predicate(row)
-            before = self._asked.pop(predicate, None)
+            before = self._requests.pop(predicate, None)
             if before is not None:
                 yield self._end(before)
             self._last = number
-            self._asked[predicate] = PredicateRequest(number)
-        for predicate, asked in self._asked.items():
+            self._requests[predicate] = PredicateRequest(number)
+        for predicate, asked in self._requests.items():
             yield self._begin(predicate, asked)
 
-    def begins(self, predicate: Predicate) -> int | None:
+    def starts_after(self, predicate: Predicate) -> int | None:
         """Return the epoch after which a predicate begins; None without an answer."""
-        asked = self._asked.get(predicate)
-        return asked.begins if asked is not None else None
+        asked = self._requests.get(predicate)
+        return asked.starts_after if asked is not None else None
 
     def ask(self, predicate: Predicate) -> Iterator[Commit | Request]:
         """Request all publications that match a predicate from now on."""
-        if predicate in self._asked:
+        if predicate in self._requests:
             return
         self._last += 1
-        asked = self._asked[predicate] = PredicateRequest(self._last)
+        asked = self._requests[predicate] = PredicateRequest(self._last)
         row = Change(PROFILE, str(asked.number), predicate_row(predicate))
         yield Commit((row,), None)
         yield self._begin(predicate, asked)
@@ -91,24 +91,26 @@ class UnitProfile:
     def keep(self, wanted: Iterable[Predicate]) -> Iterator[Request]:
         """End all requests but these."""
         left = dict.fromkeys(wanted)
-        for predicate in [each for each in self._asked if each not in left]:
-            yield self._end(self._asked.pop(predicate))
+        for predicate in [each for each in self._requests if each not in left]:
+            yield self._end(self._requests.pop(predicate))
 
     def on_answer(
-        self, step: PredicateRequest | PredicateEnd, begun: Begun
+        self, step: PredicateRequest | PredicateEnd, begun: RequestAnswer
     ) -> Iterator[PredicateStart | Commit]:
         """Take the parent's answer to a request."""
         if isinstance(step, PredicateEnd):
             yield Commit((Change(PROFILE, str(step.number), None),), None)
             return
-        step.begins = begun.after
+        step.starts_after = begun.after
         yield PredicateStart()
 
     def _begin(self, predicate: Predicate, asked: PredicateRequest) -> Request:
-        return Request(self._parent, Wish(Key("", asked.number), 0, predicate), asked)
+        return Request(
+            self._parent, SubscriptionRequest(Key("", asked.number), 0, predicate), asked
+        )
 
     def _end(self, asked: PredicateRequest) -> Request:
-        wish = Wish(Key("", asked.number), 0, None)
+        wish = SubscriptionRequest(Key("", asked.number), 0, None)
         return Request(self._parent, wish, PredicateEnd(asked.number))
 
 

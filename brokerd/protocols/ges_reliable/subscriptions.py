@@ -24,7 +24,12 @@ from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.definition import StoragePlace
-from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
+from brokerd.protocols.ges_reliable.messages import (
+    Key,
+    RequestAnswer,
+    Sequences,
+    SubscriptionRequest,
+)
 from brokerd.protocols.ges_reliable.state import (
     GENERATIONS,
     HEIRS,
@@ -61,15 +66,17 @@ class Registration:
     began: int
     predicate: Predicate
     received: int
-    heir: BrokerNumber | None = None
+    successor: BrokerNumber | None = None
     until: int | None = None
     before: BrokerNumber | None = None
-    had_of: Sequences = ()
+    received_of: Sequences = ()
 
     @property
-    def begun(self) -> Begun:
+    def answer(self) -> RequestAnswer:
         """The answer to the access broker."""
-        return Begun(self.key, self.received, self.heir, self.until, self.before, self.had_of)
+        return RequestAnswer(
+            self.key, self.received, self.successor, self.until, self.before, self.received_of
+        )
 
 
 class Registrations:
@@ -85,8 +92,8 @@ class Registrations:
 
     def __init__(self, decode_attributes: DecodeAttributes, *, is_root: bool = True) -> None:
         self._is_root = is_root
-        self._known: dict[Key, Registration] = {}
-        self._heirs: dict[Key, BrokerNumber] = {}
+        self._registrations: dict[Key, Registration] = {}
+        self._successors: dict[Key, BrokerNumber] = {}
         self._generations: dict[ClientId, tuple[int, BrokerNumber]] = {}
         self._index: MatchingIndex[Key] = MatchingIndex()
         self._memo: MatchMemo[Key, tuple[BrokerNumber, ...]] = MatchMemo(
@@ -97,20 +104,20 @@ class Registrations:
 
     def __len__(self) -> int:
         """Return the number of subscriptions."""
-        return len(self._known)
+        return len(self._registrations)
 
-    def known(self) -> Mapping[Key, Registration]:
+    def registrations(self) -> Mapping[Key, Registration]:
         """Return all subscriptions."""
-        return self._known
+        return self._registrations
 
     def kept(self) -> Iterator[Registration]:
         """Yield all subscriptions, and ended ones that a crash could restore."""
-        yield from self._known.values()
+        yield from self._registrations.values()
         yield from (each for _, each in self._ending)
 
-    def heirs(self) -> Mapping[Key, BrokerNumber]:
+    def successors(self) -> Mapping[Key, BrokerNumber]:
         """Return subscriptions that have moved to other storages, with those storages."""
-        return self._heirs
+        return self._successors
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], released: int) -> None:
         """Restore the state on disk; a lost receipt is no older than the released epoch."""
@@ -121,9 +128,9 @@ class Registrations:
             key, predicate = _read_key(text), read_predicate(row)
             received = max(began, receipts.get(text, 0), released)
             self._add(Registration(key, generation, home, began, predicate, received))
-            self._read_more(self._known[key], *more)
+            self._read_more(self._registrations[key], *more)
         for text, heir in recovered.get(HEIRS, {}).items():
-            self._heirs[_read_key(text)] = heir
+            self._successors[_read_key(text)] = heir
 
     @staticmethod
     def _read_more(
@@ -133,14 +140,16 @@ class Registrations:
         before: int = _NONE,
         had_of: Sequence[tuple[Sequence[int], int]] = (),
     ) -> None:
-        known.heir, known.until, known.before = (
+        known.successor, known.until, known.before = (
             None if value == _NONE else value for value in (heir, until, before)
         )
-        known.had_of = tuple((SourceId(*source), last) for source, last in had_of)
+        known.received_of = tuple((SourceId(*source), last) for source, last in had_of)
 
     # ------------------------------------------------------------ changes
 
-    def take(self, wish: Wish, home: BrokerNumber, head: int) -> tuple[Begun, list[Change]]:
+    def take(
+        self, wish: SubscriptionRequest, home: BrokerNumber, head: int
+    ) -> tuple[RequestAnswer, list[Change]]:
         """Take a request of a client; a new subscription begins at the head of the log.
 
         The subscription of a client without memory continues at its receipt. A client that was at
@@ -151,24 +160,24 @@ class Registrations:
         """
         key, generation = wish.key, wish.generation
         if self._is_earlier(key.client, generation, home):
-            return Begun(key, None, is_gone=True), []
+            return RequestAnswer(key, None, has_moved=True), []
         rows: list[Change] = []
         if self._generations.get(key.client) != (generation, home):
             self._generations[key.client] = generation, home
             rows.append(Change(GENERATIONS, key.client, [generation, home]))
         if wish.predicate is None:
             over = self._end(key)
-            if wish.heir is not None:
-                self._heirs[key] = wish.heir
-                over.append(Change(HEIRS, _text(key), wish.heir))
-            return Begun(key, None), rows + over
-        known = self._known.get(key)
+            if wish.successor is not None:
+                self._successors[key] = wish.successor
+                over.append(Change(HEIRS, _text(key), wish.successor))
+            return RequestAnswer(key, None), rows + over
+        known = self._registrations.get(key)
         if known is not None and known.predicate != wish.predicate:
             rows += self._end(key)
             known = None
-        heir = self._heirs.get(key)
+        heir = self._successors.get(key)
         if known is None and (wish.claims or (wish.had is not None and heir is not None)):
-            return Begun(key, None, heir), rows
+            return RequestAnswer(key, None, heir), rows
         if known is None:
             rows += self._end(key)
             known = Registration(key, generation, home, head, wish.predicate, head)
@@ -180,33 +189,33 @@ class Registrations:
                 known.received = max(known.received, had)
         self._take_over(known, wish)
         self._memo.forget()
-        return known.begun, [*rows, Change(REGISTERED, _text(key), _row(known))]
+        return known.answer, [*rows, Change(REGISTERED, _text(key), _row(known))]
 
     @staticmethod
-    def _take_over(known: Registration, wish: Wish) -> None:
+    def _take_over(known: Registration, wish: SubscriptionRequest) -> None:
         """Record the previous storage and the successor of a subscription.
 
         A subscription with a successor has left its previous storage.
         """
         if wish.before is not None:
             known.before = wish.before
-        if wish.had_of is not None:
-            known.had_of = wish.had_of
+        if wish.received_of is not None:
+            known.received_of = wish.received_of
             known.began = max(known.began, known.received)  # a receipt may be lost
-        if wish.heir is not None:
-            known.heir, known.before = wish.heir, None
+        if wish.successor is not None:
+            known.successor, known.before = wish.successor, None
             known.until = known.until if wish.until is None else wish.until
 
-    def begun(self, wish: Wish, home: BrokerNumber) -> Begun:
+    def answer(self, wish: SubscriptionRequest, home: BrokerNumber) -> RequestAnswer:
         """Return the same answer again."""
-        known = self._known.get(wish.key)
+        known = self._registrations.get(wish.key)
         if self._is_earlier(wish.key.client, wish.generation, home):
-            return Begun(wish.key, None, is_gone=True)
+            return RequestAnswer(wish.key, None, has_moved=True)
         if known is None or wish.predicate is None:
-            heir = self._heirs.get(wish.key) if wish.predicate is not None else None
-            return Begun(wish.key, None, heir)
+            heir = self._successors.get(wish.key) if wish.predicate is not None else None
+            return RequestAnswer(wish.key, None, heir)
         is_here = (known.generation, known.home) == (wish.generation, home)
-        return known.begun if is_here else Begun(wish.key, None)
+        return known.answer if is_here else RequestAnswer(wish.key, None)
 
     def _is_earlier(self, client: ClientId, generation: int, home: BrokerNumber) -> bool:
         latest = self._generations.get(client)
@@ -216,17 +225,17 @@ class Registrations:
 
     def _end(self, key: Key) -> list[Change]:
         rows: list[Change] = []
-        for each in _of(key, self._known):
+        for each in _of(key, self._registrations):
             self.ends += 1
-            self._ending.append((self.ends, self._known[each]))
+            self._ending.append((self.ends, self._registrations[each]))
             self._remove(each)
             rows += (Change(REGISTERED, _text(each), None), Change(RECEIPTS, _text(each), None))
-        for each in _of(key, self._heirs):
-            del self._heirs[each]
+        for each in _of(key, self._successors):
+            del self._successors[each]
             rows.append(Change(HEIRS, _text(each), None))
         return rows
 
-    def ended(self, ends: int) -> None:
+    def confirm_ends(self, ends: int) -> None:
         """Record that the first ends, up to this number, are on disk."""
         while self._ending and self._ending[0][0] <= ends:
             self._ending.popleft()
@@ -236,7 +245,7 @@ class Registrations:
 
         Paper: [GES] §4 (receipts).
         """
-        known = self._known.get(key)
+        known = self._registrations.get(key)
         if known is None or (known.generation, known.home) != (generation, home):
             return []
         if through <= known.received:
@@ -255,15 +264,15 @@ class Registrations:
         return min((each.received for each in self.kept()), default=durable)
 
     def _homes(self, keys: tuple[Key, ...]) -> tuple[BrokerNumber, ...]:
-        return tuple(sorted({self._known[key].home: None for key in keys}))
+        return tuple(sorted({self._registrations[key].home: None for key in keys}))
 
     def _add(self, registration: Registration) -> None:
-        self._known[registration.key] = registration
+        self._registrations[registration.key] = registration
         self._index.add(registration.key, registration.predicate)
         self._memo.forget()
 
     def _remove(self, key: Key) -> None:
-        del self._known[key]
+        del self._registrations[key]
         self._index.remove(key)
         self._memo.forget()
 
@@ -277,8 +286,8 @@ def _of(key: Key, known: Mapping[Key, object]) -> list[Key]:
 
 def _row(known: Registration) -> list[Any]:
     """Return the row of a registration, without the receipt."""
-    had_of = [[[*source], last] for source, last in known.had_of]
-    numbers = known.heir, known.until, known.before
+    had_of = [[[*source], last] for source, last in known.received_of]
+    numbers = known.successor, known.until, known.before
     more: list[Any] = [*(_NONE if value is None else value for value in numbers), had_of]
     while more and more[-1] in (_NONE, []):
         more.pop()
@@ -305,7 +314,7 @@ class DependentStorages:
     ) -> None:
         self._broker = broker
         self._place = place
-        self._wanted: dict[_Wanted, tuple[int, Predicate]] = {}
+        self._requests: dict[_Wanted, tuple[int, Predicate]] = {}
         self._reached = dict.fromkeys((*place.siblings, *place.children), 0)
         self._index: MatchingIndex[_Wanted] = MatchingIndex()
         self._memo: MatchMemo[_Wanted, tuple[BrokerNumber, ...]] = MatchMemo(
@@ -339,17 +348,19 @@ class DependentStorages:
 
     def predicates(self) -> Iterator[Predicate]:
         """Yield the predicates of children's units."""
-        return (predicate for _, predicate in self._wanted.values())
+        return (predicate for _, predicate in self._requests.values())
 
     # ------------------------------------------------------------ units of children
 
-    def take(self, wish: Wish, child: BrokerNumber, head: int) -> tuple[Begun, list[Change]]:
+    def take(
+        self, wish: SubscriptionRequest, child: BrokerNumber, head: int
+    ) -> tuple[RequestAnswer, list[Change]]:
         """Add or remove a predicate of a child's unit; a new predicate begins at the head."""
         key = child, wish.key.number
-        known = self._wanted.get(key)
+        known = self._requests.get(key)
         rows: list[Change] = []
         if known is not None and known[1] != wish.predicate:
-            del self._wanted[key]
+            del self._requests[key]
             self._index.remove(key)
             self._memo.forget()
             rows.append(Change(UNITS, _child_key(key), None))
@@ -357,15 +368,15 @@ class DependentStorages:
         if known is None and wish.predicate is not None:
             self._add(key, head, wish.predicate)
             rows.append(Change(UNITS, _child_key(key), [head, predicate_row(wish.predicate)]))
-        return self.begun(wish, child), rows
+        return self.answer(wish, child), rows
 
-    def begun(self, wish: Wish, child: BrokerNumber) -> Begun:
+    def answer(self, wish: SubscriptionRequest, child: BrokerNumber) -> RequestAnswer:
         """Return the same answer again."""
-        known = self._wanted.get((child, wish.key.number))
-        return Begun(Key("", wish.key.number), known[0] if known is not None else None)
+        known = self._requests.get((child, wish.key.number))
+        return RequestAnswer(Key("", wish.key.number), known[0] if known is not None else None)
 
     def _add(self, key: _Wanted, began: int, predicate: Predicate) -> None:
-        self._wanted[key] = began, predicate
+        self._requests[key] = began, predicate
         self._index.add(key, predicate)
         self._memo.forget()
 
@@ -389,7 +400,7 @@ class DependentStorages:
 
     def lowest(self, durable: int) -> int:
         """Return the epoch through which all storages are durable."""
-        waited = {child for child, _ in self._wanted}
+        waited = {child for child, _ in self._requests}
         return min(
             (
                 epoch

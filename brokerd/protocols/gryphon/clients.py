@@ -283,7 +283,7 @@ class Clients:
 
         No filter decides where streams of own pubends begin.
         """
-        had = client.forgotten.get(local.number, {})
+        had = client.lost_positions.get(local.number, {})
         begun = {
             stream: max(had.get(stream, 0), self._streams.position(stream))
             for stream in self._identities

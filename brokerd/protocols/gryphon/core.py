@@ -346,7 +346,7 @@ class Gryphon(LogFirstMachine):
 
     def resume(self) -> None:
         """See LogFirstMachine."""
-        self._early = list(drop_repeated(self._early))
+        self._deferred = list(drop_repeated(self._deferred))
         super().resume()
 
     def _is_read(self) -> bool:

@@ -13,7 +13,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.multi_proxy.arbiter_transfers import GivenOwners
 from brokerd.protocols.multi_proxy.causal_ownership import CausalOwners
 from brokerd.protocols.multi_proxy.clients import Clients
-from brokerd.protocols.multi_proxy.fetches import Gets
+from brokerd.protocols.multi_proxy.fetches import Fetches
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Following,
@@ -33,7 +33,7 @@ from brokerd.protocols.multi_proxy.parameters import (
 )
 from brokerd.protocols.multi_proxy.proxy_ownership import PaperOwners
 from brokerd.protocols.multi_proxy.proxy_routes import ServerRoutes
-from brokerd.protocols.multi_proxy.publishes import Puts
+from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.roles import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.multi_proxy.transfer_owners import MovingOwners
@@ -41,7 +41,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 
-class Home:
+class AccessBroker:
     """The parts of an access broker, and their connections.
 
     Args:
@@ -60,7 +60,7 @@ class Home:
         *,
         pass_on: Callable[[Request], None],
     ) -> None:
-        self.ways = ServerRoutes(
+        self.routes = ServerRoutes(
             broker,
             disk.machine,
             places.proxies_of(broker),
@@ -70,28 +70,28 @@ class Home:
             pass_on=pass_on,
             resend=self._resend,
             awaits=self._awaits,
-            puts_since=lambda server: self.puts.waits_since(server),
+            puts_since=lambda server: self.publishes.waits_since(server),
         )
         self._disk = disk
         self.owners = self._make_owners(broker, places, parameters.ownership)
-        self.puts = Puts(
+        self.publishes = Publishes(
             broker,
             disk.machine,
             self.owners,
-            send=self.ways.send,
+            send=self.routes.send,
             on_stored=lambda source: self.clients.tell_stored(source),
-            answered=self.ways.on_answer,
+            answered=self.routes.on_answer,
         )
-        self.gets = Gets(
+        self.fetches = Fetches(
             broker,
             places.servers,
             self.owners,
             parameters.home_window,
-            send=self.ways.send,
+            send=self.routes.send,
             hand_out=lambda run, handed: self.clients.own.hand_out(run, handed),
             tell_lost=lambda message, handed: self.clients.deliver_gaps(message, handed),
             check_run=lambda run, peer: self.clients.own.check_run(run, peer),
-            answered=self.ways.on_answer,
+            answered=self.routes.on_answer,
         )
         self.clients = Clients(
             broker,
@@ -102,19 +102,19 @@ class Home:
             counters,
             topics=Topics(parameters, decode_attributes),
             owners=self.owners,
-            puts=self.puts,
-            gets=self.gets,
+            puts=self.publishes,
+            gets=self.fetches,
         )
 
     def _make_owners(self, broker: BrokerNumber, places: Places, ownership: str) -> Owners:
         """Return the owners at this broker, by the topology's `ownership`."""
-        send, answered, arbiters = self.ways.send, self.ways.on_answer, places.arbiters
+        send, answered, arbiters = self.routes.send, self.routes.on_answer, places.arbiters
 
         def on_known(topics: Sequence[int]) -> None:
-            self.puts.on_owners(topics)
+            self.publishes.on_owners(topics)
 
         def on_gone(gone: Mapping[int, BrokerNumber]) -> Sequence[int]:
-            return self.puts.forget_owners(gone)
+            return self.publishes.forget_owners(gone)
 
         if ownership == PAPER:
             return PaperOwners(
@@ -125,7 +125,7 @@ class Home:
             return Owners(broker, arbiters, known, send=send, on_known=on_known, answered=answered)
         kind: Callable[..., MovingOwners] = GivenOwners
         if ownership == CAUSAL:
-            kind = partial(CausalOwners, carrier=self.ways.first_server)
+            kind = partial(CausalOwners, carrier=self.routes.first_server)
         return kind(
             broker,
             arbiters,
@@ -135,18 +135,18 @@ class Home:
             on_known=on_known,
             answered=answered,
             on_gone=on_gone,
-            on_moved=lambda topic, before, server: self.gets.move(topic, before, server),
-            on_merged=lambda topic, server: self.gets.ask_again(topic, server),
+            on_moved=lambda topic, before, server: self.fetches.move(topic, before, server),
+            on_merged=lambda topic, server: self.fetches.ask_again(topic, server),
         )
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of servers' answers."""
         return {
-            Stored: self.puts.on_stored,
-            Following: self.gets.on_following,
-            Messages: self.gets.on_messages,
-            Lost: self.gets.on_lost,
-            Answered: self.gets.on_answered,
+            Stored: self.publishes.on_stored,
+            Following: self.fetches.on_following,
+            Messages: self.fetches.on_messages,
+            Lost: self.fetches.on_lost,
+            Answered: self.fetches.on_answered,
             Located: self.owners.on_located,
             Merged: self._on_merged,
         }
@@ -154,21 +154,21 @@ class Home:
     def _on_merged(self, peer: Any, message: Merged) -> None:
         """Take other owners of topics; without any, a server lost which topics are followed."""
         if not message.owners:
-            self.gets.restate()
+            self.fetches.restate()
         elif isinstance(self.owners, MovingOwners):
             self.owners.on_merged(peer, message)
         else:
-            self.gets.on_merged(peer, message)
+            self.fetches.on_merged(peer, message)
 
     def _awaits(self, server: BrokerNumber) -> bool:
         return (
-            self.puts.unanswered(server)
-            or self.gets.awaits_follow(server)
-            or self.gets.awaits_get(server)
+            self.publishes.unanswered(server)
+            or self.fetches.awaits_follow(server)
+            or self.fetches.awaits_get(server)
             or self.owners.awaits(server)
         )
 
     def _resend(self, server: BrokerNumber) -> None:
         self.owners.resend(server)
-        self.puts.resend(server)
-        self.gets.resend(server)
+        self.publishes.resend(server)
+        self.fetches.resend(server)

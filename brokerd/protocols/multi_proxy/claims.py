@@ -42,21 +42,21 @@ class Claims:
         self._topics = topics
         self._names = dict(servers)
         self._is_reached = is_reached
-        self._known: dict[int, BrokerNumber] = {}
+        self._owners: dict[int, BrokerNumber] = {}
         self._proposed: dict[int, BrokerNumber] = {}
         self._arbiters = arbiters
         self._spread = spread
         self._generations: dict[int, int] = {}
-        self._heard: dict[BrokerNumber, None] = {}
+        self._answered: dict[BrokerNumber, None] = {}
         self._moved: dict[Owner, None] = {}
         self.merges: list[Merge] = []
         self._counts = dict.fromkeys(self._names, 0)
 
-    def known(self) -> tuple[Owner, ...]:
+    def owners(self) -> tuple[Owner, ...]:
         """Return all owners in memory."""
         return tuple(
             Owner(topic, server, self._generations.get(topic, 0))
-            for topic, server in sorted(self._known.items())
+            for topic, server in sorted(self._owners.items())
         )
 
     def claim(self, message: Locate, peer: Peer) -> Claim:
@@ -82,8 +82,8 @@ class Claims:
         """
         if topic >= self._topics:
             raise RemoteProtocolError(peer, f"there is no topic {topic}")
-        proposed = self._known.get(topic, self._proposed.get(topic))
-        if proposed is not None and (topic in self._known or self._is_reached(proposed)):
+        proposed = self._owners.get(topic, self._proposed.get(topic))
+        if proposed is not None and (topic in self._owners or self._is_reached(proposed)):
             return proposed
         if proposed is not None:
             self._counts[proposed] -= 1
@@ -109,12 +109,12 @@ class Claims:
             topic, server, generation = owner
             if topic >= self._topics or server not in self._names:
                 raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
-            before = self._known.get(topic)
+            before = self._owners.get(topic)
             if before is not None and not self._is_later(peer, owner, before):
                 continue
             if before is not None:
                 self._counts[before] -= 1
-            self._known[topic], self._generations[topic] = server, generation
+            self._owners[topic], self._generations[topic] = server, generation
             self._counts[server] += 1
             proposed = self._proposed.pop(topic, None)
             if proposed is not None:
@@ -133,11 +133,11 @@ class Claims:
 
     def on_announcement(self, server: BrokerNumber) -> None:
         """Record that a server has announced its topics."""
-        self._heard[server] = None
+        self._answered[server] = None
 
     def lose(self, server: BrokerNumber) -> None:
         """Record that a server is unreachable."""
-        self._heard.pop(server, None)
+        self._answered.pop(server, None)
         self._moved.clear()
 
     def move(self) -> Move | None:
@@ -146,11 +146,11 @@ class Claims:
         A topic is proposed to a server once, until any server becomes unreachable: a past owner
         does not receive the topic.
         """
-        heard = [server for server in self._names if server in self._heard]
+        heard = [server for server in self._names if server in self._answered]
         if not self._spread or not heard:
             return None
         owned: dict[BrokerNumber, list[int]] = {server: [] for server in heard}
-        for topic, server in sorted(self._known.items()):
+        for topic, server in sorted(self._owners.items()):
             if server in owned:
                 owned[server].append(topic)
         least = min(heard, key=lambda each: (len(owned[each]), self._names[each]))

@@ -26,11 +26,11 @@ from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
-from brokerd.protocols.multi_proxy.fetches import Gets, Heads, InFlightDelivery
+from brokerd.protocols.multi_proxy.fetches import Fetches, Heads, InFlightDelivery
 from brokerd.protocols.multi_proxy.messages import LOST, Lost, Owner
 from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.publishes import Puts
+from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
@@ -74,8 +74,8 @@ class Clients:
         *,
         topics: Topics,
         owners: Owners,
-        puts: Puts,
-        gets: Gets,
+        puts: Publishes,
+        gets: Fetches,
     ) -> None:
         machine, kind = disk.machine, Client
         self.table = ClientTable(broker, machine, deadlines, parameters, kind, unseen_first=1)
@@ -87,8 +87,8 @@ class Clients:
         self._disk = disk
         self._topics = topics
         self._owners = owners
-        self._puts = puts
-        self._gets = gets
+        self._publishes = puts
+        self._fetches = gets
         self._followed: dict[OwnSubscription, tuple[int, ...]] = {}
         self._deferred: dict[OwnSubscription, None] = {}
 
@@ -108,7 +108,7 @@ class Clients:
     def _take_done(self, entries: Iterable[InFlightDelivery]) -> None:
         """Take deliveries that all clients have acknowledged."""
         for entry in entries:
-            self._gets.done(entry)
+            self._fetches.done(entry)
 
     # ------------------------------------------------------------ sessions
 
@@ -148,7 +148,7 @@ class Clients:
         client, message = admission.client, admission.message
         self.own.resume(client, message)
         if client.source is not None:
-            self._puts.add_publisher(client.source, message.next_sequence - 1)
+            self._publishes.add_publisher(client.source, message.next_sequence - 1)
         if self.table.lineage and (over := self.own.unstated(client, message)):
             self._end(client, over)
         whole = [each.number for each in client.subscriptions.values() if each.is_whole]
@@ -163,7 +163,7 @@ class Clients:
         client, was_admitted = self.table.close_session(name, session)
         self._take_done(self.own.close(client))
         if client.source is not None:
-            self._puts.remove_publisher(client.source)
+            self._publishes.remove_publisher(client.source)
         if was_admitted and not client.subscriptions:
             self._forget(name)
         else:
@@ -218,7 +218,7 @@ class Clients:
         def follow() -> None:
             if not local.is_over:
                 self._followed[local] = topics
-                self._gets.follow(topics, then)
+                self._fetches.follow(topics, then)
 
         self._owners.call_when_known(topics, follow)
 
@@ -230,9 +230,9 @@ class Clients:
         """
         if local.is_over:
             return
-        if local.number in client.forgotten:
+        if local.number in client.lost_positions:
             local.is_restarted = True
-            heads = {each: max(head, self._gets.arrived(each)) for each, head in heads.items()}
+            heads = {each: max(head, self._fetches.arrived(each)) for each, head in heads.items()}
         key = local.row
         row = [[*stream, position] for stream, position in heads.items()]
         changes = [Change(BEGINS, key, row)]
@@ -297,7 +297,7 @@ class Clients:
         for local in over:
             self._deferred.pop(local, None)
             if local in self._followed:
-                self._gets.unfollow(self._followed.pop(local))
+                self._fetches.unfollow(self._followed.pop(local))
 
     # ------------------------------------------------------------ deliveries
 
@@ -329,14 +329,14 @@ class Clients:
         self.own.check_run(run, name)
         parts = list(self._topics.parts(run, name))
         client.submitted = max(client.submitted, run.last)
-        self._puts.put(run.source, parts)
-        self.own.acknowledge_through(client, self._puts.done(run.source))
+        self._publishes.put(run.source, parts)
+        self.own.acknowledge_through(client, self._publishes.done(run.source))
 
     def tell_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
         client = self.table.clients.get(self.table.publisher_of(source))
         if client is not None and client.source == source:
-            self.own.acknowledge_through(client, self._puts.done(source))
+            self.own.acknowledge_through(client, self._publishes.done(source))
 
 
 def _list_gaps(number: int, stream: StreamId, message: Lost, had: int) -> Iterator[Gap]:

@@ -24,7 +24,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.multi_proxy.access_broker import Home
+from brokerd.protocols.multi_proxy.access_broker import AccessBroker
 from brokerd.protocols.multi_proxy.arbiter import GIVING, Ownership
 from brokerd.protocols.multi_proxy.arbiter_transfers import OwnerTransfers
 from brokerd.protocols.multi_proxy.causal_ownership import CausalClaims
@@ -53,7 +53,7 @@ from brokerd.protocols.multi_proxy.proxy_routes import UNANSWERED
 from brokerd.protocols.multi_proxy.retention import RETAINED
 from brokerd.protocols.multi_proxy.roles import Places
 from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
-from brokerd.protocols.multi_proxy.sessions import RETRY, Neighbours
+from brokerd.protocols.multi_proxy.sessions import RETRY, Sessions
 from brokerd.protocols.multi_proxy.topic_transfers import MOVING
 from brokerd.protocols.multi_proxy.transfer_server import PERIOD, SharedTransfers, TopicTransfers
 from brokerd.protocols.parts.clients.table import LINGER
@@ -98,10 +98,10 @@ class MultiProxy(LogFirstMachine):
         self._parameters = parameters
         self._counters = dict.fromkeys(_COUNTERS, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
-        self._neighbours = Neighbours(self, places.proxies, self._deadlines, parameters)
+        self._neighbours = Sessions(self, places.proxies, self._deadlines, parameters)
         self._sessions = self._neighbours.sessions
         self._disk = Durability(self)
-        self._gone = Decommissioning(
+        self._decommissioning = Decommissioning(
             broker,
             self._disk,
             Decommissioned,
@@ -158,7 +158,7 @@ class MultiProxy(LogFirstMachine):
                 ),
                 on_owned=lambda proxy, owners: self._owners.learn(proxy, owners),
             )
-        self._home = Home(
+        self._access_broker = AccessBroker(
             broker,
             places,
             self._disk,
@@ -168,8 +168,8 @@ class MultiProxy(LogFirstMachine):
             self._counters,
             pass_on=self._pass_on,
         )
-        self._clients, self._gets = self._home.clients, self._home.gets
-        self._ways, self._owners = self._home.ways, self._home.owners
+        self._clients, self._gets = self._access_broker.clients, self._access_broker.fetches
+        self._ways, self._owners = self._access_broker.routes, self._access_broker.owners
         self.dispatch_events(
             {
                 Started: self._on_started,
@@ -179,16 +179,16 @@ class MultiProxy(LogFirstMachine):
                 OpenFailed: lambda event: self._retry_later(event.peer),
                 MessageReceived: self._on_message,
                 Persisted: lambda event: self._disk.on_persisted(event.token),
-                BrokerDecommissioned: self._gone.on_event,
+                BrokerDecommissioned: self._decommissioning.on_event,
                 DeadlineReached: self._on_deadline,
             }
         )
         self._from_clients = self._clients.handlers()
-        self._from_servers = self._home.handlers()
+        self._from_servers = self._access_broker.handlers()
         self._from_brokers: dict[type, MessageHandler] = {
             Servers: self._on_servers,
             Owned: self._on_owned,
-            **self._gone.handlers(),
+            **self._decommissioning.handlers(),
         }
         if self._proxy is not None:
             self._from_brokers |= self._proxy.handlers()
@@ -241,7 +241,7 @@ class MultiProxy(LogFirstMachine):
 
     def farewell(self, broker: BrokerNumber) -> Farewell:
         """See DecommissioningProtocol."""
-        if broker in self._gone:
+        if broker in self._decommissioning:
             return Farewell(is_known=True)
         reasons = (
             (broker in self._sessions, "it is up, there is a session with it"),
@@ -277,7 +277,7 @@ class MultiProxy(LogFirstMachine):
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        neighbours = [peer for peer in self._places.neighbours if peer not in self._gone]
+        neighbours = [peer for peer in self._places.neighbours if peer not in self._decommissioning]
         subscriptions, queued = self._clients.table.count_subscriptions(), self._count_queued()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
@@ -300,7 +300,7 @@ class MultiProxy(LogFirstMachine):
         return self._gets.follows(topic)
 
     def _count_queued(self) -> int:
-        return self._home.puts.count_pending() + (
+        return self._access_broker.publishes.count_pending() + (
             self.server.count_retained() if self.server else 0
         )
 
@@ -333,9 +333,9 @@ class MultiProxy(LogFirstMachine):
         self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
         self._gets.begin(event.incarnation)
-        self._gone.recover(event.recovered)
+        self._decommissioning.recover(event.recovered)
         for neighbour in self._places.neighbours:
-            if neighbour not in self._gone:
+            if neighbour not in self._decommissioning:
                 self._neighbours.open(neighbour)
 
     # ------------------------------------------------------------ sessions
@@ -347,13 +347,13 @@ class MultiProxy(LogFirstMachine):
             return
         assert isinstance(peer, int), f"a session with {peer!r}"
         self._neighbours.on_session(peer, event)
-        self._gone.on_session(peer)
-        if peer in self._gone:
+        self._decommissioning.on_session(peer)
+        if peer in self._decommissioning:
             return
         if self._proxy is not None:
             self._proxy.on_session(peer)
         if self._ownership is not None and self.server is not None:
-            self._ownership.tell(peer, self.server.asked)
+            self._ownership.tell(peer, self.server.requested)
         if self.server is not None and peer in self._places.proxies:
             self.server.ask_to_restate()
         if self.server is not None and self.server.sharing is not None:
@@ -370,11 +370,11 @@ class MultiProxy(LogFirstMachine):
             self._proxy.on_session_lost(peer)
         else:
             self._reaches(peer, ())
-        if peer not in self._gone:
+        if peer not in self._decommissioning:
             self._neighbours.retry_lost(peer, event)
 
     def _retry_later(self, peer: Peer) -> None:
-        if peer not in self._gone:
+        if peer not in self._decommissioning:
             self._neighbours.retry_later(peer)
 
     def _on_message(self, event: MessageReceived) -> None:
@@ -382,7 +382,7 @@ class MultiProxy(LogFirstMachine):
             handlers, current = self._from_brokers, self._sessions.get(event.peer)
         else:
             handlers, current = self._from_clients, self._clients.table.session_of(event.peer)
-        if current != event.session or event.peer in self._gone:
+        if current != event.session or event.peer in self._decommissioning:
             self._counters["messages_ignored"] += 1
             return
         message_handler(handlers, event)(event.peer, event.message)
@@ -431,7 +431,7 @@ class MultiProxy(LogFirstMachine):
     def _on_request(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """Handle a request over a proxy; the answer returns over the same proxy."""
         self._places.check_request(peer, message)
-        if message.home in self._gone:
+        if message.home in self._decommissioning:
             self._counters["messages_ignored"] += 1
             return
         self._neighbours.record_proxy(peer, message.home)

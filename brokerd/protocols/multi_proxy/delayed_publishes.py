@@ -48,7 +48,7 @@ class Reader:
     moved_ns: Instant
 
 
-class HeldPuts:
+class DelayedPublishes:
     """The waiting publish requests of a server, by topic, in order of arrival.
 
     Args:
@@ -94,7 +94,7 @@ class HeldPuts:
         held.setdefault((message.run.source, message.run.last), message)
         self._say_held(message)
 
-    def got(self, home: BrokerNumber, topic: Topic, after: int) -> None:
+    def on_progress(self, home: BrokerNumber, topic: Topic, after: int) -> None:
         """Record the progress of an access broker."""
         readers = self._readers.setdefault(topic.number, {})
         reader = readers.get(home)
@@ -111,7 +111,7 @@ class HeldPuts:
             self._deadlines.cancel((HELD, number))
         self._readers.pop(number, None)
 
-    def left(self, home: BrokerNumber, topic: Topic) -> None:
+    def remove_follower(self, home: BrokerNumber, topic: Topic) -> None:
         """Remove a follower of a topic."""
         self._readers.get(topic.number, {}).pop(home, None)
         self._process_ready(topic)

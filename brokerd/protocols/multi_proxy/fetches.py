@@ -62,12 +62,12 @@ class FollowedTopic:
 
     server: BrokerNumber
     stream: StreamId
-    goes_on: bool = False
+    is_resumed: bool = False
     followers: int = 0
     after: int | None = None
     last: int = 0
     age: int = 0
-    handed: deque[InFlightDelivery] = field(default_factory=deque)
+    in_flight: deque[InFlightDelivery] = field(default_factory=deque)
 
     @property
     def number(self) -> int:
@@ -77,12 +77,12 @@ class FollowedTopic:
     @property
     def done(self) -> int:
         """The position through which nothing is needed again."""
-        return self.handed[0].first - 1 if self.handed else self.after or 0
+        return self.in_flight[0].first - 1 if self.in_flight else self.after or 0
 
     def close(self) -> None:
         """Remove acknowledged deliveries."""
-        while self.handed and not self.handed[0].open:
-            self.handed.popleft()
+        while self.in_flight and not self.in_flight[0].open:
+            self.in_flight.popleft()
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +91,7 @@ class PendingSubscription:
 
     then: Callable[[Heads], None]
     heads: dict[StreamId, int] = field(default_factory=dict)
-    awaited: int = 0
+    missing: int = 0
 
 
 @dataclass(slots=True)
@@ -116,17 +116,17 @@ class FollowedServer:
     is_answered: bool = True
     is_stale: bool = False
     next: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
-    asked: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
-    got: int = 0
-    is_getting: bool = False
-    takes_none: tuple[StreamId, ...] = ()
+    pending: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
+    fetch_number: int = 0
+    is_fetching: bool = False
+    paused: tuple[StreamId, ...] = ()
 
     def parts(self, number: int) -> list[FollowedTopic]:
         """Return all followed parts of a topic, the server's own positions first."""
         return [topic for topic in self.topics.values() if topic.number == number]
 
 
-class Gets:
+class Fetches:
     """The followed topics of an access broker.
 
     Args:
@@ -189,15 +189,15 @@ class Gets:
                     is_new = True
                 for topic in followed.parts(number):
                     if beginning is None:
-                        topic.goes_on = True
+                        topic.is_resumed = True
                     topic.followers += 1
             if beginning is not None:
-                beginning.awaited += 1
+                beginning.missing += 1
                 followed.next.append((beginning, numbers))
             followed.is_stale = followed.is_stale or is_new or beginning is not None
             if self._incarnation:
                 self._follow(followed)
-        if beginning is not None and not beginning.awaited:
+        if beginning is not None and not beginning.missing:
             beginning.then({})
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
@@ -236,21 +236,21 @@ class Gets:
         moved = old.parts(number)
         stream = self._stream(server, number)
         own = new.topics.get(stream) or self._add(new, stream)
-        own.goes_on, own.followers = True, max((topic.followers for topic in moved), default=0)
+        own.is_resumed, own.followers = True, max((topic.followers for topic in moved), default=0)
         for topic in moved:
             del old.topics[topic.stream]
             topic.server = server
             new.topics[topic.stream] = topic
-        waiting, old.next, old.asked = [*old.asked, *old.next], [], []
+        waiting, old.next, old.pending = [*old.pending, *old.next], [], []
         for beginning, numbers in waiting:
             if number in numbers:
                 new.next.append((beginning, (number,)))
-                beginning.awaited += 1
+                beginning.missing += 1
                 numbers = tuple(each for each in numbers if each != number)
             if numbers:
                 old.next.append((beginning, numbers))
             else:
-                beginning.awaited -= 1
+                beginning.missing -= 1
         for followed in (old, new):
             followed.is_stale = True
         old.is_answered = True
@@ -265,7 +265,7 @@ class Gets:
         """
         followed, stream = self._servers[server], self._stream(server, number)
         if stream not in followed.topics:
-            self._add(followed, stream).goes_on = True
+            self._add(followed, stream).is_resumed = True
         followed.is_stale = True
         self._follow(followed)
 
@@ -302,7 +302,7 @@ class Gets:
         topics = tuple(sorted({topic.number for topic in followed.topics.values()}))
         followed.follow = Follow(followed.server, self._broker, self._incarnation, number, topics)
         followed.is_answered = followed.is_stale = False
-        followed.asked, followed.next = followed.next, []
+        followed.pending, followed.next = followed.next, []
         self._send(followed.follow)
 
     def on_following(self, peer: Peer, message: Following) -> None:
@@ -338,12 +338,12 @@ class Gets:
         for other in message.elsewhere:
             stream = self._stream(other.part, other.topic)
             heads.setdefault(other.topic, {})[stream] = other.through
-        asked, followed.asked = followed.asked, []
+        asked, followed.pending = followed.pending, []
         for beginning, numbers in asked:
             for number in numbers:
                 beginning.heads.update(heads.get(number, {}))  # none: it ended before it was said
-            beginning.awaited -= 1
-            if not beginning.awaited:
+            beginning.missing -= 1
+            if not beginning.missing:
                 beginning.then(beginning.heads)
         self._leave(followed, follow.topics)
         self._follow(followed)
@@ -355,7 +355,7 @@ class Gets:
         This holds even if the server has this broker as an earlier follower, from elsewhere.
         """
         own = followed.topics.get(self._stream(followed.server, number))
-        return own is not None and own.after is None and not own.goes_on
+        return own is not None and own.after is None and not own.is_resumed
 
     def _find_or_add(self, followed: FollowedServer, stream: StreamId) -> FollowedTopic | None:
         """Return a followed part that a server has answered with, which is added if new."""
@@ -363,7 +363,7 @@ class Gets:
         own = followed.topics.get(self._stream(followed.server, stream.publisher))
         if topic is None and own is not None:
             topic = self._add(followed, stream)
-            topic.followers, topic.goes_on = own.followers, True
+            topic.followers, topic.is_resumed = own.followers, True
         return topic
 
     def _leave(self, followed: FollowedServer, told: Collection[int]) -> None:
@@ -380,7 +380,7 @@ class Gets:
         topic = handed.topic
         topic.close()
         followed = self._servers[topic.server]
-        if topic.stream in followed.takes_none and self._room(topic):
+        if topic.stream in followed.paused and self._room(topic):
             self._get(followed, again=True)
 
     def _room(self, topic: FollowedTopic) -> int:
@@ -388,21 +388,23 @@ class Gets:
 
     def _get(self, followed: FollowedServer, *, again: bool = False) -> None:
         """Request new publications, unless that is under way."""
-        if followed.is_getting and not again:
+        if followed.is_fetching and not again:
             return
         wanted = tuple(
             Wanted(topic.stream.broker, topic.number, topic.done, topic.after, self._room(topic))
             for topic in self._topics_in_turn(followed)
             if topic.after is not None
         )
-        followed.is_getting = bool(wanted)
+        followed.is_fetching = bool(wanted)
         if not wanted:
             return
-        followed.got += 1
-        followed.takes_none = tuple(
+        followed.fetch_number += 1
+        followed.paused = tuple(
             self._stream(each.part, each.topic) for each in wanted if not each.most
         )
-        self._send(Get(followed.server, self._broker, self._incarnation, followed.got, wanted))
+        self._send(
+            Get(followed.server, self._broker, self._incarnation, followed.fetch_number, wanted)
+        )
 
     def _topics_in_turn(self, followed: FollowedServer) -> Iterable[FollowedTopic]:
         """Return the topics to request.
@@ -477,7 +479,7 @@ class Gets:
     ) -> None:
         topic.after = last
         handed = InFlightDelivery(topic, first)
-        topic.handed.append(handed)
+        topic.in_flight.append(handed)
         to_clients(handed)
         handed.open -= 1
         topic.close()
@@ -491,10 +493,10 @@ class Gets:
         followed = self._servers.get(message.server)
         if followed is None:
             raise RemoteProtocolError(peer, f"{message.server} answers, and owns nothing")
-        if (message.incarnation, message.number) != (self._incarnation, followed.got):
+        if (message.incarnation, message.number) != (self._incarnation, followed.fetch_number):
             return
-        if followed.is_getting:
-            followed.is_getting = False
+        if followed.is_fetching:
+            followed.is_fetching = False
             self._answered(message.server, Get)
             self._get(followed)
 
@@ -512,7 +514,7 @@ class Gets:
     def awaits_get(self, server: BrokerNumber) -> bool:
         """Return True if a server has not answered the last Get."""
         followed = self._servers.get(server)
-        return followed is not None and followed.is_getting
+        return followed is not None and followed.is_fetching
 
     def resend(self, server: BrokerNumber) -> None:
         """Repeat all unanswered requests to a server."""
@@ -521,7 +523,7 @@ class Gets:
             return
         if followed.follow is not None and not followed.is_answered:
             self._send(followed.follow)
-        if followed.is_getting:
+        if followed.is_fetching:
             self._get(followed, again=True)
 
     def waiting(self) -> int:

@@ -56,7 +56,7 @@ class Followers:
         self._broker = broker
         self._log = log
         self._all: dict[BrokerNumber, Follower] = {}
-        self._gone: dict[BrokerNumber, None] = {}
+        self._decommissioned: dict[BrokerNumber, None] = {}
 
     def __iter__(self) -> Iterator[tuple[BrokerNumber, Follower]]:
         return iter(self._all.items())
@@ -71,7 +71,7 @@ class Followers:
 
     def drop(self, home: BrokerNumber) -> list[Change]:
         """Remove a decommissioned broker, and return the changes on disk."""
-        self._gone[home] = None
+        self._decommissioned[home] = None
         return [] if self._all.pop(home, None) is None else [Change(FOLLOWERS, str(home), None)]
 
     def follows(self, follower: Follower, number: int) -> bool:
@@ -125,7 +125,7 @@ class Followers:
 
     def expect(self, carried: CarriedFollower, number: int) -> None:
         """Add a follower of a topic at the server that gives the topic to this server."""
-        if carried.home in self._gone:
+        if carried.home in self._decommissioned:
             return
         follower = self.add(carried.home, NEVER)
         if not self.follows(follower, number):

@@ -100,7 +100,7 @@ class Proxy:
             self._announce_all()
         else:
             self._machine.send(peer, self._reachable_servers())
-        if known := self._claims.known():
+        if known := self._claims.owners():
             self._machine.send(peer, Owned(known))
 
     def on_session_lost(self, peer: BrokerNumber) -> None:

@@ -95,18 +95,18 @@ class PaperClaims(Claims):
         super().learn(peer, claim.candidates)
         return Located(message.server, message.home, claim.candidates)
 
-    def known(self) -> tuple[Owner, ...]:
+    def owners(self) -> tuple[Owner, ...]:
         """See Claims: no owners are announced without a request."""
         return ()
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
         """See Claims: takes a server's topics, and returns the owners of topics to merge."""
         merged = [self._smaller(peer, owner) for owner in self._conflicts(owners)]
-        super().learn(peer, [owner for owner in owners if owner.topic not in self._known])
+        super().learn(peer, [owner for owner in owners if owner.topic not in self._owners])
         return tuple(merged)
 
     def _conflicts(self, owners: Sequence[Owner]) -> list[Owner]:
-        known = self._known
+        known = self._owners
         return [owner for owner in owners if known.get(owner.topic, owner.server) != owner.server]
 
     def _smaller(self, peer: Peer, owner: Owner) -> Owner:
@@ -114,10 +114,10 @@ class PaperClaims(Claims):
         topic, server, _ = owner
         if server not in self._names:
             raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
-        both = sorted((server, self._known[topic]), key=self._names.__getitem__)
+        both = sorted((server, self._owners[topic]), key=self._names.__getitem__)
         self.merges.append(Merge(both[1], (Owner(topic, both[0]),)))
-        self._counts[self._known[topic]] -= 1
-        self._known[topic] = both[0]
+        self._counts[self._owners[topic]] -= 1
+        self._owners[topic] = both[0]
         self._counts[both[0]] += 1
         return Owner(topic, both[0])
 
@@ -149,7 +149,7 @@ class Periods:
 
     def announce(self) -> None:
         """Send the announcement, and schedule the next."""
-        owned = Owned(tuple(Owner(topic, self._broker) for topic in self._server.asked))
+        owned = Owned(tuple(Owner(topic, self._broker) for topic in self._server.requested))
         for proxy in self._proxies:
             self._machine.send(proxy, owned)
         due_ns = self._machine.now_ns + self._period_ns

@@ -86,16 +86,16 @@ class ServerRoutes:
         self._pass_on = pass_on
         self._resend = resend
         self._awaits = awaits
-        self._puts_since = puts_since
+        self._publishes_since = puts_since
         self._reached: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
-        self._ways = {server: ServerRoute(server) for server in servers}
+        self._routes = {server: ServerRoute(server) for server in servers}
 
     def __iter__(self) -> Iterator[ServerRoute]:
-        return iter(self._ways.values())
+        return iter(self._routes.values())
 
     def send(self, request: Request) -> None:
         """Send a request, if there is a route; else it is repeated as soon as there is one."""
-        way = self._ways[request.server]
+        way = self._routes[request.server]
         proxy = way.proxy
         if proxy is None:
             return
@@ -117,14 +117,14 @@ class ServerRoutes:
             wholly: True if all requests of the type are answered; else the wait restarts for the
                 rest.
         """
-        way = self._ways[server]
+        way = self._routes[server]
         way.waited_ns = 0
         if way.asked.pop(kind, None) is not None and not wholly:
             way.asked[kind] = self._machine.now_ns
 
     def due(self, server: BrokerNumber) -> None:
         """Try the next proxy if a server has left a request unanswered for too long."""
-        way = self._ways[server]
+        way = self._routes[server]
         if not self._awaits(server) or way.proxy is None:
             way.asked.clear()
             return
@@ -184,7 +184,7 @@ class ServerRoutes:
     def _due_ns(self, way: ServerRoute) -> Instant:
         """Return the time at which the first unanswered request times out."""
         dues = [since_ns + self._timeout_ns(kind) for kind, since_ns in way.asked.items()]
-        puts_ns = self._puts_since(way.server)
+        puts_ns = self._publishes_since(way.server)
         if puts_ns is not None:
             dues.append(puts_ns + self._timeout_ns(Put))
         return min(dues, default=self._machine.now_ns) + way.waited_ns

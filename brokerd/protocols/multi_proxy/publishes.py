@@ -20,22 +20,22 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 
 @dataclass(slots=True)
-class AskedPut:
+class SentPublish:
     """Publications to a topic, with the time of the last request or answer.
 
     The answer may be that the publications wait at their server.
     """
 
     run: PublicationRun
-    asked_ns: Instant
+    sent_ns: Instant
 
 
-Chain = deque[AskedPut]
+Chain = deque[SentPublish]
 """The publish requests of a source to a topic, in order; the first is sent first."""
 
 
 @dataclass(slots=True)
-class PutAnswers:
+class PublishAnswers:
     """The answers of a server to publish requests, in order of arrival.
 
     Attributes:
@@ -45,8 +45,8 @@ class PutAnswers:
     """
 
     unanswered: int = 0
-    heard_ns: Instant = 0
-    asked_ns: Instant = 0
+    answered_ns: Instant = 0
+    sent_ns: Instant = 0
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class PendingSource:
         return min(firsts) - 1 if firsts else self.submitted
 
 
-class Puts:
+class Publishes:
     """All publish requests of an access broker that are not stored.
 
     Args:
@@ -97,7 +97,7 @@ class Puts:
         self._on_stored = on_stored
         self._answered = answered
         self._sources: dict[SourceId, PendingSource] = {}
-        self._servers: dict[BrokerNumber, PutAnswers] = {}
+        self._servers: dict[BrokerNumber, PublishAnswers] = {}
 
     def add_publisher(self, source: SourceId, published: int) -> None:
         """Add a publisher with earlier publications acknowledged through a number."""
@@ -124,7 +124,7 @@ class Puts:
             pending.submitted = max(pending.submitted, rest.last)
             chain = pending.chains.setdefault(topic, deque())
             previous = chain[-1].run.last if chain else 0
-            chain.append(AskedPut(rest, self._machine.now_ns))
+            chain.append(SentPublish(rest, self._machine.now_ns))
             server = self._owners.of(topic)
             if server is None:
                 self._owners.seek((topic,))
@@ -167,7 +167,7 @@ class Puts:
         are stored.
         """
         firsts = [
-            chain[0].asked_ns
+            chain[0].sent_ns
             for pending in self._sources.values()
             for topic, chain in pending.chains.items()
             if self._owners.of(topic) == server
@@ -175,10 +175,10 @@ class Puts:
         if not firsts:
             return None
         oldest, answering = min(firsts), self._server(server)
-        return oldest if oldest < answering.asked_ns else max(oldest, answering.heard_ns)
+        return oldest if oldest < answering.sent_ns else max(oldest, answering.answered_ns)
 
-    def _server(self, server: BrokerNumber) -> PutAnswers:
-        return self._servers.setdefault(server, PutAnswers())
+    def _server(self, server: BrokerNumber) -> PublishAnswers:
+        return self._servers.setdefault(server, PublishAnswers())
 
     def count_pending(self) -> int:
         """Return the number of publications that are not stored."""
@@ -198,10 +198,10 @@ class Puts:
                 if self._owners.of(topic) == server:
                     self._put_all(server, topic, chain)
 
-    def _put_all(self, server: BrokerNumber, topic: int, chain: Iterable[AskedPut]) -> None:
+    def _put_all(self, server: BrokerNumber, topic: int, chain: Iterable[SentPublish]) -> None:
         previous = 0
         for put in chain:
-            put.asked_ns = self._machine.now_ns
+            put.sent_ns = self._machine.now_ns
             self._send(Put(server, self._broker, topic, previous, put.run))
             previous = put.run.last
 
@@ -221,14 +221,14 @@ class Puts:
         if pending is None or chain is None:
             return
         answering = self._server(message.server)
-        answering.heard_ns = self._machine.now_ns
+        answering.answered_ns = self._machine.now_ns
         self._answered(message.server, Put)
         if chain[0].run.first > message.through:
             # The server has the request, and no room for it yet.
-            chain[0].asked_ns = self._machine.now_ns
+            chain[0].sent_ns = self._machine.now_ns
             return
         while chain and chain[0].run.last <= message.through:
-            answering.asked_ns = max(answering.asked_ns, chain.popleft().asked_ns)
+            answering.sent_ns = max(answering.sent_ns, chain.popleft().sent_ns)
             answering.unanswered -= 1
         rest = chain[0].run.after(message.through) if chain else None
         if rest is not None:

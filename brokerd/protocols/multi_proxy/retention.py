@@ -82,7 +82,7 @@ class Retention:
                 self._log.expire(topic, through)
         self.on_append()
 
-    def told(self, home: BrokerNumber, topic: Topic, after: int) -> Iterator[Lost]:
+    def losses_after(self, home: BrokerNumber, topic: Topic, after: int) -> Iterator[Lost]:
         """Yield the losses after a position, for an access broker."""
         runs = topic.lost.after(after)
         for start in range(0, len(runs), _RUNS_TOLD):

@@ -13,7 +13,7 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.losses import has_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
-from brokerd.protocols.multi_proxy.delayed_publishes import HeldPuts
+from brokerd.protocols.multi_proxy.delayed_publishes import DelayedPublishes
 from brokerd.protocols.multi_proxy.followers import Follower, Followers, Version
 from brokerd.protocols.multi_proxy.lost_records import list_lost_runs
 from brokerd.protocols.multi_proxy.messages import (
@@ -88,11 +88,11 @@ class Server:
         self._owned = owned
         self._answer = self.tell = answer
         self._announce = announce
-        self.asked: dict[int, None] = {}
+        self.requested: dict[int, None] = {}
         self.followers = Followers(broker, self.log)
         self._restatements = Restatements(homes)
         self.sharing: TopicTransfers | None = None
-        self._held = HeldPuts(
+        self._held = DelayedPublishes(
             self._machine, deadlines, parameters, append=self._append, say_held=self._report_held
         )
 
@@ -122,7 +122,7 @@ class Server:
             self._restatements.begin(lineage)
             self.log.announce_loss(lineage)
         for topic in self.log:
-            self.asked[topic.number] = None
+            self.requested[topic.number] = None
         if self.sharing is not None:
             self.sharing.begin(incarnation)
         self.settle_all()
@@ -141,7 +141,7 @@ class Server:
         self._deadlines.cancel((WAITING, home))
         for part in follower.done if follower is not None else ():
             if part.server == self._broker:
-                self._held.left(home, self.log.part(part))
+                self._held.remove_follower(home, self.log.part(part))
         self.settle_all()
 
     def count_retained(self) -> int:
@@ -200,15 +200,15 @@ class Server:
     def merge(self, owners: Sequence[Owner]) -> None:
         """Notify followers of topics that other servers own, too."""
         for owner in owners:
-            self.asked.pop(owner.topic, None)
+            self.requested.pop(owner.topic, None)
             for home, follower in self.followers:
                 if self.followers.follows(follower, owner.topic):
                     self._answer(home, Merged(home, (owner,)))
 
     def _ask(self, topics: Sequence[int]) -> None:
-        new = dict.fromkeys(topic for topic in topics if topic not in self.asked)
+        new = dict.fromkeys(topic for topic in topics if topic not in self.requested)
         if new:
-            self.asked.update(new)
+            self.requested.update(new)
             self._announce(tuple(new))
 
     def _on_put(self, peer: Peer, message: Put) -> None:
@@ -246,7 +246,7 @@ class Server:
         if self.sharing is not None:
             if not self.sharing.can_follow(home, follower, message.topics):
                 return
-            known = self.sharing.known.of(message.topics)
+            known = self.sharing.positions.of(message.topics)
         is_restated = self._restatements.is_awaited(home)
         if follower is None:
             follower = self.followers.add(home, version)
@@ -273,7 +273,7 @@ class Server:
         for gone in before:
             if gone not in follower.done:
                 if gone.server == self._broker:
-                    self._held.left(home, self.log.part(gone))
+                    self._held.remove_follower(home, self.log.part(gone))
                 self._settle(self.log.part(gone))
 
         if is_restated:
@@ -315,7 +315,7 @@ class Server:
             self.sharing.got(home, follower, message.wanted)
         for part, wanted in waits.items():
             if part.server == self._broker:
-                self._held.got(home, self.log.part(part), wanted.after)
+                self._held.on_progress(home, self.log.part(part), wanted.after)
             if wanted.done > follower.done[part]:
                 follower.done[part] = wanted.done
                 self._settle(self.log.part(part))
@@ -352,7 +352,7 @@ class Server:
                 lacked = (LostRun(after + 1, stream, after + 1, last),)
                 self._answer(home, Lost(self._broker, home, *part, lacked))
                 after = last
-            for lost in self.retention.told(home, topic, after) if most else ():
+            for lost in self.retention.losses_after(home, topic, after) if most else ():
                 self._answer(home, lost)
                 after = lost.last
             run = topic.after(after, most) if most else None
@@ -375,6 +375,6 @@ class Server:
         done = self.followers.done_with(topic)
         through = min((topic.durable, *done))
         if self.sharing is not None:
-            through = min(through, self.sharing.known.owed_nothing_through(topic))
+            through = min(through, self.sharing.positions.owed_nothing_through(topic))
         if through > topic.released or len(topic.lost):
             self.log.release(topic, through)

@@ -27,11 +27,13 @@ class StoredPositions:
         self, broker: BrokerNumber, servers: Sequence[BrokerNumber], log: TopicLog
     ) -> None:
         self._broker = broker
-        self._others = tuple(server for server in servers if server != broker)
+        self._peers = tuple(server for server in servers if server != broker)
         self._log = log
         self._through: dict[Part, int] = {}
-        self._heard: dict[BrokerNumber, Version] = dict.fromkeys(self._others, (0, 0))
-        self._theirs: dict[BrokerNumber, dict[Part, int]] = {each: {} for each in self._others}
+        self._versions: dict[BrokerNumber, Version] = dict.fromkeys(self._peers, (0, 0))
+        self._peer_positions: dict[BrokerNumber, dict[Part, int]] = {
+            each: {} for each in self._peers
+        }
 
     def of(self, topics: Iterable[int]) -> dict[Part, int]:
         """Return the last positions in some topics, of servers without positions here."""
@@ -53,10 +55,10 @@ class StoredPositions:
     def on_announcement(self, message: Periodic) -> bool:
         """Take another server's announcement; return True if it is new."""
         version = message.incarnation, message.number
-        if self._heard.get(message.server, version) >= version:
+        if self._versions.get(message.server, version) >= version:
             return False
-        self._heard[message.server] = version
-        theirs, asked = self._theirs[message.server], {*message.topics}
+        self._versions[message.server] = version
+        theirs, asked = self._peer_positions[message.server], {*message.topics}
         for server, number, through in message.known:
             part = Part(server, number)
             if server != self._broker:
@@ -67,5 +69,5 @@ class StoredPositions:
 
     def owed_nothing_through(self, topic: Topic) -> int:
         """Return the position through which followers at other servers are owed nothing."""
-        known = [theirs.get(topic.part, 0) for theirs in self._theirs.values()]
+        known = [theirs.get(topic.part, 0) for theirs in self._peer_positions.values()]
         return min((topic.durable, *known))

@@ -26,7 +26,7 @@ class RetryParameters(Protocol):
         """The longest wait."""
 
 
-class Neighbours:
+class Sessions:
     """The brokers at the other ends of a broker's links.
 
     Args:
@@ -50,7 +50,7 @@ class Neighbours:
         self._parameters = parameters
         self._waited_ns: dict[BrokerNumber, int] = {}
         self._established_ns: dict[BrokerNumber, Instant] = {}
-        self._over: dict[BrokerNumber, BrokerNumber] = {}
+        self._routes: dict[BrokerNumber, BrokerNumber] = {}
 
     def open(self, peer: BrokerNumber) -> None:
         """Open a session with a broker."""
@@ -88,11 +88,11 @@ class Neighbours:
 
     def record_proxy(self, proxy: BrokerNumber, home: BrokerNumber) -> None:
         """Record the proxy of an access broker's request, for the answer."""
-        self._over[home] = proxy
+        self._routes[home] = proxy
 
     def answer(self, home: BrokerNumber, answer: Answer) -> None:
         """Answer an access broker over the proxy of its last request, or over any other."""
-        over = home if home in self._proxies else self._over.get(home)
+        over = home if home in self._proxies else self._routes.get(home)
         if over not in self.sessions and home not in self._proxies:
             over = next((peer for peer in self._proxies if peer in self.sessions), None)
         if over is not None and over in self.sessions:

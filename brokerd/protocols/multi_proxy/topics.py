@@ -47,10 +47,10 @@ class Topics:
 
     def __init__(self, parameters: TopicParameters, decode: DecodeAttributes) -> None:
         self._attribute = parameters.topic_attribute
-        self._apart = parameters.apart_attribute
+        self._apart_attribute = parameters.apart_attribute
         self._count = parameters.topics
         self._decode = decode
-        self._known: dict[bytes, int] = {}
+        self._hashes: dict[bytes, int] = {}
 
     @property
     def every(self) -> range:
@@ -68,7 +68,7 @@ class Topics:
             values: tuple[Scalar, ...] | None = None
             is_apart = False
             for test in conjunction:
-                if test.attribute == self._apart and test.operator != "not exists":
+                if test.attribute == self._apart_attribute and test.operator != "not exists":
                     is_apart = True
                 elif test.attribute == self._attribute and test.operator in ("=", "in"):
                     assert test.value is not None, f"{test} compares with nothing"
@@ -89,12 +89,12 @@ class Topics:
                 attribute that excludes it; the fault of the sending peer.
         """
         blobs = run.attribute_table
-        new = [blob for blob in dict.fromkeys(blobs) if blob not in self._known]
+        new = [blob for blob in dict.fromkeys(blobs) if blob not in self._hashes]
         topics = dict(zip(new, self._topics_of(new, peer), strict=True)) if new else {}
-        by_place = [topics[blob] if blob in topics else self._known[blob] for blob in blobs]
-        if len(self._known) + len(topics) > _REMEMBERED:
-            self._known.clear()
-        self._known.update(topics)
+        by_place = [topics[blob] if blob in topics else self._hashes[blob] for blob in blobs]
+        if len(self._hashes) + len(topics) > _REMEMBERED:
+            self._hashes.clear()
+        self._hashes.update(topics)
         selection = RunSelection(run)
         return iter(
             [
@@ -114,8 +114,8 @@ class Topics:
         value = attributes.get(self._attribute)
         if value is None:
             return NO_TOPIC
-        if self._apart in attributes:
-            reason = f"a publication has both {self._attribute!r} and {self._apart!r}"
+        if self._apart_attribute in attributes:
+            reason = f"a publication has both {self._attribute!r} and {self._apart_attribute!r}"
             raise RemoteProtocolError(peer, reason)
         return self.topic_of_value(value)
 

@@ -40,7 +40,7 @@ class TransferHost(Protocol):
 
     log: TopicLog
     followers: Followers
-    asked: dict[int, None]
+    requested: dict[int, None]
 
     def freeze(self, number: int) -> None:
         """Accept no publish requests to a topic any more."""
@@ -96,7 +96,7 @@ class TopicTransfers:
         self._server = server
         self._names = names
         self._proxies = proxies
-        self.known = known
+        self.positions = known
         self.moves = Moves(
             broker,
             disk,
@@ -218,10 +218,10 @@ class TopicTransfers:
     # ------------------------------------------------------------ topics that come and go
 
     def _on_given(self, number: int) -> None:
-        self._server.asked.pop(number, None)
+        self._server.requested.pop(number, None)
 
     def _on_received(self, number: int, generation: int) -> None:
-        self._server.asked[number] = None
+        self._server.requested[number] = None
         for home, _ in self._server.followers.of(number):
             self._server.tell(home, Merged(home, (self._is_here(number),)))
         self._server.settle_all()
@@ -284,8 +284,8 @@ class SharedTransfers(TopicTransfers):
     def announce_to(self, proxy: BrokerNumber) -> None:
         """See Passing: sends the announcement to a proxy."""
         self._number += 1
-        topics = tuple(self._server.asked)
-        known = self.known.all()
+        topics = tuple(self._server.requested)
+        known = self.positions.all()
         said = Periodic(self._broker, self._incarnation, self._number, topics, known)
         self._machine.send(proxy, said)
 
@@ -296,5 +296,5 @@ class SharedTransfers(TopicTransfers):
     def _on_periodic(self, peer: Peer, message: Periodic) -> None:
         if message.server not in self._names:
             raise RemoteProtocolError(peer, f"broker {message.server} answers a request for itself")
-        if self.known.on_announcement(message):
+        if self.positions.on_announcement(message):
             self._server.settle_all()

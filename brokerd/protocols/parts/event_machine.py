@@ -85,23 +85,23 @@ class LogFirstMachine(EventMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._early: list[Any] = []
+        self._deferred: list[Any] = []
 
     @property
     def is_reading(self) -> bool:
         """True while events wait for the log."""
-        return bool(self._early)
+        return bool(self._deferred)
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
         """See DeliveryProtocol: other events wait until the log is read."""
-        if not self._early or isinstance(event, RecordsRead | Persisted):
+        if not self._deferred or isinstance(event, RecordsRead | Persisted):
             return super().handle(event, now_ns)
         if isinstance(event, SessionLost):
             # What it said cannot be answered any more: an answer would go to its next session.
             over = event.peer, event.session
-            self._early = [each for each in self._early if _session_of(each) != over]
+            self._deferred = [each for each in self._deferred if _session_of(each) != over]
         else:
-            self._early.append(event)
+            self._deferred.append(event)
         return []
 
     def begin_after_log(self, event: Started, *, is_read: bool) -> None:
@@ -109,11 +109,11 @@ class LogFirstMachine(EventMachine):
         if is_read:
             self._begin(event)
         else:
-            self._early.append(event)
+            self._deferred.append(event)
 
     def resume(self) -> None:
         """Begin after the log was read, and handle the queued events."""
-        (started, *early), self._early = self._early, []
+        (started, *early), self._deferred = self._deferred, []
         self._begin(started)
         for each in early:
             try:

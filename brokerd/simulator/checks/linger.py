@@ -57,23 +57,23 @@ class LingerChecker:
         self._publishers = publishers
         self._started: dict[BrokerNumber, Instant] = {}
         self._since: dict[tuple[BrokerNumber, ClientId], Instant] = {}
-        self._asked: dict[tuple[BrokerNumber, ClientId], dict[int, None]] = {}
-        self.left: list[tuple[ClientId, int]] = []
+        self._requests: dict[tuple[BrokerNumber, ClientId], dict[int, None]] = {}
+        self.ended: list[tuple[ClientId, int]] = []
 
     def step(
         self, broker: BrokerView, event: Event, effects: Sequence[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
         """Return the subscriptions that a broker has ended in a step."""
         number, now_ns = broker.number, self._schedule.now_ns
-        self.left = []
+        self.ended = []
         if type(event) is MessageReceived:
             if type(event.message) is Subscribe:
-                asked = self._asked.setdefault((number, str(event.peer)), {})
+                asked = self._requests.setdefault((number, str(event.peer)), {})
                 asked[event.message.number] = None
         elif type(event) is SessionEstablished or type(event) is SessionLost:
             if isinstance(event.peer, str):
                 self._since[number, event.peer] = now_ns
-                self._asked[number, event.peer] = {}
+                self._requests[number, event.peer] = {}
         elif type(event) is DeadlineReached:
             return self._look_at_commits(broker, effects)
         elif type(event) is Started:
@@ -92,7 +92,7 @@ class LingerChecker:
                     client, _, number = change.key.rpartition("/")
                     self._check(broker, client, int(number))
                     if self._oracle.homes.get(client) != broker.number:
-                        self.left.append((client, int(number)))
+                        self.ended.append((client, int(number)))
                         continue
                     self._oracle.on_expired(client, int(number))
                     given_up.append((client, int(number)))
@@ -104,7 +104,7 @@ class LingerChecker:
         key = broker.number, client
         since_ns = max(self._since.get(key, 0), self._started[broker.number])
         waited_ns = self._schedule.now_ns - since_ns
-        if number in self._asked.get(key, {}) and client in broker.ends:
+        if number in self._requests.get(key, {}) and client in broker.ends:
             raise InvariantViolated(
                 "given up", f"{broker.name} ends {client}/{number}, which it has asked for"
             )

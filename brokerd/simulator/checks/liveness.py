@@ -23,7 +23,7 @@ class WhileBroken:
     def __init__(self, cluster: SimulatedCluster, broken: Iterable[Pair]) -> None:
         self._cluster = cluster
         self._reach = simulation_of(cluster.protocol).make_reach(
-            cluster.graph, cluster.parameters, broken, cluster.gone
+            cluster.graph, cluster.parameters, broken, cluster.removed
         )
         self._let_off = {
             broker.number

@@ -29,7 +29,7 @@ class Mark:
     """
 
     name: str
-    what: str
+    event: str
     seeds: int = 0
 
 
@@ -98,7 +98,7 @@ def describe_coverage(found: Iterable[MarkCoverage]) -> str:
     met = sum(bool(row.seeds) for row in rows)
     lines = [f"{met} of {len(rows)} marks reached"]
     lines += [
-        f"mark {row.mark.name} in {row.seeds} seeds, {row.required} are required: {row.mark.what}"
+        f"mark {row.mark.name} in {row.seeds} seeds, {row.required} are required: {row.mark.event}"
         for row in rows
         if not row.is_enough
     ]

@@ -103,7 +103,7 @@ class Obligations:
     def owed(self, stream: Stream, publisher: Publisher) -> list[int]:
         """Return the publications that must still arrive."""
         missing = self.missing(stream)
-        if publisher.over:
+        if publisher.is_over:
             return [sequence for sequence in missing if sequence in publisher.acknowledged]
         return missing
 

@@ -187,7 +187,7 @@ class Oracle:
                     self._before[name, number] = before
         publisher = self.register.current.pop(client, None)
         if publisher is not None:
-            publisher.over = True
+            publisher.is_over = True
 
     def on_drain(self, client: ClientId) -> None:
         """Record a client's request for its remaining deliveries, before it leaves the broker.
@@ -237,11 +237,11 @@ class Oracle:
             return
         after.had = before.last
         if not whole:
-            after.asked = published
+            after.requested = published
             if after.fence is not None:
                 after.fence = max(after.fence, after.had)
             return
-        after.asked = before.asked
+        after.requested = before.requested
         fence = after.had if before.at is not None else before.fence
         if fence is not None:
             there = fence if after.fence is None else after.fence
@@ -277,7 +277,7 @@ class Oracle:
             if subscription.given_up:
                 stream.restart()
                 stream.absent = len(publisher.contents)
-            stream.asked = len(publisher.contents)
+            stream.requested = len(publisher.contents)
             if stream.fence is None and not self.register.is_closed(subscription, publisher):
                 self._open(stream, publisher)
             if subscription.before is not None:
@@ -354,9 +354,9 @@ class Oracle:
         if stream.old_until >= 0:
             stream.old_until = max(stream.old_until, old.last)
         if old.fence is not None:
-            stream.fence = stream.asked = max(old.fence, old.last)
+            stream.fence = stream.requested = max(old.fence, old.last)
         else:
-            stream.asked = max(old.asked, old.last)
+            stream.requested = max(old.requested, old.last)
 
     def on_expired(self, client: ClientId, number: int) -> None:
         """Record the end of a subscription of a client that was away for too long."""
@@ -719,7 +719,7 @@ class Oracle:
             silent = [
                 sequence
                 for sequence in stream.matching[:rank]
-                if sequence > max(stream.asked, stream.withheld, stream.had)
+                if sequence > max(stream.requested, stream.withheld, stream.had)
                 and sequence not in stream.excused
                 and sequence not in stream.unexplained
             ]

@@ -29,7 +29,7 @@ class Publisher:
     published_ns: list[int] = field(default_factory=list)
     source: SourceId | None = None
     acknowledged: dict[int, None] = field(default_factory=dict)
-    over: bool = False
+    is_over: bool = False
     given_up: bool = False
     kept_at: dict[int, BrokerNumber] = field(default_factory=dict)
     copied: dict[int, None] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Stream:
     at: int | None = None
     fence: int | None = None
     withheld: int = 0
-    asked: int = 0
+    requested: int = 0
     had: int = 0
     old_until: int = 0
     lost_until: int = 0

@@ -266,7 +266,7 @@ class PlanRun:
         """Wait until lost brokers are forgotten, and no broker mentions them any more."""
         cluster = self._cluster
         waited_ns = planning_of(self._plan.protocol).forget_after_ns(self._plan.parameters)
-        if isinstance(cluster.schedule, TimedSchedule) and waited_ns and cluster.gone:
+        if isinstance(cluster.schedule, TimedSchedule) and waited_ns and cluster.removed:
             self._run_clock(cluster.schedule.now_ns + waited_ns)
             while not self._has_converged():
                 self._run_clock(cluster.schedule.now_ns + 50 * MILLISECOND_NS)
@@ -543,7 +543,7 @@ class PlanRun:
             "in_gaps_of_lost_state": cluster.oracle.in_gaps.get(STATE_LOST, 0),
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
-            "brokers_decommissioned": len(cluster.gone) - self._faults.lost,
+            "brokers_decommissioned": len(cluster.removed) - self._faults.lost,
             "duplicates_at_clients": sum(
                 c.core.progress.duplicates for c in cluster.clients.values()
             ),

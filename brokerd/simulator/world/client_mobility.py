@@ -70,7 +70,7 @@ class ClientMobility:
         client, home = cluster.clients.get(name), home_of(name)
         if home not in cluster.topology.present():
             return True
-        return (client.broker if client else cluster.topology.number_of(home)) in cluster.gone
+        return (client.broker if client else cluster.topology.number_of(home)) in cluster.removed
 
     def describe_moving(self) -> list[str]:
         """Return the clients with a move in progress, in words."""
@@ -138,7 +138,7 @@ class ClientMobility:
 
     def _can_go(self, client: SimulatedClient, broker: str) -> bool:
         """Return True if a broker is a possible target of a client."""
-        topology, gone = self._cluster.topology, self._cluster.gone
+        topology, gone = self._cluster.topology, self._cluster.removed
         if broker not in topology.present():
             return False
         to = topology.number_of(broker)
@@ -149,7 +149,7 @@ class ClientMobility:
         if broker not in self._cluster.topology.present():
             return
         to = self._cluster.topology.number_of(broker)
-        if client is None or client.detached or to in (client.broker, *self._cluster.gone):
+        if client is None or client.detached or to in (client.broker, *self._cluster.removed):
             return
         self.reattached += 1
         self._cluster.reattach(client.name, broker)

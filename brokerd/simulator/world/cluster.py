@@ -161,7 +161,7 @@ class SimulatedCluster:
         if observer is not None:
             self._observer = Observers(self.oracle, observer)
         self.trace = Trace() if trace else None
-        self.gone: dict[BrokerNumber, None] = {}
+        self.removed: dict[BrokerNumber, None] = {}
         watched = strict or trace or watcher is not None
         seen = CheckedWorld(
             schedule=self.schedule,
@@ -170,7 +170,7 @@ class SimulatedCluster:
             parameters=self.parameters,
             brokers=lambda: self.brokers,
             has_publishers=self._has_publishers,
-            is_gone=self.gone.__contains__,
+            is_gone=self.removed.__contains__,
             strict=strict,
         )
         self.checker = StepChecker(
@@ -191,7 +191,7 @@ class SimulatedCluster:
         self._watched = watched
         self._predicates: dict[str, Predicate] = {}
         self.clients: dict[ClientId, SimulatedClient] = {}
-        self._asked: dict[ClientId, list[Predicate]] = {}
+        self._requests: dict[ClientId, list[Predicate]] = {}
         self._forgot: dict[ClientId, int] = {}
         self.resumed = self.redirected = 0
         self.losses_accepted = self.losses_refused = 0
@@ -199,7 +199,7 @@ class SimulatedCluster:
         self.redeliveries = Redeliveries()
         self.held: dict[ClientId, None] = {}
         self.brokers: list[SimulatedBroker] = []
-        self.waits = Waits(self.brokers, self.clients, self.network, self.graph, self.gone)
+        self.waits = Waits(self.brokers, self.clients, self.network, self.graph, self.removed)
         for name in topology.brokers:
             self._add_broker(name)
 
@@ -286,7 +286,7 @@ class SimulatedCluster:
             Reasons against the decommission, in words; the cluster is then unchanged.
         """
         number = self.topology.number_of(name)
-        others = [each for each in self.brokers if each.number not in (number, *self.gone)]
+        others = [each for each in self.brokers if each.number not in (number, *self.removed)]
         down = [each for each in others if not each.is_responsive]
         refusals = [f"{each.name} does not answer" for each in down]
         if self.brokers[number].alive:
@@ -299,7 +299,7 @@ class SimulatedCluster:
         ]
         if not refusals:
             self.note(f"decommission {name}")
-            self.gone[number] = None
+            self.removed[number] = None
             for client in self.clients.values():
                 if client.broker == number and not client.detached:
                     self._end_client(client)
@@ -311,7 +311,7 @@ class SimulatedCluster:
     def staying(self) -> list[SimulatedBroker]:
         """The brokers that have neither left nor were decommissioned."""
         present = [self.brokers[number] for number in self.graph.present]
-        return [each for each in present if each.number not in self.gone]
+        return [each for each in present if each.number not in self.removed]
 
     def _end_client(self, client: SimulatedClient) -> None:
         """End a client with its broker, without further owed publications."""
@@ -374,7 +374,7 @@ class SimulatedCluster:
         subscriber = self.client(name, broker)
         wanted = self._parse(predicate) if isinstance(predicate, str) else predicate
         number = subscriber.subscribe(wanted)
-        self._asked.setdefault(name, []).append(wanted)
+        self._requests.setdefault(name, []).append(wanted)
         self.oracle.on_subscribed(name, number, wanted)
         self.note(f"subscribe {name}/{number} {predicate if isinstance(predicate, str) else ''}")
         return Subscription(self, subscriber, number)
@@ -412,7 +412,7 @@ class SimulatedCluster:
             keeps: number of requests to repeat, from the first request on; None for all.
         """
         old = self.clients[client]
-        wanted = self._asked.get(client, [])[:keeps]
+        wanted = self._requests.get(client, [])[:keeps]
         token = self._older_token(old)
         self.note(f"forget {client} {len(wanted)}")
         old.leave()
@@ -425,7 +425,7 @@ class SimulatedCluster:
             instance=b"%d" % self._forgot[client],
             in_transactions=client in self.consumers,
         )
-        self._asked[client] = []
+        self._requests[client] = []
         new = self._add_client(client, self.brokers[old.broker].name, old.publishes, core)
         for predicate in wanted:
             subscription = self.subscribe(self.brokers[old.broker].name, predicate, client)
@@ -465,7 +465,7 @@ class SimulatedCluster:
         if core.attachment.home is None:
             core.move_to(self._home(self.brokers[client.broker].name))
         here = [each for each in addresses if int(each) in self.graph.present]
-        here = [each for each in here if int(each) not in self.gone]
+        here = [each for each in here if int(each) not in self.removed]
         begun = all(each in client.started_numbers for each in core.subscriptions)
         waits = core.subscriptions.ending or not begun
         if (
@@ -504,7 +504,7 @@ class SimulatedCluster:
             new = self._add_client(name, broker, old.publishes, core)
             for number, predicate in core.subscriptions.predicates.items():
                 self.oracle.on_subscribed(name, number, predicate)
-            self._asked[name] = self._asked.get(old.name, [])
+            self._requests[name] = self._requests.get(old.name, [])
             self.held[name] = None
             new.is_moving = True
             return new

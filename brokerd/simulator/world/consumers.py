@@ -35,7 +35,7 @@ class _Consumer:
     """
 
     uncommitted: int
-    left: int = 0
+    redeliveries_left: int = 0
     had: set[Publication] = field(default_factory=set)
     committed: set[Publication] = field(default_factory=set)
     copied: set[Publication] = field(default_factory=set)
@@ -65,7 +65,7 @@ class Redeliveries:
     def begin(self, client: ClientId, uncommitted: int) -> None:
         """Begin a consumer, or a process after a crashed one."""
         if client in self._consumers:
-            self._consumers[client].left += uncommitted
+            self._consumers[client].redeliveries_left += uncommitted
             self._consumers[client].own = set()
         else:
             self._consumers[client] = _Consumer(uncommitted)
@@ -85,7 +85,7 @@ class Redeliveries:
             unacknowledged: publications at the broker without an acknowledgement.
         """
         for consumer in self._at(clients):
-            consumer.left += len(consumer.committed - consumer.copied)
+            consumer.redeliveries_left += len(consumer.committed - consumer.copied)
             consumer.committed &= consumer.copied
         for consumer in self._consumers.values():
             consumer.unacknowledged.update(unacknowledged)
@@ -107,12 +107,12 @@ class Redeliveries:
         if publication in consumer.unacknowledged and not is_own:
             consumer.unacknowledged.discard(publication)
             return
-        consumer.left -= 1
+        consumer.redeliveries_left -= 1
         if publication in consumer.committed:
             raise InvariantViolated("redelivered committed", f"{what} again, and had committed it")
         if not again:
             raise InvariantViolated("redelivered unmarked", f"{what} again, and is not told so")
-        if consumer.left < 0:
+        if consumer.redeliveries_left < 0:
             most = consumer.uncommitted
             what = f"{what} again, which has had more than {most} for each crash again"
             raise InvariantViolated("redelivered often", what)
@@ -141,7 +141,7 @@ class SimulatedConsumer(SimulatedClient):
         self._redeliveries = redeliveries
         self._consumption: Consumption | None = None
         self._batch: list[Taken] = []
-        self._asked = 0
+        self._requested = 0
         self._is_busy = False
         redeliveries.begin(self.name, uncommitted)
 
@@ -170,7 +170,7 @@ class SimulatedConsumer(SimulatedClient):
         match event:
             case GapsAnnounced():
                 self._on_delivery(event)
-            case Committed(_, request) if self._is_busy and request >= self._asked > 0:
+            case Committed(_, request) if self._is_busy and request >= self._requested > 0:
                 self._on_committed()
             case _:
                 super()._on_event(event)
@@ -220,11 +220,11 @@ class SimulatedConsumer(SimulatedClient):
 
     def _commit(self) -> None:
         if self.alive and self._consumption is not None and self.core.subscriptions:
-            self._asked = self._consumption.commit()
+            self._requested = self._consumption.commit()
             self._send_out()
 
     def _on_committed(self) -> None:
         for item in self._batch:
             self._redeliveries.on_committed(self.name, item.source, item.sequence)
-        self._batch, self._asked, self._is_busy = [], 0, False
+        self._batch, self._requested, self._is_busy = [], 0, False
         self._work()

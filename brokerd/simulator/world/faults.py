@@ -207,7 +207,7 @@ class Faults:
         if len(failed) >= self._failures_at_once or number in failed:
             return None
         do = self._cluster.broker(name)
-        if number in self._cluster.gone or do.broker.has_ended:
+        if number in self._cluster.removed or do.broker.has_ended:
             return None
 
         def kill() -> None:
@@ -241,7 +241,7 @@ class Faults:
                 do.start()
 
         def come_back() -> None:
-            if do.broker.number in cluster.gone:
+            if do.broker.number in cluster.removed:
                 do.start()
 
         return Fault(KILL_FOR_GOOD, do.broker.number, [fault.advance, give_up, come_back])
@@ -254,7 +254,7 @@ class Faults:
         """
         cluster, failed = self._cluster, self._list_failed()
         brokers = [cluster.broker(name) for name in names]
-        if any(do.broker.number in (*failed, *cluster.gone) for do in brokers):
+        if any(do.broker.number in (*failed, *cluster.removed) for do in brokers):
             self._is_spared = True
         if self._is_spared:
             return None
@@ -264,7 +264,7 @@ class Faults:
                 self._remember(do.broker)
                 if do.broker.alive:
                     do.kill()
-                cluster.gone[do.broker.number] = None
+                cluster.removed[do.broker.number] = None
                 self.lost += 1
             if cluster.clients_leave_freely:
                 self._move_away([do.broker.number for do in brokers])
@@ -315,7 +315,7 @@ class Faults:
             each.core.status().own_subscriptions
             > cluster.oracle.register.count_live_at(each.number)
             for each in cluster.brokers
-            if each.number != number and each.number not in cluster.gone
+            if each.number != number and each.number not in cluster.removed
         )
 
     def _link_fault(self, kind: str, a: str, b: str) -> Fault | None:

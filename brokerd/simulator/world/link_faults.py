@@ -31,10 +31,10 @@ class LinkFaults:
                 self._links.blackholed[way] = None
                 for end in self._ends_reached_by(way):
                     end.lane.hold()
-                    if end.attempt is not None and not end.attempt.over:
+                    if end.attempt is not None and not end.attempt.is_over:
                         self._network.wait_for_timeout(end.attempt)
                     self._network.update_silence(end)
-                    if end.attempt is not None and not end.attempt.over:
+                    if end.attempt is not None and not end.attempt.is_over:
                         self._network.wait_for_timeout(end.attempt)
 
     def absorb(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:

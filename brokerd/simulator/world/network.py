@@ -139,7 +139,7 @@ class Network:
     def endpoint_died(self, endpoint: Endpoint) -> None:
         """Drop an endpoint's sessions and attempts; far ends are notified as links allow."""
         for attempt in list(endpoint.attempts.values()):
-            attempt.over = True
+            attempt.is_over = True
         endpoint.attempts.clear()
         for end in list(endpoint.connected):
             end.withheld_messages.clear()
@@ -176,7 +176,7 @@ class Network:
     # ------------------------------------------------------------ opening
 
     def _hello_arrives(self, attempt: Attempt) -> None:
-        if attempt.over:
+        if attempt.is_over:
             return
         here, there = attempt.endpoint, self.endpoints[attempt.peer]
         blocked = self.links.is_blocked((here.key, there.key)) or self.links.is_blocked(
@@ -201,7 +201,7 @@ class Network:
             if here.key > there.key:  # the attempt of the smaller number is kept
                 self.wait_for_timeout(attempt)
                 return
-            crossing.over = True
+            crossing.is_over = True
             del there.attempts[here.key]
         old = there.ends.get(here.key)
         if old is not None:
@@ -209,7 +209,7 @@ class Network:
             self._notify_far_end(old)
             late = there.attempts.pop(here.key, None)
             if late is not None:  # made on the loss of the old session
-                late.over = True
+                late.is_over = True
         self._connect(attempt, here, there)
 
     def _connect(self, attempt: Attempt, here: Endpoint, there: Endpoint) -> None:
@@ -227,13 +227,13 @@ class Network:
         self._up(far, here.incarnation)
 
     def _answer_arrives(self, end: SessionEnd, attempt: Attempt, incarnation: int) -> None:
-        if end.over:
+        if end.is_over:
             return
-        if attempt.over or not attempt.endpoint.alive:
+        if attempt.is_over or not attempt.endpoint.alive:
             self._forget(end)
             self._notify_far_end(end)
             return
-        attempt.over = True
+        attempt.is_over = True
         del attempt.endpoint.attempts[attempt.peer]
         self._up(end, incarnation)
 
@@ -261,12 +261,12 @@ class Network:
             self.schedule.post(attempt.timeout, timeout_ns, self._cancel, attempt, "timed out")
 
     def _cancel(self, attempt: Attempt, reason: str) -> None:
-        if attempt.over:
+        if attempt.is_over:
             return
         if attempt.endpoint.frozen:
             attempt.endpoint.deferred.append((self._cancel, (attempt, reason)))
             return
-        attempt.over = True
+        attempt.is_over = True
         del attempt.endpoint.attempts[attempt.peer]
         for end in list(attempt.endpoint.connected):
             if end.attempt is attempt:  # answered, but the answer has not arrived
@@ -316,7 +316,7 @@ class Network:
         end.endpoint.on_lost(end, reason)
 
     def _forget(self, end: SessionEnd) -> None:
-        was_up, end.up, end.over = end.up, False, True
+        was_up, end.up, end.is_over = end.up, False, True
         end.endpoint.connected.pop(end, None)
         for action, arguments in end.lane.truncate(0):
             if action == self._arrives:
@@ -327,7 +327,7 @@ class Network:
     def _notify_far_end(self, end: SessionEnd) -> None:
         """Send the close of this end to the other end, unless the link loses the close."""
         other = end.other
-        if other.over or other.deaf:
+        if other.is_over or other.deaf:
             return
         way = (end.endpoint.key, end.peer)
         if way in self.links.cuts:
@@ -349,7 +349,7 @@ class Network:
         self.schedule.post(lane, end.latency_ns, self._close_arrives, other)
 
     def _close_arrives(self, end: SessionEnd) -> None:
-        if end.over:
+        if end.is_over:
             return
         if end.up:
             self._end_here(end, "closed_by_peer")
@@ -361,11 +361,11 @@ class Network:
 
     def deafen(self, end: SessionEnd) -> None:
         """Lose the messages in flight to an end, and all later ones."""
-        if end.over:
+        if end.is_over:
             return
         end.deaf = True
         self.counters["messages_lost"] += len(end.lane.truncate(0))
-        if end.attempt is not None and not end.attempt.over:
+        if end.attempt is not None and not end.attempt.is_over:
             self.wait_for_timeout(end.attempt)
         self.update_silence(end)
 

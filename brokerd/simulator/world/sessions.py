@@ -102,8 +102,20 @@ class SessionEnd:
     """
 
     __slots__ = (
-        "attempt", "deaf", "endpoint", "incarnation", "lane", "latency_ns",
-        "number", "other", "over", "peer", "silence", "up", "watch", "withheld_messages",
+        "attempt",
+        "deaf",
+        "endpoint",
+        "incarnation",
+        "is_over",
+        "lane",
+        "latency_ns",
+        "number",
+        "other",
+        "peer",
+        "silence",
+        "up",
+        "watch",
+        "withheld_messages",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule, latency_ns: int) -> None:
@@ -117,7 +129,7 @@ class SessionEnd:
         self.other: SessionEnd = self
         self.attempt: Attempt | None = None
         self.up = False
-        self.over = False
+        self.is_over = False
         self.deaf = False
         self.silence = 0
         self.withheld_messages: list[Any] = []
@@ -130,7 +142,7 @@ class Attempt:
         again: made at the end of a wait, and not as a reaction to an event.
     """
 
-    __slots__ = ("again", "endpoint", "lane", "over", "peer", "timeout")
+    __slots__ = ("again", "endpoint", "is_over", "lane", "peer", "timeout")
 
     def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule, again: bool) -> None:
         self.again = again
@@ -138,7 +150,7 @@ class Attempt:
         self.peer = peer
         self.lane = Lane(schedule, f"{endpoint.key}:dials:{peer}")
         self.timeout = Lane(schedule, f"{endpoint.key}:gives-up:{peer}")
-        self.over = False
+        self.is_over = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from pubsubctl.hosts.ssh.errors import (
     UnknownHostKey,
 )
 from pubsubctl.hosts.ssh.fabric_connection import (
+    FabricConnection,
     Garbled,
     Hop,
-    Line,
     LineError,
     LineLoss,
     NotBegun,
@@ -81,7 +81,7 @@ class _Slot:
     """
 
     connecting: trio.Lock = field(default_factory=trio.Lock)
-    line: Line | None = None
+    line: FabricConnection | None = None
     failures: int = 0
     failure: PubsubctlError | None = None
     commands: trio.CapacityLimiter = field(
@@ -112,7 +112,7 @@ class SshConnections:
         assert inventory.known_hosts is not None, f"{inventory.name}: no host is reached by ssh"
         self._inventory = inventory
         self._settings: SshSettings = inventory.ssh
-        self._known = KnownHosts.load(inventory.known_hosts)
+        self._known_hosts = KnownHosts.load(inventory.known_hosts)
         self._own: UserConfig | None = None
         if self._settings.user_config is not None:
             self._own = UserConfig(inventory, self._settings.user_config)
@@ -240,21 +240,21 @@ class SshConnections:
     def judge(self, hop: Hop, key: HostKey) -> Standing:
         """Return the standing of a key in the inventory's key file."""
         hop = self._settle(hop)
-        return self._known.judge(hop.address, hop.port, key).standing
+        return self._known_hosts.judge(hop.address, hop.port, key).standing
 
     def trust(self, hop: Hop, key: HostKey) -> None:
         """Add a key to the inventory's key file, effective from now on."""
         hop = self._settle(hop)
-        self._known.add(hop.address, hop.port, key, hop.name)
-        self._known = KnownHosts.load(self._known.path)
+        self._known_hosts.add(hop.address, hop.port, key, hop.name)
+        self._known_hosts = KnownHosts.load(self._known_hosts.path)
 
     def refusal(self, hop: Hop, key: HostKey) -> HostKeyRefused | None:
         """Return the reason for which a key is refused; None for a trusted key."""
         hop = self._settle(hop)
-        judgement = self._known.judge(hop.address, hop.port, key)
+        judgement = self._known_hosts.judge(hop.address, hop.port, key)
         if judgement.standing is Standing.TRUSTED:
             return None
-        file = self._known.path
+        file = self._known_hosts.path
         where = ", ".join(f"{file}:{line}" for line in judgement.lines)
         is_named = isinstance(hop, Host) or hop.name in self._inventory.gateways
         name = hop.name if is_named else "HOST"  # a gateway of the person's own configuration
@@ -284,12 +284,12 @@ class SshConnections:
             judgement.lines,
         )
 
-    def way_to(self, hop: Hop) -> tuple[Hop, ...]:
+    def route_to(self, hop: Hop) -> tuple[Hop, ...]:
         """Return the gateways on the route to a host, outermost first, and the host."""
         hop = self._settle(hop)
         if not hop.jump:
             return (hop,)
-        return (*self.way_to(self._gateway_before(hop)), hop)
+        return (*self.route_to(self._gateway_before(hop)), hop)
 
     @asynccontextmanager
     async def _command(
@@ -319,7 +319,7 @@ class SshConnections:
         finally:
             await stream.aclose()
 
-    async def _begin(self, host: Host, text: str, name: str) -> tuple[Line, Any]:
+    async def _begin(self, host: Host, text: str, name: str) -> tuple[FabricConnection, Any]:
         """Return the connection and a channel on which the command has begun.
 
         An attempt on a dead connection is repeated on a new connection, because the command has not
@@ -381,7 +381,7 @@ class SshConnections:
     def _slot(self, hop: Hop) -> _Slot:
         return self._slots.setdefault((type(hop).__name__, hop.name, hop.jump), _Slot())
 
-    async def _line(self, hop: Hop) -> Line:
+    async def _line(self, hop: Hop) -> FabricConnection:
         """Return the connection to a host, opened now if necessary.
 
         A task that waited during another task's failed attempt gets the same failure: sixteen hosts
@@ -407,7 +407,7 @@ class SshConnections:
             self._nursery.start_soon(self._watch, slot.line)
             return slot.line
 
-    async def _connect(self, hop: Hop) -> Line:
+    async def _connect(self, hop: Hop) -> FabricConnection:
         def accept(key: HostKey) -> None:
             if (refused := self.refusal(hop, key)) is not None:
                 raise refused
@@ -424,7 +424,7 @@ class SshConnections:
                         self._types_wanted(hop),
                         accept,
                         self._settings.connect_timeout_s,
-                        discard=Line.end,
+                        discard=FabricConnection.end,
                     )
             except (HostKeyRefused, LoginRefused):
                 raise
@@ -434,7 +434,7 @@ class SshConnections:
                 await trio.sleep(RETRY_AFTER_S * 2**attempt)
         raise AssertionError("the loop returns or raises")
 
-    async def _gateway_line(self, hop: Hop) -> Line | None:
+    async def _gateway_line(self, hop: Hop) -> FabricConnection | None:
         return await self._line(self._gateway_before(hop)) if hop.jump else None
 
     def _gateway_before(self, hop: Hop) -> Gateway:
@@ -446,7 +446,9 @@ class SshConnections:
         return hop if self._own is None else self._own.settle(hop)
 
     @asynccontextmanager
-    async def _open_stream(self, hop: Hop, gateway: Line | None) -> AsyncIterator[TimedByteStream]:
+    async def _open_stream(
+        self, hop: Hop, gateway: FabricConnection | None
+    ) -> AsyncIterator[TimedByteStream]:
         """Open a byte stream to the SSH server of a host; shut the stream if the block raises.
 
         The number of simultaneous handshakes is bounded, because sshd drops connections above a
@@ -479,7 +481,7 @@ class SshConnections:
         most = self._settings.forks_per_gateway if hop.jump else self._settings.forks
         return self._through.setdefault(name, trio.CapacityLimiter(most))
 
-    async def _dial(self, hop: Hop, gateway: Line | None) -> Any:
+    async def _dial(self, hop: Hop, gateway: FabricConnection | None) -> Any:
         if gateway is not None:
             return await self._workers.run(
                 gateway.tunnel, hop.address, hop.port, discard=close_quietly
@@ -515,7 +517,7 @@ class SshConnections:
         except LineError as error:
             raise ConnectionFailed(hop.name, f"{_place(hop)}: {error}") from error
 
-    async def _watch(self, line: Line) -> None:
+    async def _watch(self, line: FabricConnection) -> None:
         """End a connection over which nothing arrives, not even answers to keepalives."""
         interval_s = self._settings.keepalive_s
         asked_s: float | None = None
@@ -534,7 +536,7 @@ class SshConnections:
 
     def _types_wanted(self, hop: Hop) -> tuple[str, ...]:
         """Return host key types, the types in the key file first, to obtain such a key."""
-        known = self._known.key_types(hop.address, hop.port)
+        known = self._known_hosts.key_types(hop.address, hop.port)
         return tuple(dict.fromkeys((*(kind for kind in known if kind in KEY_TYPES), *KEY_TYPES)))
 
 

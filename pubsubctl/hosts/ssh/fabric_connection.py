@@ -112,7 +112,7 @@ class TimedByteStream:
             pass  # it has ended already
 
 
-class Line:
+class FabricConnection:
     """A connection that is logged in."""
 
     def __init__(
@@ -233,7 +233,7 @@ class Line:
 
 def open_line(
     hop: Hop, heard: TimedByteStream, key_types: Sequence[str], accept: Accept, timeout_s: float
-) -> Line:
+) -> FabricConnection:
     """Shake hands over a byte stream, check the host's key, log in.
 
     fabric would read configuration files, route through gateways on its own, and accept any key of
@@ -278,7 +278,7 @@ def open_line(
         connection.open()
         if not connection.transport.is_authenticated():
             raise NotLetIn("the handshake ended early")
-        return Line(connection, connection.transport, heard)
+        return FabricConnection(connection, connection.transport, heard)
     except BaseException as error:
         heard.shut()
         client.close()

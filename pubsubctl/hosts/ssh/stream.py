@@ -200,7 +200,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
         self._has_ended = False
         self._reason: str | None = None
         self._tail = b""
-        self._taken: deque[bytes] = deque()
+        self._received: deque[bytes] = deque()
         self._taking = threading.Lock()
         self._receiving = trio.Lock()
         self._sending = trio.Lock()
@@ -226,7 +226,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                     self._take_stderr(
                         await self._workers.run(self._channel.recv_stderr, RECEIVE_BYTES)
                     )
-                elif self._taken:
+                elif self._received:
                     return self._take_channel(wanted)
                 elif self._channel.recv_ready():
                     await self._workers.run(self._take, wanted, discard=self._wake_up)
@@ -290,17 +290,17 @@ class CommandStream(trio.abc.HalfCloseableStream):
 
     def _take(self, wanted: int) -> None:
         with self._taking:
-            if not self._taken and self._channel.recv_ready():
-                self._taken.append(self._channel.recv(wanted))  # b"" never: there is something
+            if not self._received and self._channel.recv_ready():
+                self._received.append(self._channel.recv(wanted))  # b"" never: there is something
 
     def _wake_up(self, nothing: None) -> None:
         """Wake the stream, because a cancelled receive took data after all."""
         self._wakeup.set()
 
     def _take_channel(self, wanted: int) -> bytes:
-        data = self._taken.popleft()
+        data = self._received.popleft()
         if len(data) > wanted:
-            self._taken.appendleft(data[wanted:])
+            self._received.appendleft(data[wanted:])
             data = data[:wanted]
         return data
 

@@ -73,7 +73,7 @@ async def meet(
     met: dict[tuple[bool, str], Met] = {}
     async with SshConnections(inventory) as connections:
         for destination in hops:
-            for hop in connections.way_to(destination):
+            for hop in connections.route_to(destination):
                 identity = isinstance(hop, Gateway), hop.name
                 if identity not in met:
                     met[identity] = await _meet_one(connections, hop, fingerprints, ask)

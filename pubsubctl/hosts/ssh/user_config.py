@@ -89,11 +89,11 @@ class UserConfig:
             hop.address, found.address, found.port, found.user or "", settings.key_alias
         )
         if proxy.is_jump:
-            return replace(found, jump=self._way(proxy, target, depth))
+            return replace(found, jump=self._route(proxy, target, depth))
         self._commands[_key(found)] = fill_tokens(proxy.text, target.tokens(), proxy.where)
         return found
 
-    def _way(self, proxy: ProxySetting, target: Target, depth: int) -> tuple[str, ...]:
+    def _route(self, proxy: ProxySetting, target: Target, depth: int) -> tuple[str, ...]:
         """Return the gateways of a ProxyJump, outermost first, by generated names."""
         way: tuple[str, ...] = ()
         text = fill_tokens(proxy.text, target.tokens(), proxy.where)

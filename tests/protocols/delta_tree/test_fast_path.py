@@ -12,7 +12,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.publications import arrivals
 from brokerd.protocols.delta_tree.publications.arrivals import Publications
 from brokerd.protocols.delta_tree.publications.entries import Receipt
-from brokerd.protocols.delta_tree.publications.fast_path import StraightLane
+from brokerd.protocols.delta_tree.publications.fast_path import FastPath
 from brokerd.protocols.delta_tree.subscriptions.routing_table import Audience
 from brokerd.protocols.interface import MessageReceived
 from brokerd.protocols.parts.selection import match_run
@@ -26,7 +26,7 @@ SEEDS = (8, 12, 26)
 @contextmanager
 def only_the_general_way() -> Iterator[None]:
     """The lane takes nothing."""
-    with patch.object(StraightLane, "take", lambda lane, event: False):
+    with patch.object(FastPath, "take", lambda lane, event: False):
         yield
 
 
@@ -45,13 +45,13 @@ def history(report: SeedReport) -> tuple[object, ...]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_and_without_the_lane_a_swarm_lives_through_the_same(seed: int) -> None:
     taken: list[bool] = []
-    take = StraightLane.take
+    take = FastPath.take
 
-    def counting(lane: StraightLane, event: MessageReceived) -> bool:
+    def counting(lane: FastPath, event: MessageReceived) -> bool:
         taken.append(take(lane, event))
         return taken[-1]
 
-    with patch.object(StraightLane, "take", counting):
+    with patch.object(FastPath, "take", counting):
         straight = run_seed(seed, "delta_tree")
     general = lived_the_general_way(seed)
     assert history(straight) == history(general), f"seed {seed}"
@@ -61,7 +61,7 @@ def test_with_and_without_the_lane_a_swarm_lives_through_the_same(seed: int) -> 
 
 def test_a_lane_that_never_forgets_has_another_history() -> None:
     general = lived_the_general_way(SEEDS[1])
-    with patch.object(StraightLane, "forget", lambda lane: None):
+    with patch.object(FastPath, "forget", lambda lane: None):
         stubborn = run_seed(SEEDS[1], "delta_tree")
     assert history(stubborn) != history(general)
 

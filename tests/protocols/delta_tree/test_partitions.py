@@ -236,7 +236,7 @@ def test_tombstones_are_bounded_and_cover_every_ended_partition():
     for number in range(2, 1_000, 2):
         if number != 10:
             detector.end(number, number)
-    assert len(detector.gone) <= TOMBSTONE_RANGES
+    assert len(detector.ended) <= TOMBSTONE_RANGES
     assert set(detector.live) == {10, 501}
     assert not any(detector.is_gone(number) for number in detector.live)
     assert all(detector.is_gone(number) for number in range(2, 1_000, 2) if number != 10)

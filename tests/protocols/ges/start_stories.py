@@ -31,9 +31,9 @@ def _told_by(cluster: SimulatedCluster, name: str) -> str:
     """Return the neighbour that a broker is to answer."""
     core = cluster.broker(name).broker.core
     assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
-    waiting = core.units.propagation._awaited[0][-1]
-    assert waiting.told_by is not None, f"{name} answers nobody"
-    return cluster.topology.brokers[waiting.told_by]
+    waiting = core.units.propagation._pending[0][-1]
+    assert waiting.sender is not None, f"{name} answers nobody"
+    return cluster.topology.brokers[waiting.sender]
 
 
 def _has(cluster: SimulatedCluster, name: str, subscriptions: int) -> bool:

@@ -11,14 +11,14 @@ from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.fetches import stream_of
 from brokerd.protocols.ges_reliable.handover import CROSSING
 from brokerd.protocols.ges_reliable.messages import (
-    Begun,
     Changed,
     Events,
     Fetch,
     Key,
+    RequestAnswer,
     Sequences,
     Store,
-    Wish,
+    SubscriptionRequest,
 )
 from brokerd.protocols.interface import Append, Commit, LogEnds
 from tests.protocols.ges_reliable.test_parts import BLOB, HOME, KEY, P, StorageAlone, run
@@ -38,13 +38,13 @@ class HomeBetween(HomeOfTwo):
     def __init__(self, *brought: tuple[int, int]) -> None:
         super().__init__(*brought, roots=ROOTS)
 
-    def answer(self, storage: int, after: int | None, **more: Any) -> Wish:
+    def answer(self, storage: int, after: int | None, **more: Any) -> SubscriptionRequest:
         """The oldest that is not answered, which is of this storage."""
         return self.told.answer(storage, after, **more)
 
     def looked(self, root: int, after: int, last: int) -> None:
         """A root says how far it has come, and with P."""
-        assert self.answer(root, after, had_of=((P, last),)).looks
+        assert self.answer(root, after, had_of=((P, last),)).is_query
 
     def gives_next(self, after: int, first: int, last: int) -> None:
         """The next root answers the last fetch with these numbers of P."""
@@ -61,7 +61,7 @@ def begun_at_its_heir(had_of: Sequences = ()) -> HomeBetween:
     assert home.answer(FIRST, 2, had_of=had_of).had == 2
     home.gives(FIRST, 2, 3, 12)
     home.done(FIRST, 3, 4)
-    assert home.answer(FIRST, 4, heir=NEXT).heir == NEXT
+    assert home.answer(FIRST, 4, heir=NEXT).successor == NEXT
     assert home.answer(NEXT, 101).before == FIRST
     return home
 
@@ -76,7 +76,7 @@ def cut(until: int = 14) -> HomeBetween:
 
 def goes_on() -> HomeBetween:
     home = cut()
-    assert home.answer(NEXT, 111, had_of=((P, 14),)).had_of == ((P, 14),)
+    assert home.answer(NEXT, 111, had_of=((P, 14),)).received_of == ((P, 14),)
     home.answer(FIRST, 4, heir=NEXT, until=14)
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 14)
@@ -96,10 +96,10 @@ def both_know_the_end_before_the_new_one_gives_anything() -> None:
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 14)
     wish = home.answer(NEXT, 111, had_of=((P, 14),))
-    assert (wish.had, wish.before, wish.had_of) == (111, FIRST, ((P, 14),))
+    assert (wish.had, wish.before, wish.received_of) == (111, FIRST, ((P, 14),))
     assert not home.fetched_behind(NEXT)
     wish = home.answer(FIRST, 14, heir=NEXT, until=14)
-    assert (wish.heir, wish.until, wish.predicate) == (NEXT, 14, EVERYTHING)
+    assert (wish.successor, wish.until, wish.predicate) == (NEXT, 14, EVERYTHING)
     assert home.fetched_behind(NEXT) == [111]
 
 
@@ -111,7 +111,7 @@ def nothing_is_over_at_the_old_root_before_its_client_is_done() -> None:
     home.done(FIRST, 5, 13)
     assert not home.told.wishes
     home.done(FIRST, 14, 14)
-    assert home.answer(FIRST, None) == Wish(KEY, STAY, None, heir=NEXT)
+    assert home.answer(FIRST, None) == SubscriptionRequest(KEY, STAY, None, successor=NEXT)
 
 
 def what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root() -> None:
@@ -134,7 +134,7 @@ def the_old_root_is_waited_for_while_it_is_behind() -> None:
     home.gives(FIRST, 12, 13, 20)
     home.clients.due(CROSSING, FIRST)
     home.looked(FIRST, 20, 20)
-    assert home.answer(NEXT, 120).had_of == ()
+    assert home.answer(NEXT, 120).received_of == ()
     assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 20)]
 
 
@@ -146,7 +146,7 @@ def nothing_is_given_behind_the_end_that_is_to_be_said() -> None:
     assert home.fetched_behind(FIRST)[-1] == 12
     home.gives(FIRST, 12, 13, 16)
     assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 15)]
-    assert home.answer(NEXT, 111).had_of == ((P, 15),)
+    assert home.answer(NEXT, 111).received_of == ((P, 15),)
 
 
 def what_came_of_a_third_root_counts() -> None:
@@ -154,7 +154,7 @@ def what_came_of_a_third_root_counts() -> None:
     home = begun_at_its_heir(had_of=((P, 50),))
     home.looked(NEXT, 140, 40)
     home.looked(FIRST, 14, 14)
-    assert home.answer(NEXT, 140).had_of == ((P, 50),)
+    assert home.answer(NEXT, 140).received_of == ((P, 50),)
 
 
 def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
@@ -162,10 +162,10 @@ def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
     home = goes_on()
     home.clients.change((FIRST, NEXT), ROOTS)
     assert len(home.told.wishes) == 1
-    assert home.answer(FIRST, None).heir == NEXT
+    assert home.answer(FIRST, None).successor == NEXT
     assert home.answer(NEXT, 111).before == NEXT
     wish = home.answer(NEXT, 111, heir=FIRST)
-    assert (wish.heir, wish.until) == (FIRST, None)
+    assert (wish.successor, wish.until) == (FIRST, None)
 
 
 def what_was_settled_holds_for_the_next_home() -> None:
@@ -216,7 +216,7 @@ def whoever_it_went_on_from_is_waited_for_when_it_ends() -> None:
     """Else a later stay of its client may be heard of there first, and it is never over."""
     home = goes_on()
     home.clients.on_unsubscribe("c", Unsubscribe(1))
-    assert home.answer(FIRST, None).heir == NEXT, "it went on"
+    assert home.answer(FIRST, None).successor == NEXT, "it went on"
     assert home.answer(NEXT, None).predicate is None
     assert not home.answers(Unsubscribed)
     assert home.answer(FIRST, None).predicate is None
@@ -249,27 +249,29 @@ def what_was_settled_outlives_a_crash_of_the_storages() -> None:
     alone.hears(Store(7, 0, HOME, run(1, 9)))
     for number, wish in enumerate(
         (
-            Wish(KEY, 1, EVERYTHING, before=0),
-            Wish(KEY, 1, EVERYTHING, had=9, before=0, had_of=((P, 14),)),
-            Wish(other, 1, EVERYTHING, before=FIRST),
-            Wish(other, 1, EVERYTHING, heir=NEXT),
-            Wish(other, 1, EVERYTHING, heir=NEXT, until=9),
+            SubscriptionRequest(KEY, 1, EVERYTHING, before=0),
+            SubscriptionRequest(KEY, 1, EVERYTHING, had=9, before=0, received_of=((P, 14),)),
+            SubscriptionRequest(other, 1, EVERYTHING, before=FIRST),
+            SubscriptionRequest(other, 1, EVERYTHING, successor=NEXT),
+            SubscriptionRequest(other, 1, EVERYTHING, successor=NEXT, until=9),
         ),
         start=1,
     ):
         alone.wishes(number, wish)
     later = kept(alone)
-    known = later.storage.registrations.known()
-    assert known[KEY].begun == Begun(KEY, 9, before=0, had_of=((P, 14),))
-    assert known[other].begun == Begun(other, 9, heir=NEXT, until=9)
+    known = later.storage.registrations.registrations()
+    assert known[KEY].answer == RequestAnswer(KEY, 9, before=0, received_of=((P, 14),))
+    assert known[other].answer == RequestAnswer(other, 9, successor=NEXT, until=9)
 
 
 def where_it_goes_on_does_not_depend_on_a_receipt() -> None:
     """Its root may be further than the storage, which keeps no receipt of what it has not."""
     alone = StorageAlone(parent=FIRST)
     registrations = alone.storage.registrations
-    registrations.take(Wish(KEY, 1, EVERYTHING, before=FIRST), HOME, 3)
-    _, rows = registrations.take(Wish(KEY, 1, EVERYTHING, had=7, before=FIRST, had_of=()), HOME, 3)
+    registrations.take(SubscriptionRequest(KEY, 1, EVERYTHING, before=FIRST), HOME, 3)
+    _, rows = registrations.take(
+        SubscriptionRequest(KEY, 1, EVERYTHING, had=7, before=FIRST, received_of=()), HOME, 3
+    )
     assert rows[-1].value[2] == 7
 
 
@@ -278,12 +280,12 @@ def a_root_says_how_far_all_has_come_without_a_gap() -> None:
     alone = StorageAlone()
     alone.hears(Store(7, 0, HOME, run(1, 3)))
     alone.hears(Store(7, 0, HOME, run(5, 6)))
-    alone.wishes(1, Wish(KEY, 1, None, looks=True))
+    alone.wishes(1, SubscriptionRequest(KEY, 1, None, is_query=True))
     assert not alone.paper.take(Changed)
     alone.written(Append, Commit)
     (told,) = alone.paper.take(Changed)
-    assert told.begun == (Begun(KEY, 3, had_of=((P, 3),)),)
-    assert not alone.storage.registrations.known()
+    assert told.begun == (RequestAnswer(KEY, 3, received_of=((P, 3),)),)
+    assert not alone.storage.registrations.registrations()
 
 
 def whoever_moves_is_stored_for_by_the_root_of_where_it_is() -> None:

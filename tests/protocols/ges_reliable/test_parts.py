@@ -16,16 +16,16 @@ from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.epochs import EpochLog, Frontier
 from brokerd.protocols.ges_reliable.fetches import EpochFetches
 from brokerd.protocols.ges_reliable.messages import (
-    Begun,
     Change,
     Changed,
     Events,
     Fetch,
     Fetched,
     Key,
+    RequestAnswer,
     Store,
     Stored,
-    Wish,
+    SubscriptionRequest,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import Delivery, LogRelease, StoredSubscription
@@ -98,7 +98,7 @@ class StorageAlone:
             if effect.token is not None:
                 self.disk.on_persisted(effect.token)
 
-    def wishes(self, number: int, *wishes: Wish, home: int = HOME) -> None:
+    def wishes(self, number: int, *wishes: SubscriptionRequest, home: int = HOME) -> None:
         self.hears(Change(S, 0, home, 1, number, wishes))
 
 
@@ -162,37 +162,37 @@ def what_waits_for_others_is_not_stored() -> None:
 
 def a_subscription_is_on_disk_before_it_is_told() -> None:
     alone = StorageAlone()
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     alone.written(Append)
     assert not alone.paper.take(Changed)
     alone.written(Commit, Append)
-    assert [each.begun for each in alone.paper.take(Changed)] == [(Begun(KEY, 0),)]
+    assert [each.begun for each in alone.paper.take(Changed)] == [(RequestAnswer(KEY, 0),)]
 
 
 def a_finer_storage_begins_when_its_parent_gives() -> None:
     """The parent has it registered up to the root, and says behind which epoch."""
     finer = StorageAlone(parent=5)
-    finer.wishes(1, Wish(KEY, 1, EVERYTHING))
+    finer.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     finer.written(Commit, Append)
     ((parent, asked),) = [(each.target, each) for each in finer.paper.take(Change)]
     assert (parent, asked.stores) == (5, True)
     assert not finer.paper.take(Changed)
-    begun = tuple(Begun(wish.key, 9) for wish in asked.wishes)
+    begun = tuple(RequestAnswer(wish.key, 9) for wish in asked.wishes)
     finer.storage.answer_handlers()[Changed](
         5, Changed(S, 0, 5, asked.incarnation, asked.number, begun, True)
     )
     finer.written(Commit, Append)
-    assert [each.begun for each in finer.paper.take(Changed)] == [(Begun(KEY, 9),)]
+    assert [each.begun for each in finer.paper.take(Changed)] == [(RequestAnswer(KEY, 9),)]
 
 
 def what_is_over_is_needed_until_that_is_on_disk() -> None:
     """A crash brings it back, and its client may need all that comes behind (seed 41760)."""
     alone = StorageAlone()
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     alone.written(Commit)
     alone.hears(Store(S, 0, HOME, run(1, 3)))
     alone.written(Append)
-    alone.wishes(2, Wish(KEY, 1, None, heir=9))
+    alone.wishes(2, SubscriptionRequest(KEY, 1, None, successor=9))
     alone.hears(Store(S, 0, HOME, run(4, 5)))
     alone.written(Append)
     assert alone.storage.log.released == 0
@@ -203,13 +203,13 @@ def what_is_over_is_needed_until_that_is_on_disk() -> None:
 def what_is_over_is_asked_for_until_that_is_on_disk() -> None:
     """Else what a crash brings back would lack what its parent gave to nobody meanwhile."""
     finer = StorageAlone(parent=5)
-    finer.wishes(1, Wish(KEY, 1, EVERYTHING))
+    finer.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     (asked,) = finer.paper.take(Change)
-    begun = (Begun(asked.wishes[0].key, 9),)
+    begun = (RequestAnswer(asked.wishes[0].key, 9),)
     changed = Changed(S, 0, 5, asked.incarnation, asked.number, begun, True)
     finer.storage.answer_handlers()[Changed](5, changed)
     finer.written(Commit, Append)
-    finer.wishes(2, Wish(KEY, 1, None, heir=5))
+    finer.wishes(2, SubscriptionRequest(KEY, 1, None, successor=5))
     assert not finer.paper.take(Change)
     finer.written(Commit, Append)
     ((over,),) = [each.wishes for each in finer.paper.take(Change)]
@@ -218,18 +218,20 @@ def what_is_over_is_asked_for_until_that_is_on_disk() -> None:
 
 def an_older_change_does_not_bring_back_what_is_over() -> None:
     alone = StorageAlone()
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
-    alone.wishes(2, Wish(KEY, 1, None))
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
-    assert not alone.storage.registrations.known()
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
+    alone.wishes(2, SubscriptionRequest(KEY, 1, None))
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
+    assert not alone.storage.registrations.registrations()
 
 
 def an_earlier_stay_takes_nothing_from_a_later_one() -> None:
     """Of one client at two brokers the later one counts (a24_double_attach)."""
     alone = StorageAlone()
-    alone.wishes(1, Wish(KEY, 2, EVERYTHING), home=2)
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING), Wish(KEY, 1, None), home=HOME)
-    known = alone.storage.registrations.known()
+    alone.wishes(1, SubscriptionRequest(KEY, 2, EVERYTHING), home=2)
+    alone.wishes(
+        1, SubscriptionRequest(KEY, 1, EVERYTHING), SubscriptionRequest(KEY, 1, None), home=HOME
+    )
+    known = alone.storage.registrations.registrations()
     assert [(key, each.home) for key, each in known.items()] == [(KEY, 2)]
 
 
@@ -389,14 +391,14 @@ def test_a_frontier_matches_its_naive_twin(seed: int) -> None:
             reached += 1
         assert taken == [*range(1, reached + 1)]
         assert frontier.reached == reached
-    assert all(each.run.last > frontier.reached for each in frontier.early.values())
+    assert all(each.run.last > frontier.reached for each in frontier.out_of_order.values())
 
 
 def test_a_full_frontier_drops_the_highest_out_of_order_publications() -> None:
     frontier = Frontier()
     for first in (9, 5, 7):
         assert frontier.take(run(first, first + 1), 4) == []
-    assert sorted(frontier.early) == [5, 7]
+    assert sorted(frontier.out_of_order) == [5, 7]
     assert [part.run.last for part in frontier.take(run(1, 4), 4)] == [4, 6, 8]
 
 

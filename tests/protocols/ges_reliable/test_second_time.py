@@ -11,14 +11,14 @@ import pytest
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.ges_reliable.fetches import EpochFetches
 from brokerd.protocols.ges_reliable.messages import (
-    Begun,
     Change,
     Changed,
     Fetch,
     Fetched,
     Key,
+    RequestAnswer,
     Stored,
-    Wish,
+    SubscriptionRequest,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.requests import PublishRequests, SubscriptionRequests
@@ -82,12 +82,12 @@ class Registering:
         self.last: Change | None = None
 
     def ask(self) -> None:
-        wish = Wish(Key("c", 1), 1, EVERYTHING)
+        wish = SubscriptionRequest(Key("c", 1), 1, EVERYTHING)
         self.paper.sent += self.requests.add(S, wish, None, self.now_ns)
 
     def answer(self, *, wholly: bool) -> None:
         asked = [each for each in self.paper.sent if type(each) is Change][-1]
-        begun = tuple(Begun(wish.key, 0) for wish in asked.wishes)
+        begun = tuple(RequestAnswer(wish.key, 0) for wish in asked.requests)
         about = asked.incarnation, asked.number
         message = Changed(HOME, 0, S, *about, begun, False)
         self.paper.sent += self.requests.on_changed(S, message, self.now_ns)

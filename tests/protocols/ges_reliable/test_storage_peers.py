@@ -8,7 +8,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.definition import StoragePlace
-from brokerd.protocols.ges_reliable.messages import Key, Wish
+from brokerd.protocols.ges_reliable.messages import Key, SubscriptionRequest
 from brokerd.protocols.ges_reliable.state import UNITS, Event
 from brokerd.protocols.ges_reliable.subscriptions import DependentStorages
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
@@ -40,7 +40,9 @@ def test_a_child_receives_the_events_of_its_unit_before_and_after_a_crash(seed: 
             case 0 | 1 | 2:
                 child, number = random.choice(CHILDREN), random.randrange(1, 4)
                 kind = random.choice((None, *KINDS))
-                wish = Wish(Key("", number), 1, None if kind is None else PREDICATES[kind])
+                wish = SubscriptionRequest(
+                    Key("", number), 1, None if kind is None else PREDICATES[kind]
+                )
                 begun, changes = present.take(wish, child, head)
                 if kind is None:
                     wanted.pop((child, number), None)

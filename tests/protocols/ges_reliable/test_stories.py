@@ -56,7 +56,7 @@ class Story:
     def lose(self, broker: str) -> None:
         do = self.cluster.broker(broker)
         do.kill()
-        self.cluster.gone[do.broker.number] = None
+        self.cluster.removed[do.broker.number] = None
 
     def settle(self, seconds: float = 10) -> None:
         """All that is owed has come, once and in order, and nobody keeps any of it."""

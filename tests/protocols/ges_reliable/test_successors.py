@@ -21,14 +21,14 @@ from brokerd.protocols.ges_reliable.clients import RoamingClients
 from brokerd.protocols.ges_reliable.fetches import RECEIPT, EpochFetches, stream_of
 from brokerd.protocols.ges_reliable.handover import Handovers
 from brokerd.protocols.ges_reliable.messages import (
-    Begun,
     Changed,
     Events,
     Fetch,
     Fetched,
     Key,
+    RequestAnswer,
     Store,
-    Wish,
+    SubscriptionRequest,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.reconnection import StorageSearches
@@ -59,20 +59,22 @@ class Told:
     """What a home tells storages of subscriptions, until the test answers it."""
 
     def __init__(self) -> None:
-        self.wishes: list[tuple[int, Wish, Any]] = []
+        self.wishes: list[tuple[int, SubscriptionRequest, Any]] = []
         self.clients: RoamingClients
 
-    def add(self, storage: int, wish: Wish, step: Any, _now_ns: int) -> tuple[()]:
+    def add(self, storage: int, wish: SubscriptionRequest, step: Any, _now_ns: int) -> tuple[()]:
         self.wishes.append((storage, wish, step))
         return ()
 
-    def answer(self, storage: int, after: int | None, heir: int | None = None, **more: Any) -> Wish:
+    def answer(
+        self, storage: int, after: int | None, heir: int | None = None, **more: Any
+    ) -> SubscriptionRequest:
         """The oldest that is not answered, which is of this storage."""
         assert self.wishes, f"{storage} is told nothing"
         to, wish, step = self.wishes.pop(0)
         assert to == storage, f"{wish} was told {to}"
         if step is not None:
-            self.clients.take([Answer(Begun(wish.key, after, heir, **more), step)])
+            self.clients.take([Answer(RequestAnswer(wish.key, after, heir, **more), step)])
         return wish
 
 
@@ -174,7 +176,7 @@ def handing_over() -> HomeOfTwo:
     assert home.told.answer(ROOT, 2).had == 2
     home.gives(ROOT, 2, 3, 12)
     home.done(ROOT, 3, 4)
-    assert home.told.answer(ROOT, 4, FINER).heir == FINER
+    assert home.told.answer(ROOT, 4, FINER).successor == FINER
     return home
 
 
@@ -225,7 +227,7 @@ def nothing_is_over_before_its_client_is_done() -> None:
     assert not home.told.wishes
     home.done(ROOT, 5, 12)
     ((storage, wish, _),) = home.told.wishes
-    assert (storage, wish) == (ROOT, Wish(KEY, STAY, None, heir=FINER))
+    assert (storage, wish) == (ROOT, SubscriptionRequest(KEY, STAY, None, successor=FINER))
 
 
 def of_two_that_know_it_the_heir_is_the_second() -> None:
@@ -234,7 +236,7 @@ def of_two_that_know_it_the_heir_is_the_second() -> None:
     home.told.answer(FINER, 9)
     home.told.answer(ROOT, 4, FINER)
     assert home.fetched_behind(ROOT) == [4]
-    assert home.told.answer(FINER, 9) == Wish(KEY, STAY, EVERYTHING, before=ROOT)
+    assert home.told.answer(FINER, 9) == SubscriptionRequest(KEY, STAY, EVERYTHING, before=ROOT)
 
 
 def whoever_was_told_of_an_heir_asks_there() -> None:
@@ -371,11 +373,11 @@ def a_new_subscription_is_not_ended_at_an_unknown_successor() -> None:
 def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
     """And on which storage it is over then, whoever asks, and whoever was told of that since."""
     alone = StorageAlone()
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING, before=ROOT))
-    alone.wishes(2, Wish(KEY, 2, EVERYTHING, had=0))
-    alone.wishes(3, Wish(KEY, 2, EVERYTHING, claims=True, before=FINER))
-    alone.wishes(4, Wish(KEY, 3, EVERYTHING, claims=True))
-    alone.wishes(5, Wish(KEY, 3, EVERYTHING, heir=ROOT))
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, before=ROOT))
+    alone.wishes(2, SubscriptionRequest(KEY, 2, EVERYTHING, had=0))
+    alone.wishes(3, SubscriptionRequest(KEY, 2, EVERYTHING, claims=True, before=FINER))
+    alone.wishes(4, SubscriptionRequest(KEY, 3, EVERYTHING, claims=True))
+    alone.wishes(5, SubscriptionRequest(KEY, 3, EVERYTHING, successor=ROOT))
     alone.written(Append, Commit)
     told = [begun.before for each in alone.paper.take(Changed) for begun in each.begun]
     assert told == [ROOT, ROOT, FINER, FINER, None]
@@ -387,8 +389,10 @@ def whoever_comes_first_to_the_heir_asks_who_was_before() -> None:
     home.told.answer(FINER, 12, before=ROOT)
     assert home.told.answer(ROOT, 12, FINER).claims
     assert home.told.answer(FINER, 12).before == ROOT
-    assert home.told.answer(ROOT, None) == Wish(KEY, STAY, None, heir=FINER)
-    assert home.told.answer(FINER, 12) == Wish(KEY, STAY, EVERYTHING, claims=True, before=FINER)
+    assert home.told.answer(ROOT, None) == SubscriptionRequest(KEY, STAY, None, successor=FINER)
+    assert home.told.answer(FINER, 12) == SubscriptionRequest(
+        KEY, STAY, EVERYTHING, claims=True, before=FINER
+    )
     assert home.fetched_behind(FINER) == [12]
 
 
@@ -403,10 +407,10 @@ def who_knows_that_it_is_over_is_not_asked() -> None:
 def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
     """Its home has not heard that it went, but one of the storages has (seed 51844)."""
     alone = StorageAlone()
-    alone.wishes(1, Wish(KEY, 2, EVERYTHING), home=9)
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING, claims=True))
+    alone.wishes(1, SubscriptionRequest(KEY, 2, EVERYTHING), home=9)
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, claims=True))
     alone.written(Append, Commit)
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING, claims=True))
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, claims=True))
     alone.written(Append, Commit)
     told = [begun for each in alone.paper.take(Changed) for begun in each.begun]
     assert [begun.is_gone for begun in told] == [False, True, True]
@@ -456,11 +460,11 @@ def heirs_are_kept() -> None:
     alone = StorageAlone()
     for number, wish in enumerate(
         (
-            Wish(KEY, 1, EVERYTHING),
-            Wish(KEY, 1, EVERYTHING, heir=FINER),
-            Wish(Key("d", 1), 1, EVERYTHING),
-            Wish(Key("d", 1), 1, EVERYTHING, heir=FINER),
-            Wish(Key("d", 1), 1, None, heir=FINER),
+            SubscriptionRequest(KEY, 1, EVERYTHING),
+            SubscriptionRequest(KEY, 1, EVERYTHING, successor=FINER),
+            SubscriptionRequest(Key("d", 1), 1, EVERYTHING),
+            SubscriptionRequest(Key("d", 1), 1, EVERYTHING, successor=FINER),
+            SubscriptionRequest(Key("d", 1), 1, None, successor=FINER),
         ),
         start=1,
     ):
@@ -481,10 +485,10 @@ def heirs_are_kept() -> None:
     for each in (alone, later):
         each.paper.take(Changed)
         for number, key in ((6, KEY), (7, Key("d", 1))):
-            each.wishes(number, Wish(key, 2, EVERYTHING, had=0), home=9)
+            each.wishes(number, SubscriptionRequest(key, 2, EVERYTHING, had=0), home=9)
         each.written(Append, Commit)
         told = [begun for answer in each.paper.take(Changed) for begun in answer.begun]
-        assert told == [Begun(KEY, 0, FINER), Begun(Key("d", 1), None, FINER)]
+        assert told == [RequestAnswer(KEY, 0, FINER), RequestAnswer(Key("d", 1), None, FINER)]
 
 
 def a_finer_storage_may_be_behind_its_client() -> None:
@@ -492,15 +496,15 @@ def a_finer_storage_may_be_behind_its_client() -> None:
     for parent, received in ((ROOT, 7), (None, 0)):
         registrations = StorageAlone(parent).storage.registrations
         for stay in (1, 2):
-            registrations.take(Wish(KEY, stay, EVERYTHING, 7), HOME, 0)
-        assert registrations.known()[KEY].received == received
+            registrations.take(SubscriptionRequest(KEY, stay, EVERYTHING, 7), HOME, 0)
+        assert registrations.registrations()[KEY].received == received
 
 
 def no_epoch_is_written_down_that_a_crash_could_take() -> None:
     """It would be given to another publication, which the subscription would lack."""
     alone = StorageAlone()
     alone.hears(Store(7, 0, HOME, run(1, 3)))
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     assert not [each for each in alone.machine.effects if type(each) is Commit]
     alone.written(Append)
     (row,) = [

@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.multi_proxy.delayed_publishes import HELD, HeldPuts
+from brokerd.protocols.multi_proxy.delayed_publishes import HELD, DelayedPublishes
 from brokerd.protocols.multi_proxy.messages import Put
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.topic_log import Part, Topic
@@ -28,7 +28,7 @@ class Room:
         self.appended: list[int] = []
         self.held: list[int] = []
         self.sequence = 0
-        self.puts = HeldPuts(
+        self.puts = DelayedPublishes(
             self.machine,
             self.deadlines,
             MultiProxyParameters(
@@ -51,7 +51,7 @@ class Room:
         return self.appended[-1:] == [self.sequence]
 
     def got(self, home: int, after: int) -> None:
-        self.puts.got(home, self.topic, after)
+        self.puts.on_progress(home, self.topic, after)
 
     def advance(self, by_ns: int) -> None:
         end_ns = self.machine.now_ns + by_ns
@@ -143,5 +143,5 @@ def test_requests_keep_their_order_and_none_is_lost(seed: int) -> None:
         assert room.puts.count() == waiting
         assert ((HELD, TOPIC) in room.deadlines) == bool(waiting)
     for home in (HOME, OTHER):
-        room.puts.left(home, room.topic)
+        room.puts.remove_follower(home, room.topic)
     assert room.appended == [*range(1, room.sequence + 1)]

@@ -59,7 +59,7 @@ class LateAcceptance(Subscriptions):
 
     def _route_by(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
         if peer == row.subscription.home:
-            self.table.known[peer].add(row.subscription)
+            self.table.shared[peer].add(row.subscription)
 
     def _confirm(self, row: RoutedSubscription) -> None:
         if not row.accepted and self.table.rows.get(row.subscription) is row:

@@ -115,7 +115,7 @@ def _check_partitions(broker: BrokerView, core: DeltaTree) -> None:
 
 def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerView]) -> None:
     """I18: a peer has every subscription recorded for the peer."""
-    for peer, known in core._subscriptions.table.known.items():
+    for peer, known in core._subscriptions.table.shared.items():
         other = brokers[peer]
         end, core_there = broker.ends.get(peer), other.protocol
         if (

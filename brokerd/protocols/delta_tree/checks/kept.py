@@ -8,7 +8,7 @@ KEPT = ContainerLimits(
         "AnnotatedQueue.entries",
         "AnnotatedQueue.sent[]",
         "Client.held",
-        "Clients._early",
+        "Clients._deferred",
         "Clients._missing",
         "Clients._reissue",
         "Detector.live",
@@ -33,7 +33,7 @@ KEPT = ContainerLimits(
         "State._when_durable",
     ),
     paired=(
-        "Detector.gone",
+        "Detector.ended",
         "LocalSubscription.begins_after",
         "LocalSubscription.late",
         "LocalSubscription.reached",

@@ -338,7 +338,7 @@ class DeltaTreeMarks:
         sent = step.core._queue.sent.get(step.event.peer, {})
         for source, _, _ in step.event.message.ranges:
             transfers = sent.get(source)
-            if transfers and transfers[0].left is not None:
+            if transfers and transfers[0].remainder is not None:
                 self._reach("part-confirmed")
 
     def _on_summary(self, step: _Step) -> None:

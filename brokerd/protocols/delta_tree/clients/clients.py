@@ -96,7 +96,7 @@ class Clients:
             self._log = PublicationLog(state, publications.queue)
         self._attached: dict[ClientId, int] = {}
         self._missing: dict[ClientId, None] = {}
-        self._early: list[tuple[Client, int, Connect]] = []
+        self._deferred: list[tuple[Client, int, Connect]] = []
         self._next_subscription = 0
         self._reissue: list[LocalSubscription] = []
         subscriptions.connect(
@@ -162,7 +162,7 @@ class Clients:
             return
         for source, last in self._log.durable():
             self._sequences.hand_out(source, last)
-        early, self._early = self._early, []
+        early, self._deferred = self._deferred, []
         for client, session, message in early:
             if client.session == session:
                 self._admit(client, message)
@@ -318,7 +318,7 @@ class Clients:
 
     def _admit(self, client: Client, message: Connect) -> None:
         if not self.log_is_read:
-            self._early.append((client, client.session, message))
+            self._deferred.append((client, client.session, message))
             return
         admission = self.table.assign_source(client, message)
         changes, source = admission.changes, admission.message.source
@@ -529,7 +529,7 @@ class Clients:
         local.begins_after = cut
         local.tags = tags
         local.start_cut = dict(cut)
-        local.is_restarted |= local.number in self.table.clients[local.client].forgotten
+        local.is_restarted |= local.number in self.table.clients[local.client].lost_positions
         self._publications.windows.hold(local.client)
         self._announce_forgotten(local)
         self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))

@@ -68,25 +68,25 @@ class Detector:
     path: Path
     incarnation: int
     live: dict[int, PartitionId] = field(default_factory=dict)
-    gone: list[tuple[int, int]] = field(default_factory=list)
+    ended: list[tuple[int, int]] = field(default_factory=list)
 
     def is_gone(self, number: int) -> bool:
         """Return True if the partition of this number has ended."""
-        return any(first <= number <= last for first, last in self.gone)
+        return any(first <= number <= last for first, last in self.ended)
 
     def end(self, first: int, last: int) -> bool:
         """End the partitions numbered in [first, last]; return True if one was not ended before."""
-        if any(start <= first and last <= end for start, end in self.gone):
+        if any(start <= first and last <= end for start, end in self.ended):
             return False
         for number in [number for number in self.live if first <= number <= last]:
             del self.live[number]
         joined: list[tuple[int, int]] = []
-        for start, end in sorted([*self.gone, (first, last)]):
+        for start, end in sorted([*self.ended, (first, last)]):
             if joined and start <= joined[-1][1] + 1:
                 joined[-1] = (joined[-1][0], max(joined[-1][1], end))
             else:
                 joined.append((start, end))
-        self.gone = self._merge_to_limit(joined)
+        self.ended = self._merge_to_limit(joined)
         return True
 
     def _merge_to_limit(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -187,7 +187,7 @@ class PartitionTable:
         here, incarnation = self._state.broker, self._state.incarnation
         gone = [PartitionNumbers(here, incarnation, 0, 0)] if self._state.restarted else []
         if here in self.detectors:
-            ranges = self.detectors[here].gone
+            ranges = self.detectors[here].ended
             gone += [PartitionNumbers(here, incarnation, first, last) for first, last in ranges]
         self._send_gone(peer, gone)
         self._send_new(peer, list(self))

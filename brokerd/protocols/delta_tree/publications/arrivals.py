@@ -18,7 +18,7 @@ from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWind
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
 from brokerd.protocols.delta_tree.publications.entry_merge import Joining
-from brokerd.protocols.delta_tree.publications.fast_path import StraightLane
+from brokerd.protocols.delta_tree.publications.fast_path import FastPath
 from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.protocols.delta_tree.sessions.sessions import Sessions
@@ -61,7 +61,7 @@ class Publications:
         self._sequences = sequences
         self.queue = queue
         self.windows: WithholdingWindows[Entry] = WithholdingWindows(state)
-        self.straight: StraightLane | None = StraightLane(
+        self.straight: FastPath | None = FastPath(
             state, sessions, table, sequences, queue, self.windows
         )
         self.joining: Joining | None = Joining(queue, self.windows, state.counters)

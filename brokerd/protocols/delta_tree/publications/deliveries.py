@@ -63,7 +63,7 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
 
     def _advance(self, finished: Iterable[Delivery[Entry, LocalSubscription]]) -> None:
         for delivery in finished:
-            source, last = delivery.left.source, delivery.left.last
+            source, last = delivery.remainder.source, delivery.remainder.last
             for local in delivery.subscriptions:
                 if local.advance(source, last):
                     self._positions[local, source] = last

@@ -78,7 +78,7 @@ class Transfer:
     destinations: int
     first: int
     last: int
-    left: PublicationRun | None = None
+    remainder: PublicationRun | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -163,7 +163,7 @@ class Joining:
         """Return True if an entry may be joined to other entries."""
         if entry.notifier is not None or 2 * entry.publications >= self.bounds.publications:
             return False
-        if any(transfer.left is not None for transfer in entry.transfers.values()):
+        if any(transfer.remainder is not None for transfer in entry.transfers.values()):
             return False
         return 2 * entry.run().payload_bytes() < self.bounds.payload_bytes
 

@@ -79,7 +79,7 @@ class ArrivalRoute:
     directions: dict[Audience, Direction | None] = field(default_factory=dict)
 
 
-class StraightLane:
+class FastPath:
     """The fast path for publications without a new decision."""
 
     def __init__(
@@ -97,17 +97,17 @@ class StraightLane:
         self._sequences = sequences
         self._queue = queue
         self._windows = windows
-        self._ways: dict[tuple[int, Path], ArrivalRoute] = {}
+        self._routes: dict[tuple[int, Path], ArrivalRoute] = {}
 
     def forget(self) -> None:
         """Clear the cache after an event that may change decisions."""
-        if self._ways:
-            self._ways = {}
+        if self._routes:
+            self._routes = {}
 
     def open_to_client(self, session: int, client: ClientId, source: SourceId) -> None:
         """Open the fast path to a client that publishes as `source`, after its first run."""
         path = (self._state.broker,)
-        self._ways[session, path] = ArrivalRoute(client, path, source=source)
+        self._routes[session, path] = ArrivalRoute(client, path, source=source)
 
     def take(self, event: MessageReceived) -> bool:
         """Handle a publication and return True; False, without any effect, for the general path."""
@@ -121,11 +121,11 @@ class StraightLane:
                 return False
         else:
             path = (self._state.broker,)
-        way = self._ways.get((event.session, path))
+        way = self._routes.get((event.session, path))
         if way is None:
             if type(message) is not PublicationCopy or not self._open(event, path):
                 return False
-            way = self._ways[event.session, path]
+            way = self._routes[event.session, path]
         source, sequence = run.source, run.sequences[0]
         if way.source is None:
             if source.broker != path[0] or source.publisher == NOTIFIER:
@@ -211,10 +211,10 @@ class StraightLane:
             self._state.check_path(path, peer)
         except RemoteProtocolError:
             return False
-        if len(self._ways) >= KEPT:
+        if len(self._routes) >= KEPT:
             self.forget()
         behind = self._table.homes_behind(self._state.neighbourhood.direction(peer))
-        self._ways[event.session, path] = ArrivalRoute(peer, path, behind)
+        self._routes[event.session, path] = ArrivalRoute(peer, path, behind)
         return True
 
     def _decide(self, way: ArrivalRoute, audience: Audience) -> Direction | None:

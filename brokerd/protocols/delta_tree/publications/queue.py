@@ -223,9 +223,9 @@ class PublicationQueue:
 
     def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
         """Remove [first, last] from a transfer that also has other publications."""
-        left = without(transfer.left or transfer.entry.run(), first, last)
+        left = without(transfer.remainder or transfer.entry.run(), first, last)
         assert left is not None, f"[{first}, {last}] leaves nothing of {transfer}"
-        transfer.left, transfer.first, transfer.last = left, left.first, left.last
+        transfer.remainder, transfer.first, transfer.last = left, left.first, left.last
 
     def delivered(self, entry: Entry) -> None:
         """Record that a delivery to a local client is acknowledged, or no longer owed."""

@@ -24,10 +24,10 @@ class Channel:
     """
 
     name: Name
-    over: bool = False
+    is_closed: bool = False
 
 
-NOWHERE = Channel((-1, -1, 0), over=True)
+NOWHERE = Channel((-1, -1, 0), is_closed=True)
 """The channel of messages that belong to a closed relayed session."""
 
 
@@ -150,7 +150,7 @@ class Passages:
         return True
 
     def _end(self, passage: Passage, tell: BrokerNumber) -> None:
-        passage.over = True
+        passage.is_closed = True
         del self._passages[passage.name[:2]]
         was_told = tell == passage.name[0] or passage.target_session
         if was_told and tell in self.legs:

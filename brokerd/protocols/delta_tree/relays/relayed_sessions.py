@@ -114,7 +114,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._effects: list[Effect] = []
         self._legs: dict[BrokerNumber, Leg] = {}
         self._relayed: dict[BrokerNumber, RelayedSession] = {}
-        self._asked: dict[BrokerNumber, _RelayRequest] = {}
+        self._requests: dict[BrokerNumber, _RelayRequest] = {}
         self._offers: dict[tuple[BrokerNumber, BrokerNumber], _Offer] = {}
         self._passages = Passages(self._legs, self._send_relay)
         self._candidates: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
@@ -210,7 +210,7 @@ class AssistedDeltaTree(CoreWrapper):
             return
         leg = self._legs.pop(peer)
         self._offers = {key: offer for key, offer in self._offers.items() if key[1] != peer}
-        for asked in self._asked.values():
+        for asked in self._requests.values():
             asked.relays.pop(peer, None)
         self._passages.leg_lost(peer)
         ended = [relayed for relayed in self._relayed.values() if relayed.relay == peer]
@@ -230,7 +230,7 @@ class AssistedDeltaTree(CoreWrapper):
             return  # the core has a session
         self._step(event)
         self._review()
-        asked = self._asked.get(peer)
+        asked = self._requests.get(peer)
         if asked is not None:
             self._insist(peer, asked)
 
@@ -254,7 +254,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._waits_ns.pop(gone, None)
         self._direct_again.cancel(gone)
         self._offers = {key: offer for key, offer in self._offers.items() if gone not in key}
-        for asked in self._asked.values():
+        for asked in self._requests.values():
             asked.relays.pop(gone, None)
         self._passages.forget(gone)
         self._review()
@@ -293,13 +293,13 @@ class AssistedDeltaTree(CoreWrapper):
     def _take_in(self, leg: Leg, channel: Channel, message: Any) -> None:
         """Handle a message on a relayed session: for this broker, or to forward."""
         if isinstance(channel, RelayedSession):
-            if channel.over:
+            if channel.is_closed:
                 return
             channel.proven = True
-            if channel.peer in self._asked:
+            if channel.peer in self._requests:
                 self._review()
             self._take(channel, message)
-        elif isinstance(channel, Passage) and not channel.over:
+        elif isinstance(channel, Passage) and not channel.is_closed:
             asker, target, _ = channel.name
             self._counters["messages_relayed"] += 1
             self._send_through(asker if leg.peer == target else target, channel, message)
@@ -343,7 +343,7 @@ class AssistedDeltaTree(CoreWrapper):
             self._passages.accept(message)
             return
         self._check_end(peer, target, message)
-        asked = self._asked.get(target)
+        asked = self._requests.get(target)
         if asked is None or asked.number != number or peer not in asked.relays:
             self._send_relay(peer, Relay("close", *message.name, 0))
             return
@@ -404,7 +404,7 @@ class AssistedDeltaTree(CoreWrapper):
             if self._can_accept(asker, offer):
                 del self._offers[asker, relay]
                 self._accept(asker, relay, offer)
-        for peer in [peer for peer in self._asked if not self._is_still_open(peer)]:
+        for peer in [peer for peer in self._requests if not self._is_still_open(peer)]:
             self._withdraw(peer)
         for node in list(self.core.sessions.unreachable):
             if node.reach is Reach.UNREACHABLE:
@@ -444,10 +444,10 @@ class AssistedDeltaTree(CoreWrapper):
         return self._reach(peer) is Reach.UNREACHABLE
 
     def _ask(self, peer: BrokerNumber) -> None:
-        asked = self._asked.get(peer)
+        asked = self._requests.get(peer)
         if asked is None:
             self._numbers += 1
-            asked = self._asked[peer] = _RelayRequest(self._numbers)
+            asked = self._requests[peer] = _RelayRequest(self._numbers)
         for relay in self._candidates_for(peer):
             if len(asked.relays) >= self._parameters.delta:
                 return
@@ -466,7 +466,7 @@ class AssistedDeltaTree(CoreWrapper):
                 self._effects.append(OpenSession(relay))
 
     def _withdraw(self, peer: BrokerNumber) -> None:
-        asked = self._asked.pop(peer, None)
+        asked = self._requests.pop(peer, None)
         if asked is not None:
             for relay in asked.relays:
                 self._send_relay(relay, Relay("close", self._broker, peer, asked.number, 0))
@@ -486,9 +486,9 @@ class AssistedDeltaTree(CoreWrapper):
         self._review()
 
     def _end(self, relayed: RelayedSession, reason: LossReason, *, tell: bool) -> None:
-        if relayed.over:
+        if relayed.is_closed:
             return
-        relayed.over = True
+        relayed.is_closed = True
         del self._relayed[relayed.peer]
         self._direct_again.cancel(relayed.peer)
         if tell:

@@ -183,7 +183,7 @@ class Subscriptions:
             return
         row = self.table.row_of(message)
         self.table.accept(row)
-        self.table.known[peer].add(row.subscription)
+        self.table.shared[peer].add(row.subscription)
         self._evaluate(row)
         self._upstream.copy(row)
 
@@ -200,7 +200,7 @@ class Subscriptions:
             raise RemoteProtocolError(peer, f"confirms {row.subscription} from its home side")
         onward = row.path + self._state.neighbourhood.paths[peer][1:]
         check_region(peer, onward, message.tags, message.cut, message.source_paths)
-        self.table.known[peer].add(row.subscription)
+        self.table.shared[peer].add(row.subscription)
         if not row.is_settled:
             self._take_answer(peer, row, message)
             self._evaluate(row)
@@ -209,7 +209,7 @@ class Subscriptions:
 
     def set_known(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
         """Replace the peer's subscriptions by the list in its Summary on a new session."""
-        self.table.known[peer] = {each for each in accepted if each not in self.table.tombstones}
+        self.table.shared[peer] = {each for each in accepted if each not in self.table.tombstones}
 
     def synchronise(self, node: Node) -> None:
         """Send every subscription that a peer with a newly active session may lack.
@@ -219,7 +219,7 @@ class Subscriptions:
 
         Paper: [DFT11] §VIII-A lines 826-857.
         """
-        known = self.table.known[node.broker]
+        known = self.table.shared[node.broker]
         for row in self.table.rows.values():
             if self._state.neighbourhood.direction(node.broker) != row.home_side:
                 if select_tags_under(row.unheard, node.broker):
@@ -241,7 +241,7 @@ class Subscriptions:
     def _route_by(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
         """Route by a subscription from a peer that also routes by it."""
         self.table.accept(row)
-        self.table.known[peer].add(row.subscription)
+        self.table.shared[peer].add(row.subscription)
 
     def _reply_ended(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
         """Reply to a peer that spreads an ended subscription."""

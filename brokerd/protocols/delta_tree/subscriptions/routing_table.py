@@ -207,7 +207,7 @@ class RoutingTable:
         self.rows: dict[SubscriptionId, RoutedSubscription] = {}
         self.unconfirmed: dict[SubscriptionId, RoutedSubscription] = {}
         self.tagged: dict[SubscriptionId, RoutedSubscription] = {}
-        self.known: dict[BrokerNumber, set[SubscriptionId]] = {
+        self.shared: dict[BrokerNumber, set[SubscriptionId]] = {
             broker: set() for broker in state.neighbourhood.paths
         }
         self._index: MatchingIndex[SubscriptionId] = MatchingIndex()
@@ -236,13 +236,13 @@ class RoutingTable:
 
     def add_broker(self, broker: BrokerNumber) -> None:
         """Add a joined leaf of the neighbourhood, without subscriptions."""
-        self.known[broker] = set()
+        self.shared[broker] = set()
         if self._state.neighbourhood.direction(broker) == broker:
             self._homes_behind[broker] = 0
 
     def remove_broker(self, broker: BrokerNumber) -> None:
         """Remove a departed leaf, which has no subscriptions."""
-        self.known.pop(broker)
+        self.shared.pop(broker)
         if broker in self.paths_home:
             path = self.paths_home.pop(broker)
             self._homes_behind[path[1]] &= ~(1 << broker)
@@ -315,7 +315,7 @@ class RoutingTable:
         self.set_tags(row, ())
         self.unconfirmed.pop(row.subscription, None)
         self.tagged.pop(row.subscription, None)
-        for known in self.known.values():
+        for known in self.shared.values():
             known.discard(row.subscription)
         if row.accepted:
             self._index.remove(row.subscription)

@@ -38,7 +38,7 @@ class UpstreamCopies:
         if row.local is not None:
             return None
         node = self._sessions.next_hop(row.path[::-1])
-        if node is None or row.subscription in self._table.known[node.broker]:
+        if node is None or row.subscription in self._table.shared[node.broker]:
             return None
         return node
 

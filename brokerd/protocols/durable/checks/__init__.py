@@ -26,7 +26,7 @@ SIMULATED = SimulatedProtocol(
         streams=CORE.kept.streams,
         empty=(
             *CORE.kept.empty,
-            "Durable._early",
+            "Durable._deferred",
             "Lane.out",
             "HostedStream.reading",
             "FilterLog._asked",

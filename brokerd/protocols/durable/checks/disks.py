@@ -70,7 +70,7 @@ class DurableChecks(GryphonChecks):
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         found = super().step(broker, event, effects)
-        for client, number in self.lingering.left:
+        for client, number in self.lingering.ended:
             if not self._is_kept_at(self.world.oracle.homes.get(client), client, number):
                 self.world.oracle.on_absence(client, number)
         for checks in self._others:

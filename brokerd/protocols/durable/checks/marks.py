@@ -125,7 +125,7 @@ def _find_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> 
                         yield "given-up"
                     elif row.table == HOLDS:
                         yield "hold-over" if row.value is None else "held"
-            case Send(message=Consuming(given=given)) if given:
+            case Send(message=Consuming(delivered=given)) if given:
                 yield "may-have-had"
             case Send(message=LetGo(at=broker.number)):
                 if type(event) is Persisted:

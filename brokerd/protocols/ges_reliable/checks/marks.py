@@ -186,19 +186,19 @@ class GesReliableMarks:
             return
         known = core.storage.registrations.known()
         heirs = core.storage.registrations.heirs()
-        for wish in message.wishes:
-            if wish.predicate is None and wish.heir is not None:
+        for wish in message.requests:
+            if wish.predicate is None and wish.successor is not None:
                 yield "handed-over"
             if wish.had is not None and wish.key in heirs:
                 yield "asked-its-heir"
             if wish.until is not None:
                 yield "handed-to-another-root"
-            if wish.had_of and wish.before is not None:
+            if wish.received_of and wish.before is not None:
                 yield "ahead-of-another-root"
             if wish.predicate is None or wish.key not in known:
                 continue
             found = known[wish.key]
-            if found.until is not None and wish.heir is None:
+            if found.until is not None and wish.successor is None:
                 yield "found-between-roots"
             if wish.claims:
                 yield "claimed"

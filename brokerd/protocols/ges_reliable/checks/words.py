@@ -31,13 +31,13 @@ class GesReliableWording(Wording):
                 return f"store {self.run(run)}"
             case Stored(through=through):
                 return f"stored up to {through}"
-            case Change(wishes=wishes):
+            case Change(requests=wishes):
                 told = [
                     f"{'with' if wish.predicate else 'without'} {wish.key.client}/{wish.key.number}"
                     for wish in wishes
                 ]
                 return f"change: {', '.join(told)}"
-            case Changed(begun=begun):
+            case Changed(answers=begun):
                 told = [
                     f"{each.key.client}/{each.key.number} behind {each.after}" for each in begun
                 ]

@@ -49,7 +49,7 @@ SIMULATED = SimulatedProtocol(
     kept=ContainerLimits(
         streams="pubends",
         empty=(
-            "Gryphon._early",
+            "Gryphon._deferred",
             "Pubends._logged",
             "RetainedEvents._runs",
             "RetainedEvents._firsts",

@@ -39,7 +39,7 @@ SIMULATED = SimulatedProtocol(
     ),
     kept=ContainerLimits(
         streams="topics",
-        empty=("MultiProxy._early", "FollowedTopic.handed", "Durability._when_durable"),
+        empty=("MultiProxy._deferred", "FollowedTopic.in_flight", "Durability._when_durable"),
         paired=("a row of lost",),  # one stands for a run of publications
     ),
 )

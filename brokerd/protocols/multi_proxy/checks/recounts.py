@@ -5,7 +5,7 @@ from collections import Counter
 from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.clients import Clients
 from brokerd.protocols.multi_proxy.fetches import FollowedTopic
-from brokerd.protocols.multi_proxy.publishes import Puts
+from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.topic_log import Topic, TopicLog
 from brokerd.simulator.checks.recounts import Holdings, Recount, nonzero
 
@@ -15,7 +15,7 @@ def _followers(topic: FollowedTopic, holdings: Holdings) -> int:
     return sum(topic.number in topics for topics in clients._followed.values())
 
 
-def _unanswered(puts: Puts) -> dict[object, int]:
+def _unanswered(puts: Publishes) -> dict[object, int]:
     found: Counter[object] = Counter()
     for pending in puts._sources.values():
         for topic, chain in pending.chains.items():
@@ -33,7 +33,7 @@ RECOUNTS = (
         lambda claims, _: dict(Counter([*claims._known.values(), *claims._proposed.values()])),
     ),
     Recount(
-        Puts,
+        Publishes,
         "unanswered",
         lambda puts: nonzero({key: each.unanswered for key, each in puts._servers.items()}),
         lambda puts, _: _unanswered(puts),

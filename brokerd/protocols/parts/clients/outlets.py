@@ -57,7 +57,7 @@ class Delivery(Generic[Entry, Subscription]):
         instead: the item that replaces withheld publications.
     """
 
-    left: PublicationRun
+    remainder: PublicationRun
     subscriptions: tuple[Subscription, ...]
     parcel: Parcel[Entry]
     serial: int
@@ -114,7 +114,7 @@ def join_deliveries(
     groups: list[list[Delivery[Entry, Subscription]]] = []
     open_groups: dict[StreamId, _Group[Entry, Subscription]] = {}
     for delivery in deliveries:
-        stream = delivery.left.source
+        stream = delivery.remainder.source
         if not _can_join(delivery, wholes):
             open_groups.pop(stream, None)
             groups.append([delivery])
@@ -131,13 +131,13 @@ class _Group(Generic[Entry, Subscription]):
 
     def __init__(self, delivery: Delivery[Entry, Subscription]) -> None:
         self.deliveries = [delivery]
-        self._publications = len(delivery.left)
-        self._payload_bytes = delivery.left.payload_bytes()
+        self._publications = len(delivery.remainder)
+        self._payload_bytes = delivery.remainder.payload_bytes()
 
     def takes(self, delivery: Delivery[Entry, Subscription], wholes: Wholes[Entry]) -> bool:
         """Add the delivery, if it may be joined with the deliveries of the group."""
-        publications = self._publications + len(delivery.left)
-        payload_bytes = self._payload_bytes + delivery.left.payload_bytes()
+        publications = self._publications + len(delivery.remainder)
+        payload_bytes = self._payload_bytes + delivery.remainder.payload_bytes()
         if (
             publications > wholes.publications
             or payload_bytes > wholes.payload_bytes
@@ -172,7 +172,7 @@ def _join(
             whole = wholes.part_of(entry)
             assert whole is not None, f"{entry} is no part of anything"
             counts[whole] = counts.get(whole, 0) + 1
-    numbers = [number for delivery in group for number in delivery.left.sequences]
+    numbers = [number for delivery in group for number in delivery.remainder.sequences]
     left = take([wholes.run(whole) for whole in counts], numbers)
     for whole, count in counts.items():
         wholes.count_out(whole, count - 1)

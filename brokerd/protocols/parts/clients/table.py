@@ -94,7 +94,7 @@ class HostedClient(Generic[Subscription]):
     source: SourceId | None = None
     leaving: bool = False
     stated: dict[int, None] = field(default_factory=dict)
-    forgotten: dict[int, dict[StreamId, int]] = field(default_factory=dict)
+    lost_positions: dict[int, dict[StreamId, int]] = field(default_factory=dict)
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
 
 
@@ -348,7 +348,7 @@ class ClientTable(Generic[Client]):
         """
         client.stated = dict.fromkeys(number for number, _ in message.resume)
         if self.lineage:
-            client.forgotten = {
+            client.lost_positions = {
                 number: dict(seen) for number, seen in message.resume if number not in whole
             }
 
@@ -360,7 +360,7 @@ class ClientTable(Generic[Client]):
         Args:
             begins_after: positions behind which the subscription restarts.
         """
-        had = client.forgotten.pop(number, None)
+        had = client.lost_positions.pop(number, None)
         if had is None:
             return
         for stream, last in begins_after.items():

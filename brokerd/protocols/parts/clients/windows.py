@@ -129,16 +129,20 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         outlet.waiting = deque()
         for delivery in ordered:
             before = outlet.waiting[-1] if outlet.waiting else None
-            begins_after = local.begins_after.get(delivery.left.source, 0)
+            begins_after = local.begins_after.get(delivery.remainder.source, 0)
             mine_again = local in delivery.subscriptions and delivery.instead is None
-            if mine_again and begins_after >= delivery.left.first:
+            if mine_again and begins_after >= delivery.remainder.first:
                 # Publications that the client's Connect reported arrived again after a restart.
-                remaining = delivery.left.after(begins_after)
+                remaining = delivery.remainder.after(begins_after)
                 if remaining is None:
                     yield from _end_part(delivery.parcel)
                     continue
-                delivery.left = remaining
-            if before and before.parcel is delivery.parcel and before.left is delivery.left:
+                delivery.remainder = remaining
+            if (
+                before
+                and before.parcel is delivery.parcel
+                and before.remainder is delivery.remainder
+            ):
                 before.subscriptions += delivery.subscriptions
                 yield from _end_part(delivery.parcel)
             else:
@@ -151,7 +155,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         found: dict[StreamId, int] = {}
         for delivery in outlet.parked if outlet is not None else ():
             if local in delivery.subscriptions:
-                stream, first = delivery.left.source, delivery.left.first
+                stream, first = delivery.remainder.source, delivery.remainder.first
                 found[stream] = min(first, found.get(stream, first))
         return found
 
@@ -225,15 +229,15 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             return
         finished: list[Delivery[Entry, Subscription]] = []
         kept: list[Delivery[Entry, Subscription]] = []
-        while sent and sent[0].left.first <= last:
+        while sent and sent[0].remainder.first <= last:
             delivery = sent.popleft()
-            before = len(delivery.left)
-            left = without(delivery.left, first, last)
+            before = len(delivery.remainder)
+            left = without(delivery.remainder, first, last)
             outlet.unacknowledged -= before - (len(left) if left else 0)
             if left is None:
                 finished.append(delivery)
             else:
-                delivery.left = left
+                delivery.remainder = left
                 kept.append(delivery)
         if finished and not kept:
             self._advance(finished)
@@ -281,7 +285,9 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         local: Subscription,
     ) -> None:
         """Park the delivery for a single subscription, or queue the delivery if claimed."""
-        part = Delivery(delivery.left, (local,), delivery.parcel, delivery.serial, delivery.instead)
+        part = Delivery(
+            delivery.remainder, (local,), delivery.parcel, delivery.serial, delivery.instead
+        )
         delivery.parcel.open += 1
         if local in outlet.claimed:
             outlet.waiting.append(part)
@@ -292,9 +298,9 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         window = self._window
         while outlet.waiting and not outlet.holds and outlet.unacknowledged < window:
             delivery = outlet.waiting[0]
-            sequences = delivery.left.sequences
-            sent = outlet.sent.setdefault(delivery.left.source, deque())
-            if sent and sent[-1].left.sequences[-1] >= sequences[0]:
+            sequences = delivery.remainder.sequences
+            sent = outlet.sent.setdefault(delivery.remainder.source, deque())
+            if sent and sent[-1].remainder.sequences[-1] >= sequences[0]:
                 # For another subscription. An acknowledgement names numbers only: the copy that was
                 # sent comes first, or an acknowledgement could be for either copy.
                 break
@@ -305,12 +311,12 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             if delivery.instead is not None:
                 self._machine.emit(Deliver(client, delivery.instead))
                 continue
-            if MARKER in delivery.left.attribute_table:
-                for item in without_markers(delivery.left, numbers):
+            if MARKER in delivery.remainder.attribute_table:
+                for item in without_markers(delivery.remainder, numbers):
                     self._machine.emit(Deliver(client, item))
                 continue
             self._counters["publications_delivered"] += len(sequences)
-            self._machine.effects.append(Deliver(client, Deliveries(delivery.left, numbers)))
+            self._machine.effects.append(Deliver(client, Deliveries(delivery.remainder, numbers)))
 
 
 def _end_part(parcel: Parcel[Entry]) -> Sequence[Entry]:

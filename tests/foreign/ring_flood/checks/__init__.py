@@ -82,7 +82,7 @@ SIMULATED = SimulatedProtocol(
         empty=(
             "Log._places",
             "Log._stored",
-            "RingFlood._early",
+            "RingFlood._deferred",
             "Durability._when_durable",
             "Outlet.sent",
             "Outlet.parked",
