@@ -49,11 +49,11 @@ LONGEST: Final = (
     "agent/test_nft",
     "simulator/test_duplicate_detection",
     "runtime/test_process",
-    "simulator/test_assist",
+    "simulator/test_relayed_sessions",
     "pubsubctl/test_interrupted_spark",
     "storage/test_crashes",
     "test_architecture",
-    "simulator/test_twice",
+    "simulator/test_repeated_seeds",
     "protocols/multi_proxy/test_swarm",
     "protocols/ges/test_swarm",
     "protocols/ges_reliable/test_swarm",
@@ -63,7 +63,7 @@ LONGEST: Final = (
     "pubsubctl/test_hostile_files",
     "pubsubctl/test_bundle",
     "test_named_bugs",
-    "protocols/delta_tree/test_straight",
+    "protocols/delta_tree/test_fast_path",
 )
 """Files that take longest, after those that use Spark: begun last, others would wait for them."""
 

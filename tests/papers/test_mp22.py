@@ -23,7 +23,7 @@ ELSEWHERE = {
     "test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications",
     "§2.1 on return it is subscribed": "test_stories.py::"
     "a_subscription_starts_when_its_server_knows_of_it",
-    "§2.3 no message is received again": "test_homes.py::"
+    "§2.3 no message is received again": "test_access_brokers.py::"
     "test_received_publications_are_not_accepted_again",
     "§3 an answer that does not come is asked for over the next proxy": "test_stories.py::"
     "a_put_is_tried_again_over_another_proxy_and_stored_once",

@@ -77,7 +77,7 @@ class Profiles:
         entries = tuple(known.predicates.items())
         return ProfileStated(origin, known.place, known.version, entries)
 
-    def profiles(self) -> Mapping[BrokerNumber, Profile]:
+    def by_origin(self) -> Mapping[BrokerNumber, Profile]:
         """Return all profiles, by origin."""
         return self._by_origin
 

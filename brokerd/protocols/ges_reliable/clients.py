@@ -150,11 +150,11 @@ class RoamingClients:
             if kind is Delivery:
                 self._hand_out(each.run, each.delivered)
             elif kind is Request:
-                self.take(self.requests.add(each.storage, each.wish, each.step, now_ns))
+                self.take(self.requests.add(each.storage, each.request, each.step, now_ns))
             elif kind is Answer:
-                self._on_answer(each.step, each.begun)
+                self._on_answer(each.step, each.answer)
             elif kind is FetchStart:
-                fetch = self.fetches.begin(each.local, each.after, now_ns, told=each.told)
+                fetch = self.fetches.begin(each.local, each.after, now_ns, told=each.reported_epoch)
                 self._forwarding.send(fetch)
             elif kind is FetchStop:
                 self.fetches.stop(each.local)
@@ -163,7 +163,7 @@ class RoamingClients:
             elif kind is LastReceipt:
                 self.take(self.handovers.on_last_receipt(each.local))
             elif kind is SubscriptionStart:
-                self._on_begun(each.client, each.local, each.begun)
+                self._on_begun(each.client, each.local, each.answer)
             elif kind is StorageLoss:
                 self._restate(each.locals)
             elif kind is EndConfirmation:

@@ -130,7 +130,7 @@ class Storage:
     def state(self) -> StorageState:
         """Return the volatile state, for people."""
         log, registrations = self.log, self.registrations
-        homes = [each.home for each in registrations.registrations().values()]
+        homes = [each.home for each in registrations.subscriptions().values()]
         return StorageState(
             parent=self._parent,
             assigned=log.assigned,
@@ -158,10 +158,10 @@ class Storage:
                 self._disk.commit(each.rows, partial(self._on_released, each.first))
             elif kind is Request:
                 now_ns = self._machine.now_ns
-                self._take(self._requests.add(each.storage, each.wish, each.step, now_ns))
+                self._take(self._requests.add(each.storage, each.request, each.step, now_ns))
             elif kind is Answer:
                 assert self.profile is not None, f"{self._broker} has no parent: {each}"
-                self._take(self.profile.on_answer(each.step, each.begun))
+                self._take(self.profile.on_answer(each.step, each.answer))
             elif kind is PredicateStart:
                 self._begin_waiting()
             elif kind in (Commit, Read, Chop):

@@ -106,7 +106,7 @@ class Registrations:
         """Return the number of subscriptions."""
         return len(self._registrations)
 
-    def registrations(self) -> Mapping[Key, Registration]:
+    def subscriptions(self) -> Mapping[Key, Registration]:
         """Return all subscriptions."""
         return self._registrations
 

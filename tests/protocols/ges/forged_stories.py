@@ -101,7 +101,7 @@ def forged_changes_of_profiles() -> None:
     story = Attacked("ges")
     origin = story.cluster.topology.number_of("c")
     incarnation, number = story.core("c").units.profiles.version(origin)
-    gone = tuple(story.core("c").units.profiles.known()[origin].predicates)
+    gone = tuple(story.core("c").units.profiles.by_origin()[origin].predicates)
     change = ProfileChanged(origin, (0, 1), (incarnation, number + 2), (), gone)
     assert story.forge(change, at="b", by="c")
     story.cluster.run_for(5)
@@ -116,7 +116,7 @@ def forged_changes_of_profiles() -> None:
 def forged_connections(protocol: str) -> None:
     """A connection that the topology does not have is refused; one said to be down is up again."""
     story = Attacked(protocol)
-    known = list(story.core("c").units.view.known())
+    known = list(story.core("c").units.view.statements())
     for each in known:
         for version in FAR:
             assert not story.forge(GraphStated((replace(each, version=version),)))

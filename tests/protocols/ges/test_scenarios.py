@@ -90,7 +90,7 @@ def a08_fail_forever() -> None:
     gone = story.cluster.topology.brokers.index("n5")
     for broker in story.cluster.brokers:
         if broker.alive:
-            assert not broker.core.units.profiles.known()[gone].predicates
+            assert not broker.core.units.profiles.by_origin()[gone].predicates
     story.publish("n22", "c")
     assert len(story.cluster.clients["moved"].received[1]) == 2
 

@@ -309,7 +309,7 @@ def who_has_left_dies_before_its_clients_have_gone() -> None:
     number = story.cluster.topology.number_of("n14")
     assert not any(broker.core.units.profiles.wants(number) for broker in living)
     assert not any(
-        each.by == number and each.factor for b in living for each in b.core.units.view.known()
+        each.by == number and each.factor for b in living for each in b.core.units.view.statements()
     )
     story.settle(FOR_EVER_S)
     assert story.count("spoken_for") == 0

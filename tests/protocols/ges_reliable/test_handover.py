@@ -259,7 +259,7 @@ def what_was_settled_outlives_a_crash_of_the_storages() -> None:
     ):
         alone.wishes(number, wish)
     later = kept(alone)
-    known = later.storage.registrations.registrations()
+    known = later.storage.registrations.subscriptions()
     assert known[KEY].answer == RequestAnswer(KEY, 9, before=0, received_of=((P, 14),))
     assert known[other].answer == RequestAnswer(other, 9, successor=NEXT, until=9)
 
@@ -285,7 +285,7 @@ def a_root_says_how_far_all_has_come_without_a_gap() -> None:
     alone.written(Append, Commit)
     (told,) = alone.paper.take(Changed)
     assert told.begun == (RequestAnswer(KEY, 3, received_of=((P, 3),)),)
-    assert not alone.storage.registrations.registrations()
+    assert not alone.storage.registrations.subscriptions()
 
 
 def whoever_moves_is_stored_for_by_the_root_of_where_it_is() -> None:

@@ -221,7 +221,7 @@ def an_older_change_does_not_bring_back_what_is_over() -> None:
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     alone.wishes(2, SubscriptionRequest(KEY, 1, None))
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
-    assert not alone.storage.registrations.registrations()
+    assert not alone.storage.registrations.subscriptions()
 
 
 def an_earlier_stay_takes_nothing_from_a_later_one() -> None:
@@ -231,7 +231,7 @@ def an_earlier_stay_takes_nothing_from_a_later_one() -> None:
     alone.wishes(
         1, SubscriptionRequest(KEY, 1, EVERYTHING), SubscriptionRequest(KEY, 1, None), home=HOME
     )
-    known = alone.storage.registrations.registrations()
+    known = alone.storage.registrations.subscriptions()
     assert [(key, each.home) for key, each in known.items()] == [(KEY, 2)]
 
 

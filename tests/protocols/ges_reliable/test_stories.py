@@ -169,13 +169,13 @@ def whoever_dies_before_it_is_told_begins_once() -> None:
     early = story.cluster.subscribe("y", "true")
     while len(story.storage().registrations) < 2:
         story.cluster.run_for(0.001)
-    began = {key: each.began for key, each in story.storage().registrations.known().items()}
+    began = {key: each.began for key, each in story.storage().registrations.subscriptions().items()}
     story.lose("y")
     story.publish("z", "b")
     story.cluster.reattach(early.client.name, "z")
     story.publish("z", "a")
     story.settle()
-    again = {key: each.began for key, each in story.storage().registrations.known().items()}
+    again = {key: each.began for key, each in story.storage().registrations.subscriptions().items()}
     assert again == began
     assert len(early.received) == 2
 

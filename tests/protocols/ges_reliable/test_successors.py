@@ -497,7 +497,7 @@ def a_finer_storage_may_be_behind_its_client() -> None:
         registrations = StorageAlone(parent).storage.registrations
         for stay in (1, 2):
             registrations.take(SubscriptionRequest(KEY, stay, EVERYTHING, 7), HOME, 0)
-        assert registrations.registrations()[KEY].received == received
+        assert registrations.subscriptions()[KEY].received == received
 
 
 def no_epoch_is_written_down_that_a_crash_could_take() -> None:

@@ -68,7 +68,7 @@ class Trees(Story):
 
     def heirs(self, name: str) -> int:
         """How many subscriptions have gone on elsewhere, as a storage knows."""
-        return len(self.cluster.broker(name).broker.core.storage.registrations.heirs())
+        return len(self.cluster.broker(name).broker.core.storage.registrations.successors())
 
 
 def what_is_published_in_any_unit_comes_to_all() -> None:

@@ -35,9 +35,9 @@ WRITTEN: Mapping[str, str] = {
     "b06-late-put": f"{HERE}test_server.py::what_comes_before_the_one_it_names_is_let_go",
     "b08-restart-old-heads": f"{HERE}test_stories.py::"
     "what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
-    "b10-crossed-merge": f"{HERE}test_causal.py::crash_of_all_servers_while_they_merge",
-    "b11-transfer-crash": f"{HERE}test_causal.py::crash_of_the_giver",
-    "b12-same-sub-both": f"{HERE}test_causal.py::what_was_put_before_a_merge_comes_after_it",
+    "b10-crossed-merge": f"{HERE}test_causal_ownership.py::crash_of_all_servers_while_they_merge",
+    "b11-transfer-crash": f"{HERE}test_causal_ownership.py::crash_of_the_giver",
+    "b12-same-sub-both": f"{HERE}test_causal_ownership.py::what_was_put_before_a_merge_comes_after_it",
     "b15-slow-server": f"{HERE}test_stories.py::test_a_dead_server_does_not_delay_other_topics",
     "b16-resub": f"{HERE}test_stories.py::"
     "test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications",
@@ -45,7 +45,7 @@ WRITTEN: Mapping[str, str] = {
     "b18-disk-full": "runtime/test_durable.py::"
     "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
     "b20-candidate-dies": f"{HERE}test_arbiter.py::a_late_server_loses_its_topic",
-    "b21-cut-proxy": f"{HERE}test_causal.py::"
+    "b21-cut-proxy": f"{HERE}test_causal_ownership.py::"
     "what_each_proxy_sees_alone_is_merged_when_both_see_all",
 }
 
@@ -58,13 +58,13 @@ CRASHES: Mapping[str, str] = {
     "C9": f"{HERE}test_stories.py::a_put_is_tried_again_over_another_proxy_and_stored_once",
     "C10": f"{PAPERS}test_mp22.py::"
     "test_a_proxy_that_has_forgotten_everything_finds_the_right_server",
-    "C11": f"{HERE}test_causal.py::crash_of_the_giver",
-    "C12": f"{HERE}test_causal.py::what_is_put_while_a_topic_is_given_away_comes_once",
+    "C11": f"{HERE}test_causal_ownership.py::crash_of_the_giver",
+    "C12": f"{HERE}test_causal_ownership.py::what_is_put_while_a_topic_is_given_away_comes_once",
     "C8": "runtime/test_durable.py::"
     "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
     "C15": "storage/test_crashes.py::test_no_crash_loses_an_acknowledged_publication",
     "C13": f"{HERE}test_arbiter.py::decisions_outlive_a_crash",
-    "C14": f"{HERE}test_giving.py::servers_die_at_each_write_of_a_move",
+    "C14": f"{HERE}test_arbiter_transfers.py::servers_die_at_each_write_of_a_move",
 }
 
 

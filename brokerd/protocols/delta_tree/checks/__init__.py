@@ -29,10 +29,10 @@ SIMULATED = SimulatedProtocol(
     kept=KEPT,
     limits=(
         Limit(f"{_FOLDER}.partitions.partition_table", "TOMBSTONE_RANGES", (1, 3)),
-        Limit(f"{_FOLDER}.publications.straight", "KEPT", (1, 4)),
+        Limit(f"{_FOLDER}.publications.fast_path", "KEPT", (1, 4)),
         Limit(f"{_FOLDER}.publications.entries", "FRAME_PAYLOAD_BYTES", (1, 50)),
-        Limit(f"{_FOLDER}.publications.joining", "FEWEST", (1, 8)),
-        Limit(f"{_FOLDER}.publications.joining", "STEP", (1, 4)),
+        Limit(f"{_FOLDER}.publications.entry_merge", "FEWEST", (1, 8)),
+        Limit(f"{_FOLDER}.publications.entry_merge", "STEP", (1, 4)),
     ),
     positions=(
         Position(POSITIONS, ends=True),

@@ -43,7 +43,7 @@ KEPT = ContainerLimits(
         "RoutedSubscription.sent",
         "RoutedSubscription.sent_upstream",
         "RoutedSubscription.source_paths",
-        "RoutingTable.known[]",
+        "RoutingTable.shared[]",
         "positions",
     ),
 )

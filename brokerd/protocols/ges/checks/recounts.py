@@ -10,7 +10,7 @@ RECOUNTS = (
         lambda profiles: profiles._place_of,
         lambda profiles, _: {
             subscription: known.place
-            for known in profiles.known().values()
+            for known in profiles.by_origin().values()
             for subscription in known.predicates
         },
     ),

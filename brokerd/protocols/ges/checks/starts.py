@@ -104,7 +104,7 @@ class StartChecks:
         age_ns = max(self._purge_ns, stated_ns)
         for number in self._find_reached(broker, brokers, max(requested_ns, now_ns - age_ns)):
             there: Any = brokers[number].core
-            known = there.units.profiles.known().get(broker.number)
+            known = there.units.profiles.by_origin().get(broker.number)
             if known is not None and is_replaced(known.version, self._added[subscription]):
                 continue
             if known is None or subscription not in known.predicates:

@@ -79,7 +79,7 @@ class GesChecks(ProtocolChecks):
         core: Any = broker.core
         predicates = [
             predicate
-            for known in core.units.profiles.known().values()
+            for known in core.units.profiles.by_origin().values()
             if is_inside(known.place, unit)
             for predicate in known.predicates.values()
         ]
@@ -122,10 +122,10 @@ def check_client_counts(brokers: Sequence[BrokerView]) -> None:
     """
     cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
     for number, core in cores.items():
-        for peer, clients in core.units.hints._heard.items():
-            if core.units.is_linked(peer) and clients != cores[peer].units.hints._said:
+        for peer, clients in core.units.hints._announcements.items():
+            if core.units.is_linked(peer) and clients != cores[peer].units.hints._announced:
                 what = f"{brokers[number].name} assumes {clients} clients at {brokers[peer].name}"
-                raise InvariantViolated("clients known", f"{what}: {cores[peer].units.hints._said}")
+                raise InvariantViolated("clients known", f"{what}: {cores[peer].units.hints._announced}")
 
 
 def _describe(target: Target) -> tuple[int, Unit, Unit]:
@@ -171,10 +171,10 @@ def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]])
 
 
 def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> None:
-    for origin, known in core.units.profiles.known().items():
+    for origin, known in core.units.profiles.by_origin().items():
         wanted: Mapping[Any, Any] = {}
         if origin in cores:
-            wanted = cores[origin].units.profiles.known()[origin].predicates
+            wanted = cores[origin].units.profiles.by_origin()[origin].predicates
             address: Address = cores[origin].units.place.address
             if known.place != core.units.place.outermost_unit_of(address):
                 raise InvariantViolated(
@@ -184,5 +184,5 @@ def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> 
             raise InvariantViolated(
                 "profile", f"{name} has {[*known.predicates]} of {origin}, not {[*wanted]}"
             )
-    if missing := [origin for origin in cores if origin not in core.units.profiles.known()]:
+    if missing := [origin for origin in cores if origin not in core.units.profiles.by_origin()]:
         raise InvariantViolated("profile", f"{name} has none of {missing}")

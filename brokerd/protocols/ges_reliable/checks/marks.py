@@ -184,8 +184,8 @@ class GesReliableMarks:
         if (message.incarnation, message.number) < latest:
             yield "overtaken-change"
             return
-        known = core.storage.registrations.known()
-        heirs = core.storage.registrations.heirs()
+        known = core.storage.registrations.subscriptions()
+        heirs = core.storage.registrations.successors()
         for wish in message.requests:
             if wish.predicate is None and wish.successor is not None:
                 yield "handed-over"

@@ -79,7 +79,7 @@ class GesReliableChecks(ProtocolChecks):
         if core.storage is None or not oracle.is_lossy(broker.number):
             return 0
         known = oracle.register.subscriptions
-        return sum(tuple(key) not in known for key in core.storage.registrations.known())
+        return sum(tuple(key) not in known for key in core.storage.registrations.subscriptions())
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
@@ -137,19 +137,19 @@ def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
     """
     cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
     storages = {number: core.storage for number, core in cores.items()}
-    for key, known in storages[broker.number].registrations.known().items():
-        heir = storages.get(known.heir)
-        at_heir = heir.registrations.known().get(key) if heir is not None else None
-        if at_heir is None or at_heir.heir is None:
+    for key, known in storages[broker.number].registrations.subscriptions().items():
+        heir = storages.get(known.successor)
+        at_heir = heir.registrations.subscriptions().get(key) if heir is not None else None
+        if at_heir is None or at_heir.successor is None:
             continue
-        if at_heir.heir != broker.number or at_heir.generation == known.generation:
-            what = f"{key}, about to resume at {known.heir}, resumes at {at_heir.heir}"
+        if at_heir.successor != broker.number or at_heir.generation == known.generation:
+            what = f"{key}, about to resume at {known.successor}, resumes at {at_heir.successor}"
             raise InvariantViolated("heirs", f"{broker.name}: {what}")
 
 
 def _check_released(broker: BrokerView, storage: Any) -> None:
     """Check, by a recount, that no publication without a client's receipt was released."""
-    for key, known in storage.registrations.known().items():
+    for key, known in storage.registrations.subscriptions().items():
         if known.received < storage.log.released:
             what = f"{key} acknowledged {known.received} of {storage.log.released}"
             raise InvariantViolated("released early", f"{broker.name}: {what}")

@@ -30,7 +30,7 @@ RECOUNTS = (
         Claims,
         "counts",
         lambda claims: nonzero(claims._counts),
-        lambda claims, _: dict(Counter([*claims._known.values(), *claims._proposed.values()])),
+        lambda claims, _: dict(Counter([*claims._owners.values(), *claims._proposed.values()])),
     ),
     Recount(
         Publishes,
