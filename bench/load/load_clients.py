@@ -35,7 +35,7 @@ class LoadClient:
         attached_ns, lost_ns: begin of the last session, and time of the last loss; 0 for never.
         lost_because: reason of the last loss.
         attach_failure: reason why the last attempt to attach failed; "" without a failure.
-        taken: number of runs that the application has processed.
+        processed: number of runs that the application has processed.
     """
 
     def __init__(

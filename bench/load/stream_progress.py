@@ -161,7 +161,7 @@ class StreamProgress:
 
     Attributes:
         counts: all counts so far, without the counts for a report.
-        told: announced numbers, without duplicates, in the order of announcements.
+        announced: announced numbers, without duplicates, in the order of announcements.
         exact: False once the oldest gap was forgotten for want of room; missing and duplicate are
             then lower bounds.
     """

@@ -18,9 +18,9 @@ class _Consumer:
 
     Attributes:
         uncommitted: number of publications that the application receives before it commits.
-        asked, answered: numbers of requests.
+        requested, answered: numbers of requests.
         last: the last request, until answered.
-        known: committed position of each stream, as answered by the broker.
+        positions: committed position of each stream, as answered by the broker.
         is_known: True once the broker has reported the state of an earlier process.
         may_have: by stream, the number of next publications that an earlier process may have
             delivered, and up to which position.

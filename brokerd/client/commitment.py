@@ -50,7 +50,7 @@ class Commitment:
 
     Attributes:
         serial: serial number of the last arrival with news for the application.
-        given_before: positions that an earlier process delivered and did not commit.
+        delivered_before: positions that an earlier process delivered and did not commit.
     """
 
     def __init__(self, wanted: Mapping[int, Predicate], revision: Revision) -> None:

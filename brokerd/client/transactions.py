@@ -125,7 +125,7 @@ class Transaction:
 
     Attributes:
         gaps: gaps announced inside the transaction, before the next received publication.
-        taken, serial: the received arrivals, and the serial of the last.
+        arrivals, serial: the received arrivals, and the serial of the last.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ class _Bucket:
     Attributes:
         bounds: conjunctions that also bound another attribute by numbers, by the first bounded
             attribute.
-        others: conjunctions without a numeric bound.
+        unbounded: conjunctions without a numeric bound.
     """
 
     unbounded: dict[int, _IndexedConjunction] = field(default_factory=dict)

@@ -43,7 +43,7 @@ class Commands:
         farewell: returns the consequences of the decommission of a broker, by name.
         decommission: decommissions a broker by a signed act; `farewell` reports when that is
             durable.
-        begun: set once the broker need not wait for the others any more.
+        started: set once the broker need not wait for the others any more.
         is_started: True once the core was started with its state on disk. Before, `status`
             reports "recovering", and `drain` waits.
         reload_topology: reads the topology file again, by a signed act; returns its content.

@@ -97,12 +97,12 @@ class Connection:
         on_state_advanced: takes the durable state that a neighbour reports, and returns the fault
             in the report, or None; None: the other end is no neighbour.
         inward, outward: effects of link faults; set from outside, followed by `wake`.
-        over: True once the session has ended and `ended` was called; the stream may take a moment
-            longer.
+        is_closed: True once the session has ended and `ended` was called; the stream may take a
+            moment longer.
         reading_stopped: True while the connection may not read, so that silence means nothing.
         farewell: the Farewell that the other end sent.
         is_stuck: True if the session ended because the other end did not read the waiting messages.
-        gone: set when `serve` has returned.
+        closed: set when `serve` has returned.
     """
 
     def __init__(

@@ -133,7 +133,7 @@ class DecommissionCandidate:
     Attributes:
         deployment_id: the deployment that the broker leaves.
         hosts: broker → host, of the other brokers.
-        said: broker → report.
+        reports: broker → report.
     """
 
     deployment_id: str

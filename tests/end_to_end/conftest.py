@@ -106,7 +106,7 @@ class Lab:
         index = self.folder / "results" / "index.jsonl"
         lines = index.read_text().splitlines() if index.exists() else []
         runs = [row for row in map(json.loads, lines) if row.get("kind") != "series"]
-        late_ms = [run["lateness_p99_us"] / 1000 for run in runs]
+        late_ms = [run["lateness_p99_us"] / 1000 for run in runs if "lateness_p99_us" in run]
         return [f"the machine was busy: load {ms:.0f} ms late" for ms in late_ms if ms > BUSY_MS]
 
     def processes(self) -> list[psutil.Process]:

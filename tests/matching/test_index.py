@@ -120,7 +120,7 @@ def held(index):
     filed = len(index._always)
     for under in index._under.values():
         for bucket in (*under.equal.values(), *under.truths.values()):
-            filed += len(bucket.others)
+            filed += len(bucket.unbounded)
             filed += sum(len(bounds.filed) for bounds in bucket.bounds.values())
         filed += len(under.at_least.filed) + len(under.at_most.filed) + len(under.present)
     return filed

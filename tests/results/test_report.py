@@ -73,7 +73,7 @@ def test_the_verdict_is_first_and_both_runs_are_side_by_side(tmp_path: Path) -> 
 def test_deliveries_at_risk_are_described_in_words(tmp_path: Path) -> None:
     text = flat(Page.of(render([story_of(tmp_path)])).text)
     assert (
-        "At 4.00 s b1 took everything in and passed nothing on for 1.10 s, then was killed with "
+        "At 4.00 s b1 received everything and forwarded nothing for 1.10 s, then was killed with "
         "112 publications inside. 408 deliveries were routed through it meanwhile; all arrived, "
         "the last 0.33 s after the kill."
     ) in text

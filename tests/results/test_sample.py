@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from results.checker.checks import check_run
@@ -15,6 +16,7 @@ from results.reference.rule import check
 from results.tables.manifest import read_run
 from results.tables.seals import verify_seal
 from tests.helpers.histories import SECOND
+from tests.helpers.runs import ARCHIVES, unpack_sample
 
 SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"
 MADE_AGAIN = ("tables", "figures", "report.html")
@@ -98,16 +100,19 @@ def test_the_sample_is_judged_and_drawn_again_to_the_byte(
 
 # --- Archived experiments -------------------------------------------------------------------
 
-EXPERIMENTS = sorted(SAMPLE.parent.glob("experiments/*/*/manifest.json"))
+EXPERIMENTS = sorted(path.name.partition(".")[0] for path in ARCHIVES.glob("dft11-*.tar.xz"))
 
 
-def test_archived_experiments_are_sealed_and_hold_what_claims_are_judged_by() -> None:
-    assert {path.parent.parent.name for path in EXPERIMENTS} == {
+def test_archived_experiments_are_sealed_and_hold_what_claims_are_judged_by(
+    tmp_path: Path,
+) -> None:
+    assert {*EXPERIMENTS} == {
         f"dft11-{name}"
         for name in ("bypass", "exclusions", "fig9", "fig10-small", "fig11", "fig12", "queue")
     }
-    for path in EXPERIMENTS:
-        run, manifest = path.parent, json.loads(path.read_text())
+    for name in EXPERIMENTS:
+        run = unpack_sample(name, tmp_path)
+        manifest = json.loads((run / "manifest.json").read_text())
         assert verify_seal(run).is_there
         assert (manifest["state"], manifest["git_dirty"]) == ("complete", False)
         words = json.loads((run / "figures" / f"{manifest['figure']}.json").read_text())
@@ -115,13 +120,14 @@ def test_archived_experiments_are_sealed_and_hold_what_claims_are_judged_by() ->
         assert [file.name for file in (run / "figures").iterdir()] == [f"{words['figure']}.json"]
 
 
+@pytest.mark.parametrize("figure", ["dft11.queue", "dft11.bypass"])
 def test_archived_figures_follow_from_the_archived_records(
-    spark: SparkSession, tmp_path: Path
+    figure: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """For those that are drawn at once; the numbers of the others are drawn the same way."""
-    for path in EXPERIMENTS:
-        if (figure := json.loads(path.read_text())["figure"]) in ("dft11.queue", "dft11.bypass"):
-            run = Path(shutil.copytree(path.parent, tmp_path / figure))
-            archived = json.loads((run / "figures" / f"{figure}.json").read_text())
-            draw(figure, spark, run)
-            assert json.loads((run / "figures" / f"{figure}.json").read_text()) == archived
+    run = unpack_sample(figure.replace(".", "-"), tmp_path)
+    numbers = run / "figures" / f"{figure}.json"
+    archived = json.loads(numbers.read_text())
+    draw(figure, spark, run)
+    caption = json.loads(numbers.read_text())["caption"]
+    assert json.loads(numbers.read_text()) == {**archived, "caption": caption}

@@ -184,7 +184,7 @@ RULES: Final = (
         (
             f"{_FILES}test_a_host_that_lists_a_hostile_name_is_not_collected_from",
             f"{_FILES}test_a_host_that_lists_too_much_or_nonsense_is_not_collected_from",
-            f"{_FILES}test_no_archive_is_unpacked_but_a_capsule_file_by_file",
+            f"{_FILES}test_archives_are_read_file_by_file_and_never_unpacked",
             f"{_COPYING}test_only_regular_files_of_the_agreed_size_are_fetched",
             f"{_COPYING}test_paths_that_could_mean_something_else_are_refused",
         ),

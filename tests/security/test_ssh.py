@@ -89,7 +89,7 @@ def test_every_hop_is_checked(tmp_path: Path, user_key: KeyPair, stranger: str) 
 
 
 def test_two_modules_alone_use_ssh_libraries_and_never_trust_unknown_keys() -> None:
-    line = ROOT / "pubsubctl" / "hosts" / "ssh" / "line.py"
+    line = ROOT / "pubsubctl" / "hosts" / "ssh" / "fabric_connection.py"
     users = set()
     for path, tree in python_files("fabric", "paramiko", "invoke", "Policy"):
         for node in ast.walk(tree):

@@ -119,7 +119,11 @@ def agree(history: History, name: str) -> Counter[str]:
     return Counter([*oracle.violations])
 
 
-@pytest.mark.parametrize("name", CASES)
+OF_PUBLISHERS = [name for name in CASES if not name.startswith("a_gap_of_positions")]
+"""Cases whose gaps name publishers. The oracle has no streams without a publisher."""
+
+
+@pytest.mark.parametrize("name", OF_PUBLISHERS)
 def test_both_judges_judge_by_the_promise(name: str) -> None:
     for seed in range(12):
         rng = Random(seed)

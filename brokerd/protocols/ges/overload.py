@@ -37,7 +37,7 @@ class _Link:
     Attributes:
         is_probed: True after a probe since the last check, or while an earlier probe has no
             answer.
-        asked_ns: the time of the unanswered probe; None without one.
+        probed_ns: the time of the unanswered probe; None without one.
         took_ns: the round trip of the answer that arrived since the last check.
         higher, lower: the factors that the last checks called for, as long as all of them were
             above, or below, the stated factor.

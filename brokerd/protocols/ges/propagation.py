@@ -41,9 +41,9 @@ class _PendingVersion:
     """A version of a profile that was sent to neighbours and awaits confirmations.
 
     Attributes:
-        told_by: the neighbour that receives the confirmation; None: this broker's own clients
+        sender: the neighbour that receives the confirmation; None: this broker's own clients
             wait.
-        awaited: neighbours that have not confirmed for their side.
+        missing: neighbours that have not confirmed for their side.
         since_ns: the time of sending.
         is_complete: False after the loss of a confirmation, or of a neighbour that owed one.
     """

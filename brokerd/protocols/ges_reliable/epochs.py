@@ -318,7 +318,7 @@ class Frontier:
 
     Attributes:
         reached: the number through which all have been taken.
-        early: runs that arrived out of order, by first number.
+        out_of_order: runs that arrived out of order, by first number.
     """
 
     reached: int = 0

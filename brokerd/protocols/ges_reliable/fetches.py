@@ -51,12 +51,12 @@ class FollowedStorage:
         locals: the subscriptions here that the storage stores for.
         after: the epoch through which everything has arrived.
         latest: the last epoch that the storage has stated.
-        handed: publications that clients have not acknowledged.
+        in_flight: publications that clients have not acknowledged.
         number: of the last fetch.
         valid: the first fetch with an answer that is complete for all subscriptions.
         is_fetching: True while the last fetch is not answered.
-        telling: the epoch that the last fetch acknowledges, and for which subscriptions.
-        leaving: subscriptions that continue elsewhere after their last receipt here.
+        report: the epoch that the last fetch acknowledges, and for which subscriptions.
+        departures: subscriptions that continue elsewhere after their last receipt here.
     """
 
     storage: BrokerNumber

@@ -185,8 +185,10 @@ class TreeHandovers:
         if is_held:
             yield FetchStart(local, local.delivered_epoch, local.reported_epoch)
         ahead = ((source, last) for source, last in here.items() if last > there.get(source, 0))
-        had_of = tuple(sorted(ahead))
-        yield _at_successor(Stage.START_SETTLED, crossing, had=crossing.after, had_of=had_of)
+        received_of = tuple(sorted(ahead))
+        yield _at_successor(
+            Stage.START_SETTLED, crossing, had=crossing.after, received_of=received_of
+        )
 
 
 def _at_successor(stage: Stage, crossing: TreeHandover, **more: Any) -> Request:

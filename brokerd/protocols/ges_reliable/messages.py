@@ -51,13 +51,13 @@ class SubscriptionRequest:
         had: the last epoch that the client has received; None without a report.
         claims: begin only a subscription that the storage has; else record the client's present
             broker.
-        heir: the successor storage: soon, or without a predicate from now on.
+        successor: the successor storage: soon, or without a predicate from now on.
         until: with a successor in another tree, the last epoch that this storage sends.
         before: the storage with everything before, while this storage is a successor; this storage
             itself: none has it any more.
-        had_of: per source, the number through which publications are from the previous storage,
-            although their epochs here are after `had`.
-        looks: request the last epoch of a root, about no subscription.
+        received_of: per source, the number through which publications are from the previous
+            storage, although their epochs here are after `had`.
+        is_query: request the last epoch of a root, about no subscription.
     """
 
     key: Key
@@ -79,7 +79,7 @@ class Change:
     Attributes:
         incarnation, number: of the access broker, and of this change; the next change follows the
             answer only.
-        wishes: in the order in which they were made.
+        requests: in the order in which they were made.
         stores: True from a finer storage for its unit, to its parent; keys are of no client.
 
     Paper: [GES] §4 (profile changes).
@@ -100,11 +100,11 @@ class RequestAnswer(NamedTuple):
     Attributes:
         after: a subscription begins after this epoch; None: closed, or the client has moved
             elsewhere since, or the successor has the subscription.
-        heir: the present or future successor storage.
+        successor: the present or future successor storage.
         until, before: as requested.
-        had_of: per source, the number through which publications are from `before`; or, for
+        received_of: per source, the number through which publications are from `before`; or, for
             `looks`, the frontiers of a storage, with `after` its last epoch.
-        is_gone: True if the client has been at another broker since.
+        has_moved: True if the client has been at another broker since.
     """
 
     key: Key

@@ -30,7 +30,7 @@ class StorageSearch:
     """A search for a subscription at all storages.
 
     Attributes:
-        asked: the storages that were asked.
+        queried: the storages that were asked.
         answers: the answers so far.
     """
 
@@ -61,7 +61,7 @@ class PreviousStep(NamedTuple):
     """The step after the answer of the previous storage of a subscription.
 
     Attributes:
-        begun: the answer of the successor.
+        answer: the answer of the successor.
         before: the previous storage.
         storage: the successor.
         had: the client's position at the previous storage.

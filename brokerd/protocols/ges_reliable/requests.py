@@ -43,7 +43,7 @@ class RequestQueue:
 
     Attributes:
         next: requests of the next change.
-        asked: requests of the change that has no answer.
+        in_flight: requests of the change that has no answer.
         message: that change.
         number: of the last change.
     """

@@ -65,7 +65,7 @@ class PendingEnd:
     """An end of subscriptions that awaits answers of storages.
 
     Attributes:
-        left: the number of missing answers.
+        missing: the number of missing answers.
         then: the report that follows; or another end, which lacks one answer less then.
     """
 
@@ -88,17 +88,17 @@ class StoredSubscription(OwnSubscription):
     Attributes:
         storage: the storage of the subscription; None while unknown.
         generation: of the client's attachment to this broker.
-        handed: the epoch through which publications were forwarded to the client.
-        told: the epoch through which the storage has the client's acknowledgement.
-        brought: the positions that the client reports, by storage.
-        heir: the successor storage.
+        delivered_epoch: the epoch through which publications were forwarded to the client.
+        reported_epoch: the epoch through which the storage has the client's acknowledgement.
+        reported_positions: the positions that the client reports, by storage.
+        successor: the successor storage.
         until: the epoch after which everything is from the successor.
-        onward: the start at the successor, with other epochs, and the publications received
-            before.
-        had_of: the last numbers received from other trees.
-        settles: True until the previous storage has confirmed the handover.
+        successor_start: the start at the successor, with other epochs, and the publications
+            received before.
+        received_of: the last numbers received from other trees.
+        awaits_handover: True until the previous storage has confirmed the handover.
         earlier: other storages that may have the subscription.
-        ended: the end that awaits the storages of this subscription.
+        pending_end: the end that awaits the storages of this subscription.
     """
 
     storage: BrokerNumber | None = None
@@ -175,8 +175,8 @@ class FetchStart:
     """The start of fetches for a subscription, after an epoch.
 
     Attributes:
-        told: the epoch through which the storage has the client's acknowledgement; None: through
-            `after`.
+        reported_epoch: the epoch through which the storage has the client's acknowledgement;
+            None: through `after`.
     """
 
     local: StoredSubscription
@@ -281,7 +281,7 @@ class StorageState:
         subscriptions: the number of subscriptions of each access broker.
         receipts: the lowest receipt of a subscription.
         moved: the number of subscriptions that have moved to another storage.
-        others: per child and other root, the epoch through which it has everything on disk.
+        dependents: per child and other root, the epoch through which it has everything on disk.
         feeds: per storage that this one takes from, the epoch through which all has arrived.
     """
 
@@ -307,7 +307,7 @@ class FollowedState:
         after: the epoch through which everything has arrived.
         acknowledged: the epoch through which all clients here have acknowledged.
         subscriptions: the number of subscriptions here that the storage stores for.
-        leaving: the number of those that continue at another storage after their last receipt.
+        departures: the number of those that continue at another storage after their last receipt.
     """
 
     after: int

@@ -89,7 +89,7 @@ class Storage:
     Attributes:
         log: the publications on disk.
         registrations: the subscriptions of clients.
-        others: the storages that take from this one.
+        dependents: the storages that take from this one.
         feeds: the storages that this one takes from.
         profile: the predicates of the unit, as requests to the parent; None at a root.
     """

@@ -53,11 +53,11 @@ class Registration:
     Attributes:
         generation, home: the client's last attachment.
         received: the receipt.
-        heir: the future successor storage.
+        successor: the future successor storage.
         until: the epoch after which everything is from the successor, which is in another tree.
         before: the storage that may have everything before; this storage itself if none has it any
             more.
-        had_of: publications from there, in spite of their epochs.
+        received_of: publications from there, in spite of their epochs.
     """
 
     key: Key

@@ -51,13 +51,13 @@ class FollowedTopic:
         server: the server of the topic.
         stream: the server's positions.
         followers: the number of subscriptions that need it.
-        goes_on: True for a subscription since before a crash; else nothing before the head is
+        is_resumed: True for a subscription since before a crash; else nothing before the head is
             needed.
         after: the position through which everything has arrived; None until the server has
             answered.
         last: the last position of another server that assigns no more.
         age: the number of later owners after the one that has assigned these positions.
-        handed: deliveries without an acknowledgement, in order.
+        in_flight: deliveries without an acknowledgement, in order.
     """
 
     server: BrokerNumber
@@ -104,10 +104,10 @@ class FollowedServer:
         is_answered: True once the server has answered the last Follow.
         is_stale: True while the last Follow lacks a change.
         next: subscriptions, and their topics here, for the next Follow.
-        asked: those of the present Follow.
-        got: number of the last Get.
-        is_getting: True while that is not answered.
-        takes_none: topics without a request in that, because clients are behind.
+        pending: those of the present Follow.
+        fetch_number: number of the last Get.
+        is_fetching: True while that is not answered.
+        paused: topics without a request in that, because clients are behind.
     """
 
     server: BrokerNumber

@@ -40,8 +40,8 @@ class PublishAnswers:
 
     Attributes:
         unanswered: the number of requests that are not stored.
-        heard_ns: the time of the last answer, stored or waiting.
-        asked_ns: the time of the latest request that is stored.
+        answered_ns: the time of the last answer, stored or waiting.
+        sent_ns: the time of the latest request that is stored.
     """
 
     unanswered: int = 0

@@ -61,7 +61,7 @@ class Server:
         retention: releases publications by age and size.
         tell: sends an answer to an access broker.
         sharing: transfers of topics between servers, if enabled.
-        asked: topics with requests, for which access brokers have this server as owner.
+        requested: topics with requests, for which access brokers have this server as owner.
     """
 
     def __init__(

@@ -69,11 +69,11 @@ class TopicTransfers:
 
     Args:
         names: of all servers.
-        known: other servers' positions.
+        positions: other servers' positions.
         proxies: proxies with a session.
 
     Attributes:
-        known: see above.
+        positions: see above.
         moves: topics that are given away, or arrive.
     """
 

@@ -39,7 +39,7 @@ class LingerChecker:
             without such a table.
 
     Attributes:
-        left: the subscriptions that the last step ended of clients at other brokers.
+        ended: the subscriptions that the last step ended of clients at other brokers.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class Mark:
 
     Attributes:
         name: name in the protocol's document.
-        what: the event, in a sentence.
+        event: the event, in a sentence.
         seeds: a plain swarm reaches the mark at least once in this number of seeds; 0 if a plain
             swarm need not reach the mark.
     """

@@ -113,7 +113,9 @@ SHARED = (
         "Outlet",
         "unacknowledged",
         lambda outlet: outlet.unacknowledged,
-        lambda outlet, _: sum(len(each.remainder) for sent in outlet.sent.values() for each in sent),
+        lambda outlet, _: sum(
+            len(each.remainder) for sent in outlet.sent.values() for each in sent
+        ),
     ),
     Recount("Outlet", "holds", lambda outlet: outlet.holds, lambda outlet, _: 0),
     Recount(

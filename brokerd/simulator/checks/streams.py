@@ -16,7 +16,7 @@ class Publisher:
 
     Attributes:
         name: name of the client; with a number after an earlier loss of its memory.
-        over: the client has lost its memory: nothing that the broker lacks is sent again.
+        is_over: the client has lost its memory: nothing that the broker lacks is sent again.
         given_up: the broker, after a crash, no longer waits for the return of the client.
         kept_at: the broker that acknowledged a number.
         copied: numbers in the last copy of that broker's disk.
@@ -48,7 +48,7 @@ class Stream:
         fence: all matching publications above this sequence number are owed; None as long as the
             subscription has not started, or the gate is closed.
         withheld: highest number that was announced as withheld.
-        asked: highest number at the time when the subscriber was notified of the start.
+        requested: highest number at the time when the subscriber was notified of the start.
         had: highest number that the client had before its restart, at another broker or here.
         old_until: publications up to this number may be missing: the client had them before it lost
             its memory, or a publisher without a waiting broker sent them before the start. -1 while

@@ -108,7 +108,7 @@ class SimulatedCluster:
         brokers: brokers by number.
         clients: clients by name.
         held: moving clients that withhold their deliveries from the application.
-        gone: brokers that were decommissioned, and their clients with them, or are lost.
+        removed: brokers that were decommissioned, and their clients with them, or are lost.
         checker: judges single steps.
         waits: the waits of brokers and clients for sessions and answers.
         redirected: number of clients that followed a redirect.

@@ -27,7 +27,7 @@ class _Consumer:
 
     Attributes:
         uncommitted: number of publications before a commit.
-        left: number of permitted redeliveries.
+        redeliveries_left: number of permitted redeliveries.
         copied: the commits in the last copy of the broker's disk.
         own: the publications of the present process.
         unacknowledged: publications that their broker lost before their acknowledgement, so that

@@ -95,7 +95,7 @@ class SessionEnd:
         other: the far end.
         attempt: the attempt that the session answers, at the end that opened the session.
         up: established here and not lost.
-        over: lost here, or never to be established.
+        is_over: lost here, or never to be established.
         deaf: a message to this end was lost, so no later message may arrive.
         silence: number of the current period of silence; 0 while the peer is audible.
         withheld_messages: outgoing messages that an absorbing owner has withheld.

@@ -44,7 +44,7 @@ class HomeBetween(HomeOfTwo):
 
     def looked(self, root: int, after: int, last: int) -> None:
         """A root says how far it has come, and with P."""
-        assert self.answer(root, after, had_of=((P, last),)).is_query
+        assert self.answer(root, after, received_of=((P, last),)).is_query
 
     def gives_next(self, after: int, first: int, last: int) -> None:
         """The next root answers the last fetch with these numbers of P."""
@@ -55,13 +55,13 @@ class HomeBetween(HomeOfTwo):
         self.hears(Events(HOME, 0, NEXT, 1, asked[-1].number, after, events))
 
 
-def begun_at_its_heir(had_of: Sequences = ()) -> HomeBetween:
+def begun_at_its_heir(received_of: Sequences = ()) -> HomeBetween:
     """Its first root has given up to 12, of which the client has acknowledged 4."""
     home = HomeBetween((FIRST, 2))
-    assert home.answer(FIRST, 2, had_of=had_of).had == 2
+    assert home.answer(FIRST, 2, received_of=received_of).had == 2
     home.gives(FIRST, 2, 3, 12)
     home.done(FIRST, 3, 4)
-    assert home.answer(FIRST, 4, heir=NEXT).successor == NEXT
+    assert home.answer(FIRST, 4, successor=NEXT).successor == NEXT
     assert home.answer(NEXT, 101).before == FIRST
     return home
 
@@ -76,8 +76,8 @@ def cut(until: int = 14) -> HomeBetween:
 
 def goes_on() -> HomeBetween:
     home = cut()
-    assert home.answer(NEXT, 111, had_of=((P, 14),)).received_of == ((P, 14),)
-    home.answer(FIRST, 4, heir=NEXT, until=14)
+    assert home.answer(NEXT, 111, received_of=((P, 14),)).received_of == ((P, 14),)
+    home.answer(FIRST, 4, successor=NEXT, until=14)
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 14)
     return home
@@ -95,18 +95,18 @@ def both_know_the_end_before_the_new_one_gives_anything() -> None:
     home = cut()
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 14)
-    wish = home.answer(NEXT, 111, had_of=((P, 14),))
+    wish = home.answer(NEXT, 111, received_of=((P, 14),))
     assert (wish.had, wish.before, wish.received_of) == (111, FIRST, ((P, 14),))
     assert not home.fetched_behind(NEXT)
-    wish = home.answer(FIRST, 14, heir=NEXT, until=14)
+    wish = home.answer(FIRST, 14, successor=NEXT, until=14)
     assert (wish.successor, wish.until, wish.predicate) == (NEXT, 14, EVERYTHING)
     assert home.fetched_behind(NEXT) == [111]
 
 
 def nothing_is_over_at_the_old_root_before_its_client_is_done() -> None:
     home = cut()
-    home.answer(NEXT, 111, had_of=((P, 14),))
-    home.answer(FIRST, 4, heir=NEXT, until=14)
+    home.answer(NEXT, 111, received_of=((P, 14),))
+    home.answer(FIRST, 4, successor=NEXT, until=14)
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 13)
     assert not home.told.wishes
@@ -151,7 +151,7 @@ def nothing_is_given_behind_the_end_that_is_to_be_said() -> None:
 
 def what_came_of_a_third_root_counts() -> None:
     """Of which the first one has not all yet, so that the next one would give it again."""
-    home = begun_at_its_heir(had_of=((P, 50),))
+    home = begun_at_its_heir(received_of=((P, 50),))
     home.looked(NEXT, 140, 40)
     home.looked(FIRST, 14, 14)
     assert home.answer(NEXT, 140).received_of == ((P, 50),)
@@ -164,15 +164,15 @@ def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
     assert len(home.told.wishes) == 1
     assert home.answer(FIRST, None).successor == NEXT
     assert home.answer(NEXT, 111).before == NEXT
-    wish = home.answer(NEXT, 111, heir=FIRST)
+    wish = home.answer(NEXT, 111, successor=FIRST)
     assert (wish.successor, wish.until) == (FIRST, None)
 
 
 def what_was_settled_holds_for_the_next_home() -> None:
     home = HomeBetween((FIRST, 12), (NEXT, 0))
-    home.answer(FIRST, 12, heir=NEXT, until=14)
+    home.answer(FIRST, 12, successor=NEXT, until=14)
     home.gives(FIRST, 12, 13, 16)
-    assert home.answer(NEXT, 111, before=FIRST, had_of=((P, 14),)).claims
+    assert home.answer(NEXT, 111, before=FIRST, received_of=((P, 14),)).claims
     home.done(FIRST, 13, 14)
     home.gives_next(111, 14, 15)
     assert home.given() == [(FIRST, 13, 14), (NEXT, 115, 115)]
@@ -180,7 +180,7 @@ def what_was_settled_holds_for_the_next_home() -> None:
 
 def positions_of_one_tree_say_nothing_of_another() -> None:
     home = HomeBetween((FIRST, 12), (NEXT, 300))
-    assert home.answer(FIRST, 12, heir=NEXT, until=14).had == 12
+    assert home.answer(FIRST, 12, successor=NEXT, until=14).had == 12
     assert home.fetched_behind(FIRST) == [12]
     assert home.answer(NEXT, 300, before=FIRST).had == 300
 
@@ -189,7 +189,7 @@ def who_has_what_is_before_comes_first() -> None:
     """Nothing was stored at the new one since its client was there last: it is not behind."""
     home = HomeBetween((NEXT, 120), (FIRST, 12))
     home.answer(NEXT, 120, before=FIRST)
-    wish = home.answer(FIRST, 12, heir=NEXT)
+    wish = home.answer(FIRST, 12, successor=NEXT)
     assert (wish.claims, wish.had) == (True, 12)
     assert home.fetched_behind(FIRST) == [12]
     assert not home.fetched_behind(NEXT)
@@ -197,8 +197,8 @@ def who_has_what_is_before_comes_first() -> None:
 
 def who_had_what_was_before_says_that_it_is_over() -> None:
     home = HomeBetween((NEXT, 120), (FIRST, 12))
-    home.answer(NEXT, 130, before=FIRST, had_of=((P, 14),))
-    home.answer(FIRST, None, heir=NEXT)
+    home.answer(NEXT, 130, before=FIRST, received_of=((P, 14),))
+    home.answer(FIRST, None, successor=NEXT)
     assert home.fetched_behind(NEXT) == [130]
     assert home.answer(NEXT, 130).before == NEXT
     assert not home.told.wishes
@@ -284,7 +284,7 @@ def a_root_says_how_far_all_has_come_without_a_gap() -> None:
     assert not alone.paper.take(Changed)
     alone.written(Append, Commit)
     (told,) = alone.paper.take(Changed)
-    assert told.begun == (RequestAnswer(KEY, 3, received_of=((P, 3),)),)
+    assert told.answers == (RequestAnswer(KEY, 3, received_of=((P, 3),)),)
     assert not alone.storage.registrations.subscriptions()
 
 

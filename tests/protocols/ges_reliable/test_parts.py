@@ -166,7 +166,7 @@ def a_subscription_is_on_disk_before_it_is_told() -> None:
     alone.written(Append)
     assert not alone.paper.take(Changed)
     alone.written(Commit, Append)
-    assert [each.begun for each in alone.paper.take(Changed)] == [(RequestAnswer(KEY, 0),)]
+    assert [each.answers for each in alone.paper.take(Changed)] == [(RequestAnswer(KEY, 0),)]
 
 
 def a_finer_storage_begins_when_its_parent_gives() -> None:
@@ -177,12 +177,12 @@ def a_finer_storage_begins_when_its_parent_gives() -> None:
     ((parent, asked),) = [(each.target, each) for each in finer.paper.take(Change)]
     assert (parent, asked.stores) == (5, True)
     assert not finer.paper.take(Changed)
-    begun = tuple(RequestAnswer(wish.key, 9) for wish in asked.wishes)
+    begun = tuple(RequestAnswer(wish.key, 9) for wish in asked.requests)
     finer.storage.answer_handlers()[Changed](
         5, Changed(S, 0, 5, asked.incarnation, asked.number, begun, True)
     )
     finer.written(Commit, Append)
-    assert [each.begun for each in finer.paper.take(Changed)] == [(RequestAnswer(KEY, 9),)]
+    assert [each.answers for each in finer.paper.take(Changed)] == [(RequestAnswer(KEY, 9),)]
 
 
 def what_is_over_is_needed_until_that_is_on_disk() -> None:
@@ -205,14 +205,14 @@ def what_is_over_is_asked_for_until_that_is_on_disk() -> None:
     finer = StorageAlone(parent=5)
     finer.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     (asked,) = finer.paper.take(Change)
-    begun = (RequestAnswer(asked.wishes[0].key, 9),)
+    begun = (RequestAnswer(asked.requests[0].key, 9),)
     changed = Changed(S, 0, 5, asked.incarnation, asked.number, begun, True)
     finer.storage.answer_handlers()[Changed](5, changed)
     finer.written(Commit, Append)
     finer.wishes(2, SubscriptionRequest(KEY, 1, None, successor=5))
     assert not finer.paper.take(Change)
     finer.written(Commit, Append)
-    ((over,),) = [each.wishes for each in finer.paper.take(Change)]
+    ((over,),) = [each.requests for each in finer.paper.take(Change)]
     assert over.predicate is None
 
 

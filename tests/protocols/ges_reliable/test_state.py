@@ -16,7 +16,7 @@ def test_a_broker_prints_the_state_of_its_roles() -> None:
     f, r = shown["f"]["storage"], shown["r"]["storage"]
     assert (f["parent"], f["subscriptions"], f["receipts"]) == (0, {"3": 1}, 1)
     assert (f["durable"], f["released"], f["retained"]) == (3, 1, 2)
-    assert (r["parent"], r["durable"], r["others"]["2"], r["feeds"]) == (None, 3, 3, {"4": 3})
+    assert (r["parent"], r["durable"], r["dependents"]["2"], r["feeds"]) == (None, 3, 3, {"4": 3})
     assert shown["x"]["storage"] is None
     assert shown["z"]["unstored"] == 0
     assert {name: each["role"] for name, each in shown.items()} == {
@@ -28,7 +28,7 @@ def test_a_broker_prints_the_state_of_its_roles() -> None:
     trees.cluster.link(trees.subscription.client.name, "x").heal()
     trees.settle()
     followed = cores["x"].status().detail["followed"]["2"]
-    assert followed == {"after": 3, "acknowledged": 3, "subscriptions": 1, "leaving": 0}
+    assert followed == {"after": 3, "acknowledged": 3, "subscriptions": 1, "departures": 0}
 
 
 def test_a_broker_without_a_storage_keeps_the_numbers_of_its_publishers_only() -> None:

@@ -67,14 +67,14 @@ class Told:
         return ()
 
     def answer(
-        self, storage: int, after: int | None, heir: int | None = None, **more: Any
+        self, storage: int, after: int | None, successor: int | None = None, **more: Any
     ) -> SubscriptionRequest:
         """The oldest that is not answered, which is of this storage."""
         assert self.wishes, f"{storage} is told nothing"
         to, wish, step = self.wishes.pop(0)
         assert to == storage, f"{wish} was told {to}"
         if step is not None:
-            self.clients.take([Answer(RequestAnswer(wish.key, after, heir, **more), step)])
+            self.clients.take([Answer(RequestAnswer(wish.key, after, successor, **more), step)])
         return wish
 
 
@@ -379,7 +379,7 @@ def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
     alone.wishes(4, SubscriptionRequest(KEY, 3, EVERYTHING, claims=True))
     alone.wishes(5, SubscriptionRequest(KEY, 3, EVERYTHING, successor=ROOT))
     alone.written(Append, Commit)
-    told = [begun.before for each in alone.paper.take(Changed) for begun in each.begun]
+    told = [begun.before for each in alone.paper.take(Changed) for begun in each.answers]
     assert told == [ROOT, ROOT, FINER, FINER, None]
 
 
@@ -412,13 +412,13 @@ def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
     alone.written(Append, Commit)
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, claims=True))
     alone.written(Append, Commit)
-    told = [begun for each in alone.paper.take(Changed) for begun in each.begun]
-    assert [begun.is_gone for begun in told] == [False, True, True]
+    told = [begun for each in alone.paper.take(Changed) for begun in each.answers]
+    assert [begun.has_moved for begun in told] == [False, True, True]
 
     home = HomeOfTwo((ROOT, 7))
     home.told.answer(ROOT, 12)
     assert home.told.answer(FINER, None).claims
-    assert home.told.answer(ROOT, None, is_gone=True).claims
+    assert home.told.answer(ROOT, None, has_moved=True).claims
     assert not home.told.wishes
     assert [each.retry for each in home.answers(Refused)] == [False]
 
@@ -487,7 +487,7 @@ def heirs_are_kept() -> None:
         for number, key in ((6, KEY), (7, Key("d", 1))):
             each.wishes(number, SubscriptionRequest(key, 2, EVERYTHING, had=0), home=9)
         each.written(Append, Commit)
-        told = [begun for answer in each.paper.take(Changed) for begun in answer.begun]
+        told = [begun for answer in each.paper.take(Changed) for begun in answer.answers]
         assert told == [RequestAnswer(KEY, 0, FINER), RequestAnswer(Key("d", 1), None, FINER)]
 
 
@@ -625,7 +625,7 @@ def a_storage_retires() -> None:
     assert [trees.stored_for(name) for name in "rf"] == [2, 0]
     assert (trees.got(), len(away.received)) == (3, 3)
     parent = trees.cluster.broker("r").broker.core.storage
-    assert not [*parent.others.predicates()]
+    assert not [*parent.dependents.predicates()]
 
 
 def whoever_knows_first_that_it_is_a_storage_asks_again() -> None:

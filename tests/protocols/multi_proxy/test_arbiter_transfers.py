@@ -82,7 +82,7 @@ class Uneven(CountedStory):
     def owned(self) -> list[int]:
         """How many topics each server is asked for."""
         cores: list[Any] = [each.core for each in self.cluster.brokers if each.name in SERVERS]
-        return [len(core.server.asked) for core in cores]
+        return [len(core.server.requested) for core in cores]
 
     def is_in_order(self) -> bool:
         """Whether all that has come of one publisher in a topic has come in its order."""

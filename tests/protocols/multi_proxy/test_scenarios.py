@@ -37,7 +37,8 @@ WRITTEN: Mapping[str, str] = {
     "what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
     "b10-crossed-merge": f"{HERE}test_causal_ownership.py::crash_of_all_servers_while_they_merge",
     "b11-transfer-crash": f"{HERE}test_causal_ownership.py::crash_of_the_giver",
-    "b12-same-sub-both": f"{HERE}test_causal_ownership.py::what_was_put_before_a_merge_comes_after_it",
+    "b12-same-sub-both": f"{HERE}test_causal_ownership.py::"
+    "what_was_put_before_a_merge_comes_after_it",
     "b15-slow-server": f"{HERE}test_stories.py::test_a_dead_server_does_not_delay_other_topics",
     "b16-resub": f"{HERE}test_stories.py::"
     "test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications",

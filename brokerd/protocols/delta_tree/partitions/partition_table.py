@@ -62,7 +62,7 @@ class Detector:
 
     Attributes:
         path: detector … here.
-        gone: ranges of ended numbers, ascending; all earlier incarnations have ended, too.
+        ended: ranges of ended numbers, ascending; all earlier incarnations have ended, too.
     """
 
     path: Path

@@ -69,7 +69,7 @@ class Transfer:
     Attributes:
         destinations: home brokers of the transfer, as a bit set.
         first, last: the bounds of the unconfirmed publications.
-        left: the unconfirmed publications after a partial confirmation; None before.
+        remainder: the unconfirmed publications after a partial confirmation; None before.
     """
 
     entry: "Entry"

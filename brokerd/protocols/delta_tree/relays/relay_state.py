@@ -20,7 +20,7 @@ class Channel:
     """A relayed session with messages on other brokers' sessions.
 
     Attributes:
-        over: no further message is accepted.
+        is_closed: no further message is accepted.
     """
 
     name: Name

@@ -189,7 +189,7 @@ class RoutingTable:
         rows: by subscription, in the order of arrival.
         unconfirmed: rows without confirmation.
         tagged: rows that wait for unreachable brokers.
-        known: peer → the subscriptions that the peer routes by.
+        shared: peer → the subscriptions that the peer routes by.
         memo: attributes → the audience of publications with the attributes.
         paths_home: home broker → path from here; kept after the end of the home's last
             subscription, for publications under way.

@@ -125,7 +125,9 @@ def check_client_counts(brokers: Sequence[BrokerView]) -> None:
         for peer, clients in core.units.hints._announcements.items():
             if core.units.is_linked(peer) and clients != cores[peer].units.hints._announced:
                 what = f"{brokers[number].name} assumes {clients} clients at {brokers[peer].name}"
-                raise InvariantViolated("clients known", f"{what}: {cores[peer].units.hints._announced}")
+                raise InvariantViolated(
+                    "clients known", f"{what}: {cores[peer].units.hints._announced}"
+                )
 
 
 def _describe(target: Target) -> tuple[int, Unit, Unit]:

@@ -51,7 +51,7 @@ class Delivery(Generic[Entry, Subscription]):
     """Publications for some subscriptions of one client.
 
     Attributes:
-        left: the publications without an acknowledgement.
+        remainder: the publications without an acknowledgement.
         subscriptions: empty once all of them have ended; the delivery was complete then.
         serial: the place among the deliveries of the client, in the order of creation.
         instead: the item that replaces withheld publications.

@@ -84,7 +84,7 @@ class HostedClient(Generic[Subscription]):
         source: the source that the client publishes as on its present session.
         leaving: the client has sent Detach on its present session.
         stated: subscriptions that the client has stated as started on its session.
-        forgotten: positions of subscriptions that this broker lost, by number and stream.
+        lost_positions: positions of subscriptions that this broker lost, by number and stream.
     """
 
     name: ClientId
