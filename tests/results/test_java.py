@@ -129,6 +129,7 @@ def test_variables_of_another_spark_are_left_out_and_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = ["SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"]
+    monkeypatch.delenv("SPARK_BUFFER_SIZE", raising=False)  # of an earlier session of Spark
     for value in ("", "/opt/cluster"):
         for name in names:
             monkeypatch.setenv(name, value)
