@@ -30,7 +30,7 @@ OUTPUT: Final = "standard output"
 
 
 class StandardOutput(io.TextIOWrapper):
-    """Standard output whose failed writes name standard output as their file."""
+    """Standard output; errors of failed writes name it as their file."""
 
     def write(self, text: str, /) -> int:
         """Write a text; see `TextIOWrapper.write`."""
@@ -38,7 +38,7 @@ class StandardOutput(io.TextIOWrapper):
             return super().write(text)
 
     def flush(self) -> None:
-        """Write what is buffered; see `TextIOWrapper.flush`."""
+        """Write buffered text; see `TextIOWrapper.flush`."""
         with _named_errors():
             super().flush()
 

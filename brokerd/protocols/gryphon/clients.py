@@ -271,7 +271,7 @@ class Clients:
 
     def _claim(self, client: Client, local: OwnSubscription) -> None:
         local.claimed = client.session
-        self.own.is_new_to(client, local)
+        self.own.drop_unknown_restart(client, local)
         if local.started:
             begun = self._starts_after(client, local)
             gaps = [*self.table.gaps_of_lost(client, local.number, begun)]

@@ -122,7 +122,7 @@ class _LatestRequest:
 
 
 class MergeWrite(NamedTuple):
-    """A stream whose merge must be durable before `Joins.on_written`."""
+    """A merged stream, with rows to write before `Joins.on_written`."""
 
     stream: StreamId
 

@@ -216,7 +216,7 @@ class Arbiter:
         self._decisions = owned
 
     def _question(self, topic: int) -> Decision:
-        """Ask all servers who owns a topic that this arbiter may have given to any of them."""
+        """Request the owner of a topic that this arbiter may have assigned before a loss."""
         others = (server for server in self._servers if server != self._broker)
         decision = Decision(self._broker, 0, unasked=dict.fromkeys(others))
         self._decisions[topic] = decision

@@ -201,7 +201,7 @@ class Clients:
 
     def _claim(self, client: Client, local: OwnSubscription) -> None:
         local.claimed = client.session
-        if self.own.is_new_to(client, local):
+        if self.own.drop_unknown_restart(client, local):
             self._disk.commit((Change(RESTARTED, local.row, None),), lambda: None)
         if local.started:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]

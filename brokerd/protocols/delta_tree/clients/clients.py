@@ -327,7 +327,7 @@ class Clients:
         self._state.commit(changes, partial(self._on_recorded, admission))
 
     def _on_recorded(self, admission: Admission[Client]) -> None:
-        """Admit a client whose attachment is on disk, if its session is current."""
+        """Admit a client after its attachment is on disk, if the session is current."""
         client, message = admission.client, admission.message
         if message.source is not None:
             self._attached[client.name] = message.source.incarnation

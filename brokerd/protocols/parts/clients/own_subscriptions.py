@@ -132,10 +132,11 @@ class OwnSubscriptions(Generic[Local, Entry]):
         self._index.add(local, local.predicate)
         self.memo.forget()
 
-    def is_new_to(self, client: OwnClient[Local], local: Local) -> bool:
-        """Return True for a restarted subscription whose client does not know that it had started.
+    def drop_unknown_restart(self, client: OwnClient[Local], local: Local) -> bool:
+        """Treat a restarted subscription as whole if its client did not state it as started.
 
-        The process that was owed earlier publications has ended, so the subscription is whole now.
+        The client process that was owed the earlier publications has ended. Return True if the
+        subscription has become whole.
         """
         if not local.is_restarted or local.number in client.stated:
             return False

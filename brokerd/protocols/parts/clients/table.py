@@ -330,7 +330,7 @@ class ClientTable(Generic[Client]):
         return Admission(client, client.session, message, changes)
 
     def enter(self, client: Client) -> None:
-        """Admit a client whose state is restored."""
+        """Admit a client after the restoration of its state."""
         client.connected = True
         self.here[client.name] = None
 

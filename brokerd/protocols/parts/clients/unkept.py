@@ -84,7 +84,7 @@ class UnkeptClients(Generic[Subscription]):
         }
 
     def on_lost(self, name: ClientId, session: int) -> bool:
-        """Keep a client whose session has ended; return True if it was admitted until now."""
+        """Keep a client after its session; return True if the client was admitted."""
         client, _ = self.table.close_session(name, session)
         return self.table.keep(client)
 
