@@ -34,11 +34,13 @@ from pubsubctl.commands import (
     moved,
     processes,
     project,
+    publish,
     reports,
     results,
     simulate,
     spark,
     status,
+    subscribe,
     sweep,
     topology,
     workload,
@@ -117,6 +119,8 @@ add_command(app, "deploy", deployment.deploy, _OPERATE)
 add_command(app, "status", status.status, _OPERATE)
 add_command(app, "logs", processes.logs, _OPERATE)
 add_command(app, "exec", processes.execute, _OPERATE)
+add_command(app, "publish", publish.publish, _OPERATE)
+add_command(app, "subscribe", subscribe.subscribe, _OPERATE)
 add_command(app, "decommission", deployment.decommission, _OPERATE)
 add_command(app, "certificate", certificate.certificate, _OPERATE)
 add_command(app, "down", deployment.down, _OPERATE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pubsubctl.commands.options.client import Broker, ClientName, seconds_of
+from pubsubctl.commands.options.cluster import Broker, ClientName, seconds_of
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import HostError, Unreachable, UserError
@@ -41,7 +41,7 @@ def publish(
         Path | None, typer.Option("--payload-file", metavar="FILE", help="Read the payload.")
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", "-n", metavar="N", min=1, max=MOST_COUNT, help="Publish N.")
+        int, typer.Option("--count", metavar="N", min=1, max=MOST_COUNT, help="Publish N.")
     ] = 1,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", help="Publish N per second at most.")
@@ -61,31 +61,23 @@ def publish(
     """
     import trio
 
-    from pubsubctl.deployment.client_access import ClientAccess, check_client_name
+    from pubsubctl.deployment.client_access import reach_brokers
     from pubsubctl.deployment.publication_lines import attributes_of
-    from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)
     call.refuse_dry_run("publish")
     if rate is not None and not 0 < rate <= MOST_PER_S:
         raise UserError(f"--rate {rate:g}: more than 0 and at most {MOST_PER_S:,.0f} per second")
+    publishing = _Publishing(call, rate, seconds_of("--timeout", timeout))
     name = name or f"publish-{secrets.token_hex(4)}"
-    check_client_name(name)
     is_piped = attributes == STANDARD_INPUT
     if is_piped and (payload or payload_file is not None or count != 1):
         raise UserError("a line on standard input has its own payload, and no --count")
     given = None if is_piped else attributes_of(attributes)
     content = _read_payload(payload, payload_file)
-    inventory = call.inventory()
-    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    access = trio.run(run_reaching, lab, lambda: ClientAccess.of(lab))
-    publishing = _Publishing(call, rate, seconds_of("--timeout", timeout))
-    source: AsyncIterator[tuple[Mapping[str, Scalar], bytes]]
-    if is_piped:
-        source = _standard_input()
-    else:
-        given = {access.topic_attribute: attributes} if given is None else given
-        source = _repeat(given, content, count)
+    access = reach_brokers(call, name)
+    given = {access.topic_attribute: attributes} if given is None else given
+    source = _read_lines() if is_piped else _repeat(given, content, count)
     trio.run(publishing.run, access, name, access.addresses_of(broker), source)
     return publishing.result()
 
@@ -98,7 +90,9 @@ def _read_payload(text: str, path: Path | None) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"--payload-file {path}: {(error.strerror or str(error)).lower()}") from None
+        raise UserError(
+            f"--payload-file {path}: {(error.strerror or str(error)).lower()}"
+        ) from None
 
 
 async def _repeat(
@@ -108,7 +102,7 @@ async def _repeat(
         yield attributes, payload
 
 
-async def _standard_input() -> "AsyncIterator[tuple[Mapping[str, Scalar], bytes]]":
+async def _read_lines() -> "AsyncIterator[tuple[Mapping[str, Scalar], bytes]]":
     import trio
 
     from pubsubctl.deployment.publication_lines import LONGEST_LINE, read_publication
@@ -173,10 +167,8 @@ class _Publishing:
                 ) as client:
                     await client.wait_attached()
                     await self._publish(client, publications)
-        except BaseExceptionGroup as group:
-            raise _only(group) from None
         except BrokerUnreachable as error:
-            raise Unreachable(f"{error}{self._rest()}") from None
+            raise Unreachable(f"{error.cause}{self._rest()}") from None
         except ClientError as error:
             raise HostError(f"{error}{self._rest()}") from None
 
@@ -248,10 +240,3 @@ class _Publishing:
             return None
         text = f"{self.published:,} published, {self.acknowledged:,} acknowledged"
         return Result(document=document, text=text)
-
-
-def _only(error: BaseException) -> BaseException:
-    """Return the exception in groups of one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -8,15 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import trio
+
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.text import nearest
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.certificates import check_authority
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import list_decommissioned
 from pubsubctl.errors import PreflightFailed, UserError
-from pubsubctl.hosts.hosts import Lab
+from pubsubctl.hosts.hosts import Lab, run_reaching
 from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.project import authority_folder
 from pubsubctl.state import read_deployment
@@ -105,6 +108,19 @@ class ClientAccess:
             return
         with TemporaryDirectory(prefix="pubsubctl-client-") as folder:
             yield issue_certificate(self.inventory, self.identity, Path(folder), client)
+
+
+def reach_brokers(call: Invocation, client: str) -> ClientAccess:
+    """Return the access of a client of this command to the deployment.
+
+    Raises:
+        UserError: no broker accepts the client's name, or the inventory is invalid.
+        PreflightFailed, ExceptionGroup: see `ClientAccess.of`.
+    """
+    check_client_name(client)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    return trio.run(run_reaching, lab, lambda: ClientAccess.of(lab))
 
 
 def issue_certificate(inventory: Inventory, identity: str, folder: Path, name: str) -> TlsFiles:

@@ -6,6 +6,7 @@ A line that `subscribe` writes may be read by `publish`.
 import base64
 import binascii
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -91,7 +92,7 @@ def _payload_of(content: Mapping[str, Any]) -> bytes:
 
 def _object_of(text: str) -> dict[str, Any]:
     try:
-        content = json.loads(text, parse_constant=_refuse_constant)
+        content = json.loads(text, parse_float=_finite, parse_constant=_infinity)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -101,8 +102,18 @@ def _object_of(text: str) -> dict[str, Any]:
     return content
 
 
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no value of an attribute")
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{shown(text)} needs more than 64 bits")
+    return number
+
+
+def _infinity(text: str) -> float:
+    """Return an infinity, which Python writes as a word."""
+    if text == "NaN":
+        raise ValueError("NaN is no value of an attribute")
+    return float(text)
 
 
 def delivery_to_mapping(publication: Publication) -> dict[str, Any]:
