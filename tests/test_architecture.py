@@ -736,6 +736,7 @@ KEPT: dict[str, str] = {
     "brokerd.storage.memory": "tests crash and fail the logs on it, and compare stores with it",
 }
 FOUND_BY_NAME = (
+    "brokerd.protocols.*.definition",
     "bench.papers.*_experiments",
     "bench.control_traffic.*_experiments",
     "results.papers.*figures",
