@@ -53,7 +53,7 @@ def subscribe(
     broker: Broker = None,
     name: ClientName = None,
 ) -> None:
-    """Subscribe at the deployment, and print deliveries until Ctrl-C.
+    """Subscribe, and print deliveries until Ctrl-C.
 
     The subscription ends with the command, unless it is --durable. Status 1: a gap was announced,
     or fewer than --count publications arrived within --timeout; status 5: the broker refuses;
