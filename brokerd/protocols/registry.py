@@ -32,7 +32,7 @@ DELTA: Final = "delta"
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A protocol that is imported when its definition is asked for.
+    """A protocol whose definition is imported at the first use.
 
     Attributes:
         definition: its place, as "module:CONSTANT".
@@ -133,7 +133,7 @@ DEFINITIONS: Final = Registry(
         _registration("ges_reliable", "hierarchy", range(118, 128)),
     )
 )
-"""All definitions by name; a definition is imported when it is asked for."""
+"""All definitions by name, imported at the first use."""
 
 
 DEFAULT: Final = "delta_tree"

@@ -198,7 +198,7 @@ class _MessageCodec:
 
 
 class _ByType(dict[type, MessageKind]):
-    """Kinds of messages by type; a protocol's are added when one of its types is asked for."""
+    """Kinds of messages by type; those of a protocol from the first use of a type."""
 
     def __missing__(self, kind: type) -> MessageKind:
         name = kind.__module__.removeprefix(_PROTOCOLS).partition(".")[0]
@@ -208,7 +208,7 @@ class _ByType(dict[type, MessageKind]):
 
 
 class _CodecsByType(dict[type, _MessageCodec]):
-    """Codecs by type of message; each is made when it is first needed."""
+    """Codecs by type of message, made at the first use."""
 
     def __missing__(self, kind: type) -> _MessageCodec:
         codec = self[kind] = _MessageCodec(KINDS[kind])
@@ -216,7 +216,7 @@ class _CodecsByType(dict[type, _MessageCodec]):
 
 
 class _CodecsByNumber(dict[int, _MessageCodec]):
-    """Codecs by number of message; each is made when it is first needed."""
+    """Codecs by number of message, made at the first use."""
 
     def __missing__(self, number: int) -> _MessageCodec:
         name = DEFINITIONS.protocol_of(number)
