@@ -13,6 +13,7 @@ import pytest
 
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.protocol_checks import simulation_of
+from pubsubctl.commands.app import VERBS
 from tests.helpers.architecture import (
     Finding,
     Layer,
@@ -736,11 +737,13 @@ KEPT: dict[str, str] = {
     "brokerd.storage.memory": "tests crash and fail the logs on it, and compare stores with it",
 }
 FOUND_BY_NAME = (
+    "brokerd.protocols.*.definition",
+    *{f"pubsubctl.commands.{verb.place.partition(':')[0]}" for verb in VERBS},
     "bench.papers.*_experiments",
     "bench.control_traffic.*_experiments",
     "results.papers.*figures",
 )
-"""Modules that a registry imports by the pattern of their names."""
+"""Modules that a registry imports by their names."""
 
 
 def test_every_import_is_one_that_its_package_may_make() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from pubsubctl.commands import app
 from pubsubctl.commands.options.global_options import split_global_options
@@ -137,7 +136,7 @@ def fault_of(line: str) -> str:
         words = split_global_options(shlex.split(line))[1]
     except ValueError:
         return ""
-    command: Any = typer.main.get_command(app.app)
+    command: Any = app.command_of()
     while words and (commands := getattr(command, "commands", None)):
         if words[0] not in commands:
             if words[0].rstrip(":") in _NO_VERBS:

@@ -19,7 +19,7 @@ from brokerd.simulator import named_bugs
 from brokerd.simulator.anchors import AnchorLost, Edit, Source, functions_of
 from brokerd.simulator.checks.protocol_checks import named_bug, simulation_of, with_bugs
 from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, mistaken_sources, plant
-from tests.helpers.drawn import changes, depends_on, drawn_rows
+from tests.helpers.drawn import MOST_CHANGED, changes, depends_on, drawn_rows
 from tests.named_bugs.rows import ROWS
 
 ROOT = Path(__file__).parents[1]
@@ -352,6 +352,15 @@ def test_a_run_plants_a_third_of_the_rows_and_all_that_changed() -> None:
     concerned = {row for row, about in TABLE.items() if "module_3.py" in about}
     assert drawn_rows(TABLE, "1", ["module_3.py", "bug 7"]) == first | concerned | {"row 7"}
     assert drawn_rows({"row": {"bug"}}, "1", []) == {"row"}
+
+
+def test_a_run_plants_some_of_very_many_changed_rows() -> None:
+    table = {f"row {number}": {"module.py"} for number in range(3 * MOST_CHANGED)}
+    for seed in ("1", "2"):
+        third = drawn_rows(table, seed, [])
+        planted = drawn_rows(table, seed, ["module.py"])
+        assert third < planted
+        assert MOST_CHANGED < len(planted) <= 2 * MOST_CHANGED
 
 
 def test_each_row_is_drawn_by_some_seed() -> None:

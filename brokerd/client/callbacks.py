@@ -17,7 +17,14 @@ class BrokerUnreachable(ClientError):
     """A broker that has not been reachable for `unreachable_after_s`.
 
     The client loses nothing and continues to try. A repeated call waits again.
+
+    Attributes:
+        cause: the client, the time, and the reason of the last failed attempt.
     """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"{cause}; it keeps on trying, and the call may be repeated")
+        self.cause = cause
 
 
 def ignore(*_: Any) -> None:

@@ -85,13 +85,13 @@ class Changes:
             self._has_warned = False
         elif trio.current_time() - since_s >= self._unreachable_after_s and not self._has_warned:
             self._has_warned = True
-            logger.warning("%s", self._cause(line))
+            logger.warning("%s; it keeps on trying", self._cause(line))
 
     def _cause(self, line: BrokerConnection) -> str:
         failure = line.last_failure or f"{line.address}: no answer"
         return (
             f"client {self._name} has reached no broker for {self._unreachable_after_s:g} s "
-            f"({failure}); it keeps on trying, and the call may be repeated"
+            f"({failure})"
         )
 
 

@@ -1,6 +1,6 @@
 """The registry of delivery protocols: the one module that names all of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -13,7 +13,6 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.outage import Outage, Reached
 from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import ALL_PROTOCOLS, Topology, nearest
-from brokerd.protocols.best_effort.definition import BEST_EFFORT
 from brokerd.protocols.definition import (
     CoreContext,
     Excess,
@@ -22,13 +21,7 @@ from brokerd.protocols.definition import (
     excess_of_routes,
     find_reached_over_routes,
 )
-from brokerd.protocols.delta_tree.definition import DELTA_TREE
-from brokerd.protocols.durable.definition import DURABLE
-from brokerd.protocols.ges.definition import GES
-from brokerd.protocols.ges_reliable.definition import GES_RELIABLE
-from brokerd.protocols.gryphon.definition import GRYPHON
 from brokerd.protocols.interface import DeliveryProtocol
-from brokerd.protocols.multi_proxy.definition import MULTI_PROXY
 
 FIRST_MESSAGE_NUMBER: Final = 32
 """Lower numbers belong to messages that all protocols share."""
@@ -37,39 +30,113 @@ DELTA: Final = "delta"
 """The key for the number of tolerated failures; a topology sets δ in the section of its kind."""
 
 
-def by_name(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, ProtocolDefinition]:
-    """Return the definitions by name, in the order given.
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A protocol whose definition is imported at the first use.
+
+    Attributes:
+        definition: its place, as "module:CONSTANT".
+        kind: the kind of overlay on which the protocol runs.
+        numbers: message numbers of the protocol; some may be free.
+    """
+
+    name: str
+    definition: str
+    kind: str
+    numbers: tuple[range, ...]
+
+    def load(self) -> ProtocolDefinition:
+        """Import the definition.
+
+        Raises:
+            ImportError: the definition has another name or kind, or a message with a number of
+                another protocol.
+        """
+        module, _, constant = self.definition.partition(":")
+        found: ProtocolDefinition = getattr(import_module(module), constant)
+        if (found.name, found.kind) != (self.name, self.kind):
+            raise ImportError(
+                f"{self.definition} is {found.name!r} on kind {found.kind!r}, and registered as "
+                f"{self.name!r} on kind {self.kind!r}"
+            )
+        for message in found.messages:
+            if not any(message.number in each for each in self.numbers):
+                raise ImportError(
+                    f"{self.name}: {message.type.__name__} has the number {message.number}, which "
+                    "is not registered"
+                )
+        return found
+
+
+class Registry(Mapping[str, ProtocolDefinition]):
+    """Definitions by name, in the order of registration.
 
     Raises:
-        ImportError: two definitions have the same name, two messages have the same number, or a
-            number is reserved; names both.
+        ImportError: two protocols have the same name or number, or a number is reserved; names
+            both.
     """
-    found: dict[str, ProtocolDefinition] = {}
-    numbers: dict[int, str] = {}
-    for definition in definitions:
-        if definition.name in found:
-            modules = [each.core for each in (found[definition.name], definition)]
-            raise ImportError(
-                f"two protocols are called {definition.name!r}: {' and '.join(modules)}"
-            )
-        found[definition.name] = definition
-        for kind in definition.messages:
-            name = f"{definition.name}: {kind.type.__name__}"
-            if kind.number < FIRST_MESSAGE_NUMBER:
-                raise ImportError(f"{name} has the number {kind.number}, which no protocol may")
-            if kind.number in numbers:
-                raise ImportError(f"{numbers[kind.number]} and {name} both have {kind.number}")
-            numbers[kind.number] = name
-    return found
+
+    def __init__(self, registrations: Iterable[Registration]) -> None:
+        self._rows: dict[str, Registration] = {}
+        self._loaded: dict[str, ProtocolDefinition] = {}
+        self._by_number: dict[int, str] = {}
+        for row in registrations:
+            if row.name in self._rows:
+                places = self._rows[row.name].definition, row.definition
+                raise ImportError(f"two protocols are called {row.name!r}: {' and '.join(places)}")
+            self._rows[row.name] = row
+            for number in (number for each in row.numbers for number in each):
+                if number < FIRST_MESSAGE_NUMBER:
+                    raise ImportError(f"{row.name} has the number {number}, which no protocol may")
+                if number in self._by_number:
+                    raise ImportError(
+                        f"{self._by_number[number]} and {row.name} both have {number}"
+                    )
+                self._by_number[number] = row.name
+
+    def __getitem__(self, name: str) -> ProtocolDefinition:
+        if name not in self._loaded:
+            self._loaded[name] = self._rows[name].load()
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def kind_of(self, name: str) -> str:
+        """Return the kind of overlay on which a protocol runs, without importing it."""
+        return self._rows[name].kind
+
+    def protocol_of(self, number: int) -> str | None:
+        """Return the protocol to which a message number belongs; None if there is none."""
+        return self._by_number.get(number)
 
 
-DEFINITIONS: Final = by_name(
-    (BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE, MULTI_PROXY, GES, GES_RELIABLE)
+def _registration(name: str, kind: str, *numbers: range) -> Registration:
+    module = f"brokerd.protocols.{name}.definition"
+    return Registration(name, f"{module}:{name.upper()}", kind, numbers)
+
+
+DEFINITIONS: Final = Registry(
+    (
+        _registration("best_effort", "tree", range(32, 48)),
+        _registration("delta_tree", "tree", range(48, 64)),
+        _registration("gryphon", "cells", range(64, 80)),
+        _registration("durable", "cells", range(80, 96)),
+        _registration("multi_proxy", "bipartite", range(96, 112), range(117, 118), range(128, 135)),
+        _registration("ges", "hierarchy", range(112, 117), range(135, 150)),
+        _registration("ges_reliable", "hierarchy", range(118, 128)),
+    )
 )
-"""All definitions by name."""
+"""All definitions by name, imported at the first use."""
 
 
-DEFAULT: Final = DELTA_TREE.name
+DEFAULT: Final = "delta_tree"
 """The protocol that runs if the user names none."""
 
 
@@ -104,15 +171,22 @@ def read_topology(values: Mapping[str, Any], where: str) -> Topology:
         if protocol != ALL_PROTOCOLS and protocol not in DEFINITIONS:
             known = nearest(protocol, [*DEFINITIONS])
             raise ConfigError(f"{where}: parameters: no protocol called {protocol!r}{known}")
-    known_keys = {name for each in DEFINITIONS.values() for name in _names(each)} - {DELTA}
-    for key in topology.settings_of(ALL_PROTOCOLS):
+    of_all = topology.settings_of(ALL_PROTOCOLS)
+    known_keys = _known_keys() if of_all else set()
+    for key in of_all:
         if key not in known_keys:
             known = nearest(key, sorted({*known_keys, DELTA}))
             raise ConfigError(f"{where}: parameters: unknown key {key!r}{known}")
     for protocol in DEFINITIONS:
+        if not topology.settings and DEFINITIONS.kind_of(protocol) not in topology.kinds:
+            continue  # its defaults are valid, and it need not be imported
         own = f".{protocol}" if topology.settings_of(protocol) else ""
         _parameters_of(topology, protocol, where).check(f"{where}: parameters{own}")
     return topology
+
+
+def _known_keys() -> set[str]:
+    return {name for each in DEFINITIONS.values() for name in _names(each)} - {DELTA}
 
 
 def check_runs_on(topology: Topology, protocol: str, where: str = "topology") -> None:
@@ -137,10 +211,10 @@ def check_runs_on(topology: Topology, protocol: str, where: str = "topology") ->
 def protocols_for(topology: Topology) -> tuple[str, ...]:
     """Return the names of the protocols that run on a topology."""
     fit = []
-    for name, definition in DEFINITIONS.items():
-        if definition.kind in topology.kinds:
+    for name in DEFINITIONS:
+        if DEFINITIONS.kind_of(name) in topology.kinds:
             with suppress(ConfigError):
-                definition.check_topology(topology, name)
+                definition_of(name).check_topology(topology, name)
                 fit.append(name)
     return tuple(fit)
 

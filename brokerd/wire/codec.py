@@ -45,13 +45,6 @@ COMMON: Final = (
     MessageKind(11, client_messages.Redirect),
 )
 
-KINDS: Final[dict[type, MessageKind]] = {
-    kind.type: kind
-    for kinds in (COMMON, *(definition.messages for definition in DEFINITIONS.values()))
-    for kind in kinds
-}
-"""Every kind of message by its type."""
-
 PREFIX: Final = struct.Struct(">II")
 _HEADS: Final = 1_000
 """Number of messages with a run, per type, for which the encoded fields are cached."""
@@ -73,11 +66,7 @@ def decode(header: Buffer, payload: memoryview, peer: object = "unknown") -> Any
         values, end, run_values = decode_strict_pair(header)
         if type(values) is not list or not values or type(values[0]) is not int:
             raise Misfit("the header is not an array that starts with a type number")
-        codec = _CODECS_BY_NUMBER.get(values[0])
-        if codec is None:
-            # A peer's integer may have millions of digits, but `decode_strict` bounds it to 65
-            # bits.
-            raise Misfit(f"no message has the type number {values[0]}")
+        codec = _CODECS_BY_NUMBER[values[0]]
         if not codec.run_field:
             if end != len(header) or payload:
                 raise Misfit(f"{codec.name} with a run or a payload")
@@ -208,5 +197,53 @@ class _MessageCodec:
         return self._kind(*decoded)
 
 
-_CODECS_BY_NUMBER: Final = {kind.number: _MessageCodec(kind) for kind in KINDS.values()}
-_CODECS_BY_TYPE: Final = {kind.type: _CODECS_BY_NUMBER[kind.number] for kind in KINDS.values()}
+class _ByType(dict[type, MessageKind]):
+    """Kinds of messages by type; those of a protocol from the first use of a type."""
+
+    def __missing__(self, kind: type) -> MessageKind:
+        name = kind.__module__.removeprefix(_PROTOCOLS).partition(".")[0]
+        if name not in DEFINITIONS or kind not in _add_messages(name):
+            raise KeyError(kind)
+        return self[kind]
+
+
+class _CodecsByType(dict[type, _MessageCodec]):
+    """Codecs by type of message, made at the first use."""
+
+    def __missing__(self, kind: type) -> _MessageCodec:
+        codec = self[kind] = _MessageCodec(KINDS[kind])
+        return codec
+
+
+class _CodecsByNumber(dict[int, _MessageCodec]):
+    """Codecs by number of message, made at the first use."""
+
+    def __missing__(self, number: int) -> _MessageCodec:
+        name = DEFINITIONS.protocol_of(number)
+        kinds = (kind.type for kind in COMMON) if name is None else _add_messages(name)
+        for kind in kinds:
+            if KINDS[kind].number == number:
+                codec = self[number] = _CODECS_BY_TYPE[kind]
+                return codec
+        # A peer's integer may have millions of digits, but `decode_strict` bounds it to 65 bits.
+        raise Misfit(f"no message has the type number {number}")
+
+
+def _add_messages(protocol: str) -> list[type]:
+    """Add a protocol's messages to the table, and return their types."""
+    kinds = {kind.type: kind for kind in DEFINITIONS[protocol].messages}
+    KINDS.update(kinds)
+    return [*kinds]
+
+
+def all_kinds() -> dict[type, MessageKind]:
+    """Return every kind of message of all protocols by its type, in the order of registration."""
+    types = [kind for protocol in DEFINITIONS for kind in _add_messages(protocol)]
+    return {kind: KINDS[kind] for kind in (*(each.type for each in COMMON), *types)}
+
+
+_PROTOCOLS: Final = "brokerd.protocols."
+KINDS: Final = _ByType({kind.type: kind for kind in COMMON})
+"""Kinds of messages by type: those of a protocol from the first use of one of them."""
+_CODECS_BY_TYPE: Final = _CodecsByType()
+_CODECS_BY_NUMBER: Final = _CodecsByNumber()

@@ -4,45 +4,20 @@ A verb returns a Result or raises. An exception is reported in a sentence, unles
 then the traceback is saved to a file.
 """
 
-import copy
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 from typer.completion import get_completion_inspect_parameters
 
-from pubsubctl.commands import (
-    bench,
-    bundle,
-    certificate,
-    claims,
-    clock,
-    compare,
-    deployment,
-    doctor,
-    experiment,
-    heal,
-    inject,
-    inventory,
-    lab,
-    moved,
-    processes,
-    project,
-    reports,
-    results,
-    simulate,
-    spark,
-    status,
-    sweep,
-    topology,
-    workload,
-)
+from pubsubctl.commands import moved, project
 from pubsubctl.commands.failures import errors_of, report_errors
 from pubsubctl.commands.options.global_options import (
     GlobalOptions,
@@ -68,17 +43,89 @@ _FAULTS = "Inject faults"
 _JUDGE = "Judge"
 _OTHER = "Help"
 
-app = typer.Typer(
-    name="pubsubctl",
-    help="Deploy, load and judge exactly-once publish/subscribe clusters under faults.",
-    epilog="Global options may stand before or after the verb. Exit statuses: "
-    "`pubsubctl help exit-statuses`.",
-    cls=GroupedVerbs,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+
+class Verb(NamedTuple):
+    """A verb of the command.
+
+    Attributes:
+        place: the function or group of verbs, as "module:name" in this package.
+        panel: its section of the help text.
+    """
+
+    name: str
+    place: str
+    panel: str
+
+
+VERBS: Final = (
+    Verb("init", "project:init", _PREPARE),
+    Verb("doctor", "doctor:doctor", _PREPARE),
+    Verb("inventory", "inventory:app", _PREPARE),
+    Verb("topology", "topology:app", _PREPARE),
+    Verb("workload", "workload:app", _PREPARE),
+    Verb("schema", "project:schema", _PREPARE),
+    Verb("lab", "lab:app", _PREPARE),
+    Verb("bundle", "bundle:app", _PREPARE),
+    Verb("deploy", "deployment:deploy", _OPERATE),
+    Verb("status", "status:status", _OPERATE),
+    Verb("logs", "processes:logs", _OPERATE),
+    Verb("exec", "processes:execute", _OPERATE),
+    Verb("publish", "publish:publish", _OPERATE),
+    Verb("subscribe", "subscribe:subscribe", _OPERATE),
+    Verb("decommission", "deployment:decommission", _OPERATE),
+    Verb("certificate", "certificate:certificate", _OPERATE),
+    Verb("down", "deployment:down", _OPERATE),
+    Verb("demo", "bench:demo", _MEASURE),
+    Verb("bench", "bench:bench", _MEASURE),
+    Verb("sweep", "sweep:sweep", _MEASURE),
+    Verb("compare", "compare:compare", _MEASURE),
+    Verb("limit", "sweep:limit", _MEASURE),
+    Verb("experiment", "experiment:experiment", _MEASURE),
+    Verb("targets", "bench:targets", _MEASURE),
+    Verb("simulate", "simulate:app", _MEASURE),
+    Verb("inject", "inject:inject", _FAULTS),
+    Verb("heal", "heal:heal", _FAULTS),
+    Verb("check", "reports:check", _JUDGE),
+    Verb("plot", "reports:plot", _JUDGE),
+    Verb("report", "reports:report", _JUDGE),
+    Verb("results", "results:app", _JUDGE),
+    Verb("claims", "claims:app", _JUDGE),
+    Verb("clock", "clock:app", _JUDGE),
+    Verb("spark", "spark:app", _JUDGE),
+    Verb("help", "app:help_topic", _OTHER),
+    Verb("completion", "project:completion", _OTHER),
+    Verb("config", "project:config", _OTHER),
 )
+"""All verbs, in the order of the help text; a module is imported when its verb is used."""
+
+_HELP: Final = "Deploy, load and judge exactly-once publish/subscribe clusters under faults."
+_EPILOG: Final = (
+    "Global options may stand before or after the verb. Exit statuses: "
+    "`pubsubctl help exit-statuses`."
+)
+
+
+def command_of(verb: str = "") -> Any:
+    """Return the command with one verb; with all verbs if there is no verb of this name."""
+    app = typer.Typer(
+        name="pubsubctl",
+        help=_HELP,
+        epilog=_EPILOG,
+        cls=GroupedVerbs,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(help=_HELP)(with_groups(global_options))
+    for each in [row for row in VERBS if row.name == verb] or VERBS:
+        module, _, name = each.place.partition(":")
+        found = getattr(import_module(f"pubsubctl.commands.{module}"), name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=each.name, rich_help_panel=each.panel)
+        else:
+            add_command(app, each.name, found, each.panel)
+    return typer.main.get_command(app)
 
 
 def help_topic(
@@ -94,7 +141,7 @@ def help_topic(
     from pubsubctl.man_pages import write_man_pages
 
     create_folder(man)
-    files = [str(path) for path in write_man_pages(typer.main.get_command(app), man)]
+    files = [str(path) for path in write_man_pages(command_of(), man)]
     text = f"{len(files)} pages in {man}/man1; `man -l {files[0]}` shows the first"
     return Result(document={"schema": "pubsubctl/man/1", "files": files}, text=text)
 
@@ -102,44 +149,6 @@ def help_topic(
 def global_options(context: typer.Context, options: GlobalOptions) -> None:
     """Apply the global options."""
     options.apply(context.obj)
-
-
-app.callback(help=app.info.help)(with_groups(global_options))
-add_command(app, "init", project.init, _PREPARE)
-add_command(app, "doctor", doctor.doctor, _PREPARE)
-app.add_typer(inventory.app, name="inventory", rich_help_panel=_PREPARE)
-app.add_typer(topology.app, name="topology", rich_help_panel=_PREPARE)
-app.add_typer(workload.app, name="workload", rich_help_panel=_PREPARE)
-add_command(app, "schema", project.schema, _PREPARE)
-app.add_typer(lab.app, name="lab", rich_help_panel=_PREPARE)
-app.add_typer(bundle.app, name="bundle", rich_help_panel=_PREPARE)
-add_command(app, "deploy", deployment.deploy, _OPERATE)
-add_command(app, "status", status.status, _OPERATE)
-add_command(app, "logs", processes.logs, _OPERATE)
-add_command(app, "exec", processes.execute, _OPERATE)
-add_command(app, "decommission", deployment.decommission, _OPERATE)
-add_command(app, "certificate", certificate.certificate, _OPERATE)
-add_command(app, "down", deployment.down, _OPERATE)
-add_command(app, "demo", bench.demo, _MEASURE)
-add_command(app, "bench", bench.bench, _MEASURE)
-add_command(app, "sweep", sweep.sweep, _MEASURE)
-add_command(app, "compare", compare.compare, _MEASURE)
-add_command(app, "limit", sweep.limit, _MEASURE)
-add_command(app, "experiment", experiment.experiment, _MEASURE)
-add_command(app, "targets", bench.targets, _MEASURE)
-app.add_typer(simulate.app, name="simulate", rich_help_panel=_MEASURE)
-add_command(app, "inject", inject.inject, _FAULTS)
-add_command(app, "heal", heal.heal, _FAULTS)
-add_command(app, "check", reports.check, _JUDGE)
-add_command(app, "plot", reports.plot, _JUDGE)
-add_command(app, "report", reports.report, _JUDGE)
-app.add_typer(results.app, name="results", rich_help_panel=_JUDGE)
-app.add_typer(claims.app, name="claims", rich_help_panel=_JUDGE)
-app.add_typer(clock.app, name="clock", rich_help_panel=_JUDGE)
-app.add_typer(spark.app, name="spark", rich_help_panel=_JUDGE)
-add_command(app, "help", help_topic, _OTHER)
-add_command(app, "completion", project.completion, _OTHER)
-app.add_typer(project.config, name="config", rich_help_panel=_OTHER)
 
 
 def main() -> NoReturn:
@@ -176,8 +185,7 @@ def run(arguments: Sequence[str]) -> int:
             get_completion_inspect_parameters()
         else:
             moved.refuse_words(*split_global_options(arguments))
-        command = typer.main.get_command(_with_verb(_words(arguments)))
-        returned = command.main(
+        returned = command_of(next(iter(_words(arguments)), "")).main(
             args=list(arguments), prog_name="pubsubctl", standalone_mode=False, obj=call
         )
         return _status_of(call, returned)
@@ -203,15 +211,6 @@ def _words(arguments: Sequence[str]) -> list[str]:
         typed = os.environ.get("COMP_WORDS", "").split()[1:]
         arguments = typed[: int(place) - 1] if place.isdecimal() and int(place) else []
     return split_global_options(arguments)[1]
-
-
-def _with_verb(words: Sequence[str]) -> typer.Typer:
-    """Return the command with the first word's verb only, if there is one: others cost time."""
-    name = words[0] if words else ""
-    chosen = copy.copy(app)
-    chosen.registered_groups = [each for each in app.registered_groups if each.name == name]
-    chosen.registered_commands = [each for each in app.registered_commands if each.name == name]
-    return chosen if chosen.registered_groups or chosen.registered_commands else app
 
 
 class TerminationSignal(KeyboardInterrupt):

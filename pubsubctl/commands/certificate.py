@@ -10,7 +10,7 @@ import typer
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.console.outputs import written
-from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.errors import PreflightFailed
 
 if TYPE_CHECKING:
     from pubsubctl.deployment.plan import ObservedState
@@ -38,11 +38,11 @@ def certificate(
     import trio
 
     from pubsubctl.deployment.certificates import check_authority
+    from pubsubctl.deployment.client_access import check_client_name
     from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)
-    if not 0 < len(client) <= 64 or not client.replace("-", "").replace("_", "").isalnum():
-        raise UserError(f"client {client[:64]!r}: 1 to 64 letters, digits, - and _")
+    check_client_name(client)
     inventory = call.inventory()
     if client == RENEW:
         return _renew(call, inventory)

@@ -4,7 +4,6 @@ A trickle of publications crosses the faulty link, so that faults have messages 
 a failed verb the test continues; after a fault that is not healed the test ends.
 """
 
-import os
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,7 +19,6 @@ from brokerd.config import TlsFiles
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, protocol_on
-from brokerd.sessions.messages import CertifiedRole
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import SCHEMA, FaultSchedule, read_schedule
@@ -29,13 +27,13 @@ from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.certificates import check_authority
+from pubsubctl.deployment.client_access import issue_certificate
 from pubsubctl.deployment.deploy import attached
 from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injection.injection import backend_of, read_running
-from pubsubctl.project import authority_folder
 
 LEASE: Final = "15s"
 CLIENT_WAIT_S: Final = 10.0
@@ -195,7 +193,7 @@ async def _traffic(deployment: Deployment) -> AsyncIterator[bool]:
     mark = secrets.token_hex(4)
     names = f"selftest-{mark}-publisher", f"selftest-{mark}-subscriber"
     with TemporaryDirectory(prefix="pubsubctl-selftest-") as folder:
-        tls = [_client_files(deployment, Path(folder), "client", name) for name in names]
+        tls = [_certificate(deployment, Path(folder), name) for name in names]
         session = topology.session_parameters()
         async with (
             connect(
@@ -233,34 +231,11 @@ async def _take(subscriber: Client) -> None:
         pass
 
 
-def _client_files(
-    deployment: Deployment, folder: Path, role: CertifiedRole, name: str
-) -> TlsFiles | None:
+def _certificate(deployment: Deployment, folder: Path, name: str) -> TlsFiles | None:
     inventory = deployment.lab.inventory
     if not inventory.uses_tls:
         return None
-    from pubsubctl.deployment.authority import (
-        Authority,  # slow to import, and plaintext need not wait
-    )
-
-    authority = Authority.of(authority_folder(inventory.name))
-    issued = authority.issue(deployment.identity, role, name)
-    contents = {
-        "authority": authority.certificate_pem,
-        "certificate": issued.certificate_pem,
-        "key": issued.key_pem,
-    }
-    files = {}
-    for what, content in contents.items():
-        path = folder / f"{name}-{what}.pem"
-        with open(path, "xb", opener=_private) as file:
-            file.write(content)
-        files[what] = str(path)
-    return TlsFiles(**files)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return issue_certificate(inventory, deployment.identity, folder, name)
 
 
 def _result(call: Invocation, findings: _Findings) -> Result:

@@ -6,9 +6,9 @@ from enum import Enum
 from typing import Any
 
 from brokerd.protocols import interface
-from brokerd.wire.codec import KINDS as MESSAGE_TYPES
-from brokerd.wire.codec import encode
+from brokerd.wire.codec import all_kinds, encode
 
+_MESSAGES = all_kinds()
 _KINDS = {
     getattr(interface, name): number
     for number, name in enumerate(
@@ -42,7 +42,7 @@ def _pieces(item: Any) -> Iterator[bytes]:
             yield from _pieces(key)
             yield from _pieces(value)
         yield b"}"
-    elif type(item) in MESSAGE_TYPES:
+    elif type(item) in _MESSAGES:
         yield b"M"
         yield from map(bytes, encode(item))
     elif is_dataclass(item):

@@ -2,8 +2,8 @@
 
 Planting each named bug takes a tenth of the suite. With `--draw-bugs=new` a run plants a third of
 the rows of each test that is marked `drawn`, by a seed that it prints, and all rows whose function
-differs from HEAD~20, or which differ themselves. New names, comments, docstrings and moves of a
-module are no differences. Without history, all rows are planted.
+differs from HEAD~20, or which differ themselves, at most 120 per test. New names, comments,
+docstrings and moves of a module are no differences. Without history, all rows are planted.
 """
 
 import ast
@@ -30,6 +30,8 @@ ALL: Final = "all"
 NEW: Final = "new"
 SHARE: Final = 3
 """One row of so many is drawn."""
+MOST_CHANGED: Final = 120
+"""Changed rows of one test in one run: a merge may touch the functions of nearly all."""
 
 _BUILT_IN: Final = frozenset(dir(builtins))
 _NAME: Final = re.compile(r'^\+name = "(.+)"$', re.MULTILINE)
@@ -84,8 +86,10 @@ def drawn_rows(
     """
     if seed == ALL or changed is None:
         return {*rows}
-    concerned = {row for row, about in rows.items() if not {*changed}.isdisjoint(about)}
-    return concerned | {*Random(seed).sample(sorted(rows), -(-len(rows) // SHARE))}
+    random = Random(seed)
+    drawn = {*random.sample(sorted(rows), -(-len(rows) // SHARE))}
+    concerned = sorted(row for row, about in rows.items() if not {*changed}.isdisjoint(about))
+    return drawn | {*random.sample(concerned, min(len(concerned), MOST_CHANGED))}
 
 
 def depends_on(value: object, protocol: str) -> set[str]:

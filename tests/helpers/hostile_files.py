@@ -142,16 +142,19 @@ def _carry_out(command: tuple[str, ...], path: Path, said: Path) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os._exit(_run(command, path, said))
+
+
+def _run(command: tuple[str, ...], path: Path, said: Path) -> int:
+    """Run the command, and return its status."""
     from pubsubctl.commands.app import run
 
     with said.open("w") as file, redirect_stdout(file), redirect_stderr(file):
         os.chdir(path.parent)
         module, _, function = command[0].partition(":")
         if function:
-            status = _status_of(getattr(import_module(module), function), path)
-        else:
-            status = run([part.format(path) for part in command])
-    os._exit(status)
+            return _status_of(getattr(import_module(module), function), path)
+        return run([part.format(path) for part in command])
 
 
 def _status_of(read: Callable[[Path], object], path: Path) -> int:
@@ -164,6 +167,14 @@ def _status_of(read: Callable[[Path], object], path: Path) -> int:
     return 0
 
 
+def _import_modules(kind: str, folder: Path) -> None:
+    """Run the command of a kind on its example, so that no child imports its modules again."""
+    path = folder / ("pubsubctl.toml" if kind == "settings" else "hostile.toml")
+    path.write_text(next(cases(kind))[1])
+    _run(KINDS[kind].command, path, folder / "said")
+    path.unlink()
+
+
 def main(kinds: list[str], one_in: int) -> None:
     """Print what comes of every case of some kinds, or of one in so many."""
     import pubsubctl.commands.app  # noqa: F401  once, and not in every child
@@ -172,6 +183,7 @@ def main(kinds: list[str], one_in: int) -> None:
         for of in ("STATE", "CONFIG", "CACHE"):
             os.environ[f"XDG_{of}_HOME"] = f"{name}/{of.lower()}"
         for kind in kinds:
+            _import_modules(kind, Path(name))
             for number, (case, text) in enumerate(cases(kind)):
                 is_sampled = number % one_in == len(kind) % one_in
                 if not is_sampled and case.partition(" ")[0] not in ("nesting", "a", "as"):

@@ -467,7 +467,7 @@ def test_a_protocol_is_refused_where_it_cannot_run_on_this_one_of_its_kind(monke
         name: replace(each, check_topology=refuse) if each.kind == "cells" else each
         for name, each in DEFINITIONS.items()
     }
-    monkeypatch.setattr(registry, "DEFINITIONS", fussy)
+    monkeypatch.setattr(DEFINITIONS, "_loaded", fussy)
     with pytest.raises(ConfigError, match=f"{FILE}: not on t"):
         check_runs_on(topology, "gryphon", FILE)
     assert protocol_on(topology).protocol is None

@@ -1,21 +1,15 @@
 """A protocol is registered once: what it shares with another one by mistake is named at import."""
 
-from dataclasses import dataclass, replace
+import subprocess
+import sys
 
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.model.message_kind import MessageKind
-from brokerd.protocols.best_effort.definition import BEST_EFFORT
-from brokerd.protocols.delta_tree.definition import DELTA_TREE
-from brokerd.protocols.registry import DEFINITIONS, by_name, definition_of
+from brokerd.protocols.registry import DEFINITIONS, Registration, Registry, definition_of
 
-
-@dataclass(frozen=True, slots=True)
-class Rumour:
-    """A message of a protocol of somebody's own."""
-
-    age: int
+BEST_EFFORT = "brokerd.protocols.best_effort.definition:BEST_EFFORT"
+PLAIN = Registration("best_effort", BEST_EFFORT, "tree", (range(32, 48),))
 
 
 def test_each_is_found_by_its_name() -> None:
@@ -24,22 +18,55 @@ def test_each_is_found_by_its_name() -> None:
         definition_of("delta_tre")
 
 
+def test_each_message_has_a_number_of_its_protocol() -> None:
+    for name, definition in DEFINITIONS.items():
+        assert {DEFINITIONS.protocol_of(kind.number) for kind in definition.messages} == {name}
+
+
+def test_a_protocol_is_imported_when_it_is_asked_for() -> None:
+    program = (
+        "import sys; from brokerd.wire import codec; from brokerd.protocols import registry; "
+        "registry.definition_of('delta_tree'); "
+        "print(*sorted({name.split('.')[2] for name in sys.modules "
+        "if name.startswith('brokerd.protocols.')} & {*registry.DEFINITIONS}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["delta_tree"]
+
+
 def test_a_duplicate_name_is_refused_and_both_protocols_are_named() -> None:
-    second = replace(DELTA_TREE, name="best_effort", messages=())
-    with pytest.raises(ImportError, match=r"best_effort\.core and .*delta_tree\."):
-        by_name([BEST_EFFORT, second])
+    second = Registration("best_effort", "gossip.definition:GOSSIP", "tree", ())
+    with pytest.raises(ImportError, match=r"best_effort\.definition.* and gossip\.definition"):
+        Registry([PLAIN, second])
 
 
 @pytest.mark.parametrize(
-    "number, why",
+    "numbers, why",
     [
-        (48, "delta_tree: Summary and gossip: Rumour both have 48"),
-        (31, "gossip: Rumour has the number 31, which no protocol may"),
+        (range(40, 50), "best_effort and gossip both have 40"),
+        (range(31, 32), "gossip has the number 31, which no protocol may"),
     ],
 )
-def test_a_message_number_that_is_not_free_is_refused(number: int, why: str) -> None:
-    gossip = replace(BEST_EFFORT, name="gossip", messages=(MessageKind(number, Rumour),))
+def test_a_message_number_that_is_not_free_is_refused(numbers: range, why: str) -> None:
     with pytest.raises(ImportError, match=why):
-        by_name([DELTA_TREE, gossip])
-    free = replace(gossip, messages=(MessageKind(240, Rumour),))
-    assert [*by_name([DELTA_TREE, free])] == ["delta_tree", "gossip"]
+        Registry([PLAIN, Registration("gossip", "gossip.definition:GOSSIP", "tree", (numbers,))])
+
+
+@pytest.mark.parametrize(
+    "row, why",
+    [
+        (
+            ("gossip", BEST_EFFORT, "tree", (range(32, 48),)),
+            "registered as 'gossip' on kind 'tree'",
+        ),
+        (("best_effort", BEST_EFFORT, "cells", (range(32, 48),)), "registered as .* 'cells'"),
+        (("best_effort", BEST_EFFORT, "tree", (range(48, 64),)), "has the number 32, which is not"),
+    ],
+)
+def test_a_definition_that_is_registered_otherwise_is_refused(
+    row: tuple[str, str, str, tuple[range, ...]], why: str
+) -> None:
+    with pytest.raises(ImportError, match=why):
+        Registry([Registration(*row)])[row[0]]

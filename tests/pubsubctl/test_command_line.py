@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from pubsubctl import errors
 from pubsubctl.commands import app as command_line
@@ -686,7 +685,7 @@ def test_help_texts_are_short_sentences_that_begin_with_a_verb() -> None:
     persons = re.compile(
         r"\b(who|whoever|whom|whose|nobody|somebody|everybody|what|whatever)\b", re.I
     )
-    for name, text in help_texts(typer.main.get_command(command_line.app), "pubsubctl"):
+    for name, text in help_texts(command_line.command_of(), "pubsubctl"):
         sentences = re.split(r"(?<=[.:;])\s+", text)
         wrong += [f"{name}: {each}" for each in sentences if len(each.split()) > 25]
         if CLAUSE.match(text) or persons.search(text):
@@ -723,7 +722,7 @@ def test_options_of_a_verb_stand_in_groups(call: Call) -> None:
 
 def test_an_option_has_one_declaration_in_every_verb() -> None:
     """Verbs that share an option group or an alias share its text."""
-    command = typer.main.get_command(command_line.app)
+    command = command_line.command_of()
     texts: dict[str, set[str]] = {}
     for verb in ("bench", "sweep", "compare", "limit", "experiment"):
         for parameter in command.commands[verb].params:  # type: ignore[attr-defined]

@@ -238,6 +238,7 @@ def test_a_sweep_can_be_labelled_and_left_unjudged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     _study(tmp_path, monkeypatch, call)
+    monkeypatch.setattr("results.checker.spark.spark_session", None)
     line = ("sweep", "study", "--over", "simulated=true", "--set", "phases.measure=2s")
     result = call(*line, "--no-check", "--label", "machine=laptop", "-o", "runs")
     assert result.status == 0, result.err

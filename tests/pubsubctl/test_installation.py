@@ -6,9 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 
-from pubsubctl.commands.app import app
+from pubsubctl.commands.app import command_of
 from pubsubctl.man_pages import man_pages
 from tests.pubsubctl.conftest import Call
 
@@ -20,7 +19,7 @@ def test_each_verb_has_a_page_with_its_options_and_arguments(tmp_path: Path, cal
     answer = call("help", "--man", str(tmp_path))
     assert answer.status == 0, answer.err
     pages = {path.name: path.read_text() for path in (tmp_path / "man1").iterdir()}
-    assert pages == man_pages(typer.main.get_command(app))
+    assert pages == man_pages(command_of())
     assert {"pubsubctl.1", "pubsubctl-bench.1", "pubsubctl-results-archive.1"} <= pages.keys()
     bench = pages["pubsubctl-bench.1"]
     assert bench.startswith('.TH "PUBSUBCTL-BENCH" "1"')
@@ -36,7 +35,7 @@ def test_each_verb_has_a_page_with_its_options_and_arguments(tmp_path: Path, cal
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_groff_has_no_complaint_about_a_page() -> None:
-    pages = man_pages(typer.main.get_command(app))
+    pages = man_pages(command_of())
     done = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-z"],
         input="".join(pages.values()), capture_output=True, text=True, check=True,

@@ -24,7 +24,7 @@ from brokerd.runtime.links import Links
 from brokerd.runtime.streams import dial_tcp
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
-from brokerd.wire.codec import KINDS
+from brokerd.wire.codec import all_kinds
 from tests.helpers.exchange import run_of
 from tests.helpers.memory_links import (
     LinkedBroker,
@@ -352,7 +352,7 @@ def frame(header: bytes) -> bytes:
     [
         [1, 1, "fault_apply", {"fault_id": "f", "verb": "absorb", "peer": ""}],
         [1, 1, "status", {}],
-        [max(kind.number for kind in KINDS.values()) + 1, "stall"],
+        [max(kind.number for kind in all_kinds().values()) + 1, "stall"],
         [0],
         ["stall"],
     ],
@@ -371,5 +371,5 @@ async def test_no_command_is_obeyed_over_a_link(said: list[Any], greeted: bool) 
 
 
 def test_no_message_of_the_wire_is_a_command() -> None:
-    modules = {kind.__module__ for kind in KINDS}
+    modules = {kind.__module__ for kind in all_kinds()}
     assert not any("control" in module or "fault" in module for module in modules)

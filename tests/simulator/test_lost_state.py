@@ -121,8 +121,7 @@ def test_lost_publications_of_an_access_broker_are_announced(
     broker.put_back(copy)
     cluster.run_for(30)
     publish(cluster, 10)
-    cluster.run_for(30)
-    cluster.run_until_quiet()
+    cluster.run_until_quiet(limit_s=5)
     cluster.oracle.judge_end()
     assert not cluster.oracle.violations, cluster.oracle.first_violations
     received = [each.sequence for each in subscriber.received]

@@ -28,7 +28,7 @@ from brokerd.model.publication import OriginRun, PublicationRun, merge_runs
 from brokerd.protocols.delta_tree.messages import PublicationCopy, Summary
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat
 from brokerd.wire import codec
-from brokerd.wire.codec import KINDS
+from brokerd.wire.codec import all_kinds
 from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.strict_cbor import numbers
 from tests.helpers.strategies import constraints, placed_runs, predicates, runs
@@ -87,7 +87,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def messages() -> st.SearchStrategy[Any]:
-    return st.one_of(*map(values_of, KINDS))
+    return st.one_of(*map(values_of, all_kinds()))
 
 
 def frame_of(message: Any) -> bytes:
@@ -158,7 +158,7 @@ def items_of(annotation: Any, value: Any) -> list[Any]:
 @given(messages())
 def test_a_header_is_the_flat_array_of_its_fields_and_that_of_its_run(message: Any) -> None:
     kind, hints = type(message), get_type_hints(type(message))
-    expected = [KINDS[kind].number]
+    expected = [all_kinds()[kind].number]
     for field in fields(message):
         if hints[field.name] is not PublicationRun:
             expected += items_of(hints[field.name], getattr(message, field.name))
@@ -198,7 +198,7 @@ def test_an_item_too_few_or_too_many_is_refused(message: Any, data: st.DataObjec
         assert plain(decode_frame(written_anew(decoded))) == plain(decoded)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", all_kinds(), ids=lambda kind: kind.__name__)
 @settings(max_examples=settings().max_examples // 4)  # of each, all truncations
 @given(data=st.data())
 def test_every_truncation_and_every_extra_byte_is_refused(kind: type, data: st.DataObject) -> None:
@@ -234,7 +234,7 @@ def test_a_changed_byte_yields_a_message_or_a_refusal(message: Any, data: st.Dat
 
 def test_type_numbers_are_unique_and_stable() -> None:
     """Sessions check the wire version, so a changed table would be a changed version."""
-    assert {kind.number: kind.type.__name__ for kind in KINDS.values()} == {
+    assert {kind.number: kind.type.__name__ for kind in all_kinds().values()} == {
         1: "Hello", 2: "Heartbeat", 3: "Farewell", 4: "StateAdvanced",
         11: "Redirect",
         12: "Consume", 13: "Consuming", 14: "CommitConsumed", 15: "ConsumedCommitted",
@@ -290,7 +290,7 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     publishers that get their incarnation from the broker, and signatures of operators' acts;
     version 29 starts of subscriptions that are not exact.
     """
-    shapes = [(kind.number, shape(kind.type)) for kind in KINDS.values()]
+    shapes = [(kind.number, shape(kind.type)) for kind in all_kinds().values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
     assert (WIRE_VERSION, digest) == (29, "48f23888ded32ccf")
 

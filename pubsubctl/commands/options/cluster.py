@@ -1,8 +1,11 @@
-"""Options for a deployment: topology, protocol and replacement of brokers."""
+"""Options for a deployment: replacement of brokers, and clients of the command line."""
 
 from typing import Annotated
 
 import typer
+
+from pubsubctl.commands import names
+from pubsubctl.errors import UserError
 
 _PANEL = "Cluster"
 
@@ -42,3 +45,34 @@ Verify = Annotated[
     bool,
     typer.Option("--verify", help="Look again afterwards. Exit with status 7 if anything is left."),
 ]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        "-b",
+        metavar="BROKER",
+        help="Connect to this broker. The first that answers.",
+        autocompletion=names.brokers,
+    ),
+]
+ClientName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="The name of the client. A new name."),
+]
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Return the seconds of a duration.
+
+    Raises:
+        UserError: the text is no duration, or 0.
+    """
+    from brokerd.units import parse_duration_ns
+
+    try:
+        duration_ns = parse_duration_ns(text)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}") from None
+    if duration_ns <= 0:
+        raise UserError(f"{option} {text}: more than 0")
+    return duration_ns / 1e9

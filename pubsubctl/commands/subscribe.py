@@ -1,0 +1,200 @@
+"""`subscribe`: deliveries of a subscription, a line each."""
+
+import json
+import math
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubsubctl.commands.options.cluster import Broker, ClientName, seconds_of
+from pubsubctl.console.invocation import Invocation, invocation
+from pubsubctl.errors import ExpectationFailed, HostError, Unreachable, UserError
+
+if TYPE_CHECKING:
+    from brokerd.client.client import Client
+    from brokerd.client.events import GapAnnounced
+    from brokerd.client.single_publications import Publication
+    from brokerd.model.predicate import Predicate
+    from pubsubctl.deployment.client_access import ClientAccess
+
+_LEAVE_S = 10.0
+"""Time for the end of a subscription at its broker."""
+
+
+def subscribe(
+    context: typer.Context,
+    predicate: Annotated[
+        str,
+        typer.Argument(
+            metavar="PREDICATE",
+            help="The wanted publications, as \"kind = 'order' and price > 50\"; or `true` for "
+            "all.",
+        ),
+    ],
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", min=1, help="End after N.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="End after this time.")
+    ] = None,
+    durable: Annotated[
+        bool,
+        typer.Option(
+            "--durable",
+            help="Continue where the last command with this --name ended; the broker keeps the "
+            "position (protocol durable).",
+        ),
+    ] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="End the durable subscription of this --name.")
+    ] = False,
+    broker: Broker = None,
+    name: ClientName = None,
+) -> None:
+    """Subscribe, and print deliveries until Ctrl-C.
+
+    The subscription ends with the command, unless it is --durable. Status 1: a gap was announced,
+    or fewer than --count publications arrived within --timeout; status 5: the broker refuses;
+    status 6: no broker can be reached. In a pipe or a file, each line is a JSON object, which
+    `publish -` reads.
+    """
+    import trio
+
+    from brokerd.model.predicate import PredicateError
+    from brokerd.model.predicate_text import parse_predicate
+    from pubsubctl.console.interruption import until_interrupted
+    from pubsubctl.deployment.client_access import reach_brokers
+
+    call = invocation(context)
+    call.refuse_dry_run("subscribe")
+    durable = durable or end
+    if durable and name is None:
+        raise UserError("a durable subscription needs a --name")
+    name = name or f"subscribe-{secrets.token_hex(4)}"
+    try:
+        wanted = parse_predicate(predicate)
+    except PredicateError as error:
+        raise UserError(str(error)) from None
+    timeout_s = math.inf if timeout is None else seconds_of("--timeout", timeout)
+    access = reach_brokers(call, name)
+    work = _Subscribing(call, wanted, count, timeout_s, is_durable=durable, ends=end)
+    addresses = access.addresses_of(broker)
+    trio.run(until_interrupted, lambda: work.run(access, name, addresses))
+    work.check_received()
+
+
+@dataclass
+class _Subscribing:
+    """The subscription of one command.
+
+    Attributes:
+        count: the number of deliveries to print; None for no end.
+        ends: end a durable subscription, and print nothing.
+        received, gaps: numbers of printed lines.
+    """
+
+    call: Invocation
+    predicate: "Predicate"
+    count: int | None
+    timeout_s: float
+    is_durable: bool
+    ends: bool
+    received: int = 0
+    gaps: int = 0
+
+    async def run(self, access: "ClientAccess", name: str, addresses: list[str]) -> None:
+        """Print deliveries until the count or the time is reached.
+
+        Raises:
+            HostError: the broker refuses the subscription.
+            Unreachable: no broker can be reached.
+        """
+        import trio
+
+        from brokerd.client.client import BrokerUnreachable, Callbacks, ClientError, connect
+        from brokerd.client.consumer import BrokerTokens
+
+        try:
+            with access.certificate(name) as tls:
+                async with connect(
+                    addresses,
+                    name,
+                    deployment_id=access.identity,
+                    parameters=access.session,
+                    callbacks=Callbacks(on_gap=self._print_gap),
+                    tls=tls,
+                    tokens=BrokerTokens() if self.is_durable else None,
+                ) as client:
+                    try:
+                        with trio.move_on_after(self.timeout_s):
+                            await self._receive(client)
+                    finally:
+                        if not self.is_durable or self.ends:
+                            with trio.CancelScope(shield=True), trio.move_on_after(_LEAVE_S):
+                                await client.detach(drain=False)
+        except BrokerUnreachable as error:
+            raise Unreachable(error.cause) from None
+        except ClientError as error:
+            raise HostError(str(error)) from None
+
+    async def _receive(self, client: "Client") -> None:
+        if self.is_durable:
+            consumer = await client.consume(self.predicate)
+            if self.ends:
+                return
+            self._announce(client)
+            async for publication in consumer:
+                if self._print(publication):
+                    await consumer.commit()
+                    return
+        else:
+            await client.subscribe(self.predicate)
+            self._announce(client)
+            async for publication in client.publications():
+                if self._print(publication):
+                    return
+
+    def _announce(self, client: "Client") -> None:
+        self.call.console.say(f"subscribed as {client.name}; Ctrl-C ends")
+
+    def _print(self, publication: "Publication") -> bool:
+        """Print a delivery; return True if it is the last."""
+        from pubsubctl.deployment.publication_lines import delivery_to_mapping, describe_delivery
+
+        if self._prints_objects:
+            self.call.console.line(json.dumps(delivery_to_mapping(publication), ensure_ascii=False))
+        else:
+            self.call.console.line(describe_delivery(publication))
+        self.received += 1
+        return self.received == self.count
+
+    def _print_gap(self, gap: "GapAnnounced") -> None:
+        from pubsubctl.deployment.publication_lines import describe_source, gap_to_mapping
+
+        self.gaps += 1
+        if self._prints_objects:
+            self.call.console.line(json.dumps(gap_to_mapping(gap)))
+        else:
+            source = describe_source(gap.source)
+            self.call.console.line(f"gap: {source}#{gap.first} to {gap.last}: {gap.reason}")
+
+    @property
+    def _prints_objects(self) -> bool:
+        return self.call.console.as_json or not self.call.console.is_read_by_people
+
+    def check_received(self) -> None:
+        """Check the received publications.
+
+        Raises:
+            ExpectationFailed: a gap was announced, or publications are missing.
+        """
+        problems = []
+        if self.gaps:
+            plural = "s were" if self.gaps > 1 else " was"
+            problems.append(f"{self.gaps} gap{plural} announced")
+        if self.count is not None and self.received < self.count and not self.ends:
+            problems.append(f"{self.received} of {self.count} publications arrived")
+        if problems:
+            raise ExpectationFailed(*problems)

@@ -1,0 +1,149 @@
+"""Access of this program's own clients to the brokers of the deployment."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import trio
+
+from brokerd.config import SessionParameters, TlsFiles
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import RunningProtocol, protocol_on
+from brokerd.text import nearest
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.deployment.certificates import check_authority
+from pubsubctl.deployment.placement import Placement
+from pubsubctl.deployment.plan import list_decommissioned
+from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.hosts.hosts import Lab, run_reaching
+from pubsubctl.inventory.inventory import Inventory
+from pubsubctl.project import authority_folder
+from pubsubctl.state import read_deployment
+
+LONGEST_NAME: Final = 64
+
+
+def check_client_name(name: str) -> None:
+    """Refuse a client name that no certificate may have.
+
+    Raises:
+        UserError: not 1 to 64 letters, digits, - and _.
+    """
+    if not 0 < len(name) <= LONGEST_NAME or not name.replace("-", "").replace("_", "").isalnum():
+        raise UserError(
+            f"client {name[:LONGEST_NAME]!r}: 1 to {LONGEST_NAME} letters, digits, - and _"
+        )
+
+
+@dataclass(frozen=True)
+class ClientAccess:
+    """Addresses and certificates for clients in this process.
+
+    Attributes:
+        identity: the deployment id.
+        addresses: broker → "host:port", for each broker that may have clients, in topology order.
+    """
+
+    identity: str
+    protocol: RunningProtocol
+    inventory: Inventory
+    addresses: Mapping[str, str]
+
+    @classmethod
+    async def of(cls, lab: Lab) -> "ClientAccess":
+        """Return the access to a lab's deployment.
+
+        Raises:
+            PreflightFailed: nothing is deployed, or another account deployed it.
+            ExceptionGroup: of Unreachable, if no host with a record can be reached.
+        """
+        record = await read_deployment(lab)
+        if record is None:
+            raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+        await check_authority(lab)
+        topology = Topology.from_mapping(record["topology"], "deployment.json")
+        protocol = protocol_on(topology, record["protocol"])
+        placed = Placement.from_mapping(record["placement"]).brokers
+        gone = list_decommissioned(record)
+        homes = {*protocol.homes()}.difference(gone)
+        return cls(
+            identity=record["deployment_id"],
+            protocol=protocol,
+            inventory=lab.inventory,
+            addresses={row.broker: row.address for row in placed if row.broker in homes},
+        )
+
+    @property
+    def session(self) -> SessionParameters:
+        """The session parameters of the deployment's topology."""
+        return self.protocol.topology.session_parameters()
+
+    @property
+    def topic_attribute(self) -> str:
+        """The attribute whose value is a publication's topic: that of the protocol, or `topic`."""
+        return self.protocol.promises().topic or "topic"
+
+    def addresses_of(self, broker: str | None) -> list[str]:
+        """Return the address of a broker, or of all brokers that may have clients.
+
+        Raises:
+            UserError: no such broker, or one that has no clients; suggests the nearest name.
+        """
+        if broker is None:
+            return [*self.addresses.values()]
+        if broker not in self.addresses:
+            known = nearest(broker, [*self.addresses])
+            raise UserError(f"--broker {broker}: no broker for clients is called so{known}")
+        return [self.addresses[broker]]
+
+    @contextmanager
+    def certificate(self, client: str) -> Iterator[TlsFiles | None]:
+        """Issue a certificate for a client, and delete its files at the end; None without TLS."""
+        if not self.inventory.uses_tls:
+            yield None
+            return
+        with TemporaryDirectory(prefix="pubsubctl-client-") as folder:
+            yield issue_certificate(self.inventory, self.identity, Path(folder), client)
+
+
+def reach_brokers(call: Invocation, client: str) -> ClientAccess:
+    """Return the access of a client of this command to the deployment.
+
+    Raises:
+        UserError: no broker accepts the client's name, or the inventory is invalid.
+        PreflightFailed, ExceptionGroup: see `ClientAccess.of`.
+    """
+    check_client_name(client)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    return trio.run(run_reaching, lab, lambda: ClientAccess.of(lab))
+
+
+def issue_certificate(inventory: Inventory, identity: str, folder: Path, name: str) -> TlsFiles:
+    """Issue a certificate for a client of a deployment; write its files, for this user only."""
+    from pubsubctl.deployment.authority import (
+        Authority,  # slow to import, and plaintext need not wait
+    )
+
+    authority = Authority.of(authority_folder(inventory.name))
+    issued = authority.issue(identity, "client", name)
+    contents = {
+        "authority": authority.certificate_pem,
+        "certificate": issued.certificate_pem,
+        "key": issued.key_pem,
+    }
+    files: dict[str, Any] = {}
+    for what, content in contents.items():
+        path = folder / f"{name}-{what}.pem"
+        with open(path, "xb", opener=_private) as file:
+            file.write(content)
+        files[what] = str(path)
+    return TlsFiles(**files)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

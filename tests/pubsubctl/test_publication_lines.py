@@ -1,0 +1,119 @@
+"""Publications as lines: what `subscribe` writes, and what `publish` reads."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.client.events import GapAnnounced
+from brokerd.client.single_publications import Publication
+from brokerd.model.identity import SourceId
+from pubsubctl.deployment.publication_lines import (
+    LONGEST_LINE,
+    attributes_of,
+    delivery_to_mapping,
+    describe_delivery,
+    gap_to_mapping,
+    read_publication,
+)
+from pubsubctl.errors import UserError
+from tests.pubsubctl.conftest import Call
+
+SOURCE = SourceId(2, 7, 1)
+SCALARS = (
+    st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), SCALARS), st.binary())
+def test_a_printed_delivery_is_read_as_the_same_publication(
+    attributes: dict[str, str | int | float | bool], payload: bytes
+) -> None:
+    line = json.dumps(delivery_to_mapping(Publication(SOURCE, 4, attributes, payload, (1,))))
+    again, content = read_publication(line.encode(), 1)
+    assert (again, content) == (attributes, payload)
+    assert [*map(type, again.values())] == [*map(type, attributes.values())]
+
+
+def test_a_redelivered_publication_is_marked() -> None:
+    publication = Publication(SOURCE, 4, {"kind": "order"}, b"\xff", (1,), redelivered=True)
+    assert delivery_to_mapping(publication)["redelivered"] is True
+    assert describe_delivery(publication) == "2/7/1#4 {kind='order'} <1 bytes> (redelivered)"
+
+
+@pytest.mark.parametrize(
+    "line, fault",
+    [
+        (b"{", "no JSON (column 2:"),
+        (b"[" * 100_000, "JSON that is nested too deeply"),
+        (b"3", "3; a JSON object"),
+        (b"\xff", "not UTF-8 (byte 0)"),
+        (b"{}", "attributes = None; an object of names and values"),
+        (b'{"atributes": {}}', "unknown key 'atributes'; did you mean 'attributes'?"),
+        (b'{"attributes": {"a": [1]}}', "attribute 'a': a value of type list"),
+        (b'{"attributes": {"a": NaN}}', "NaN is no value"),
+        (b'{"attributes": {"a": 1e400}}', "'1e400' needs more than 64 bits"),
+        (b'{"attributes": {"a": 9223372036854775808}}', "64 bits"),
+        (b'{"attributes": {"a": 1}, "payload": 3}', "payload = 3; text"),
+        (b'{"attributes": {"a": 1}, "payload_base64": "?"}', "payload_base64 = '?'; Base64"),
+        (b'{"attributes": {}, "payload": "a", "payload_base64": "YQ=="}', "give either"),
+        (b" " * (LONGEST_LINE + 1), f"more than {LONGEST_LINE} bytes"),
+    ],
+    ids=range(14),
+)
+def test_a_line_that_cannot_be_published_is_refused_by_its_number(line: bytes, fault: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read_publication(line, 12)
+    assert str(refused.value).startswith("standard input, line 12: ")
+    assert fault in str(refused.value)
+
+
+def test_a_printed_gap_is_not_published() -> None:
+    gap = gap_to_mapping(GapAnnounced(1, SOURCE, 4, 9, "lost state"))
+    assert (gap["first"], gap["last"], gap["reason"]) == (4, 9, "lost state")
+    with pytest.raises(UserError, match="a gap cannot be published"):
+        read_publication(json.dumps(gap).encode(), 1)
+
+
+def test_a_word_is_a_topic_and_everything_else_names_attributes() -> None:
+    assert attributes_of("news") is None
+    assert attributes_of("kind=order") == {"kind": "order"}
+    assert attributes_of(' {"kind": "order"}') == {"kind": "order"}
+    with pytest.raises(UserError, match="a topic, or name=value"):
+        attributes_of(" ")
+    with pytest.raises(UserError, match="64"):
+        attributes_of(",".join(f"a{number}=1" for number in range(65)))
+
+
+@pytest.mark.parametrize(
+    "line, fault",
+    [
+        (("publish", "kind=order", "--rate", "0"), "--rate 0: more than 0"),
+        (("publish", "kind=order", "--timeout", "0s"), "--timeout 0s: more than 0"),
+        (("publish", "-", "text"), "a line on standard input has its own payload"),
+        (("publish", "-", "--count", "2"), "and no --count"),
+        (("publish", "a=1", "x", "--payload-file", "y"), "either a payload or --payload-file"),
+        (("publish", "a=1", "--payload-file", "y"), "--payload-file y: no such file"),
+        (("publish", "a=1", "--name", "a b"), "client 'a b': 1 to 64 letters"),
+        (("subscribe", "kind = order"), "predicate, character 8: expected a number"),
+        (("subscribe", "true", "--durable"), "a durable subscription needs a --name"),
+        (("subscribe", "true", "--timeout", "soon"), "--timeout: a duration has a number"),
+        (("--dry-run", "publish", "a=1"), "`publish` has no --dry-run"),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_is_reached(
+    call: Call, line: tuple[str, ...], fault: str
+) -> None:
+    answer = call(*line)
+    assert answer.status == 2, answer.err
+    assert fault in answer.err
+
+
+def test_clients_need_a_deployment(call: Call) -> None:
+    for line in (("publish", "a=1"), ("subscribe", "true")):
+        answer = call(*line)
+        assert (answer.status, "nothing is deployed" in answer.err) == (4, True)
