@@ -4,8 +4,8 @@ from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.state import Mode
 from brokerd.protocols.interface import Deliver
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated

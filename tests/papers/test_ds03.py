@@ -10,8 +10,8 @@ import pytest
 
 from brokerd.model.client_messages import Deliveries, Gap, Silence
 from brokerd.model.identity import StreamId
-from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.messages import Fetch, Fetched
+from brokerd.protocols.durable.state import Mode
 from brokerd.simulator.world.cluster import Subscription
 from tests.helpers.durable_stories import DurableStory
 from tests.helpers.told import is_told

@@ -21,13 +21,19 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
-from brokerd.protocols.durable.hosted_streams import Snapshot
+from brokerd.protocols.durable.commit_cycle import TokenCommits, TokenRequest
+from brokerd.protocols.durable.consolidated_stream import Snapshot
 from brokerd.protocols.durable.hosting import Surroundings
-from brokerd.protocols.durable.lanes import DurableClient, DurableSubscription, Lane
 from brokerd.protocols.durable.moving import MovingClients
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED, lane_key, subscription_row
-from brokerd.protocols.durable.token_commits import TokenCommits, TokenRequest
+from brokerd.protocols.durable.state import (
+    ACKNOWLEDGED,
+    DurableClient,
+    DurableSubscription,
+    Lane,
+    lane_key,
+    subscription_row,
+)
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler

@@ -12,22 +12,19 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.durable.arrivals import ARRIVALS
-from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
-from brokerd.protocols.durable.commits import COMMIT
+from brokerd.protocols.durable.catchup_streams import CATCHUP_WATCH
+from brokerd.protocols.durable.commit_cycle import COMMIT
+from brokerd.protocols.durable.consolidated_stream import SILENCE, HostedStream
 from brokerd.protocols.durable.consuming import ConsumingClients
+from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
-from brokerd.protocols.durable.forwarding import Forwarding
 from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
-from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.hosting import Surroundings
-from brokerd.protocols.durable.lanes import DurableSubscription, Lane
-from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Decommissioned, Hold, Letter
+from brokerd.protocols.durable.migration import ARRIVALS, Forwarding
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.release import RELEASE, Release
-from brokerd.protocols.durable.retention import RETAINED, Retention
-from brokerd.protocols.durable.silence import SILENCE
+from brokerd.protocols.durable.release import RELEASE, RETAINED, Release, Retention
+from brokerd.protocols.durable.state import DurableSubscription, Lane
 from brokerd.protocols.gryphon import EVERYWHERE, LOG, AckExpected, Done, Range, Routes, Stream
 from brokerd.protocols.gryphon.core import RETRY, Gryphon
 from brokerd.protocols.interface import (

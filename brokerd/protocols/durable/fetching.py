@@ -2,11 +2,14 @@
 
 An event is requested once for all subscribers that lack it; a broker on the route answers with
 events that it still has, and forwards the rest. Only the pubend answers that there is no event:
-silence at other brokers may be filtered for those below.
+silence at other brokers may be filtered for those below. Recently fetched events are cached for
+subscribers that return shortly after the first.
 
-Paper: [DS03] §3 (intermediate brokers cache and consolidate nacks), §4.1.
+Paper: [DS03] §3 (intermediate brokers cache and consolidate nacks), §4.1, §5 (many reconnect at
+once).
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,7 +18,6 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart, ranges_of
-from brokerd.protocols.durable.fetched_events import FetchedEvents
 from brokerd.protocols.durable.messages import (
     Beyond,
     Deferred,
@@ -25,7 +27,6 @@ from brokerd.protocols.durable.messages import (
     clip_ranges,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.questions import Questions
 from brokerd.protocols.gryphon import (
     EVENT_BYTES,
     TICK_NS,
@@ -36,11 +37,81 @@ from brokerd.protocols.gryphon import (
     Routes,
     Stream,
     part_of,
+    sequences_within,
     weight_bytes,
 )
-from brokerd.protocols.interface import retransmission_requested
+from brokerd.protocols.interface import Instant, retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+
+
+class Questions(Stream):
+    """See Stream; answers are forwarded and not stored, so the same may be requested again.
+
+    The wait counts from the last request.
+    """
+
+    __slots__ = ()
+
+    def forget_asked(self, now_ns: Instant) -> Instant | None:
+        """See Stream."""
+        waiting = self._asked_until
+        if waiting and waiting[0][2] <= now_ns:
+            while waiting and waiting[0][2] <= now_ns:
+                waiting.popleft()
+            later = IntervalSet((start, end) for start, end, _ in waiting)
+            self.asked = IntervalSet(each for asked in self.asked for each in later.within(*asked))
+        return super().forget_asked(now_ns)
+
+
+RUNS: Final = 64
+"""The most cached runs, because every run is searched for every request."""
+
+
+class FetchedEvents:
+    """A first-in, first-out cache of runs.
+
+    Args:
+        limit_bytes: the most bytes of payload.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._runs: deque[PublicationRun] = deque()
+        self.payload_bytes = 0
+
+    def add(self, run: PublicationRun) -> None:
+        """Cache a run of any stream."""
+        self._runs.append(run)
+        self.payload_bytes += run.payload_bytes()
+        while self.payload_bytes > self._limit_bytes or len(self._runs) > RUNS:
+            self.payload_bytes -= self._runs.popleft().payload_bytes()
+
+    def drop_through(self, identity: StreamId, tick: int) -> None:
+        """Drop events of a stream through a tick, which no broker will request any more."""
+        if any(run.source == identity and run.last <= tick for run in self._runs):
+            kept = [run for run in self._runs if run.source != identity or run.last > tick]
+            self._runs = deque(kept)
+            self.payload_bytes = sum(run.payload_bytes() for run in kept)
+
+    def take(self, identity: StreamId, left: IntervalSet) -> list[PublicationRun]:
+        """Return cached events in some ranges, and remove their ticks from the ranges.
+
+        Returns:
+            Parts without common events, in no order.
+        """
+        found = []
+        for run in self._runs if left else ():
+            if run.source != identity:
+                continue
+            ticks = {tick for each in left for tick in sequences_within(run, *each)}
+            if ticks:
+                places = [place for place, tick in enumerate(run.sequences) if tick in ticks]
+                found.append(run.select(places))
+                for place in places:
+                    left.remove(run.sequences[place], run.sequences[place] + 1)
+        return found
+
 
 FETCHES: Final = "fetches"
 

@@ -24,37 +24,38 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
 from brokerd.protocols.durable.catchup import LostPart
-from brokerd.protocols.durable.catchup_watch import CatchupWatch
-from brokerd.protocols.durable.commits import CommitCycle
-from brokerd.protocols.durable.handing import parts_by_client
-from brokerd.protocols.durable.hosted_streams import (
+from brokerd.protocols.durable.catchup_streams import (
+    CatchingUp,
+    CatchupWatch,
+    Fetch,
+    PresentedTokens,
+)
+from brokerd.protocols.durable.commit_cycle import CommitCycle
+from brokerd.protocols.durable.consolidated_stream import (
     DELIVERED,
     WRITTEN,
+    DurableWindows,
     HostedStream,
+    Silences,
     Snapshot,
+    parts_by_client,
 )
-from brokerd.protocols.durable.lanes import (
+from brokerd.protocols.durable.definition import key_of
+from brokerd.protocols.durable.messages import Letter
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.state import (
+    ACKNOWLEDGED,
     DurableClient,
     DurableSubscription,
     InFlightDelivery,
     Lane,
     Mode,
-)
-from brokerd.protocols.durable.logs import key_of
-from brokerd.protocols.durable.messages import Letter
-from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.silence import Silences
-from brokerd.protocols.durable.subscription_rows import (
-    ACKNOWLEDGED,
     lane_key,
     read_subscription,
     subscription_row,
     ticks_of,
 )
-from brokerd.protocols.durable.tokens import PresentedTokens
-from brokerd.protocols.durable.windows import DurableWindows
 from brokerd.protocols.gryphon import InFlightEvents, Pubends, Stream
 from brokerd.protocols.gryphon.clients import ClientCore
 from brokerd.protocols.interface import (

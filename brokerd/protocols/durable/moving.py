@@ -13,11 +13,15 @@ from typing import Any
 
 from brokerd.model.client_messages import Connect
 from brokerd.model.identity import ClientId
-from brokerd.protocols.durable.arrivals import Arrivals, Whose
-from brokerd.protocols.durable.hosted_streams import Snapshot
+from brokerd.protocols.durable.consolidated_stream import Snapshot
 from brokerd.protocols.durable.hosting import DurableClients, Surroundings
-from brokerd.protocols.durable.lanes import DurableClient, DurableSubscription, Lane
-from brokerd.protocols.durable.subscription_rows import subscription_row
+from brokerd.protocols.durable.migration import Arrivals, Whose
+from brokerd.protocols.durable.state import (
+    DurableClient,
+    DurableSubscription,
+    Lane,
+    subscription_row,
+)
 from brokerd.protocols.interface import Change, CloseSession
 
 

@@ -21,12 +21,11 @@ from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import Subscribed, Unsubscribe, Unsubscribed
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.checks.disks import DurableChecks
+from brokerd.protocols.durable.consolidated_stream import DELIVERED, HostedStream
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.filter_log import FilterLog
-from brokerd.protocols.durable.filter_records import NO_RECORD
-from brokerd.protocols.durable.hosted_streams import DELIVERED, HostedStream
+from brokerd.protocols.durable.definition import key_of
+from brokerd.protocols.durable.filtering_subsystem import NO_RECORD, FilterLog
 from brokerd.protocols.durable.hosting import ACKNOWLEDGED
-from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Released
 from brokerd.protocols.gryphon.messages import Done, Events
 from brokerd.protocols.interface import LogEnds, MessageReceived, Read, RecordsRead, Send, Started

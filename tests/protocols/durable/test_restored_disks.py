@@ -10,12 +10,11 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.protocols.durable.catching_up import CatchingUp
 from brokerd.protocols.durable.catchup import LostPart
-from brokerd.protocols.durable.catchup_watch import CatchupWatch
-from brokerd.protocols.durable.filter_log import FilterLog
-from brokerd.protocols.durable.lanes import DurableSubscription, Mode
+from brokerd.protocols.durable.catchup_streams import CatchingUp, CatchupWatch
+from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.messages import Held, Hold
+from brokerd.protocols.durable.state import DurableSubscription, Mode
 from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine

@@ -6,18 +6,17 @@ from math import inf
 from brokerd.model.client_messages import CommitConsumed, Connect, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.losses import STATE_LOST
-from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.acknowledgements import AcknowledgementChecks
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.checks.matches import MatchChecks
 from brokerd.protocols.durable.checks.questions import QuestionChecks
+from brokerd.protocols.durable.consolidated_stream import DELIVERED
 from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.holds import HOLDS
-from brokerd.protocols.durable.hosted_streams import DELIVERED
-from brokerd.protocols.durable.lanes import Mode
-from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
-from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
+from brokerd.protocols.durable.migration import ARRIVING
+from brokerd.protocols.durable.state import ACKNOWLEDGED, Mode
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
 from brokerd.simulator.checks.oracle import InvariantViolated

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
+from brokerd.protocols.durable.consolidated_stream import HostedStream
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.hosted_streams import HostedStream
-from brokerd.protocols.durable.lanes import Lane, Mode
+from brokerd.protocols.durable.state import Lane, Mode
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.durable.consolidated_stream import HostedStream
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
-from brokerd.protocols.durable.hosted_streams import HostedStream
-from brokerd.protocols.durable.lanes import DurableSubscription
+from brokerd.protocols.durable.filtering_subsystem import NO_RECORD, MatchRecord
+from brokerd.protocols.durable.state import DurableSubscription
 from brokerd.protocols.gryphon import LOG, Subend
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.interface import (

@@ -1,29 +1,200 @@
-"""The catch-up of subscriptions: missed ticks from the log of matches, then the events.
+"""The catch-up streams of a broker: missed ticks from the log of matches, then the events.
 
-Paper: [DS03] §4.1 (catch-up stream, switch-over).
+Every request ends with an answer, whatever its client does; so all streams have their turn. While
+a pubend is unreachable there is no answer: no stream waits for another pubend's answers.
+
+A token that a client presents may be ahead of its broker, which may have crashed after the
+delivery. A token is never ahead of its pubend, so the pubend is asked; a token of a tick that was
+never published is refused, because its client would not receive that tick later.
+
+Paper: [DS03] §2 (checkpoint tokens), §4.1 (catch-up stream, switch-over, flow control). Deviates:
+the stream that waits longest is next, not the one that is farthest behind, because the others would
+always wait for that stream.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from brokerd.matching.memo import MatchMemo
-from brokerd.model.client_messages import Gap
+from brokerd.model.client_messages import Gap, Refused
 from brokerd.model.identity import StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.batch_read import Batch, BatchReader
-from brokerd.protocols.durable.catchup import Catchup, LostPart, LostRange
-from brokerd.protocols.durable.catchup_watch import CatchupWatch
-from brokerd.protocols.durable.catchup_window import CatchupWindow
-from brokerd.protocols.durable.hosted_streams import HostedStream
-from brokerd.protocols.durable.lanes import Lane, Mode
+from brokerd.protocols.durable.catchup import Batch, BatchReader, Catchup, LostPart, LostRange
+from brokerd.protocols.durable.consolidated_stream import DurableWindows, HostedStream
 from brokerd.protocols.durable.messages import LOST
-from brokerd.protocols.durable.windows import DurableWindows
-from brokerd.protocols.gryphon import Range
+from brokerd.protocols.durable.state import DurableSubscription, Lane, Mode
+from brokerd.protocols.gryphon import TICK_NS, Range
+from brokerd.protocols.interface import Instant, Record
+from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.selection import match_run
+from brokerd.units import MILLISECOND_NS
 
 Fetch = Callable[[StreamId, Sequence[Range]], None]
+
+
+class CatchupWindow:
+    """A window of requested events, per pubend.
+
+    Args:
+        limit: the most requested events; the last request may exceed it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._asked: dict[Lane, int] = {}
+        self._waiting: dict[Lane, HostedStream] = {}
+        self._events: dict[StreamId, int] = {}
+
+    def admit(self, lane: Lane, hosted: HostedStream) -> bool:
+        """Return True if a catch-up stream may request more; else queue it."""
+        if self._has_room(lane):
+            return True
+        self._waiting[lane] = hosted
+        return False
+
+    def ask(self, lane: Lane, events: int) -> None:
+        """Record a request for a number of events."""
+        self._asked[lane] = events
+        self._events[lane.stream] = self._events.get(lane.stream, 0) + events
+
+    def on_answer(self, lane: Lane) -> None:
+        """Record that a request was answered or dropped."""
+        asked = self._asked.pop(lane, 0)
+        if asked:
+            self._events[lane.stream] -= asked
+
+    def leave(self, lane: Lane) -> None:
+        """Remove an ended stream."""
+        self.on_answer(lane)
+        self._waiting.pop(lane, None)
+
+    def next(self) -> tuple[HostedStream, Lane] | None:
+        """Return the waiting stream that may continue, and remove it from the queue."""
+        lane = next((each for each in self._waiting if self._has_room(each)), None)
+        return (self._waiting.pop(lane), lane) if lane is not None else None
+
+    def _has_room(self, lane: Lane) -> bool:
+        return self._events.get(lane.stream, 0) < self._limit
+
+
+CATCHUP_WATCH: Final = "catch-up watch"
+
+
+class CatchupWatch:
+    """All catch-up streams of a broker, with their distances at the last look.
+
+    Args:
+        interval_ns: the time in which a stream must approach.
+        counters: `catchups_diverging` counts streams that have not.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        timers: DeadlineQueue[Any],
+        interval_ns: Instant,
+        counters: dict[str, int],
+    ) -> None:
+        self._machine = machine
+        self._timers = timers
+        self._interval_ns = interval_ns
+        self._counters = counters
+        counters["catchups_diverging"] = 0
+        self._behind: dict[Lane, tuple[HostedStream, int]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of catch-up streams."""
+        return len(self._behind)
+
+    def begin(self, hosted: HostedStream, lane: Lane, had: int) -> None:
+        """Add a lane that catches up from a position."""
+        self._behind[lane] = hosted, hosted.position - had
+        self._look_later()
+
+    def leave(self, lane: Lane) -> None:
+        """Remove a lane."""
+        self._behind.pop(lane, None)
+
+    def due(self) -> None:
+        """Look at all catch-up streams, and record those that diverge."""
+        for lane, (hosted, before) in self._behind.items():
+            assert lane.catchup is not None, f"{lane.subscription} does not catch up"
+            behind = hosted.position - lane.catchup.given
+            self._behind[lane] = hosted, behind
+            if behind >= before:
+                self._counters["catchups_diverging"] += 1
+                self._machine.emit(Record("catchup_diverging", _details(lane, behind)))
+        if self._behind:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if (CATCHUP_WATCH, None) not in self._timers:
+            self._timers.set((CATCHUP_WATCH, None), self._machine.now_ns + self._interval_ns)
+
+
+def _details(lane: Lane, behind: int) -> dict[str, Any]:
+    source, publisher, _ = lane.stream
+    return {
+        "client": lane.subscription.client,
+        "subscription": lane.subscription.number,
+        "source": source,
+        "stream": publisher,
+        "behind_ms": behind * TICK_NS // MILLISECOND_NS,
+    }
+
+
+class PresentedTokens:
+    """The tokens that clients of a broker have presented.
+
+    Args:
+        fetch: asks a pubend for ranges.
+    """
+
+    def __init__(
+        self, machine: EventMachine, hosted: Mapping[StreamId, HostedStream], fetch: Fetch
+    ) -> None:
+        self._machine = machine
+        self._hosted = hosted
+        self._fetch = fetch
+
+    def accept(self, local: DurableSubscription) -> bool:
+        """Return True if a token is of existing pubends and ticks; else refuse it."""
+        for stream, last in local.presented.items():
+            if stream not in self._hosted:
+                self._refuse(local, f"its token is of {tuple(stream)}, a pubend that is not there")
+                return False
+            if last < 0:
+                self._refuse(local, f"its token is of tick {last} of {tuple(stream)}")
+                return False
+        return True
+
+    def prove(self, local: DurableSubscription) -> None:
+        """Ask the pubend about token positions ahead of this broker."""
+        for lane in [*local.lanes.values()]:
+            if local.is_attached and lane.floor > self._hosted[lane.stream].position:
+                self._fetch(lane.stream, [(lane.floor, lane.floor + 1)])
+
+    def beyond(
+        self,
+        subscriptions: Iterable[DurableSubscription],
+        stream: StreamId,
+        highest: int,
+        ranges: Sequence[Range],
+    ) -> list[DurableSubscription]:
+        """Refuse and return the subscriptions with tokens of ticks that were never published."""
+        refused = []
+        for local in subscriptions:
+            floor = local.lane(stream).floor
+            if local.is_attached and any(start <= floor < end for start, end in ranges):
+                text = f"its token is of tick {floor} of {tuple(stream)}, which ends at {highest}"
+                self._refuse(local, text)
+                refused.append(local)
+        return refused
+
+    def _refuse(self, local: DurableSubscription, reason: str) -> None:
+        self._machine.send(local.client, Refused("subscribe", local.number, reason, False))
 
 
 class CatchingUp:

@@ -1,0 +1,232 @@
+"""The consolidated stream: one stream per pubend feeds all live subscriptions of a broker.
+
+Matches are logged for connected and disconnected clients, and the events are delivered to the live
+ones. Unacknowledged deliveries are dropped at a disconnect. Subscribers without events of a stream
+receive its position.
+
+Paper: [DS03] §4.1 (consolidated stream, latestDelivered, released, silence messages).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from brokerd.model.client_messages import Gap, Silence
+from brokerd.model.identity import ClientId, StreamId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.durable.definition import log_of
+from brokerd.protocols.durable.filtering_subsystem import FilterLog
+from brokerd.protocols.durable.state import DurableSubscription, InFlightDelivery, Lane, Mode
+from brokerd.protocols.gryphon import InFlightEvents, Stream
+from brokerd.protocols.interface import Instant
+from brokerd.protocols.parts.clients.windows import DeliveryWindows
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.selection import RunSelection
+
+DELIVERED: Final = "delivered"
+"""Per stream, the tick through which matches are durable and were given to live clients."""
+
+
+WRITTEN: Final = "written"
+"""Per stream, the index after the last record of its matches, at that tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The content of a commit.
+
+    Attributes:
+        delivered: per stream, the tick through which matches are durable, or will be first.
+        written: the index after the record of that tick.
+        acknowledged: per lane, the tick through which the client has acknowledged.
+    """
+
+    delivered: Mapping[StreamId, int]
+    written: Mapping[StreamId, int]
+    acknowledged: Mapping[Lane, int]
+
+
+class HostedStream:
+    """A stream at this broker.
+
+    Attributes:
+        log: the matches.
+        delivered: the tick through which matches are durable, and the row of it is durable or
+            under way.
+        delivered_on_disk: the same in a durable row; a restart continues from there.
+        seen: the position at the last processing.
+        reading: lanes that wait for the log.
+    """
+
+    def __init__(self, identity: StreamId, streams: Callable[[StreamId], Stream]) -> None:
+        self.identity = identity
+        self.log = FilterLog(log_of(identity))
+        self.delivered = self.delivered_on_disk = self.seen = 0
+        self.reading: dict[Lane, None] = {}
+        self._streams = streams
+        self._stream: Stream | None = None
+        self._open: deque[tuple[int, InFlightEvents]] = deque()
+
+    @property
+    def stream(self) -> Stream:
+        """The state of the stream."""
+        found = self._stream
+        if found is None:
+            found = self._stream = self._streams(self.identity)
+        return found
+
+    @property
+    def position(self) -> int:
+        """The tick through which everything was given to live clients, with written matches."""
+        return self.stream.subend.position
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if there is something to commit."""
+        return self.position > self.delivered or bool(self._open)
+
+    def released(self, subscriptions: Iterable[DurableSubscription]) -> int:
+        """Return the tick through which all subscriptions have durably acknowledged."""
+        committed = [each.lane(self.identity).committed for each in subscriptions]
+        return min([self.delivered_on_disk, *committed])
+
+    def mark_uncommitted(self, last: int, entry: InFlightEvents) -> None:
+        """Record that matches through a tick are not durable yet."""
+        self._open.append((last, entry))
+
+    def commit(self, delivered: int) -> list[InFlightEvents]:
+        """Record that everything through a tick is durable, and return the completed entries."""
+        self.delivered = max(self.delivered, delivered)
+        self.delivered_on_disk = max(self.delivered_on_disk, delivered)
+        done = []
+        while self._open and self._open[0][0] <= delivered:
+            done.append(self._open.popleft()[1])
+        return done
+
+
+class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
+    """See DeliveryWindows: a client that returns receives dropped events from their source."""
+
+    def close(self, client: ClientId) -> Iterator[InFlightEvents]:
+        """See DeliveryWindows."""
+        self._outlets.pop(client, None)
+        yield from ()
+
+    def queue_events(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
+        """Queue events for subscriptions of a client."""
+        self._queue(run, lanes, None)
+
+    def say(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
+        """Queue a gap or silence that stands for events through `last`."""
+        run = PublicationRun(lane.stream, range(last, last + 1), (b"",), b"\0", 0, ())
+        self._queue(run, [lane], instead)
+
+    def _queue(
+        self, run: PublicationRun, lanes: Sequence[Lane], instead: Gap | Silence | None
+    ) -> None:
+        entries = []
+        for lane in lanes:
+            handed = InFlightDelivery(lane, run.first, run.last, len(run))
+            lane.out.append(handed)
+            lane.out_events += handed.events
+            lane.given = max(lane.given, handed.last)
+            entries.append(handed)
+        locals_ = tuple(lane.subscription for lane in lanes)
+        self.deliver(locals_[0].client, run, locals_, tuple(entries), instead)
+
+
+MANY: Final = 8
+"""The number of clients from which most receive a small part of a run."""
+
+
+def parts_by_client(
+    run: PublicationRun, wanted: Sequence[Sequence[Lane]]
+) -> Iterator[tuple[PublicationRun, Sequence[Lane]]]:
+    """Yield parts of a run with lanes of a client that are all owed the part.
+
+    The parts of a client are in order.
+
+    Args:
+        wanted: the lanes for each place in the run's attribute table.
+    """
+    by_client: dict[ClientId, dict[int, list[Lane]]] = {}
+    for place, lanes in enumerate(wanted):
+        for lane in lanes:
+            of_client = by_client.setdefault(lane.subscription.client, {})
+            of_client.setdefault(place, []).append(lane)
+    selection = RunSelection(run, are_many=len(by_client) >= MANY)
+    for places in by_client.values():
+        lanes = next(iter(places.values()))
+        if all(each == lanes for each in places.values()):
+            yield selection.select([*places]), lanes
+        else:
+            yield from _stretches(run, places)
+
+
+def _stretches(
+    run: PublicationRun, places: Mapping[int, Sequence[Lane]]
+) -> Iterator[tuple[PublicationRun, Sequence[Lane]]]:
+    """Yield the parts of a run at some places, divided wherever the lanes change."""
+
+    def wanting(position: int) -> list[int]:
+        return [lane.subscription.identity for lane in places[run.attribute_index[position]]]
+
+    positions = [n for n, place in enumerate(run.attribute_index) if place in places]
+    for _, same in groupby(positions, wanting):
+        some = [*same]
+        yield run.select(some), places[run.attribute_index[some[0]]]
+
+
+SILENCE: Final = "silence"
+
+
+class Silences:
+    """The silence messages to live subscribers.
+
+    Args:
+        hosted: the streams, a live view.
+        subscriptions: all subscriptions here, a live view.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        deadlines: DeadlineQueue[Any],
+        interval_ns: Instant,
+        hosted: Mapping[StreamId, HostedStream],
+        subscriptions: Mapping[int, DurableSubscription],
+        windows: DurableWindows,
+    ) -> None:
+        self._machine = machine
+        self._deadlines = deadlines
+        self._interval_ns = interval_ns
+        self._hosted = hosted
+        self._subscriptions = subscriptions
+        self._windows = windows
+
+    def schedule(self) -> None:
+        """Schedule silence messages."""
+        if (SILENCE, None) not in self._deadlines:
+            self._deadlines.set((SILENCE, None), self._machine.now_ns + self._interval_ns)
+
+    def say(self) -> None:
+        """Send the positions of streams to clients without events.
+
+        Nothing is sent below a position that a client claims: events below were not given to it.
+        """
+        is_behind = False
+        for local in self._subscriptions.values():
+            for lane in local.lanes.values() if local.is_attached else ():
+                position = self._hosted[lane.stream].position
+                if lane.acknowledged >= position:
+                    continue
+                is_behind = True
+                if lane.mode is Mode.LIVE and not lane.out and lane.floor <= position:
+                    first = lane.acknowledged + 1
+                    silence = Silence((local.number,), lane.stream, first, position)
+                    self._windows.say(lane, position, silence)
+        if is_behind:
+            self.schedule()
