@@ -217,7 +217,7 @@ def test_the_consolidated_stream_resumes_after_a_crash_without_a_client() -> Non
     story.publish(5)
     story.cluster.broker("s1").start()
     story.cluster.run_for(5)
-    known = story.core("p1").streams
+    known = story.core("p1").gryphon.streams
     assert {max(each.knowledge.highest for each in known)} == {max(positions(story).values())}
     assert story.logged("s1", "matches.0.0") == 8
     link.heal()

@@ -12,7 +12,7 @@ the stream that waits longest is next, not the one that is farthest behind, beca
 always wait for that stream.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.matching.memo import MatchMemo
@@ -21,8 +21,13 @@ from brokerd.model.identity import StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.catchup import Batch, BatchReader, Catchup, LostPart, LostRange
-from brokerd.protocols.durable.consolidated_stream import DurableWindows, HostedStream
-from brokerd.protocols.durable.messages import LOST
+from brokerd.protocols.durable.consolidated_stream import (
+    DurableWindows,
+    HostedStream,
+    SubscriptionTable,
+)
+from brokerd.protocols.durable.fetching import Answer, Fetching, find_loss
+from brokerd.protocols.durable.messages import LOST, Beyond, Deferred, Fetched, NothingFetched
 from brokerd.protocols.durable.state import DurableSubscription, Lane, Mode
 from brokerd.protocols.gryphon import TICK_NS, Range
 from brokerd.protocols.interface import Instant, Record
@@ -30,8 +35,6 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.selection import match_run
 from brokerd.units import MILLISECOND_NS
-
-Fetch = Callable[[StreamId, Sequence[Range]], None]
 
 
 class CatchupWindow:
@@ -145,67 +148,16 @@ def _details(lane: Lane, behind: int) -> dict[str, Any]:
     }
 
 
-class PresentedTokens:
-    """The tokens that clients of a broker have presented.
-
-    Args:
-        fetch: asks a pubend for ranges.
-    """
-
-    def __init__(
-        self, machine: EventMachine, hosted: Mapping[StreamId, HostedStream], fetch: Fetch
-    ) -> None:
-        self._machine = machine
-        self._hosted = hosted
-        self._fetch = fetch
-
-    def accept(self, local: DurableSubscription) -> bool:
-        """Return True if a token is of existing pubends and ticks; else refuse it."""
-        for stream, last in local.presented.items():
-            if stream not in self._hosted:
-                self._refuse(local, f"its token is of {tuple(stream)}, a pubend that is not there")
-                return False
-            if last < 0:
-                self._refuse(local, f"its token is of tick {last} of {tuple(stream)}")
-                return False
-        return True
-
-    def prove(self, local: DurableSubscription) -> None:
-        """Ask the pubend about token positions ahead of this broker."""
-        for lane in [*local.lanes.values()]:
-            if local.is_attached and lane.floor > self._hosted[lane.stream].position:
-                self._fetch(lane.stream, [(lane.floor, lane.floor + 1)])
-
-    def beyond(
-        self,
-        subscriptions: Iterable[DurableSubscription],
-        stream: StreamId,
-        highest: int,
-        ranges: Sequence[Range],
-    ) -> list[DurableSubscription]:
-        """Refuse and return the subscriptions with tokens of ticks that were never published."""
-        refused = []
-        for local in subscriptions:
-            floor = local.lane(stream).floor
-            if local.is_attached and any(start <= floor < end for start, end in ranges):
-                text = f"its token is of tick {floor} of {tuple(stream)}, which ends at {highest}"
-                self._refuse(local, text)
-                refused.append(local)
-        return refused
-
-    def _refuse(self, local: DurableSubscription, reason: str) -> None:
-        self._machine.send(local.client, Refused("subscribe", local.number, reason, False))
-
-
-class CatchingUp:
+class CatchupStreams:
     """All catch-up streams of a broker.
 
     Args:
         memo: matches events to subscriptions.
         most: the most unacknowledged events of a stream before fetching stops.
         window: the most requested events of all streams together.
-        fetch: requests ticks of a stream, and later calls `take`.
+        fetching: requests ticks of a stream.
         watch: detects streams that do not catch up.
+        table: the subscriptions of this broker.
     """
 
     def __init__(
@@ -215,17 +167,21 @@ class CatchingUp:
         memo: MatchMemo[Any, tuple[Any, ...]],
         most: int,
         window: int,
-        fetch: Fetch,
+        fetching: Fetching,
         watch: CatchupWatch,
+        hosted: Mapping[StreamId, HostedStream],
+        table: SubscriptionTable,
     ) -> None:
         self._machine = machine
         self._windows = windows
         self._memo = memo
         self._most = most
-        self._fetch = fetch
+        self._fetching = fetching
         self._window = CatchupWindow(window)
         self._watch = watch
-        self._is_going_on = False
+        self._hosted = hosted
+        self._table = table
+        self._is_admitting = False
 
     def begin(self, hosted: HostedStream, lane: Lane, had: int) -> None:
         """Begin a client after its position: live if nothing is later."""
@@ -255,10 +211,22 @@ class CatchingUp:
         for lane in waiting:
             self.advance(hosted, lane)
 
-    def take(
+    def on_answers(self, answers: Iterable[Answer]) -> None:
+        """Take answers to requests of this broker, one by one."""
+        for answer in answers:
+            match answer:
+                case Fetched(ranges=ranges, run=run):
+                    self._take(self._hosted[run.source], find_loss(answer), ranges, run)
+                case NothingFetched(stream=stream, ranges=ranges):
+                    self._take(self._hosted[stream], find_loss(answer), ranges, None)
+                case Beyond(stream=stream, highest=highest, ranges=ranges):
+                    self._refuse_beyond(stream, highest, ranges)
+                case Deferred(stream=stream, ranges=ranges):
+                    self._defer(self._hosted[stream], ranges)
+
+    def _take(
         self,
         hosted: HostedStream,
-        lanes: Iterable[Lane],
         lost: LostPart,
         ranges: Sequence[Range],
         run: PublicationRun | None,
@@ -269,7 +237,7 @@ class CatchingUp:
         broker: the catch-up then goes on to its end.
         """
         is_beyond = lost.through > hosted.position and not lost.has_marker
-        for lane in lanes:
+        for lane in self._table.lanes(hosted.identity):
             catchup = lane.catchup
             if catchup is not None and catchup.open:
                 if is_beyond:
@@ -282,8 +250,9 @@ class CatchingUp:
                     self.advance(hosted, lane)
         self._admit()
 
-    def defer(self, hosted: HostedStream, lanes: Iterable[Lane], ranges: Sequence[Range]) -> None:
+    def _defer(self, hosted: HostedStream, ranges: Sequence[Range]) -> None:
         """Postpone ranges: they are requested again after the present batch."""
+        lanes = self._table.lanes(hosted.identity)
         for lane in lanes:
             catchup = lane.catchup
             if catchup is not None and catchup.defer(ranges) and not catchup.open:
@@ -291,6 +260,9 @@ class CatchingUp:
                 if not catchup.is_busy:
                     self.advance(hosted, lane)
         self._admit()
+        for lane in lanes:
+            if any(start <= lane.floor < end for start, end in ranges):
+                self.prove(lane.subscription)
 
     def leave(self, lanes: Sequence[Lane]) -> None:
         """Stop the lanes of disconnected clients; unacknowledged events are repeated later.
@@ -303,12 +275,19 @@ class CatchingUp:
             self._watch.leave(lane)
         self._admit()
 
+    def detach(self, locals_: Sequence[DurableSubscription]) -> None:
+        """Stop all lanes of subscriptions whose client is gone."""
+        for local in locals_:
+            local.is_attached = False
+            local.presented = {}
+        self.leave([lane for local in locals_ for lane in local.lanes.values()])
+
     def _admit(self) -> None:
         """Continue lanes that wait for a place in the window."""
-        while not self._is_going_on and (waiting := self._window.next()) is not None:
-            self._is_going_on = True
+        while not self._is_admitting and (waiting := self._window.next()) is not None:
+            self._is_admitting = True
             self.advance(*waiting)
-            self._is_going_on = False
+            self._is_admitting = False
 
     def advance(self, hosted: HostedStream, lane: Lane) -> None:
         """Deliver available events, and request the next batch; live after the position of all."""
@@ -331,7 +310,7 @@ class CatchingUp:
                     catchup.is_busy = True
                     is_known = batch.unknown_through == batch.after
                     self._window.ask(lane, len(batch.ticks) if is_known else self._most)
-                    self._fetch(hosted.identity, ranges)
+                    self.on_answers(self._fetching.fetch(hosted.identity, ranges))
                     catchup.is_busy = False
 
     def _next_batch(self, hosted: HostedStream, lane: Lane, catchup: Catchup) -> Batch | None:
@@ -369,3 +348,39 @@ class CatchingUp:
         is_for = [lane.subscription in those for those in results]
         positions = [n for n, place in enumerate(run.attribute_index) if is_for[place]]
         return run.select(positions) if positions else None
+
+    # ------------------------------------------------------------ presented tokens
+
+    def accept(self, local: DurableSubscription) -> bool:
+        """Return True if a token is of existing pubends and ticks; else refuse it."""
+        for stream, last in local.presented.items():
+            if stream not in self._hosted:
+                self._refuse(local, f"its token is of {tuple(stream)}, a pubend that is not there")
+                return False
+            if last < 0:
+                self._refuse(local, f"its token is of tick {last} of {tuple(stream)}")
+                return False
+        return True
+
+    def prove(self, local: DurableSubscription) -> None:
+        """Ask the pubend about token positions ahead of this broker."""
+        for lane in [*local.lanes.values()]:
+            if local.is_attached and lane.floor > self._hosted[lane.stream].position:
+                self.on_answers(self._fetching.fetch(lane.stream, [(lane.floor, lane.floor + 1)]))
+
+    def _refuse_beyond(self, stream: StreamId, highest: int, ranges: Sequence[Range]) -> None:
+        """Refuse the subscriptions with tokens of ticks that were never published."""
+        refused = []
+        for local in self._table.present.values():
+            floor = local.lane(stream).floor
+            if local.is_attached and any(start <= floor < end for start, end in ranges):
+                text = f"its token is of tick {floor} of {tuple(stream)}, which ends at {highest}"
+                self._refuse(local, text)
+                refused.append(local)
+        presented = [local.presented for local in refused]
+        self.detach(refused)
+        for local, theirs in zip(refused, presented, strict=True):
+            local.presented = theirs
+
+    def _refuse(self, local: DurableSubscription, reason: str) -> None:
+        self._machine.send(local.client, Refused("subscribe", local.number, reason, False))

@@ -8,23 +8,23 @@ Paper: [DS03] §4.1 (consolidated stream, latestDelivered, released, silence mes
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress, groupby
 from typing import Any, Final
 
+from brokerd.matching.memo import MatchMemo
 from brokerd.model.client_messages import Gap, Silence
 from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.definition import log_of
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.state import DurableSubscription, InFlightDelivery, Lane, Mode
-from brokerd.protocols.gryphon import InFlightEvents, Stream
-from brokerd.protocols.interface import Instant
+from brokerd.protocols.gryphon import InFlightEvents, Stream, Streams
+from brokerd.protocols.interface import Append, Instant
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
-from brokerd.protocols.parts.selection import RunSelection
+from brokerd.protocols.parts.selection import RunSelection, match_run
 
 DELIVERED: Final = "delivered"
 """Per stream, the tick through which matches are durable and were given to live clients."""
@@ -32,21 +32,6 @@ DELIVERED: Final = "delivered"
 
 WRITTEN: Final = "written"
 """Per stream, the index after the last record of its matches, at that tick."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The content of a commit.
-
-    Attributes:
-        delivered: per stream, the tick through which matches are durable, or will be first.
-        written: the index after the record of that tick.
-        acknowledged: per lane, the tick through which the client has acknowledged.
-    """
-
-    delivered: Mapping[StreamId, int]
-    written: Mapping[StreamId, int]
-    acknowledged: Mapping[Lane, int]
 
 
 class HostedStream:
@@ -61,7 +46,7 @@ class HostedStream:
         reading: lanes that wait for the log.
     """
 
-    def __init__(self, identity: StreamId, streams: Callable[[StreamId], Stream]) -> None:
+    def __init__(self, identity: StreamId, streams: Streams) -> None:
         self.identity = identity
         self.log = FilterLog(log_of(identity))
         self.delivered = self.delivered_on_disk = self.seen = 0
@@ -75,8 +60,20 @@ class HostedStream:
         """The state of the stream."""
         found = self._stream
         if found is None:
-            found = self._stream = self._streams(self.identity)
+            found = self._stream = self._streams.get(self.identity)
         return found
+
+    def hold_undelivered(self) -> None:
+        """Leave events unacknowledged that a restart would lack.
+
+        Subscriptions that begin after a restart are matched from the delivered tick on, for which
+        the events have to arrive again. The events of own pubends are retained until they are
+        released.
+
+        Paper: [DS03] §4.1 (latestDelivered).
+        """
+        if self.stream.upstream is not None:
+            self.stream.held = self.delivered_on_disk
 
     @property
     def position(self) -> int:
@@ -105,6 +102,59 @@ class HostedStream:
         while self._open and self._open[0][0] <= delivered:
             done.append(self._open.popleft()[1])
         return done
+
+
+class SubscriptionTable:
+    """The subscriptions of a broker, by their numbers in the log of matches.
+
+    Attributes:
+        present: of clients that are connected or not.
+        ending: ended ones, until that is durable.
+    """
+
+    def __init__(self, hosted: Mapping[StreamId, HostedStream]) -> None:
+        self.present: dict[int, DurableSubscription] = {}
+        self.ending: dict[int, DurableSubscription] = {}
+        self._hosted = hosted
+        self._released: dict[StreamId, int] = {}
+
+    def add(self, local: DurableSubscription) -> None:
+        """Add a subscription with a number."""
+        self.present[local.identity] = local
+        self._released.clear()
+
+    def end(self, local: DurableSubscription) -> None:
+        """Record the end of a subscription, which holds back releases until that is durable."""
+        self.ending[local.identity] = self.present.pop(local.identity)
+
+    def lanes(self, stream: StreamId) -> list[Lane]:
+        """Return the lanes of all subscriptions in a stream."""
+        return [local.lane(stream) for local in self.present.values()]
+
+    # ------------------------------------------------------------ released ticks
+
+    def released(self, stream: StreamId) -> int:
+        """Return the tick through which all subscriptions here have durably acknowledged."""
+        found = self._released.get(stream)
+        if found is None:
+            found = self._released[stream] = self._work_out_released(stream)
+        return found
+
+    def _work_out_released(self, stream: StreamId) -> int:
+        return self._hosted[stream].released((*self.present.values(), *self.ending.values()))
+
+    def recount_released(self) -> Iterator[tuple[StreamId, int, int]]:
+        """Yield the cached and the recomputed released tick of streams with a cached value."""
+        for stream, kept in self._released.items():
+            yield stream, kept, self._work_out_released(stream)
+
+    def forget_released(self, stream: StreamId) -> None:
+        """Drop the cached released tick of a stream."""
+        self._released.pop(stream, None)
+
+    def forget_all_released(self) -> None:
+        """Drop the cached released ticks of all streams."""
+        self._released.clear()
 
 
 class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
@@ -230,3 +280,91 @@ class Silences:
                     self._windows.say(lane, position, silence)
         if is_behind:
             self.schedule()
+
+
+class ConsolidatedStream:
+    """The delivery of all streams to the live subscriptions of a broker.
+
+    Args:
+        memo: matches events to subscriptions.
+        live_limit: the most unacknowledged events of a subscription.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        windows: DurableWindows,
+        memo: MatchMemo[Any, tuple[Any, ...]],
+        live_limit: int,
+    ) -> None:
+        self._machine = machine
+        self._windows = windows
+        self._memo = memo
+        self._live_limit = live_limit
+
+    def write(self, hosted: HostedStream, run: PublicationRun) -> list[list[Lane]]:
+        """Log the matches of events; return the lanes per place in the attribute table."""
+        results = match_run(self._memo, run, run.source.broker)
+        wanted = [[local.lane(hosted.identity) for local in those] for those in results]
+        if any(wanted):
+            self._write(hosted, run, wanted)
+        return wanted
+
+    def deliver(
+        self, run: PublicationRun, wanted: Sequence[Sequence[Lane]]
+    ) -> Iterator[tuple[Lane, int]]:
+        """Deliver events to live clients, after `write`.
+
+        Yields lanes without room for all events, each with the tick from which it catches up.
+        """
+        for part, lanes in parts_by_client(run, wanted):
+            yield from self._deliver_live(part, lanes)
+
+    def _write(
+        self, hosted: HostedStream, run: PublicationRun, wanted: Sequence[Sequence[Lane]]
+    ) -> None:
+        """Log the matches of events, except for acknowledged ones.
+
+        Args:
+            wanted: the lanes for each place in the run's attribute table.
+        """
+        everybody = [tuple(lane.subscription.identity for lane in lanes) for lanes in wanted]
+        ticks: Sequence[int] = run.sequences
+        whose = list(map(everybody.__getitem__, run.attribute_index))
+        if any(lane.acknowledged >= run.first for lanes in wanted for lane in lanes):
+            whose = [
+                tuple(
+                    lane.subscription.identity for lane in wanted[place] if lane.acknowledged < tick
+                )
+                for tick, place in zip(ticks, run.attribute_index, strict=True)
+            ]
+        if not all(whose):
+            ticks = list(compress(ticks, whose))
+            whose = [each for each in whose if each]
+        if records := hosted.log.records(ticks, whose):
+            self._machine.emit(Append(hosted.log.name, tuple(records), None))
+
+    def _deliver_live(
+        self, part: PublicationRun, lanes: Sequence[Lane]
+    ) -> Iterator[tuple[Lane, int]]:
+        """Deliver events to the live lanes of a client, as far as the lanes have room."""
+        groups: dict[tuple[int, int], list[Lane]] = {}
+        behind: list[tuple[Lane, int]] = []
+        for lane in lanes:
+            if lane.mode is not Mode.LIVE:
+                continue
+            room = self._live_limit - lane.out_events
+            last = part.last
+            if room < len(part):
+                last = part.sequences[room - 1] if room > 0 else part.first - 1
+                behind.append((lane, last))
+            had = lane.floor if lane.floor >= part.first else 0
+            groups.setdefault((had, last), []).append(lane)
+        for (had, last), theirs in groups.items():
+            rest = part.after(had) if had else part
+            if rest is not None and last < rest.last:
+                rest = rest.select_through(last)
+            if rest is not None:
+                self._windows.queue_events(rest, theirs)
+        for lane, last in behind:
+            yield lane, max(last, lane.floor)

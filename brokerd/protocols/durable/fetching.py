@@ -10,7 +10,7 @@ once).
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
@@ -27,6 +27,7 @@ from brokerd.protocols.durable.messages import (
     clip_ranges,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.release import Retention
 from brokerd.protocols.gryphon import (
     EVENT_BYTES,
     TICK_NS,
@@ -36,13 +37,14 @@ from brokerd.protocols.gryphon import (
     Range,
     Routes,
     Stream,
+    Streams,
     part_of,
     sequences_within,
     weight_bytes,
 )
 from brokerd.protocols.interface import Instant, retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+from brokerd.protocols.parts.event_machine import EventMachine
 
 
 class Questions(Stream):
@@ -121,7 +123,8 @@ ANSWER_WINDOWS: Final = 2
 A second window keeps the link busy while the first one is taken.
 """
 
-Found = Callable[[StreamId, LostPart, Sequence[Range], PublicationRun | None], None]
+Answer = Fetched | NothingFetched | Beyond | Deferred
+"""An answer to a request of this broker, from here or from a neighbour."""
 
 
 class Fetching:
@@ -129,14 +132,11 @@ class Fetching:
 
     Args:
         broker: this broker, which requests for its own clients.
-        streams: returns the state of a stream here.
+        streams: of this broker.
         links: the next brokers upstream.
         flow: bounds the answers to neighbours.
-        on_found: takes events that this broker has requested.
-        on_beyond: takes requested ranges after the end of their stream.
-        on_deferred: takes requested ranges to request again later.
-        lost: returns the loss in an answer, of a stream of this broker's pubends.
-        is_gone: returns True for a decommissioned broker.
+        retention: the losses of this broker's pubends.
+        retired: the decommissioned brokers, a live view.
     """
 
     def __init__(
@@ -147,14 +147,11 @@ class Fetching:
         parameters: DurableParameters,
         deadlines: DeadlineQueue[tuple[str, object]],
         counters: dict[str, int],
-        streams: Callable[[StreamId], Stream],
+        streams: Streams,
         links: Links,
         flow: FlowControl,
-        on_found: Found,
-        on_beyond: Callable[[StreamId, int, Sequence[Range]], None],
-        on_deferred: Callable[[StreamId, Sequence[Range]], None],
-        lost: Callable[[Stream, int], LostPart],
-        is_gone: Callable[[BrokerNumber], bool],
+        retention: Retention,
+        retired: Container[BrokerNumber],
     ) -> None:
         self._machine = machine
         self._broker = broker
@@ -165,39 +162,29 @@ class Fetching:
         self._streams = streams
         self._links = links
         self._flow = flow
-        self._on_found = on_found
-        self._on_beyond = on_beyond
-        self._on_deferred = on_deferred
-        self._lost = lost
-        self._is_gone = is_gone
+        self._retention = retention
+        self._retired = retired
         self._wanted: dict[StreamId, Questions] = {}
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
         self._answer_bytes = ANSWER_WINDOWS * parameters.answer_window_bytes
         self._left_bytes: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._lately = FetchedEvents(parameters.fetched_limit_bytes)
 
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages."""
-        return {
-            Fetch: self._on_fetch,
-            Fetched: self._on_fetched,
-            NothingFetched: self._on_nothing_fetched,
-            Beyond: self._on_beyond_of,
-            Deferred: self._on_deferred_of,
-        }
+    def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> Iterator[Answer]:
+        """Request ranges, which were announced here, or which a client claims to have.
 
-    def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
-        """Request ranges, which were announced here, or which a client claims to have."""
-        self._want(self._broker, identity, ranges)
+        Yields the answers from here. The caller takes each one, and so continues the method.
+        """
+        return self._want(self._broker, identity, ranges)
 
-    def drop(self, broker: BrokerNumber) -> None:
+    def drop(self, broker: BrokerNumber) -> Iterator[Answer]:
         """Remove a decommissioned broker, and answer requests that wait for its streams."""
         for identity, stream in list(self._wanted.items()):
             stream.forget(broker)
             if identity.broker == broker:
                 del self._wanted[identity]
                 for asker, ranges in list(stream.curious.items()):
-                    self._want(asker, identity, list(ranges))
+                    yield from self._want(asker, identity, list(ranges))
         self.due()
 
     def forget(self, identity: StreamId, through: int) -> None:
@@ -232,14 +219,16 @@ class Fetching:
 
     # ------------------------------------------------------------ asking
 
-    def _want(self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]) -> None:
-        knowledge = self._streams(identity).knowledge
+    def _want(
+        self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
+    ) -> Iterator[Answer]:
+        knowledge = self._streams.get(identity).knowledge
         upstream, children = self._routes.of(identity)
         if upstream is None:
             if peer == self._broker:
-                self._answer_in_part(peer, identity, IntervalSet(ranges))
+                yield from self._answer_in_part(peer, identity, IntervalSet(ranges))
             else:
-                self._answer_at_pubend(peer, identity, ranges)
+                yield from self._answer_at_pubend(peer, identity, ranges)
             return
         left = IntervalSet(ranges)
         parts = []
@@ -250,14 +239,14 @@ class Fetching:
                 parts.append(part)
         if parts:
             run = merge_runs(parts)
-            self._answer(peer, identity, NOTHING_LOST, ranges_of(run.sequences), run)
+            yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(run.sequences), run)
         for part in self._lately.take(identity, left):
-            self._answer(peer, identity, NOTHING_LOST, ranges_of(part.sequences), part)
+            yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(part.sequences), part)
         if not left:
             return
-        if self._is_gone(identity.broker) and upstream == self._routes.cell_of(identity.broker):
+        if identity.broker in self._retired and upstream == self._routes.cell_of(identity.broker):
             # It was not decommissioned before all had its publications.
-            self._answer(peer, identity, NOTHING_LOST, list(left), None)
+            yield from self._answer(peer, identity, NOTHING_LOST, list(left), None)
             return
         if identity not in self._wanted:
             self._wanted[identity] = Questions(
@@ -266,23 +255,25 @@ class Fetching:
         self._wanted[identity].want(peer, list(left))
         self._ask(self._wanted[identity], list(left))
 
-    def _answer_in_part(self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet) -> None:
+    def _answer_in_part(
+        self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet
+    ) -> Iterator[Answer]:
         """Answer as much as one answer may contain, and defer the rest."""
         ranges = self._clip_to_room(identity, asked, self._answer_bytes)
         for start, end in ranges:
             asked.remove(start, end)
-        self._answer_at_pubend(peer, identity, ranges)
+        yield from self._answer_at_pubend(peer, identity, ranges)
         if asked:
-            self._reply_deferred(peer, identity, list(asked))
+            yield from self._reply(peer, Deferred(identity, tuple(asked)))
 
     def _answer_at_pubend(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
-    ) -> None:
+    ) -> Iterator[Answer]:
         """Answer with all retained events, and with silence for the rest."""
-        stream = self._streams(identity)
+        stream = self._streams.get(identity)
         highest = stream.knowledge.highest
         if beyond := clip_ranges(ranges, highest + 1, ranges[-1][1]):
-            self._reply_beyond(peer, identity, highest, beyond)
+            yield from self._reply(peer, Beyond(identity, highest, beyond))
         if not (ranges := clip_ranges(ranges, 0, highest + 1)):
             return
         parts = [
@@ -290,8 +281,8 @@ class Fetching:
             for start, end in ranges
             if (part := stream.knowledge.events.within(start, end)) is not None
         ]
-        lost = self._lost(stream, ranges[0][0])
-        self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
+        lost = self._retention.find_loss(stream, ranges[0][0])
+        yield from self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
     def _ask(self, stream: Stream, ranges: Sequence[Range]) -> None:
         whom = self._links.up(stream.identity, None, sideways=False)
@@ -311,7 +302,8 @@ class Fetching:
         if (FETCHES, None) not in self._deadlines:
             self._deadlines.set((FETCHES, None), now_ns + self._parameters.nack_repetition_ns)
 
-    def _on_fetch(self, peer: BrokerNumber, message: Fetch) -> None:
+    def on_fetch(self, peer: BrokerNumber, message: Fetch) -> None:
+        """Answer a neighbour's request."""
         identity, ranges = message.stream, message.ranges
         if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
             raise RemoteProtocolError(peer, f"{identity} does not go there")
@@ -331,7 +323,7 @@ class Fetching:
             while unanswered[identity]:
                 left_bytes = self._left_bytes.get((peer, identity), JOINED_BYTES)
                 if left_bytes <= 0:
-                    self._reply_deferred(peer, identity, list(unanswered[identity]))
+                    self._machine.send(peer, Deferred(identity, tuple(unanswered[identity])))
                     break
                 room_bytes = min(self._flow.answer_room_bytes(peer, identity), JOINED_BYTES)
                 if room_bytes <= 0:
@@ -339,20 +331,21 @@ class Fetching:
                 ranges = self._clip_to_room(identity, unanswered[identity], room_bytes)
                 for start, end in ranges:
                     unanswered[identity].remove(start, end)
-                self._want(peer, identity, ranges)
+                own = [*self._want(peer, identity, ranges)]
+                assert not own, f"{own} for {peer}"
                 if (peer, identity) in self._left_bytes:
                     self._left_bytes[peer, identity] -= self._count_sent_bytes(identity, ranges)
             del unanswered[identity]
             self._left_bytes.pop((peer, identity), None)
 
     def _count_sent_bytes(self, identity: StreamId, ranges: Sequence[Range]) -> int:
-        events = self._streams(identity).knowledge.events
+        events = self._streams.get(identity).knowledge.events
         found = [events.within(start, end) for start, end in ranges]
         return sum(weight_bytes(run) for run in found if run is not None)
 
     def _clip_to_room(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
         """Return the lowest part of some ranges that has room for its events here."""
-        events = self._streams(identity).knowledge.events
+        events = self._streams.get(identity).knowledge.events
         found: list[Range] = []
         for start, end in asked:
             cut, room_bytes = events.cut(start, end, room_bytes, EVENT_BYTES)
@@ -363,15 +356,27 @@ class Fetching:
 
     # ------------------------------------------------------------ answers
 
-    def _on_fetched(self, peer: BrokerNumber, message: Fetched) -> None:
-        run = message.run
-        inside = [part_of(run, start, end) for start, end in message.ranges]
-        if sum(len(part) for part in inside if part is not None) != len(run) or not run.origins:
-            raise RemoteProtocolError(peer, f"{run} outside {message.ranges}"[:300])
-        self._found(peer, run.source, _find_loss(message), message.ranges, run)
+    def on_answer(self, peer: BrokerNumber, message: Answer) -> Iterator[Answer]:
+        """Forward a neighbour's answer; yield what answers requests of this broker.
 
-    def _on_nothing_fetched(self, peer: BrokerNumber, message: NothingFetched) -> None:
-        self._found(peer, message.stream, _find_loss(message), message.ranges, None)
+        Raises:
+            RemoteProtocolError: the answer is malformed; the fault of the peer.
+        """
+        match message:
+            case Fetched(ranges=ranges, run=run):
+                inside = [part_of(run, start, end) for start, end in ranges]
+                counted = sum(len(part) for part in inside if part is not None)
+                if counted != len(run) or not run.origins:
+                    raise RemoteProtocolError(peer, f"{run} outside {ranges}"[:300])
+                yield from self._found(peer, run.source, find_loss(message), ranges, run)
+            case NothingFetched(stream=identity, ranges=ranges):
+                yield from self._found(peer, identity, find_loss(message), ranges, None)
+            case Beyond(stream=identity, highest=highest, ranges=ranges):
+                for asker, theirs in self._take_requests(peer, identity, ranges):
+                    yield from self._reply(asker, Beyond(identity, highest, tuple(theirs)))
+            case Deferred(stream=identity, ranges=ranges):
+                for asker, theirs in self._take_requests(peer, identity, ranges):
+                    yield from self._reply(asker, Deferred(identity, tuple(theirs)))
 
     def _found(
         self,
@@ -380,37 +385,22 @@ class Fetching:
         lost: LostPart,
         ranges: Sequence[Range],
         run: PublicationRun | None,
-    ) -> None:
+    ) -> Iterator[Answer]:
         if run is not None and identity in self._wanted:
             self._lately.add(run)
         for asker, theirs in self._take_requests(peer, identity, ranges):
             parts = [part_of(run, *each) for each in theirs] if run is not None else []
             found = [part for part in parts if part is not None]
-            self._answer(asker, identity, lost, theirs, merge_runs(found) if found else None)
+            yield from self._answer(
+                asker, identity, lost, theirs, merge_runs(found) if found else None
+            )
 
-    def _on_beyond_of(self, peer: BrokerNumber, message: Beyond) -> None:
-        for asker, theirs in self._take_requests(peer, message.stream, message.ranges):
-            self._reply_beyond(asker, message.stream, message.highest, theirs)
-
-    def _reply_beyond(
-        self, peer: BrokerNumber, identity: StreamId, highest: int, ranges: Sequence[Range]
-    ) -> None:
+    def _reply(self, peer: BrokerNumber, answer: Answer) -> Iterator[Answer]:
+        """Send an answer to a neighbour, or yield the answer to this broker."""
         if peer == self._broker:
-            self._on_beyond(identity, highest, ranges)
+            yield answer
         else:
-            self._machine.send(peer, Beyond(identity, highest, tuple(ranges)))
-
-    def _on_deferred_of(self, peer: BrokerNumber, message: Deferred) -> None:
-        for asker, theirs in self._take_requests(peer, message.stream, message.ranges):
-            self._reply_deferred(asker, message.stream, theirs)
-
-    def _reply_deferred(
-        self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
-    ) -> None:
-        if peer == self._broker:
-            self._on_deferred(identity, ranges)
-        else:
-            self._machine.send(peer, Deferred(identity, tuple(ranges)))
+            self._machine.send(peer, answer)
 
     def _take_requests(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
@@ -447,22 +437,21 @@ class Fetching:
         lost: LostPart,
         ranges: Sequence[Range],
         run: PublicationRun | None,
-    ) -> None:
-        if peer == self._broker:
-            self._on_found(identity, lost, ranges, run)
-        elif run is None:
-            self._machine.send(
-                peer, NothingFetched(identity, lost.through, tuple(ranges), lost.origins)
-            )
-        else:
+    ) -> Iterator[Answer]:
+        if run is None:
+            nothing = NothingFetched(identity, lost.through, tuple(ranges), lost.origins)
+            yield from self._reply(peer, nothing)
+            return
+        yield from self._reply(peer, Fetched(lost.through, tuple(ranges), run, lost.origins))
+        if peer != self._broker:
             self._counters["resent_publications"] += len(run)
-            self._machine.send(peer, Fetched(lost.through, tuple(ranges), run, lost.origins))
             probe = self._flow.charge(peer, run, self._machine.now_ns, again=True)
             if probe is not None:
                 self._machine.send(peer, probe)
 
 
-def _find_loss(message: Fetched | NothingFetched) -> LostPart:
+def find_loss(message: Fetched | NothingFetched) -> LostPart:
+    """Return the loss in an answer."""
     return LostPart(message.lost, message.origins)
 
 

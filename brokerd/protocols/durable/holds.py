@@ -7,13 +7,14 @@ the old broker releases the subscription.
 Paper: [DS03] §1 (item 5, reconnect anywhere; the paper gives no method).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
-from brokerd.protocols.durable.messages import Held, Hold, Letter
-from brokerd.protocols.gryphon import Stream
+from brokerd.protocols.durable.messages import Held, Hold
+from brokerd.protocols.durable.migration import Letters
+from brokerd.protocols.gryphon import Stream, Streams
 from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
@@ -43,9 +44,8 @@ class Holds:
 
     Args:
         lease_ns: the time after the last request at which a hold expires.
-        streams: returns the state of a stream here.
-        tell: sends answers.
-        on_less: called with a stream of which less is held.
+        streams: of this broker.
+        letters: sends answers.
     """
 
     def __init__(
@@ -53,17 +53,15 @@ class Holds:
         disk: Durability,
         deadlines: DeadlineQueue[tuple[str, Any]],
         lease_ns: Instant,
-        streams: Callable[[StreamId], Stream],
-        tell: Callable[[Letter], None],
-        on_less: Callable[[Stream], None],
+        streams: Streams,
+        letters: Letters,
     ) -> None:
         self._disk = disk
         self._machine = disk.machine
         self._deadlines = deadlines
         self._lease_ns = lease_ns
         self._streams = streams
-        self._tell = tell
-        self._on_less = on_less
+        self._letters = letters
         self._holds: dict[_Key, _Hold] = {}
         self._repetition_ns = 0
 
@@ -104,45 +102,47 @@ class Holds:
         ticks = [each.behind[stream] for each in self._holds.values() if stream in each.behind]
         return min(ticks, default=None)
 
-    def on_hold(self, message: Hold) -> None:
-        """Set, reduce or remove a hold, and answer once that is durable."""
+    def on_hold(self, message: Hold) -> list[Stream]:
+        """Set, reduce or remove a hold, and answer once that is durable.
+
+        Returns the streams of which less is held.
+        """
         key = message.client, message.number, message.at
         known = self._holds.get(key)
         if known is not None and known.generation > message.generation:
-            return
+            return []
         self._deadlines.cancel((DOUBT_OF_HOLD, key))
         if not message.behind:
-            self._drop(key, lambda: self._answer(message))
-            return
+            return self._drop(key, lambda: self._answer(message))
         self._extend(key)
         behind = dict(message.behind)
         is_less = known is not None and known.is_on_disk and _is_behind(behind, known.behind)
         if known is not None and known.behind == behind and known.generation == message.generation:
             self._disk.when_written(lambda: self._answer(message))
-            return
+            return []
         self._holds[key] = named = _Hold(message.generation, behind, is_on_disk=is_less)
         if is_less:
             self._machine.emit(Commit((_row(key, named),), None))
             self._answer(message)
-            self._settle({**known.behind, **behind} if known is not None else behind)
-            return
+            return self._list({**known.behind, **behind} if known is not None else behind)
 
         def held() -> None:
             named.is_on_disk = True
             self._answer(message)
 
         self._disk.commit((_row(key, named),), held)
+        return []
 
-    def drop(self, at: BrokerNumber) -> None:
-        """Remove the holds for a decommissioned broker."""
+    def drop(self, at: BrokerNumber) -> Iterator[Stream]:
+        """Remove the holds for a decommissioned broker; yield streams of which less is held."""
         for key in [key for key in self._holds if key[2] == at]:
-            self._drop(key, lambda: None)
+            yield from self._drop(key, lambda: None)
 
-    def due(self, key: _Key) -> None:
-        """Expire a hold without a recent request."""
+    def expire(self, key: _Key) -> list[Stream]:
+        """Expire a hold without a recent request; return the streams of which less is held."""
         client, number, at = key
         self._machine.record("hold_expired", client=client, subscription=number, at=at)
-        self._drop(key, lambda: None)
+        return self._drop(key, lambda: None)
 
     def ask(self, key: _Key) -> None:
         """Ask the broker of a subscription for a Hold with what it requires, or with nothing.
@@ -152,38 +152,37 @@ class Holds:
         client, number, at = key
         named = self._holds[key]
         here = next(iter(named.behind)).broker
-        self._tell(Held(at, here, client, number, named.generation, (), 0))
+        self._letters.send(Held(at, here, client, number, named.generation, (), 0))
         self._doubt(key)
 
     def _doubt(self, key: _Key) -> None:
         self._deadlines.set((DOUBT_OF_HOLD, key), self._machine.now_ns + self._repetition_ns)
 
-    def _drop(self, key: _Key, then: Callable[[], None]) -> None:
+    def _drop(self, key: _Key, then: Callable[[], None]) -> list[Stream]:
         """Remove a hold; call `then` once a restart does not restore it."""
         self._deadlines.cancel((LEASE, key))
         self._deadlines.cancel((DOUBT_OF_HOLD, key))
         named = self._holds.pop(key, None)
         if named is None:
             self._disk.when_written(then)
-            return
+            return []
         self._disk.commit((Change(HOLDS, _row_key(key), None),), then)
-        self._settle(named.behind)
+        return self._list(named.behind)
 
     def _extend(self, key: _Key) -> None:
         self._deadlines.set((LEASE, key), self._machine.now_ns + self._lease_ns)
 
-    def _settle(self, streams: Mapping[StreamId, int]) -> None:
-        for stream in streams:
-            self._on_less(self._streams(stream))
+    def _list(self, streams: Mapping[StreamId, int]) -> list[Stream]:
+        return [self._streams.get(stream) for stream in streams]
 
     def _answer(self, message: Hold) -> None:
         last = []
         for stream, _ in message.behind:
-            knowledge = self._streams(stream).knowledge
+            knowledge = self._streams.get(stream).knowledge
             last.append((stream, knowledge.events.last_up_to(knowledge.highest) or 0))
         whose = message.client, message.number, message.generation
         question = message.asked_in, message.stay
-        self._tell(Held(message.at, message.to, *whose, tuple(last), *question))
+        self._letters.send(Held(message.at, message.to, *whose, tuple(last), *question))
 
 
 def _is_behind(behind: Mapping[StreamId, int], before: Mapping[StreamId, int]) -> bool:

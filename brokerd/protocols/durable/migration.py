@@ -11,53 +11,51 @@ Paper: [DS03] §1 (item 5, reconnect anywhere; the paper gives no method).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.messages import Held, Hold, LetGo, Letter, Moved
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.state import DurableSubscription
+from brokerd.protocols.durable.state import DurableClient, DurableSubscription
 from brokerd.protocols.gryphon import Links, Routes
-from brokerd.protocols.interface import Change, Instant
+from brokerd.protocols.interface import Change, CloseSession, Instant
+from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, EventMachine, MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 
 
-class Forwarding:
-    """The handling of messages for this broker, and the forwarding of others.
-
-    Args:
-        takers: the handlers of messages for this broker, by kind.
-    """
+class Letters:
+    """Messages between any two brokers; messages for this broker go to its receivers."""
 
     def __init__(
-        self,
-        machine: EventMachine,
-        broker: BrokerNumber,
-        routes: Routes,
-        links: Links,
-        takers: Mapping[type, Callable[[Any], None]],
+        self, machine: EventMachine, broker: BrokerNumber, routes: Routes, links: Links
     ) -> None:
         self._machine = machine
         self._broker = broker
         self._routes = routes
         self._links = links
-        self._takers = takers
+        self._receivers: Mapping[type, Callable[[Any], None]] = {}
 
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages."""
-        return dict.fromkeys(self._takers, self._on_message)
+    def receive(self, receivers: Mapping[type, Callable[[Any], None]]) -> None:
+        """Set the receivers of messages for this broker, by kind."""
+        self._receivers = receivers
 
     def send(self, letter: Letter) -> None:
         """Route a message to its destination; without a route it is lost."""
         if letter.to == self._broker:
-            self._takers[type(letter)](letter)
+            self._receivers[type(letter)](letter)
             return
         for peer in self._links.up(_place(letter.to), None, sideways=False):
             self._machine.send(peer, letter)
 
-    def _on_message(self, peer: BrokerNumber, letter: Letter) -> None:
+    def on_message(self, peer: BrokerNumber, letter: Letter) -> None:
+        """Check a message from a neighbour, and send it on.
+
+        Raises:
+            RemoteProtocolError: the message is malformed; the fault of the peer.
+        """
         cell = self._routes.cell_of(peer)
         if self._routes.upstream(peer, _place(letter.at)) != cell:
             raise RemoteProtocolError(peer, f"broker {letter.at} is not there")
@@ -147,10 +145,8 @@ class Arrivals:
 
     Args:
         all_streams: of all pubends; every broker with pubends may have had subscribers.
-        tell: forwards a message to another broker.
-        find: returns a subscription of this broker.
-        let_go: ends a subscription that is elsewhere in that generation, and then calls back.
-        cut: closes the session of a client that is elsewhere in that generation.
+        letters: sends messages to other brokers.
+        table: the clients of this broker.
     """
 
     def __init__(
@@ -160,10 +156,8 @@ class Arrivals:
         deadlines: DeadlineQueue[Any],
         parameters: DurableParameters,
         all_streams: Sequence[StreamId],
-        tell: Callable[[Letter], None],
-        find: Callable[[Whose], DurableSubscription | None],
-        let_go: Callable[[DurableSubscription, int, Callable[[], None]], None],
-        cut: Callable[[ClientId, int], None],
+        letters: Letters,
+        table: ClientTable[DurableClient],
     ) -> None:
         self._broker = broker
         self._disk = disk
@@ -173,10 +167,8 @@ class Arrivals:
         self._streams: dict[BrokerNumber, list[StreamId]] = {}
         for stream in all_streams:
             self._streams.setdefault(stream.broker, []).append(stream)
-        self._tell = tell
-        self._find = find
-        self._let_go = let_go
-        self._cut = cut
+        self._letters = letters
+        self._table = table
         self._incarnation = 0
         self._arrivals: dict[Whose, Arrival] = {}
         self._unbegun: dict[Whose, DurableSubscription] = {}
@@ -185,10 +177,6 @@ class Arrivals:
     def __len__(self) -> int:
         """Return the number of arrivals."""
         return len(self._arrivals)
-
-    def takers(self) -> dict[type, Callable[[Any], None]]:
-        """Return the handlers of other brokers' messages."""
-        return {Held: self.on_held, Moved: self.on_moved, LetGo: self.on_let_go}
 
     # ------------------------------------------------------------ events here
 
@@ -308,7 +296,7 @@ class Arrivals:
         elif whose not in self._unbegun:
             question = self._incarnation, self._stays
             generation = message.generation
-            self._tell(Hold(message.at, self._broker, *whose, generation, (), *question))
+            self._letters.send(Hold(message.at, self._broker, *whose, generation, (), *question))
 
     def on_let_go(self, message: LetGo) -> None:
         """Record that a broker has released a subscription, or never had it."""
@@ -321,10 +309,16 @@ class Arrivals:
         """Close the session of a client that is at another broker; keep its state for now."""
         local = self._find((message.client, message.number))
         if local is not None and local.generation < message.generation:
-            self._cut(message.client, message.generation)
+            self.cut(message.client, message.generation)
 
-    def on_moved(self, message: Moved) -> None:
-        """Release a subscription with an earlier attachment.
+    def cut(self, name: ClientId, generation: int) -> None:
+        """Close the session of a client that is elsewhere in that generation."""
+        client = self._table.clients[name]
+        if client.session and client.generation < generation:
+            self._machine.emit(CloseSession(name, "it is at another broker"))
+
+    def on_moved(self, message: Moved) -> DurableSubscription | None:
+        """Return the subscription with an earlier attachment that ends here; `confirm` follows.
 
         If the attachment here is later, send its generation to the sender instead.
         """
@@ -332,27 +326,35 @@ class Arrivals:
         local, arrival = self._find(whose), self._arrivals.get(whose)
         if local is not None and local.generation > message.generation:
             if arrival is None:
-                self._tell(Moved(message.at, self._broker, *whose, local.generation))
-            return  # that broker is notified when it may release
+                self._letters.send(Moved(message.at, self._broker, *whose, local.generation))
+            return None  # that broker is notified when it may release
         if arrival is not None:
             is_equal = local is not None and local.generation == message.generation
             if arrival.is_doubtful and (arrival.is_new or is_equal):
                 arrival.untold.pop(message.at, None)
                 self._settle(whose, arrival)
-                return
+                return None
             if (message.generation, message.at) < (arrival.generation, self._broker):
-                return
+                return None
             # What was asked for here is the other's concern now.
             arrival.local, arrival.wait_ns = None, 0
             arrival.untold.clear()
             self._send_due(whose, arrival)
-        answer = LetGo(message.at, self._broker, *whose, message.generation)
         if local is None:
-            self._disk.when_written(lambda: self._tell(answer))
-        else:
-            self._let_go(local, message.generation, lambda: self._tell(answer))
+            self._disk.when_written(partial(self.confirm, message))
+        return local
+
+    def confirm(self, message: Moved) -> None:
+        """Confirm that a subscription is released here, durably."""
+        whose = message.client, message.number
+        self._letters.send(LetGo(message.at, self._broker, *whose, message.generation))
 
     # ------------------------------------------------------------ inside
+
+    def _find(self, whose: Whose) -> DurableSubscription | None:
+        client, number = whose
+        hosted = self._table.clients.get(client)
+        return hosted.subscriptions.get(number) if hosted is not None else None
 
     def _begin(
         self, whose: Whose, generation: int, local: DurableSubscription | None, *, lacks: bool
@@ -396,12 +398,14 @@ class Arrivals:
         if asked.asked_ns is None:
             asked.asked_ns = self._machine.now_ns
         question = self._incarnation, arrival.stay
-        self._tell(Hold(broker, self._broker, *whose, arrival.generation, behind, *question))
+        self._letters.send(
+            Hold(broker, self._broker, *whose, arrival.generation, behind, *question)
+        )
 
     def _announce(self, whose: Whose, arrival: Arrival) -> None:
         """Ask other brokers to release a subscription; all that it lacks is held."""
         for broker in arrival.untold:
-            self._tell(Moved(broker, self._broker, *whose, arrival.generation))
+            self._letters.send(Moved(broker, self._broker, *whose, arrival.generation))
 
     def _settle(self, whose: Whose, arrival: Arrival) -> None:
         """Remove a completed arrival, or set the time of the next request."""

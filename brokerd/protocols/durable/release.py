@@ -14,18 +14,29 @@ Deviates: nothing is lost for its age soon after a start, when live subscribers 
 time to return.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart
+from brokerd.protocols.durable.consolidated_stream import SubscriptionTable
+from brokerd.protocols.durable.holds import Holds
 from brokerd.protocols.durable.messages import Origins, Released
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon import TICK_NS, Cell, Links, Pubends, Routes, Stream, ticks_in
+from brokerd.protocols.gryphon import (
+    TICK_NS,
+    Cell,
+    Links,
+    Pubends,
+    Routes,
+    Stream,
+    Streams,
+    ticks_in,
+)
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 RETAINED: Final = "retained"
@@ -35,8 +46,7 @@ class Retention:
     """The retention of a broker's pubends.
 
     Args:
-        streams: returns the streams of the pubends.
-        settle: called with a stream of which less may have to be retained.
+        streams: of this broker.
     """
 
     def __init__(
@@ -45,14 +55,12 @@ class Retention:
         parameters: DurableParameters,
         deadlines: DeadlineQueue[tuple[str, object]],
         pubends: Pubends,
-        streams: Callable[[], Sequence[Stream]],
-        settle: Callable[[Stream], None],
+        streams: Streams,
     ) -> None:
         self._machine = machine
         self._deadlines = deadlines
         self._pubends = pubends
         self._streams = streams
-        self._settle = settle
         self._max_retain_ns = parameters.max_retain_ns
         self._grace_ns = parameters.release_grace_ns
         self._from_ns: Instant = 0
@@ -63,33 +71,33 @@ class Retention:
         """Continue from the state of an earlier incarnation."""
         # How old the events of an earlier incarnation are, no clock says for sure.
         self._from_ns = self._machine.now_ns + max(self._grace_ns, self._max_retain_ns)
-        for stream in self._streams():
+        for stream in self._streams.own():
             self._released[stream.identity] = stream.held = self._pubends.released(
                 stream.identity.publisher
             )
-        self.published()
+        self.schedule()
 
-    def released(self, stream: Stream, through: int) -> None:
-        """Record the released tick of a stream."""
+    def on_released(self, stream: Stream, through: int) -> None:
+        """Record the released tick of a stream, which may have to be retained less."""
         self._released[stream.identity] = through
         self._hold(stream)
 
-    def published(self) -> None:
+    def schedule(self) -> None:
         """Schedule the expiry of new events."""
         if self._max_retain_ns and (RETAINED, None) not in self._deadlines:
             due_ns = self._next_ns()
             if due_ns is not None:
                 self._deadlines.set((RETAINED, None), due_ns)
 
-    def due(self) -> None:
-        """Release events that have become too old."""
-        for stream in self._streams():
+    def expire(self) -> Iterator[Stream]:
+        """Release events that have become too old; yield streams that may be retained less."""
+        for stream in self._streams.own():
             self._hold(stream)
-        self.published()
+            yield stream
+        self.schedule()
 
     def _hold(self, stream: Stream) -> None:
         stream.held = max(self._released[stream.identity], stream.held or 0, self.expired_tick())
-        self._settle(stream)
 
     def expired_tick(self) -> int:
         """Return the tick through which events are older than the retention."""
@@ -101,7 +109,7 @@ class Retention:
     def _next_ns(self) -> Instant | None:
         """Return the expiry of the next event, or later to bound the rate."""
         now_ns = self._machine.now_ns
-        firsts = [stream.knowledge.events.after(stream.held or 0) for stream in self._streams()]
+        firsts = [stream.knowledge.events.after(stream.held or 0) for stream in self._streams.own()]
         waiting = [tick for tick in firsts if tick is not None]
         if not waiting:
             return None
@@ -149,8 +157,10 @@ class Release:
     """The released ticks of streams here and below.
 
     Args:
-        own: returns the tick that this broker's own subscriptions have released.
-        on_released: called when more of a stream of this broker's pubends is released.
+        streams: of this broker.
+        table: the subscriptions of this broker.
+        holds: of this broker's pubends.
+        retention: of this broker's pubends.
     """
 
     def __init__(
@@ -159,10 +169,11 @@ class Release:
         routes: Routes,
         deadlines: DeadlineQueue[tuple[str, object]],
         interval_ns: Instant,
-        streams: Callable[[StreamId], Stream],
+        streams: Streams,
         links: Links,
-        own: Callable[[StreamId], int],
-        on_released: Callable[[Stream, int], None],
+        table: SubscriptionTable,
+        holds: Holds,
+        retention: Retention,
     ) -> None:
         self._machine = machine
         self._routes = routes
@@ -170,15 +181,12 @@ class Release:
         self._interval_ns = interval_ns
         self._streams = streams
         self._links = links
-        self._own = own
-        self._on_released = on_released
+        self._table = table
+        self._holds = holds
+        self._retention = retention
         self._below: dict[tuple[Cell, StreamId], int] = {}
         self._through: dict[StreamId, int] = {}
         self._news: dict[StreamId, None] = {}
-
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages."""
-        return {Released: self._on_message}
 
     def restore(self, stream: Stream, through: int) -> None:
         """Restore the released tick of a stream of this broker."""
@@ -196,24 +204,33 @@ class Release:
         """Remove a decommissioned cell below; nothing is retained for it."""
         self._below = {key: tick for key, tick in self._below.items() if key[0] != cell}
 
-    def settle(self, stream: Stream) -> None:
-        """Announce progress of this broker's subscriptions."""
+    def settle(self, stream: Stream) -> bool:
+        """Announce progress of this broker's subscriptions upstream.
+
+        Returns True if the stream is of a pubend here, which may retain less.
+        """
         identity = stream.identity
         through = self._lowest(stream)
         if through <= self.through(identity):
-            return
+            return False
         self._through[identity] = through
         if stream.upstream is None:
-            self._on_released(stream, through)
-        else:
-            self._news[identity] = None
-            if (RELEASE, None) not in self._deadlines:
-                self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
+            self._retention.on_released(stream, through)
+            return True
+        self._news[identity] = None
+        if (RELEASE, None) not in self._deadlines:
+            self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
+        return False
 
     def _lowest(self, stream: Stream) -> int:
         """Return the lowest tick; it decreases when a subscription with less arrives."""
         below = [self.below(cell, stream) for cell in stream.children]
-        return min([self._own(stream.identity), *below])
+        return min([self.own(stream.identity), *below])
+
+    def own(self, stream: StreamId) -> int:
+        """Return the released tick of this broker's subscriptions and holds."""
+        own, held = self._table.released(stream), self._holds.bound(stream)
+        return own if held is None else min(own, held)
 
     def due(self) -> None:
         """Send news upstream."""
@@ -229,31 +246,33 @@ class Release:
         """Send all ticks to a neighbour with a new session, which may lack them."""
         cell = self._routes.cell_of(peer)
         self._announce(
-            peer, [each for each in self._through if self._streams(each).upstream == cell]
+            peer, [each for each in self._through if self._streams.get(each).upstream == cell]
         )
 
     def _announce(self, peer: BrokerNumber, identities: list[StreamId]) -> None:
         if not identities:
             return
         for each in identities:  # later ticks are news again
-            self._through[each] = self._lowest(self._streams(each))
+            self._through[each] = self._lowest(self._streams.get(each))
         self._machine.send(
             peer, Released(tuple((each, self._through[each]) for each in identities))
         )
 
-    def _on_message(self, peer: BrokerNumber, message: Released) -> None:
+    def on_message(self, peer: BrokerNumber, message: Released) -> Iterator[Stream]:
+        """Record a neighbour's released ticks; yield streams that may be retained less."""
         cell = self._routes.cell_of(peer)
         told = list(self._check(peer, message))
         for stream, through in told:
             key = cell, stream.identity
             self._below[key] = max(through, self._below.get(key, 0))
-            self.settle(stream)
+            if self.settle(stream):
+                yield stream
 
     def _check(self, peer: BrokerNumber, message: Released) -> Iterator[tuple[Stream, int]]:
         for identity, through in message.through:
             if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
                 raise RemoteProtocolError(peer, f"{identity} does not go there")
-            stream = self._streams(identity)
+            stream = self._streams.get(identity)
             if stream.upstream is None and through > stream.knowledge.highest:
                 raise RemoteProtocolError(
                     peer, f"releases {through} of {identity}, which has fewer ticks"

@@ -14,11 +14,11 @@ from brokerd.protocols.gryphon.knowledge import (
     sequences_within,
     ticks_in,
 )
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, WindowUpdate
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes
-from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Subend
+from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Streams, Subend
 
 __all__ = [
     "EVENT_BYTES",
@@ -38,7 +38,9 @@ __all__ = [
     "Range",
     "Routes",
     "Stream",
+    "Streams",
     "Subend",
+    "WindowUpdate",
     "part_of",
     "sequences_within",
     "ticks_in",

@@ -27,8 +27,8 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
-from brokerd.protocols.gryphon.state import InFlightEvents, Streams
-from brokerd.protocols.interface import Change
+from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Streams
+from brokerd.protocols.interface import Change, Started
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
     OwnClient,
@@ -84,6 +84,20 @@ class HostedClients(Protocol):
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
         """Deliver events to all matching subscriptions; return None without a match."""
+
+
+class SubendHost(Protocol):
+    """The core that delivers the streams of a broker: gryphon, or a core that has gryphon."""
+
+    @property
+    def is_read(self) -> bool:
+        """True once the state of earlier incarnations is complete."""
+
+    def begin(self, event: Started) -> None:
+        """Begin with the complete state of earlier incarnations."""
+
+    def look_at(self, stream: Stream) -> None:
+        """Handle new knowledge of a stream, or new acks."""
 
 
 class Clients:

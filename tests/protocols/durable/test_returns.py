@@ -11,10 +11,9 @@ import pytest
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap, Silence
 from brokerd.protocols.durable.filtering_subsystem import pack_match
-from brokerd.protocols.durable.hosting import ACKNOWLEDGED
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.state import Mode
+from brokerd.protocols.durable.state import ACKNOWLEDGED, Mode
 from brokerd.protocols.interface import Chop, LogEnds, MessageReceived, RecordsRead, Started
 from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
