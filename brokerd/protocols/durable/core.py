@@ -50,7 +50,6 @@ from brokerd.protocols.gryphon import (
     InFlightEvents,
     Routes,
     Stream,
-    WindowUpdate,
 )
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import (
@@ -125,7 +124,7 @@ class Durable:
             gryphon.links,
             gryphon.flow,
             self._retention,
-            gryphon.retired,
+            gryphon.dialling.retired,
         )
         self._watch = CatchupWatch(gryphon, deadlines, parameters.catchup_watch_ns, counters)
         self._catchups = CatchupStreams(
@@ -198,10 +197,9 @@ class Durable:
                 LetGo: self._arrivals.on_let_go,
             }
         )
-        self.gryphon.take_messages(
+        self.gryphon.from_brokers.update(
             {
                 Done: self._on_done,
-                WindowUpdate: self._on_window_update,
                 Released: self._on_released,
                 Fetch: self._fetching.on_fetch,
                 **dict.fromkeys((Fetched, NothingFetched, Beyond, Deferred), self._on_answer),
@@ -390,7 +388,7 @@ class Durable:
     def _continue_without(self, broker: BrokerNumber) -> None:
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
-        self.gryphon.retire(broker)
+        self.gryphon.dialling.retire(broker)
         self._release.drop(cell)
         for stream in self.gryphon.streams:
             stream.drop(cell)
@@ -439,7 +437,7 @@ class Durable:
         if not isinstance(peer, int):
             self.gryphon.on_session_established(event)
             return
-        is_new = self.gryphon.is_new(peer, event.incarnation)
+        is_new = self.gryphon.incarnations.get(peer) != event.incarnation
         self.gryphon.on_session_established(event)
         self._decommissioning.on_session(peer)
         if peer in self._decommissioning:
@@ -487,14 +485,10 @@ class Durable:
             if through < known:
                 self.gryphon.send(peer, AckExpected(identity, known, EVERYWHERE))
 
-    def _on_window_update(self, peer: BrokerNumber, message: WindowUpdate) -> None:
-        opened = self.gryphon.flow.on_update(peer, message, self.gryphon.now_ns)
-        if opened is None:
-            return
-        if opened.again:
-            self.gryphon.resume_answers(peer)
-            self._fetching.answer_more(peer)
-        self.gryphon.use_opened(peer, opened)
+    def resume_answers(self, peer: BrokerNumber) -> None:
+        """See SubendHost."""
+        self.gryphon.resume_answers(peer)
+        self._fetching.answer_more(peer)
 
     # ------------------------------------------------------------ time
 

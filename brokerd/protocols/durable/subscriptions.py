@@ -305,7 +305,7 @@ class Subscriptions:
                 self._commits.forget(lane)
                 self._hosted[lane.stream].log.forget(local.identity)
         if not self._own.started:
-            self._gryphon.on_unwanted()
+            self._gryphon.look_at_all()
         self._commits.schedule()
         for local in over:
             if local.identity not in self._coming:

@@ -14,7 +14,7 @@ from brokerd.protocols.gryphon.knowledge import (
     sequences_within,
     ticks_in,
 )
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, WindowUpdate
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes
@@ -40,7 +40,6 @@ __all__ = [
     "Stream",
     "Streams",
     "Subend",
-    "WindowUpdate",
     "part_of",
     "sequences_within",
     "ticks_in",

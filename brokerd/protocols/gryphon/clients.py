@@ -55,8 +55,8 @@ class ClientCore(Protocol):
     def on_client_done(self, entry: InFlightEvents) -> None:
         """Handle the acknowledgement of an entry by all its clients."""
 
-    def on_unwanted(self) -> None:
-        """Handle the end of the last subscription."""
+    def look_at_all(self) -> None:
+        """Handle the end of the last subscription: nothing is wanted of any stream."""
 
 
 class HostedClients(Protocol):
@@ -98,6 +98,9 @@ class SubendHost(Protocol):
 
     def look_at(self, stream: Stream) -> None:
         """Handle new knowledge of a stream, or new acks."""
+
+    def resume_answers(self, peer: BrokerNumber) -> None:
+        """Handle new room in a neighbour's window of answers."""
 
 
 class Clients:
@@ -363,7 +366,7 @@ class Clients:
                 own_filter.on_ended(local)
         self._take_done(self.own.end(client, over, drain=drain))
         if not self.own.started:
-            self._core.on_unwanted()
+            self._core.look_at_all()
 
         def ended() -> None:
             if own_filter is not None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
@@ -24,7 +24,7 @@ from brokerd.protocols.gryphon.filters import (
     FilterTable,
     FilterWrite,
 )
-from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl, WindowOpen
+from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
 from brokerd.protocols.gryphon.forwarding import Forwarding
 from brokerd.protocols.gryphon.knowledge import ticks_in
 from brokerd.protocols.gryphon.messages import (
@@ -42,7 +42,7 @@ from brokerd.protocols.gryphon.messages import (
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Acceptance, LogAppend, Pubends, Step
-from brokerd.protocols.gryphon.routes import Links, Routes
+from brokerd.protocols.gryphon.routes import RETRY, Dialling, Links, Routes
 from brokerd.protocols.gryphon.state import (
     FILTERED,
     MERGED,
@@ -79,7 +79,6 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -98,7 +97,6 @@ TABLES: Final = (
 )
 """The tables on disk."""
 
-RETRY: Final = "retry"
 GAPS: Final = "gaps"
 EXPECTED: Final = "expected"
 DOUBT: Final = "doubt"
@@ -129,7 +127,9 @@ class Gryphon(LogFirstMachine):
         persistent: the state on disk.
         filters: the filters of all brokers, as received here.
         flow: the send windows of neighbours.
-        retired: the neighbours that are neither dialled nor heeded any more.
+        incarnations: of neighbours, at their last sessions.
+        dialling: dials neighbours, except for retired ones.
+        from_brokers: the handlers of neighbours' messages.
     """
 
     def __init__(
@@ -142,20 +142,17 @@ class Gryphon(LogFirstMachine):
         has_clients: bool = True,
     ) -> None:
         super().__init__()
-        self._broker = broker
         self._routes = routes
         self._parameters = parameters
         self._is_total = parameters.is_total
         self.sessions: dict[BrokerNumber, int] = {}
-        self.retired: dict[BrokerNumber, None] = {}
-        self._incarnations: dict[BrokerNumber, int] = {}
-        self._waited_ns: dict[BrokerNumber, int] = {}
-        self._established_ns: dict[BrokerNumber, int] = {}
+        self.incarnations: dict[BrokerNumber, int] = {}
         self._lineage = 0
         self.counters = dict.fromkeys(_COUNTED, 0)
         self.deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self.disk = Durability(self)
         self.persistent = PersistentState(TABLES, (LOG,))
+        self.dialling = Dialling(parameters, self.deadlines, self.sessions)
         self.links = Links(routes, self.sessions)
         self.flow = FlowControl(routes, parameters, self.deadlines)
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
@@ -181,7 +178,7 @@ class Gryphon(LogFirstMachine):
             position=streams.position,
         )
         self.dispatch_events(self.handlers())
-        self._from_brokers: dict[type, MessageHandler] = {
+        self.from_brokers: dict[type, MessageHandler] = {
             Events: self._on_events,
             Silent: self._on_silent,
             Nack: self._on_nack,
@@ -195,24 +192,23 @@ class Gryphon(LogFirstMachine):
         }
         self._part_handlers = {**self.filter_exchange.handlers(), **self.joins.handlers()}
         if has_clients:
-            self.serve(self._make_clients(decode_attributes), self)
-
-    def _make_clients(self, decode_attributes: DecodeAttributes) -> HostedClients:
-        return Clients(
-            self._broker,
-            self.disk,
-            self.deadlines,
-            self._parameters,
-            decode_attributes,
-            self.counters,
-            core=self,
-            pubends=self.pubends,
-            streams=self.streams,
-            identities=self._routes.pubend_streams(),
-            is_host=self._routes.is_host,
-            is_total=self._is_total,
-            own_filter=self._own_filter if self._parameters.filters else None,
-        )
+            own_filter = self._own_filter if parameters.filters else None
+            clients = Clients(
+                broker,
+                self.disk,
+                self.deadlines,
+                parameters,
+                decode_attributes,
+                self.counters,
+                core=self,
+                pubends=self.pubends,
+                streams=streams,
+                identities=routes.pubend_streams(),
+                is_host=routes.is_host,
+                is_total=parameters.is_total,
+                own_filter=own_filter,
+            )
+            self.serve(clients, self)
 
     def serve(self, clients: HostedClients, host: SubendHost) -> None:
         """Serve the clients of this broker; the host delivers their streams."""
@@ -236,15 +232,11 @@ class Gryphon(LogFirstMachine):
             RecordsRead: self.on_records,
             SessionEstablished: self.on_session_established,
             SessionLost: self._on_session_lost,
-            OpenFailed: lambda event: self._retry_later(event.peer),
+            OpenFailed: lambda event: self.dialling.retry_later(event.peer, self.now_ns),
             MessageReceived: self.on_message,
             Persisted: lambda event: self.disk.on_persisted(event.token),
             DeadlineReached: self._on_deadline,
         }
-
-    def take_messages(self, handlers: Mapping[type, MessageHandler]) -> None:
-        """Handle these messages of neighbours in this way, for a core that has this one."""
-        self._from_brokers |= handlers
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
@@ -284,7 +276,9 @@ class Gryphon(LogFirstMachine):
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        neighbours = tuple(each for each in self._routes.neighbours if each not in self.retired)
+        neighbours = tuple(
+            each for each in self._routes.neighbours if each not in self.dialling.retired
+        )
         subscriptions = self._clients.table.count_subscriptions()
         queued = self._count_retained()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
@@ -392,7 +386,7 @@ class Gryphon(LogFirstMachine):
             self._publish_silence(stream, self.pubends.reserved)
         for neighbour in self._routes.neighbours:
             self.emit(OpenSession(neighbour))
-        self._look_at_all()
+        self.look_at_all()
         self.settle_all()
         self._check_acks()
         if event.lineage and self._routes.is_host:  # other brokers have no streams
@@ -442,11 +436,9 @@ class Gryphon(LogFirstMachine):
             return
         assert peer not in self.sessions, f"second session with {peer}"
         self.sessions[peer] = event.session
-        self._established_ns[peer] = self.now_ns
-        self.deadlines.cancel((RETRY, peer))
-        self._waited_ns.pop(peer, None)
-        is_new = self.is_new(peer, event.incarnation)
-        self._incarnations[peer] = event.incarnation
+        self.dialling.on_established(peer, self.now_ns)
+        is_new = self.incarnations.get(peer) != event.incarnation
+        self.incarnations[peer] = event.incarnation
         self.flow.on_session(peer)
         self.effects += self.filter_exchange.on_session(peer)
         for stream in self.streams:
@@ -459,11 +451,7 @@ class Gryphon(LogFirstMachine):
         for stream in self.streams:
             self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
         self._check_acks()
-        self._look_at_all()
-
-    def is_new(self, peer: BrokerNumber, incarnation: int) -> bool:
-        """Return True if a neighbour has restarted since its last session, or had none."""
-        return self._incarnations.get(peer) != incarnation
+        self.look_at_all()
 
     def _on_session_lost(self, event: SessionLost) -> None:
         if isinstance(event.peer, str):
@@ -478,39 +466,16 @@ class Gryphon(LogFirstMachine):
         self.effects += self.links.news()
         self.flow.on_session_lost(event.peer)
         self.use_room()
-        self._look_at_all()
-        self._retry_lost(event)
-
-    def _retry_lost(self, event: SessionLost) -> None:
-        assert isinstance(event.peer, int), f"a broker opens no session to {event.peer!r}"
-        if event.peer in self.retired:
-            return
-        established_ns = self._established_ns.pop(event.peer)
-        if dials_at_once(event.reason, established_ns, self.now_ns, self._parameters):
-            self.emit(OpenSession(event.peer))
-        else:
-            self._retry_later(event.peer)
-
-    def _retry_later(self, peer: Peer) -> None:
-        assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
-        if peer in self.sessions or peer in self.retired:
-            return
-        wait_ns = next_wait_ns(self._waited_ns.get(peer, 0), self._parameters)
-        self._waited_ns[peer] = wait_ns
-        self.deadlines.set((RETRY, peer), self.now_ns + wait_ns)
-
-    def retire(self, broker: BrokerNumber) -> None:
-        """Stop dialling a broker, and ignore its messages."""
-        self.retired[broker] = None
-        self.deadlines.cancel((RETRY, broker))
+        self.look_at_all()
+        self.effects += self.dialling.on_lost(event.peer, event.reason, self.now_ns)
 
     def on_message(self, event: MessageReceived) -> None:
         """Handle a message of a neighbour or client on its present session."""
         if isinstance(event.peer, int):
-            handlers, current = self._from_brokers, self.sessions.get(event.peer)
+            handlers, current = self.from_brokers, self.sessions.get(event.peer)
         else:
             handlers, current = self._from_clients, self._clients.table.session_of(event.peer)
-        if current != event.session or event.peer in self.retired:
+        if current != event.session or event.peer in self.dialling.retired:
             self.counters["messages_ignored"] += 1
             return
         message_handler(handlers, event)(event.peer, event.message)
@@ -562,7 +527,7 @@ class Gryphon(LogFirstMachine):
     def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
         self.effects += self.links.news()
-        self._look_at_all()
+        self.look_at_all()
 
     def _on_part_message(self, peer: BrokerNumber, message: Any) -> None:
         self._take(self._part_handlers[type(message)](peer, message, self.now_ns))
@@ -577,11 +542,7 @@ class Gryphon(LogFirstMachine):
         if opened is None:
             return
         if opened.again:
-            self.resume_answers(peer)
-        self.use_opened(peer, opened)
-
-    def use_opened(self, peer: BrokerNumber, opened: WindowOpen) -> None:
-        """Announce what a neighbour has missed, and continue where windows have room."""
+            self._host.resume_answers(peer)
         for identity, onto in opened.missed:  # the neighbour sends a nack at once
             through = self.streams.get(identity).knowledge.highest
             self.send(peer, AckExpected(identity, through, onto))
@@ -594,7 +555,7 @@ class Gryphon(LogFirstMachine):
             self._log_held()
 
     def resume_answers(self, peer: BrokerNumber) -> None:
-        """Continue answers to a neighbour after its window was full."""
+        """See SubendHost: continue answers to a neighbour after its window was full."""
         for stream in self.streams:
             self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
 
@@ -756,11 +717,8 @@ class Gryphon(LogFirstMachine):
 
     # ------------------------------------------------------------ this broker's clients
 
-    def on_unwanted(self) -> None:
+    def look_at_all(self) -> None:
         """See ClientCore."""
-        self._look_at_all()
-
-    def _look_at_all(self) -> None:
         for stream in self.streams:
             self._host.look_at(stream)
 
