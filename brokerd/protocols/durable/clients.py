@@ -23,12 +23,13 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import ClientId, SourceId, StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.consolidated_stream import DELIVERED, WRITTEN, ConsolidatedStream
+from brokerd.protocols.durable.consolidated_stream import ConsolidatedStream
 from brokerd.protocols.durable.consumers import ANY, MOST_UNCOMMITTED
-from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.messages import Moved
 from brokerd.protocols.durable.state import (
     ACKNOWLEDGED,
+    DELIVERED,
+    WRITTEN,
     DurableClient,
     DurableSubscription,
     read_subscription,
@@ -115,8 +116,8 @@ class DurableClients:
         acknowledged = ticks_of(event.recovered, ACKNOWLEDGED)
         written = ticks_of(event.recovered, WRITTEN)
         identities = [row[0] for row in event.recovered.get(SUBSCRIPTIONS, {}).values()]
-        for identity, hosted in self._hosted.items():
-            key = key_of(identity)
+        for hosted in self._hosted.values():
+            key = hosted.key
             hosted.delivered = hosted.delivered_on_disk = delivered.get(key, 0)
             least = [acknowledged.get(f"{each}/{key}", 0) for each in identities]
             chopped = min([hosted.delivered, *least])
@@ -144,7 +145,7 @@ class DurableClients:
                 local.lane(identity).given = ANY
 
     def _recover_subscriptions(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        streams = {key_of(each): each for each in self._hosted}
+        streams = {each.key: each.identity for each in self._hosted.values()}
         for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
             local = read_subscription(key, row, streams)
             self.table.find(local.client).subscriptions[local.number] = local

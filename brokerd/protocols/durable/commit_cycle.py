@@ -15,14 +15,15 @@ from itertools import islice
 from typing import Any, Final
 
 from brokerd.model.identity import StreamId
-from brokerd.protocols.durable.consolidated_stream import (
+from brokerd.protocols.durable.consolidated_stream import HostedStream, SubscriptionTable
+from brokerd.protocols.durable.state import (
+    ACKNOWLEDGED,
     DELIVERED,
     WRITTEN,
-    HostedStream,
-    SubscriptionTable,
+    DurableSubscription,
+    Lane,
+    lane_key,
 )
-from brokerd.protocols.durable.definition import key_of
-from brokerd.protocols.durable.state import ACKNOWLEDGED, DurableSubscription, Lane, lane_key
 from brokerd.protocols.gryphon import InFlightEvents
 from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -41,8 +42,8 @@ class Snapshot:
         acknowledged: per lane, the tick through which the client has acknowledged.
     """
 
-    delivered: Mapping[StreamId, int]
-    written: Mapping[StreamId, int]
+    delivered: Mapping[HostedStream, int]
+    written: Mapping[HostedStream, int]
     acknowledged: Mapping[Lane, int]
 
 
@@ -114,14 +115,11 @@ class CommitCycle:
 
     def _take(self) -> Snapshot | None:
         """Return the state to commit; None without changes."""
-        delivered = {
-            identity: hosted.position
-            for identity, hosted in self._hosted.items()
-            if hosted.is_ahead
-        }
+        streams = self._hosted.values()
+        delivered = {hosted: hosted.position for hosted in streams if hosted.is_ahead}
         acknowledged = {lane: lane.acknowledged for lane in self._changed}
         self._changed = {}
-        written = {identity: self._hosted[identity].log.next for identity in delivered}
+        written = {hosted: hosted.log.next for hosted in delivered}
         is_changed = delivered or acknowledged or self._moved
         return Snapshot(delivered, written, acknowledged) if is_changed else None
 
@@ -130,12 +128,10 @@ class CommitCycle:
 
     def _rows(self, taken: Snapshot) -> Sequence[Change]:
         delivered = [
-            Change(DELIVERED, key_of(stream), max(tick, self._hosted[stream].delivered))
-            for stream, tick in taken.delivered.items()
+            Change(DELIVERED, hosted.key, max(tick, hosted.delivered))
+            for hosted, tick in taken.delivered.items()
         ]
-        written = [
-            Change(WRITTEN, key_of(stream), index) for stream, index in taken.written.items()
-        ]
+        written = [Change(WRITTEN, hosted.key, index) for hosted, index in taken.written.items()]
         acknowledged = [
             Change(ACKNOWLEDGED, lane_key(lane), tick)
             for lane, tick in taken.acknowledged.items()
@@ -153,15 +149,14 @@ class CommitCycle:
 
         Later positions could be lost, and requested again.
         """
-        streams: dict[StreamId, None] = dict.fromkeys(taken.delivered)
+        streams: dict[HostedStream, None] = dict.fromkeys(taken.delivered)
         for lane, tick in taken.acknowledged.items():
             if not lane.subscription.is_over:  # else it was not written down
                 lane.committed = max(lane.committed, tick)
-            streams[lane.stream] = None
-        for identity in streams:
-            hosted = self._hosted[identity]
-            self._table.forget_released(identity)
-            yield hosted, hosted.commit(taken.delivered.get(identity, 0))
+            streams[self._hosted[lane.stream]] = None
+        for hosted in streams:
+            self._table.forget_released(hosted.identity)
+            yield hosted, hosted.commit(taken.delivered.get(hosted, 0))
 
     def take_moved(self) -> Iterator[HostedStream]:
         """Yield the streams with new tokens, which may be released further."""

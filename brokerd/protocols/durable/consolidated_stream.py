@@ -7,7 +7,7 @@ receive its position.
 Paper: [DS03] §4.1 (consolidated stream, latestDelivered, released, silence messages).
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, groupby
 from typing import Any, Final
@@ -16,9 +16,15 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.client_messages import Gap, Silence
 from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.definition import log_of
+from brokerd.protocols.durable.definition import key_of, log_of
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
-from brokerd.protocols.durable.state import DurableSubscription, InFlightDelivery, Lane, Mode
+from brokerd.protocols.durable.state import (
+    DurableSubscription,
+    HostedState,
+    InFlightDelivery,
+    Lane,
+    Mode,
+)
 from brokerd.protocols.gryphon import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Append, Instant
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
@@ -26,18 +32,12 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.selection import RunSelection, match_run
 
-DELIVERED: Final = "delivered"
-"""Per stream, the tick through which matches are durable and were given to live clients."""
-
-
-WRITTEN: Final = "written"
-"""Per stream, the index after the last record of its matches, at that tick."""
-
 
 class HostedStream:
     """A stream at this broker.
 
     Attributes:
+        key: of the stream in rows.
         log: the matches.
         delivered: the tick through which matches are durable, and the row of it is durable or
             under way.
@@ -48,6 +48,7 @@ class HostedStream:
 
     def __init__(self, identity: StreamId, streams: Streams) -> None:
         self.identity = identity
+        self.key = key_of(identity)
         self.log = FilterLog(log_of(identity))
         self.delivered = self.delivered_on_disk = self.seen = 0
         self.reading: dict[Lane, None] = {}
@@ -89,6 +90,25 @@ class HostedStream:
         """Return the tick through which all subscriptions have durably acknowledged."""
         committed = [each.lane(self.identity).committed for each in subscriptions]
         return min([self.delivered_on_disk, *committed])
+
+    def state(self, released: int, lanes: Iterable[Lane]) -> HostedState:
+        """Return the state, for people.
+
+        Args:
+            released: the tick through which all subscriptions here have acknowledged.
+            lanes: of all subscriptions in this stream.
+        """
+        modes = Counter(lane.mode for lane in lanes)
+        return HostedState(
+            position=self.position,
+            delivered=self.delivered_on_disk,
+            released=released,
+            held=self.stream.held,
+            matches=len(self.log),
+            live=modes[Mode.LIVE],
+            catching_up=modes[Mode.CATCHING_UP],
+            away=modes[Mode.AWAY],
+        )
 
     def mark_uncommitted(self, last: int, entry: InFlightEvents) -> None:
         """Record that matches through a tick are not durable yet."""

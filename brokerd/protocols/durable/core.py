@@ -4,6 +4,7 @@ Paper: [DS03]; [GD02] is the core.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
@@ -21,8 +22,7 @@ from brokerd.protocols.durable.consolidated_stream import (
     SubscriptionTable,
 )
 from brokerd.protocols.durable.consumers import Consumers
-from brokerd.protocols.durable.definition import key_of
-from brokerd.protocols.durable.fetching import FETCHES, Answer, Fetching
+from brokerd.protocols.durable.fetching import FETCHES, Answer, FetchedEvents, Fetching
 from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
 from brokerd.protocols.durable.messages import (
     Beyond,
@@ -40,7 +40,13 @@ from brokerd.protocols.durable.messages import (
 from brokerd.protocols.durable.migration import ARRIVALS, Arrivals, Letters
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, RETAINED, Release, Retention
-from brokerd.protocols.durable.state import DurableClient, DurableSubscription, Lane
+from brokerd.protocols.durable.state import (
+    TABLES,
+    DurableClient,
+    DurableSubscription,
+    Lane,
+    VolatileState,
+)
 from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
 from brokerd.protocols.gryphon import (
     EVERYWHERE,
@@ -48,6 +54,7 @@ from brokerd.protocols.gryphon import (
     AckExpected,
     Done,
     InFlightEvents,
+    PersistentState,
     Routes,
     Stream,
 )
@@ -74,6 +81,7 @@ class Durable:
 
     Attributes:
         gryphon: the streams, pubends, sessions and outbox of this broker.
+        persistent: the state on disk.
     """
 
     def __init__(
@@ -87,7 +95,6 @@ class Durable:
         self.gryphon = gryphon = Gryphon(
             broker, routes, parameters, decode_attributes, has_clients=False
         )
-        self._broker = broker
         self._routes = routes
         self._lease_doubt_ns = parameters.nack_repetition_limit_ns
         streams, disk, deadlines = gryphon.streams, gryphon.disk, gryphon.deadlines
@@ -113,6 +120,7 @@ class Durable:
             self._holds,
             self._retention,
         )
+        self._recent = FetchedEvents(parameters.fetched_limit_bytes)
         self._fetching = Fetching(
             gryphon,
             broker,
@@ -125,6 +133,7 @@ class Durable:
             gryphon.flow,
             self._retention,
             gryphon.dialling.retired,
+            self._recent,
         )
         self._watch = CatchupWatch(gryphon, deadlines, parameters.catchup_watch_ns, counters)
         self._catchups = CatchupStreams(
@@ -166,6 +175,10 @@ class Durable:
             consumers=Consumers(disk, table, hosted, self._commits, tokens, self._catchups),
             arrivals=self._arrivals,
             release=self._release,
+        )
+        self.persistent = PersistentState(
+            (*gryphon.persistent.tables, *TABLES),
+            (LOG, *(each.log.name for each in hosted.values())),
         )
         self._subscriptions = Subscriptions(parts)
         consolidated = ConsolidatedStream(gryphon, windows, own.memo, parameters.live_limit)
@@ -244,7 +257,7 @@ class Durable:
         """See DeliveryProtocol."""
         found = {**self.gryphon.statistics(), "catching_up": len(self._watch)}
         for hosted in self._hosted.values():
-            stream = key_of(hosted.identity)
+            stream = hosted.key
             found[f"delivered_us.{stream}"] = hosted.delivered
             found[f"released_us.{stream}"] = self._registered.released(hosted.identity)
         return found
@@ -262,7 +275,21 @@ class Durable:
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol: decommissioned brokers are not awaited."""
-        return self.gryphon.status()
+        return replace(self.gryphon.status(), detail=self.state().to_mapping())
+
+    def state(self) -> VolatileState:
+        """Return the state in memory, for people."""
+        registered = self._registered
+        return VolatileState(
+            gryphon=self.gryphon.state().to_mapping(),
+            hosted={
+                hosted.key: hosted.state(registered.released(identity), registered.lanes(identity))
+                for identity, hosted in self._hosted.items()
+            },
+            arrivals=len(self._arrivals),
+            holds=len(self._holds),
+            retired=tuple(self._decommissioning),
+        )
 
     # ------------------------------------------------------------ for checks
 
@@ -321,7 +348,9 @@ class Durable:
         self.gryphon.look_at(stream)
         self._subscriptions.on_progress(hosted)
         self._settle_release(stream)
-        self._fetching.forget(stream.identity, self._release.through(stream.identity))
+        if self._recent.runs:  # nobody will fetch events that are released here and below
+            through = self._release.through(stream.identity)
+            self._recent.drop_through(stream.identity, through)
         if stream.upstream is None:
             self._retention.schedule()
 
@@ -479,7 +508,7 @@ class Durable:
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         """Record acks; a broker below that acknowledges less than before has lost state."""
         self.gryphon.on_done(peer, message)
-        cell = self._routes.cell_of(peer)
+        cell = self._routes.cell_by_broker[peer]
         for identity, through in message.through if message.cell == cell else ():
             known = self.gryphon.streams.get(identity).acknowledged_by(cell)
             if through < known:

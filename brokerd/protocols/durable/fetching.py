@@ -75,25 +75,29 @@ class FetchedEvents:
 
     Args:
         limit_bytes: the most bytes of payload.
+
+    Attributes:
+        runs: the cached runs, the oldest first.
+        payload_bytes: of all runs.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._runs: deque[PublicationRun] = deque()
+        self.runs: deque[PublicationRun] = deque()
         self.payload_bytes = 0
 
     def add(self, run: PublicationRun) -> None:
         """Cache a run of any stream."""
-        self._runs.append(run)
+        self.runs.append(run)
         self.payload_bytes += run.payload_bytes()
-        while self.payload_bytes > self._limit_bytes or len(self._runs) > RUNS:
-            self.payload_bytes -= self._runs.popleft().payload_bytes()
+        while self.payload_bytes > self._limit_bytes or len(self.runs) > RUNS:
+            self.payload_bytes -= self.runs.popleft().payload_bytes()
 
     def drop_through(self, identity: StreamId, tick: int) -> None:
         """Drop events of a stream through a tick, which no broker will request any more."""
-        if any(run.source == identity and run.last <= tick for run in self._runs):
-            kept = [run for run in self._runs if run.source != identity or run.last > tick]
-            self._runs = deque(kept)
+        if any(run.source == identity and run.last <= tick for run in self.runs):
+            kept = [run for run in self.runs if run.source != identity or run.last > tick]
+            self.runs = deque(kept)
             self.payload_bytes = sum(run.payload_bytes() for run in kept)
 
     def take(self, identity: StreamId, left: IntervalSet) -> list[PublicationRun]:
@@ -103,7 +107,7 @@ class FetchedEvents:
             Parts without common events, in no order.
         """
         found = []
-        for run in self._runs if left else ():
+        for run in self.runs if left else ():
             if run.source != identity:
                 continue
             ticks = {tick for each in left for tick in sequences_within(run, *each)}
@@ -137,6 +141,7 @@ class Fetching:
         flow: bounds the answers to neighbours.
         retention: the losses of this broker's pubends.
         retired: the decommissioned brokers, a live view.
+        recent: a cache of fetched events.
     """
 
     def __init__(
@@ -152,6 +157,7 @@ class Fetching:
         flow: FlowControl,
         retention: Retention,
         retired: Container[BrokerNumber],
+        recent: FetchedEvents,
     ) -> None:
         self._machine = machine
         self._broker = broker
@@ -168,7 +174,7 @@ class Fetching:
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
         self._answer_bytes = ANSWER_WINDOWS * parameters.answer_window_bytes
         self._left_bytes: dict[tuple[BrokerNumber, StreamId], int] = {}
-        self._lately = FetchedEvents(parameters.fetched_limit_bytes)
+        self._recent = recent
 
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> Iterator[Answer]:
         """Request ranges, which were announced here, or which a client claims to have.
@@ -186,10 +192,6 @@ class Fetching:
                 for asker, ranges in list(stream.curious.items()):
                     yield from self._want(asker, identity, list(ranges))
         self.due()
-
-    def forget(self, identity: StreamId, through: int) -> None:
-        """Drop cached events of a stream through a tick, which is acknowledged here and below."""
-        self._lately.drop_through(identity, through)
 
     def on_session(self, peer: BrokerNumber, *, is_new: bool) -> None:
         """Repeat requests to a neighbour with a new session, which may have lost them.
@@ -240,7 +242,7 @@ class Fetching:
         if parts:
             run = merge_runs(parts)
             yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(run.sequences), run)
-        for part in self._lately.take(identity, left):
+        for part in self._recent.take(identity, left):
             yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(part.sequences), part)
         if not left:
             return
@@ -387,7 +389,7 @@ class Fetching:
         run: PublicationRun | None,
     ) -> Iterator[Answer]:
         if run is not None and identity in self._wanted:
-            self._lately.add(run)
+            self._recent.add(run)
         for asker, theirs in self._take_requests(peer, identity, ranges):
             parts = [part_of(run, *each) for each in theirs] if run is not None else []
             found = [part for part in parts if part is not None]

@@ -14,13 +14,11 @@ from typing import Any, Final
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.messages import Held, Hold
 from brokerd.protocols.durable.migration import Letters
+from brokerd.protocols.durable.state import HOLDS
 from brokerd.protocols.gryphon import Stream, Streams
 from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
-
-HOLDS: Final = "holds"
-"""Per subscription and its new broker, the streams that are held, and from which ticks."""
 
 LEASE: Final = "lease"
 
@@ -46,6 +44,9 @@ class Holds:
         lease_ns: the time after the last request at which a hold expires.
         streams: of this broker.
         letters: sends answers.
+
+    Attributes:
+        named: the holds by subscription and its broker.
     """
 
     def __init__(
@@ -62,12 +63,12 @@ class Holds:
         self._lease_ns = lease_ns
         self._streams = streams
         self._letters = letters
-        self._holds: dict[_Key, _Hold] = {}
+        self.named: dict[_Key, _Hold] = {}
         self._repetition_ns = 0
 
     def __len__(self) -> int:
         """Return the number of holds."""
-        return len(self._holds)
+        return len(self.named)
 
     def recover(
         self, recovered: Mapping[str, Mapping[str, Any]], repetition_ns: Instant = 0
@@ -84,7 +85,7 @@ class Holds:
             client, _, number = owner.rpartition("/")
             ticks = {StreamId(*stream): tick for stream, tick in behind}
             found = client, int(number), int(at)
-            self._holds[found] = _Hold(generation, ticks, is_on_disk=True)
+            self.named[found] = _Hold(generation, ticks, is_on_disk=True)
             self._extend(found)
             if repetition_ns:
                 self._doubt(found)
@@ -93,13 +94,13 @@ class Holds:
         """Return the held ticks of a stream, by subscription, broker and generation."""
         return {
             (*key, named.generation): named.behind[stream]
-            for key, named in self._holds.items()
+            for key, named in self.named.items()
             if stream in named.behind
         }
 
     def bound(self, stream: StreamId) -> int | None:
         """Return the tick after which nothing of a stream may be released; None without a hold."""
-        ticks = [each.behind[stream] for each in self._holds.values() if stream in each.behind]
+        ticks = [each.behind[stream] for each in self.named.values() if stream in each.behind]
         return min(ticks, default=None)
 
     def on_hold(self, message: Hold) -> list[Stream]:
@@ -108,7 +109,7 @@ class Holds:
         Returns the streams of which less is held.
         """
         key = message.client, message.number, message.at
-        known = self._holds.get(key)
+        known = self.named.get(key)
         if known is not None and known.generation > message.generation:
             return []
         self._deadlines.cancel((DOUBT_OF_HOLD, key))
@@ -120,7 +121,7 @@ class Holds:
         if known is not None and known.behind == behind and known.generation == message.generation:
             self._disk.when_written(lambda: self._answer(message))
             return []
-        self._holds[key] = named = _Hold(message.generation, behind, is_on_disk=is_less)
+        self.named[key] = named = _Hold(message.generation, behind, is_on_disk=is_less)
         if is_less:
             self._machine.emit(Commit((_row(key, named),), None))
             self._answer(message)
@@ -135,7 +136,7 @@ class Holds:
 
     def drop(self, at: BrokerNumber) -> Iterator[Stream]:
         """Remove the holds for a decommissioned broker; yield streams of which less is held."""
-        for key in [key for key in self._holds if key[2] == at]:
+        for key in [key for key in self.named if key[2] == at]:
             yield from self._drop(key, lambda: None)
 
     def expire(self, key: _Key) -> list[Stream]:
@@ -150,7 +151,7 @@ class Holds:
         The question is an answer to no incarnation.
         """
         client, number, at = key
-        named = self._holds[key]
+        named = self.named[key]
         here = next(iter(named.behind)).broker
         self._letters.send(Held(at, here, client, number, named.generation, (), 0))
         self._doubt(key)
@@ -162,7 +163,7 @@ class Holds:
         """Remove a hold; call `then` once a restart does not restore it."""
         self._deadlines.cancel((LEASE, key))
         self._deadlines.cancel((DOUBT_OF_HOLD, key))
-        named = self._holds.pop(key, None)
+        named = self.named.pop(key, None)
         if named is None:
             self._disk.when_written(then)
             return []

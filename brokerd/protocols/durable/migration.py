@@ -18,7 +18,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.messages import Held, Hold, LetGo, Letter, Moved
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.state import DurableClient, DurableSubscription
+from brokerd.protocols.durable.state import ARRIVING, DurableClient, DurableSubscription
 from brokerd.protocols.gryphon import Links, Routes
 from brokerd.protocols.interface import Change, CloseSession, Instant
 from brokerd.protocols.parts.clients.table import ClientTable
@@ -83,9 +83,6 @@ def _streams_of(letter: Letter) -> Iterator[tuple[StreamId, int]]:
         yield from letter.last
 
 
-ARRIVING: Final = "arriving"
-"""Per subscription that other brokers may have, or with holds: the generation."""
-
 ARRIVALS: Final = "arrivals"
 
 Whose = tuple[ClientId, int]
@@ -147,6 +144,9 @@ class Arrivals:
         all_streams: of all pubends; every broker with pubends may have had subscribers.
         letters: sends messages to other brokers.
         table: the clients of this broker.
+
+    Attributes:
+        pending: the arrivals with requests that are not answered, or holds.
     """
 
     def __init__(
@@ -170,13 +170,13 @@ class Arrivals:
         self._letters = letters
         self._table = table
         self._incarnation = 0
-        self._arrivals: dict[Whose, Arrival] = {}
+        self.pending: dict[Whose, Arrival] = {}
         self._unbegun: dict[Whose, DurableSubscription] = {}
         self._stays = 0
 
     def __len__(self) -> int:
         """Return the number of arrivals."""
-        return len(self._arrivals)
+        return len(self.pending)
 
     # ------------------------------------------------------------ events here
 
@@ -216,7 +216,7 @@ class Arrivals:
         Earlier attachments end there. A later one ends the subscription here, unless `is_new`.
         """
         whose = local.client, local.number
-        if whose in self._arrivals or not local.generation:
+        if whose in self.pending or not local.generation:
             return
         arrival = self._begin(whose, local.generation - 1, local, lacks=False)
         arrival.is_doubtful, arrival.is_new = True, is_new
@@ -225,14 +225,14 @@ class Arrivals:
     def on_ended(self, local: DurableSubscription) -> None:
         """End a subscription here, with all holds for it."""
         whose = local.client, local.number
-        arrival = self._arrivals.get(whose)
+        arrival = self.pending.get(whose)
         if arrival is not None and arrival.local is local:
             arrival.local, arrival.wait_ns = None, 0
             self._send_due(whose, arrival)
 
     def on_progress(self) -> None:
         """Reduce holds after acknowledgements have become durable."""
-        for whose, arrival in list(self._arrivals.items()):
+        for whose, arrival in list(self.pending.items()):
             for broker, holder in list(arrival.holders.items()):
                 if not holder.is_over and self._is_over(arrival, holder):
                     arrival.wait_ns = 0
@@ -241,23 +241,23 @@ class Arrivals:
 
     def due(self, whose: Whose) -> None:
         """Repeat unanswered requests, and renew holds."""
-        self._send_due(whose, self._arrivals[whose])
+        self._send_due(whose, self.pending[whose])
 
     def drop(self, broker: BrokerNumber) -> None:
         """Remove a decommissioned broker, which has nothing and holds nothing."""
         del self._streams[broker]
-        for whose, arrival in list(self._arrivals.items()):
+        for whose, arrival in list(self.pending.items()):
             arrival.holders.pop(broker, None)
             arrival.untold.pop(broker, None)
             self._send_due(whose, arrival)
 
     def unheld(self, without: BrokerNumber) -> int:
         """Return the number of arrivals that may lose something without a broker's holds."""
-        return sum(not self._is_held(arrival, without) for arrival in self._arrivals.values())
+        return sum(not self._is_held(arrival, without) for arrival in self.pending.values())
 
     def is_safe(self, whose: Whose) -> bool:
         """Return True if a subscription is here, and everything that it lacks is held."""
-        local, arrival = self._find(whose), self._arrivals.get(whose)
+        local, arrival = self._find(whose), self.pending.get(whose)
         if local is None or local.is_over or whose in self._unbegun:
             return False
         return arrival is None or self._is_held(arrival)
@@ -289,7 +289,7 @@ class Arrivals:
     def _on_doubt(self, message: Held) -> None:
         """Answer a broker that may have an ended hold on its disk, after a loss."""
         whose = message.client, message.number
-        arrival = self._arrivals.get(whose)
+        arrival = self.pending.get(whose)
         holder = arrival.holders.get(message.at) if arrival is not None else None
         if arrival is not None and holder is not None:
             self._request_holds(whose, arrival, message.at, holder)
@@ -323,7 +323,7 @@ class Arrivals:
         If the attachment here is later, send its generation to the sender instead.
         """
         whose = message.client, message.number
-        local, arrival = self._find(whose), self._arrivals.get(whose)
+        local, arrival = self._find(whose), self.pending.get(whose)
         if local is not None and local.generation > message.generation:
             if arrival is None:
                 self._letters.send(Moved(message.at, self._broker, *whose, local.generation))
@@ -361,16 +361,16 @@ class Arrivals:
     ) -> Arrival:
         if self._unbegun.get(whose) is local:  # else the row of a new subscription is not durable
             self._unbegun.pop(whose, None)
-        lacks = lacks or whose in self._arrivals  # holds for an earlier attachment
+        lacks = lacks or whose in self.pending  # holds for an earlier attachment
         holders = {each: Holder() for each in self._streams} if lacks else {}
         untold = dict.fromkeys(each for each in self._streams if each != self._broker)
-        arrival = self._arrivals[whose] = Arrival(generation, local, holders, untold, self._stays)
+        arrival = self.pending[whose] = Arrival(generation, local, holders, untold, self._stays)
         self._stays += 1
         return arrival
 
     def _on_answer(self, message: Held | LetGo) -> tuple[Whose, Arrival | None]:
         whose = message.client, message.number
-        arrival = self._arrivals.get(whose)
+        arrival = self.pending.get(whose)
         if arrival is None or arrival.generation != message.generation:
             return whose, None
         arrival.wait_ns = 0
@@ -409,11 +409,11 @@ class Arrivals:
 
     def _settle(self, whose: Whose, arrival: Arrival) -> None:
         """Remove a completed arrival, or set the time of the next request."""
-        if self._arrivals.get(whose) is not arrival:
+        if self.pending.get(whose) is not arrival:
             return
         lease_ns = self._parameters.hold_lease_ns
         if not arrival.holders and not arrival.untold:
-            del self._arrivals[whose]
+            del self.pending[whose]
             self._deadlines.cancel((ARRIVALS, whose))
             if whose not in self._unbegun:  # else the row is a later stay's
                 self._disk.commit((Change(ARRIVING, _row_key(whose), None),), lambda: None)

@@ -229,7 +229,8 @@ class Release:
 
     def own(self, stream: StreamId) -> int:
         """Return the released tick of this broker's subscriptions and holds."""
-        own, held = self._table.released(stream), self._holds.bound(stream)
+        own = self._table.released(stream)
+        held = self._holds.bound(stream) if self._holds.named else None
         return own if held is None else min(own, held)
 
     def due(self) -> None:
@@ -237,7 +238,10 @@ class Release:
         news, self._news = self._news, {}
         by_peer: dict[BrokerNumber, list[StreamId]] = {}
         for identity in news:
-            for peer in self._links.up(identity, None, sideways=False):
+            peers = self._links.senders.get((identity, None, False))
+            if peers is None:
+                peers = self._links.up(identity, None, sideways=False)
+            for peer in peers:
                 by_peer.setdefault(peer, []).append(identity)
         for peer, identities in by_peer.items():
             self._announce(peer, identities)
@@ -260,19 +264,19 @@ class Release:
 
     def on_message(self, peer: BrokerNumber, message: Released) -> Iterator[Stream]:
         """Record a neighbour's released ticks; yield streams that may be retained less."""
-        cell = self._routes.cell_of(peer)
-        told = list(self._check(peer, message))
+        cell = self._routes.cell_by_broker[peer]
+        told = list(self._check(peer, cell, message))
         for stream, through in told:
             key = cell, stream.identity
             self._below[key] = max(through, self._below.get(key, 0))
             if self.settle(stream):
                 yield stream
 
-    def _check(self, peer: BrokerNumber, message: Released) -> Iterator[tuple[Stream, int]]:
+    def _check(
+        self, peer: BrokerNumber, cell: Cell, message: Released
+    ) -> Iterator[tuple[Stream, int]]:
         for identity, through in message.through:
-            if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
-                raise RemoteProtocolError(peer, f"{identity} does not go there")
-            stream = self._streams.get(identity)
+            stream = self._streams.from_downstream(peer, identity, cell)
             if stream.upstream is None and through > stream.knowledge.highest:
                 raise RemoteProtocolError(
                     peer, f"releases {through} of {identity}, which has fewer ticks"

@@ -1,4 +1,4 @@
-"""The state of durable subscriptions: lanes, clients and rows on disk.
+"""The state of a broker: its tables, its subscriptions with their lanes, and what people see.
 
 The lane of a subscription in a stream has the subscription's position, and deliveries under way.
 
@@ -7,11 +7,11 @@ Paper: [DS03] §3 (catchup(s, p)), §4.1 (released(s, p)).
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
-from brokerd.model.identity import StreamId
+from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.durable.catchup import Catchup
 from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.gryphon import InFlightEvents
@@ -21,7 +21,26 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnClient,
     OwnSubscription,
 )
+from brokerd.protocols.parts.decommissioning import DECOMMISSIONED
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+
+# ---------------------------------------------------------------- tables
+
+DELIVERED: Final = "delivered"
+"""Per stream, the tick through which matches are durable and were given to live clients."""
+WRITTEN: Final = "written"
+"""Per stream, the index after the last record of its matches, at that tick."""
+ACKNOWLEDGED: Final = "acknowledged"
+"""Per subscription and stream, the tick through which the client has acknowledged."""
+ARRIVING: Final = "arriving"
+"""Per subscription that other brokers may have, or with holds: the generation."""
+HOLDS: Final = "holds"
+"""Per subscription and its new broker, the streams that are held, and from which ticks."""
+
+TABLES: Final = (DELIVERED, WRITTEN, ACKNOWLEDGED, ARRIVING, HOLDS, DECOMMISSIONED)
+"""The tables on disk, in addition to those of gryphon."""
+
+# ---------------------------------------------------------------- subscriptions
 
 
 class Mode(Enum):
@@ -158,8 +177,7 @@ class InFlightDelivery(InFlightEvents):
         self.events = events
 
 
-ACKNOWLEDGED: Final = "acknowledged"
-"""Per subscription and stream, the tick through which the client has acknowledged."""
+# ---------------------------------------------------------------- rows
 
 
 def lane_key(lane: Lane) -> str:
@@ -199,3 +217,58 @@ def read_subscription(key: str, row: Any, streams: Mapping[str, StreamId]) -> Du
         lane = local.lane(streams[stream])
         lane.matched_after, (lane.lost_through,) = tick, lost or (0,)
     return local
+
+
+# ---------------------------------------------------------------- printable state
+
+
+@dataclass(frozen=True, slots=True)
+class HostedState:
+    """The state of a stream at a broker of durable subscribers.
+
+    Attributes:
+        position: the tick through which everything was given to live clients.
+        delivered: the durable part of that, from which a restart continues.
+        released: the tick through which all subscriptions here have durably acknowledged.
+        held: no tick after this one becomes final here; None: no such bound.
+        matches: the number of records in the log of matches.
+        live, catching_up, away: the number of subscriptions in each mode.
+    """
+
+    position: int
+    delivered: int
+    released: int
+    held: int | None
+    matches: int
+    live: int
+    catching_up: int
+    away: int
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileState:
+    """The state in memory, for people.
+
+    Attributes:
+        gryphon: the state of the gryphon core.
+        hosted: the streams, by broker and pubend.
+        arrivals: the subscriptions from other brokers with unanswered requests or holds.
+        holds: the number of moved subscriptions for which pubends here retain events.
+        retired: the decommissioned brokers.
+    """
+
+    gryphon: Mapping[str, Any]
+    hosted: Mapping[str, HostedState]
+    arrivals: int
+    holds: int
+    retired: tuple[BrokerNumber, ...]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the state with text keys, for JSON."""
+        return {
+            **self.gryphon,
+            "hosted": {name: asdict(each) for name, each in self.hosted.items()},
+            "arrivals": self.arrivals,
+            "holds": self.holds,
+            "retired": [*self.retired],
+        }

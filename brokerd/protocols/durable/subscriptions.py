@@ -17,18 +17,17 @@ from brokerd.model.identity import ClientId, StreamId
 from brokerd.protocols.durable.catchup_streams import CatchupStreams
 from brokerd.protocols.durable.commit_cycle import CommitCycle, Snapshot
 from brokerd.protocols.durable.consolidated_stream import (
-    DELIVERED,
     DurableWindows,
     HostedStream,
     Silences,
     SubscriptionTable,
 )
 from brokerd.protocols.durable.consumers import ANY, Consumers
-from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.migration import Arrivals
 from brokerd.protocols.durable.release import Release
 from brokerd.protocols.durable.state import (
     ACKNOWLEDGED,
+    DELIVERED,
     DurableClient,
     DurableSubscription,
     InFlightDelivery,
@@ -127,7 +126,7 @@ class Subscriptions:
                 changes.append(Change(ACKNOWLEDGED, lane_key(lane), lane.committed))
             if hosted.position and not others:  # earlier events match no subscription
                 hosted.delivered = begun[hosted] = hosted.position
-                changes.append(Change(DELIVERED, key_of(identity), hosted.position))
+                changes.append(Change(DELIVERED, hosted.key, hosted.position))
         self.begin(local)
         changes += self._rows_first(client, local)
         self._gryphon.send(client.name, Subscribed(local.number, "pending"))
@@ -322,7 +321,8 @@ class Subscriptions:
             lane = entry.lane
             if lane.settle():
                 self._commits.add(lane)
-            self._catchups.advance(self._hosted[lane.stream], lane)
+            if lane.catchup is not None:
+                self._catchups.advance(self._hosted[lane.stream], lane)
 
     def on_progress(self, hosted: HostedStream) -> None:
         """Schedule a commit and silence after progress of a stream."""
@@ -361,7 +361,8 @@ class Subscriptions:
                 entry.open -= 1
                 self._gryphon.on_client_done(entry)
             self._release_hosted(hosted)
-        self._arrivals.on_progress()
+        if self._arrivals.pending:
+            self._arrivals.on_progress()
         for hosted in self._commits.take_moved():
             self._release_hosted(hosted)
 

@@ -18,7 +18,7 @@ from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes
-from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Streams, Subend
+from brokerd.protocols.gryphon.state import InFlightEvents, PersistentState, Stream, Streams, Subend
 
 __all__ = [
     "EVENT_BYTES",
@@ -34,6 +34,7 @@ __all__ = [
     "InFlightEvents",
     "IntervalSet",
     "Links",
+    "PersistentState",
     "Pubends",
     "Range",
     "Routes",

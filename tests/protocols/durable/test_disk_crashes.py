@@ -21,12 +21,12 @@ from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import Subscribed, Unsubscribe, Unsubscribed
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.checks.disks import DurableChecks
-from brokerd.protocols.durable.consolidated_stream import DELIVERED, HostedStream
+from brokerd.protocols.durable.consolidated_stream import HostedStream
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.filtering_subsystem import NO_RECORD, FilterLog
 from brokerd.protocols.durable.messages import Released
-from brokerd.protocols.durable.state import ACKNOWLEDGED
+from brokerd.protocols.durable.state import ACKNOWLEDGED, DELIVERED
 from brokerd.protocols.gryphon.messages import Done, Events
 from brokerd.protocols.interface import LogEnds, MessageReceived, Read, RecordsRead, Send, Started
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS

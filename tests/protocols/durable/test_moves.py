@@ -17,7 +17,7 @@ from brokerd.protocols.durable.messages import (
     Moved,
     NothingFetched,
 )
-from brokerd.protocols.durable.migration import ARRIVING
+from brokerd.protocols.durable.state import ARRIVING
 from brokerd.protocols.interface import (
     CloseSession,
     Commit,

@@ -5,10 +5,7 @@ from brokerd.protocols.durable.checks.marks import MARKS, DurableMarks
 from brokerd.protocols.durable.checks.planning import DurablePlanning
 from brokerd.protocols.durable.checks.recounts import RECOUNTS
 from brokerd.protocols.durable.checks.words import DurableWording
-from brokerd.protocols.durable.consolidated_stream import DELIVERED, WRITTEN
-from brokerd.protocols.durable.holds import HOLDS
-from brokerd.protocols.durable.migration import ARRIVING
-from brokerd.protocols.durable.state import ACKNOWLEDGED
+from brokerd.protocols.durable.state import ACKNOWLEDGED, ARRIVING, DELIVERED, HOLDS, WRITTEN
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE
 from brokerd.protocols.gryphon.checks import GryphonReach
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
@@ -30,8 +27,8 @@ SIMULATED = SimulatedProtocol(
             "HostedStream.reading",
             "FilterLog._asked",
             "Fetching._wanted",
-            "Arrivals._arrivals",
-            "Holds._holds",
+            "Arrivals.pending",
+            "Holds.named",
             "Subscriptions._coming",
             "arriving",
             "holds",

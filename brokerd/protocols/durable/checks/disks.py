@@ -10,13 +10,10 @@ from brokerd.protocols.durable.checks.acknowledgements import AcknowledgementChe
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.checks.matches import MatchChecks
 from brokerd.protocols.durable.checks.questions import QuestionChecks
-from brokerd.protocols.durable.consolidated_stream import DELIVERED
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.definition import key_of
-from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
-from brokerd.protocols.durable.migration import ARRIVING
-from brokerd.protocols.durable.state import ACKNOWLEDGED, Mode
+from brokerd.protocols.durable.state import ACKNOWLEDGED, ARRIVING, DELIVERED, HOLDS, Mode
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
 from brokerd.simulator.checks.oracle import InvariantViolated

@@ -29,7 +29,7 @@ RECOUNTS = (
         FetchedEvents,
         "payload_bytes",
         lambda kept: kept.payload_bytes,
-        lambda kept, _: sum(run.payload_bytes() for run in kept._runs),
+        lambda kept, _: sum(run.payload_bytes() for run in kept.runs),
     ),
     Recount(
         CatchupWindow,
