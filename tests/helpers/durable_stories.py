@@ -113,7 +113,7 @@ class DurableStory(Story):
 
     def mode(self, subscription: Subscription, pubend: int = 0, at: str = "s1") -> Mode:
         """Who feeds a subscription with what a pubend of p1 has, at its broker."""
-        subscriptions = self.core(at).subscriptions()
+        subscriptions = self.core(at).registered.present.values()
         (local,) = (
             each
             for each in subscriptions

@@ -73,7 +73,7 @@ def stream_of(item: Deliveries | Silence | Gap) -> StreamId:
 
 def positions(story: DurableStory, broker: str = "s1") -> dict[StreamId, int]:
     """Per stream, up to where a broker has handed out."""
-    return {each.identity: each.position for each in story.core(broker).list_streams()}
+    return {each.identity: each.position for each in story.core(broker).hosted.values()}
 
 
 # ---------------------------------------------------------------- abstract and §1

@@ -7,7 +7,7 @@ receive its position.
 Paper: [DS03] §4.1 (consolidated stream, latestDelivered, released, silence messages).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, groupby
 from typing import Any, Final
@@ -98,16 +98,16 @@ class HostedStream:
             released: the tick through which all subscriptions here have acknowledged.
             lanes: of all subscriptions in this stream.
         """
-        modes = Counter(lane.mode for lane in lanes)
+        modes = [lane.mode for lane in lanes]
         return HostedState(
             position=self.position,
             delivered=self.delivered_on_disk,
             released=released,
             held=self.stream.held,
             matches=len(self.log),
-            live=modes[Mode.LIVE],
-            catching_up=modes[Mode.CATCHING_UP],
-            away=modes[Mode.AWAY],
+            live=modes.count(Mode.LIVE),
+            catching_up=modes.count(Mode.CATCHING_UP),
+            away=modes.count(Mode.AWAY),
         )
 
     def mark_uncommitted(self, last: int, entry: InFlightEvents) -> None:

@@ -3,11 +3,11 @@
 Paper: [DS03]; [GD02] is the core.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.durable.catchup_streams import CATCHUP_WATCH, CatchupStreams, CatchupWatch
@@ -44,7 +44,6 @@ from brokerd.protocols.durable.state import (
     TABLES,
     DurableClient,
     DurableSubscription,
-    Lane,
     VolatileState,
 )
 from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
@@ -82,6 +81,11 @@ class Durable:
     Attributes:
         gryphon: the streams, pubends, sessions and outbox of this broker.
         persistent: the state on disk.
+        hosted: all streams, as this broker's subscribers have them.
+        registered: the subscriptions of clients that are connected or not.
+        commits: the commit cycle of this broker.
+        release, retention, holds: what pubends here retain.
+        arrivals: the subscriptions that have moved here.
     """
 
     def __init__(
@@ -99,17 +103,17 @@ class Durable:
         self._lease_doubt_ns = parameters.nack_repetition_limit_ns
         streams, disk, deadlines = gryphon.streams, gryphon.disk, gryphon.deadlines
         counters, all_streams = gryphon.counters, routes.pubend_streams()
-        self._hosted = hosted = {each: HostedStream(each, streams) for each in all_streams}
-        self._registered = registered = SubscriptionTable(hosted)
+        self.hosted = hosted = {each: HostedStream(each, streams) for each in all_streams}
+        self.registered = registered = SubscriptionTable(hosted)
         table = ClientTable(broker, gryphon, deadlines, parameters, DurableClient)
         windows = DurableWindows(gryphon, parameters.client_window, counters)
         own: OwnSubscriptions[DurableSubscription, InFlightEvents] = OwnSubscriptions(
             gryphon, windows, decode_attributes, table.clients
         )
         self._letters = Letters(gryphon, broker, routes, gryphon.links)
-        self._holds = Holds(disk, deadlines, parameters.hold_lease_ns, streams, self._letters)
-        self._retention = Retention(gryphon, parameters, deadlines, gryphon.pubends, streams)
-        self._release = Release(
+        self.holds = Holds(disk, deadlines, parameters.hold_lease_ns, streams, self._letters)
+        self.retention = Retention(gryphon, parameters, deadlines, gryphon.pubends, streams)
+        self.release = Release(
             gryphon,
             routes,
             deadlines,
@@ -117,8 +121,8 @@ class Durable:
             streams,
             gryphon.links,
             registered,
-            self._holds,
-            self._retention,
+            self.holds,
+            self.retention,
         )
         self._recent = FetchedEvents(parameters.fetched_limit_bytes)
         self._fetching = Fetching(
@@ -131,7 +135,7 @@ class Durable:
             streams,
             gryphon.links,
             gryphon.flow,
-            self._retention,
+            self.retention,
             gryphon.dialling.retired,
             self._recent,
         )
@@ -155,11 +159,11 @@ class Durable:
             registered.present,
             windows,
         )
-        self._commits = CommitCycle(
+        self.commits = CommitCycle(
             disk, deadlines, parameters.commit_interval_ns, hosted, registered
         )
         tokens = TokenCommits(disk, parameters.token_lanes, parameters.token_batch, counters)
-        self._arrivals = Arrivals(
+        self.arrivals = Arrivals(
             broker, disk, deadlines, parameters, all_streams, self._letters, table
         )
         parts = HostingParts(
@@ -171,10 +175,10 @@ class Durable:
             registered=registered,
             catchups=self._catchups,
             silence=self._silence,
-            commits=self._commits,
-            consumers=Consumers(disk, table, hosted, self._commits, tokens, self._catchups),
-            arrivals=self._arrivals,
-            release=self._release,
+            commits=self.commits,
+            consumers=Consumers(disk, table, hosted, self.commits, tokens, self._catchups),
+            arrivals=self.arrivals,
+            release=self.release,
         )
         self.persistent = PersistentState(
             (*gryphon.persistent.tables, *TABLES),
@@ -205,9 +209,9 @@ class Durable:
         self._letters.receive(
             {
                 Hold: self._on_hold,
-                Held: self._arrivals.on_held,
+                Held: self.arrivals.on_held,
                 Moved: self._on_moved,
-                LetGo: self._arrivals.on_let_go,
+                LetGo: self.arrivals.on_let_go,
             }
         )
         self.gryphon.from_brokers.update(
@@ -234,7 +238,7 @@ class Durable:
             COMMIT: self._subscriptions.commit,
             SILENCE: self._silence.say,
             FETCHES: self._fetching.due,
-            RELEASE: self._release.due,
+            RELEASE: self.release.due,
             RETAINED: self._expire_events,
             CATCHUP_WATCH: self._watch.due,
         }
@@ -256,117 +260,70 @@ class Durable:
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
         found = {**self.gryphon.statistics(), "catching_up": len(self._watch)}
-        for hosted in self._hosted.values():
+        for hosted in self.hosted.values():
             stream = hosted.key
             found[f"delivered_us.{stream}"] = hosted.delivered
-            found[f"released_us.{stream}"] = self._registered.released(hosted.identity)
+            found[f"released_us.{stream}"] = self.registered.released(hosted.identity)
         return found
 
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol."""
         found = list(self.gryphon.aftermath())
-        if uncommitted := self._commits.uncommitted():
+        if uncommitted := self.commits.uncommitted():
             found.append(f"{len(uncommitted)} streams with something to commit")
-        if self._arrivals:
-            found.append(f"{len(self._arrivals)} subscriptions that just arrived")
-        if self._holds:
-            found.append(f"{len(self._holds)} holds")
+        if self.arrivals:
+            found.append(f"{len(self.arrivals)} subscriptions that just arrived")
+        if self.holds:
+            found.append(f"{len(self.holds)} holds")
         return found
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol: decommissioned brokers are not awaited."""
-        return replace(self.gryphon.status(), detail=self.state().to_mapping())
+        found = self.gryphon.status()
+        return replace(found, detail={**found.detail, **self.state().to_mapping()})
 
     def state(self) -> VolatileState:
-        """Return the state in memory, for people."""
-        registered = self._registered
+        """Return the state in memory beyond that of the gryphon core, for people."""
+        registered = self.registered
         return VolatileState(
-            gryphon=self.gryphon.state().to_mapping(),
             hosted={
                 hosted.key: hosted.state(registered.released(identity), registered.lanes(identity))
-                for identity, hosted in self._hosted.items()
+                for identity, hosted in self.hosted.items()
             },
-            arrivals=len(self._arrivals),
-            holds=len(self._holds),
+            arrivals=len(self.arrivals),
+            holds=len(self.holds),
             retired=tuple(self._decommissioning),
         )
-
-    # ------------------------------------------------------------ for checks
-
-    @property
-    def is_reading(self) -> bool:
-        """True while events wait for the logs."""
-        return self.gryphon.is_reading
-
-    def list_streams(self) -> Iterator[HostedStream]:
-        """Return all streams, as this broker's subscribers have them."""
-        return iter(self._hosted.values())
-
-    def subscriptions(self) -> Iterator[DurableSubscription]:
-        """Return all subscriptions of this broker, with connected or disconnected clients."""
-        return iter(self._registered.present.values())
-
-    def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
-        """Return a client's lanes in a stream, per subscription."""
-        locals_ = self._clients.table.clients[client].subscriptions.values()
-        return (local.lane(stream) for local in locals_)
-
-    def has_safely(self, client: ClientId, number: int) -> bool:
-        """Return True if a subscription is here, and everything that it lacks is held."""
-        return self._arrivals.is_safe((client, number))
-
-    def recount_released(self) -> Iterator[tuple[StreamId, int, int]]:
-        """Yield the cached and the recomputed released tick of streams.
-
-        Streams without a cached value, or with a new value at the next commit, are left out.
-        """
-        return self._commits.recount_released()
-
-    def pubend_streams(self) -> list[Stream]:
-        """Return the streams of this broker's own pubends."""
-        return self.gryphon.streams.own()
-
-    def find_expired_tick(self) -> int:
-        """Return the tick through which events are too old to be retained."""
-        return self._retention.expired_tick()
-
-    def find_released_tick(self, stream: StreamId) -> int:
-        """Return the released tick of a stream here and below."""
-        return self._release.through(stream)
-
-    def holds(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
-        """See Holds.of."""
-        return self._holds.of(stream)
 
     # ------------------------------------------------------------ streams
 
     def look_at(self, stream: Stream) -> None:
         """See SubendHost: events are delivered, and everything that all have is released."""
-        hosted = self._hosted[stream.identity]
+        hosted = self.hosted[stream.identity]
         if self.gryphon.streams.has_lost and stream.upstream is not None:
             self._subscriptions.skip_final(hosted)
         self.gryphon.look_at(stream)
         self._subscriptions.on_progress(hosted)
         self._settle_release(stream)
         if self._recent.runs:  # nobody will fetch events that are released here and below
-            through = self._release.through(stream.identity)
+            through = self.release.through(stream.identity)
             self._recent.drop_through(stream.identity, through)
         if stream.upstream is None:
-            self._retention.schedule()
+            self.retention.schedule()
 
     def _settle_release(self, stream: Stream) -> None:
         """Announce what is released here and below, or release events of a pubend here."""
-        if self._release.settle(stream):
+        if self.release.settle(stream):
             self.gryphon.settle(stream)
 
     def _expire_events(self) -> None:
         """Release events of pubends here that have become too old."""
-        for stream in self._retention.expire():
+        for stream in self.retention.expire():
             self.gryphon.settle(stream)
-        self._retention.schedule()
+        self.retention.schedule()
 
     def _on_released(self, peer: BrokerNumber, message: Released) -> None:
-        for stream in self._release.on_message(peer, message):
+        for stream in self.release.on_message(peer, message):
             self.gryphon.settle(stream)
 
     def _on_answer(self, peer: BrokerNumber, message: Answer) -> None:
@@ -375,12 +332,12 @@ class Durable:
     # ------------------------------------------------------------ moved subscriptions
 
     def _on_hold(self, message: Hold) -> None:
-        self._arrivals.on_hold(message)
-        for stream in self._holds.on_hold(message):
+        self.arrivals.on_hold(message)
+        for stream in self.holds.on_hold(message):
             self._settle_release(stream)
 
     def _on_moved(self, message: Moved) -> None:
-        local = self._arrivals.on_moved(message)
+        local = self.arrivals.on_moved(message)
         if local is not None:
             self._clients.depart(local, message)
 
@@ -390,12 +347,12 @@ class Durable:
         """See DecommissioningProtocol."""
         if broker in self._decommissioning:
             return Farewell(is_known=True)
-        arrivals = self._arrivals.unheld(broker)
+        arrivals = self.arrivals.unheld(broker)
         unfinished = sum(
             bool(hosted.stream.knowledge.events.events)
             or bool(hosted.stream.subend.gaps)
             or bool(len(hosted.log))
-            for hosted in self.list_streams()
+            for hosted in self.hosted.values()
             if hosted.identity.broker == broker
         )
         reasons = (
@@ -410,7 +367,7 @@ class Durable:
                 f"publications of its pubends are not acknowledged here, in {unfinished} streams",
             ),
         )
-        kept = sum(each.knowledge.events.events for each in self.pubend_streams())
+        kept = sum(each.knowledge.events.events for each in self.gryphon.streams.own())
         losses = (f"{kept} publications are kept until all have acknowledged them",) if kept else ()
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
@@ -418,13 +375,13 @@ class Durable:
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
         self.gryphon.dialling.retire(broker)
-        self._release.drop(cell)
+        self.release.drop(cell)
         for stream in self.gryphon.streams:
             stream.drop(cell)
             stream.forget(broker)
-        for stream in self._holds.drop(broker):
+        for stream in self.holds.drop(broker):
             self._settle_release(stream)
-        self._arrivals.drop(broker)
+        self.arrivals.drop(broker)
         self._catchups.on_answers(self._fetching.drop(broker))
         self.gryphon.settle_all()
         for stream in self.gryphon.streams:
@@ -450,12 +407,12 @@ class Durable:
 
     def begin(self, event: Started) -> None:
         """See SubendHost."""
-        self._holds.recover(event.recovered, self._lease_doubt_ns if event.lineage else 0)
-        for hosted in self._hosted.values():
+        self.holds.recover(event.recovered, self._lease_doubt_ns if event.lineage else 0)
+        for hosted in self.hosted.values():
             hosted.hold_undelivered()
-        self._retention.begin()
-        for stream in self.pubend_streams():
-            self._release.restore(stream, stream.held or 0)
+        self.retention.begin()
+        for stream in self.gryphon.streams.own():
+            self.release.restore(stream, stream.held or 0)
         self.gryphon.begin(event)
         self._decommissioning.recover(event.recovered)
 
@@ -471,7 +428,7 @@ class Durable:
         self._decommissioning.on_session(peer)
         if peer in self._decommissioning:
             return
-        self._release.on_session(peer)
+        self.release.on_session(peer)
         self._fetching.on_session(peer, is_new=is_new)
         self._expect_of(peer)
         if self.gryphon.streams.has_lost:
@@ -483,7 +440,7 @@ class Durable:
         After a loss, the neighbour learns from less than before that this broker lacks the rest.
         """
         cell = self._routes.cell_of(peer)
-        streams = [each.stream for each in self.list_streams() if each.stream.upstream == cell]
+        streams = [each.stream for each in self.hosted.values() if each.stream.upstream == cell]
         through = tuple((stream.identity, stream.knowledge.final) for stream in streams)
         if through:
             self.gryphon.send(peer, Done(self._routes.cell, through))
@@ -502,7 +459,7 @@ class Durable:
             through = max(
                 stream.knowledge.highest, stream.subend.expected, stream.acknowledged_by(cell)
             )
-            if self._release.below(cell, stream) < through:
+            if self.release.below(cell, stream) < through:
                 self.gryphon.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
@@ -529,12 +486,12 @@ class Durable:
         if purpose in self._due:
             self._due[purpose]()
         elif purpose == ARRIVALS:
-            self._arrivals.due(whose)
+            self.arrivals.due(whose)
         elif purpose == LEASE:
-            for stream in self._holds.expire(whose):
+            for stream in self.holds.expire(whose):
                 self._settle_release(stream)
         elif purpose == DOUBT_OF_HOLD:
-            self._holds.ask(whose)
+            self.holds.ask(whose)
         else:
             self.gryphon.on_due(purpose, whose)
 

@@ -7,7 +7,7 @@ Paper: [DS03] §3 (catchup(s, p)), §4.1 (released(s, p)).
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -244,20 +244,31 @@ class HostedState:
     catching_up: int
     away: int
 
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the state with text keys, for JSON."""
+        return {
+            "position": self.position,
+            "delivered": self.delivered,
+            "released": self.released,
+            "held": self.held,
+            "matches": self.matches,
+            "live": self.live,
+            "catching_up": self.catching_up,
+            "away": self.away,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class VolatileState:
-    """The state in memory, for people.
+    """The state in memory, beyond that of the gryphon core, for people.
 
     Attributes:
-        gryphon: the state of the gryphon core.
         hosted: the streams, by broker and pubend.
         arrivals: the subscriptions from other brokers with unanswered requests or holds.
         holds: the number of moved subscriptions for which pubends here retain events.
         retired: the decommissioned brokers.
     """
 
-    gryphon: Mapping[str, Any]
     hosted: Mapping[str, HostedState]
     arrivals: int
     holds: int
@@ -266,8 +277,7 @@ class VolatileState:
     def to_mapping(self) -> dict[str, Any]:
         """Return the state with text keys, for JSON."""
         return {
-            **self.gryphon,
-            "hosted": {name: asdict(each) for name, each in self.hosted.items()},
+            "hosted": {name: each.to_mapping() for name, each in self.hosted.items()},
             "arrivals": self.arrivals,
             "holds": self.holds,
             "retired": [*self.retired],

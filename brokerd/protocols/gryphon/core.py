@@ -152,7 +152,7 @@ class Gryphon(LogFirstMachine):
         self.deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self.disk = Durability(self)
         self.persistent = PersistentState(TABLES, (LOG,))
-        self.dialling = Dialling(parameters, self.deadlines, self.sessions)
+        self.dialling = Dialling(parameters, self.deadlines, routes.neighbours, self.sessions)
         self.links = Links(routes, self.sessions)
         self.flow = FlowControl(routes, parameters, self.deadlines)
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)

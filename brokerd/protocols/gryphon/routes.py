@@ -345,14 +345,20 @@ class Dialling:
         self,
         parameters: GryphonParameters,
         deadlines: DeadlineQueue[tuple[str, Any]],
+        neighbours: Sequence[BrokerNumber],
         sessions: Container[BrokerNumber],
     ) -> None:
         self.retired: dict[BrokerNumber, None] = {}
         self._parameters = parameters
         self._deadlines = deadlines
+        self._neighbours = neighbours
         self._sessions = sessions
         self._waited_ns: dict[BrokerNumber, Instant] = {}
         self._established_ns: dict[BrokerNumber, Instant] = {}
+
+    def wanted(self) -> tuple[BrokerNumber, ...]:
+        """Return the neighbours, without retired ones."""
+        return tuple(each for each in self._neighbours if each not in self.retired)
 
     def retire(self, broker: BrokerNumber) -> None:
         """Dial a broker no more, and ignore its messages."""

@@ -234,7 +234,7 @@ def start(story: DurableStory, logs: Logs, rows: Rows) -> Durable | StorageCorru
         page = RecordsRead(read.log, read.first, kept[read.first - first : read.end - first])
         reads += [each for each in core.handle(page, now_ns) if isinstance(each, Read)]
     assert isinstance(core, Durable), f"{core}"
-    assert not core.is_reading, "it has not read its logs"
+    assert not core.gryphon.is_reading, "it has not read its logs"
     return core
 
 
@@ -245,7 +245,7 @@ def lost(core: Durable, rows: Rows, said: Said, events: Mapping[StreamId, Any]) 
         return f"started, and not there: {said.started - subscriptions.keys()}"
     if said.ended & subscriptions.keys():
         return f"ended, and there: {said.ended & subscriptions.keys()}"
-    for hosted in core.list_streams():
+    for hosted in core.hosted.values():
         delivered = rows.get(DELIVERED, {}).get(key_of(hosted.identity), 0)
         if not hosted.log.last_tick <= delivered == hosted.delivered == hosted.position:
             return f"{hosted.identity}: delivered {delivered} on disk, {hosted.position} here"

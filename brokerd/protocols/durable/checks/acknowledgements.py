@@ -57,7 +57,7 @@ class AcknowledgementChecks(ProtocolChecks):
         if incarnation != broker.incarnation:
             begun = {}
             self._begun[broker.number] = broker.incarnation, begun
-        for local in core.subscriptions():
+        for local in core.registered.present.values():
             for stream, lane in local.lanes.items():
                 acknowledged = lane.acknowledged
                 if acknowledged <= begun.setdefault(lane, acknowledged):

@@ -91,7 +91,7 @@ class MatchChecks(ProtocolChecks):
         if type(event) is Started:
             here = self._hosted[broker.number] = []
             self._positions.pop(broker.number, None)
-            for hosted in core.list_streams():
+            for hosted in core.hosted.values():
                 name = hosted.log.name
                 written = _Written(hosted.delivered, event.logs[name].first)
                 self._logs[broker.number, name] = written
@@ -113,7 +113,7 @@ class MatchChecks(ProtocolChecks):
         for hosted, subend, written in here:
             if subend.position > written.position:
                 if everybody is None:
-                    everybody = {each.identity: each for each in core.subscriptions()}
+                    everybody = {each.identity: each for each in core.registered.present.values()}
                 records_of = fresh.get(hosted.log.name, {})
                 self._compare(f"{broker.name}, ", everybody, hosted, written, records_of)
             for chop in chops:
