@@ -112,33 +112,12 @@ class Durable:
         )
         self._letters = Letters(gryphon, broker, routes, gryphon.links)
         self.holds = Holds(disk, deadlines, parameters.hold_lease_ns, streams, self._letters)
-        self.retention = Retention(gryphon, parameters, deadlines, gryphon.pubends, streams)
+        self.retention = Retention(gryphon, parameters)
         self.release = Release(
-            gryphon,
-            routes,
-            deadlines,
-            parameters.ack_interval_ns,
-            streams,
-            gryphon.links,
-            registered,
-            self.holds,
-            self.retention,
+            gryphon, routes, parameters.ack_interval_ns, registered, self.holds, self.retention
         )
         self._recent = FetchedEvents(parameters.fetched_limit_bytes)
-        self._fetching = Fetching(
-            gryphon,
-            broker,
-            routes,
-            parameters,
-            deadlines,
-            counters,
-            streams,
-            gryphon.links,
-            gryphon.flow,
-            self.retention,
-            gryphon.dialling.retired,
-            self._recent,
-        )
+        self._fetching = Fetching(gryphon, broker, routes, parameters, self.retention, self._recent)
         self._watch = CatchupWatch(gryphon, deadlines, parameters.catchup_watch_ns, counters)
         self._catchups = CatchupStreams(
             gryphon,
@@ -151,14 +130,8 @@ class Durable:
             hosted,
             registered,
         )
-        self._silence = Silences(
-            gryphon,
-            deadlines,
-            parameters.silence_interval_ns,
-            hosted,
-            registered.present,
-            windows,
-        )
+        silence_ns, present = parameters.silence_interval_ns, registered.present
+        self._silence = Silences(gryphon, deadlines, silence_ns, hosted, present, windows)
         self.commits = CommitCycle(
             disk, deadlines, parameters.commit_interval_ns, hosted, registered
         )
@@ -430,37 +403,9 @@ class Durable:
             return
         self.release.on_session(peer)
         self._fetching.on_session(peer, is_new=is_new)
-        self._expect_of(peer)
+        self.release.expect(peer)
         if self.gryphon.streams.has_lost:
-            self._offer_all(peer)
-
-    def _offer_all(self, peer: BrokerNumber) -> None:
-        """Acknowledge all streams of a neighbour as far as they are known here, even unknown ones.
-
-        After a loss, the neighbour learns from less than before that this broker lacks the rest.
-        """
-        cell = self._routes.cell_of(peer)
-        streams = [each.stream for each in self.hosted.values() if each.stream.upstream == cell]
-        through = tuple((stream.identity, stream.knowledge.final) for stream in streams)
-        if through:
-            self.gryphon.send(peer, Done(self._routes.cell, through))
-
-    def _expect_of(self, peer: BrokerNumber) -> None:
-        """Have a broker below request missed events at once, as after a failure of that broker.
-
-        It may have acknowledged more than has arrived here, and may have lost that in a restart.
-
-        Paper: [DS03] §5.3 ("the constream nacks the events it missed").
-        """
-        cell = self._routes.cell_of(peer)
-        for stream in self.gryphon.streams:
-            if cell not in stream.children:
-                continue
-            through = max(
-                stream.knowledge.highest, stream.subend.expected, stream.acknowledged_by(cell)
-            )
-            if self.release.below(cell, stream) < through:
-                self.gryphon.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
+            self.release.offer(peer)
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         """Record acks; a broker below that acknowledges less than before has lost state."""

@@ -10,7 +10,7 @@ once).
 """
 
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
@@ -28,43 +28,20 @@ from brokerd.protocols.durable.messages import (
 )
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import Retention
+from brokerd.protocols.durable.state import Questions
 from brokerd.protocols.gryphon import (
     EVENT_BYTES,
     TICK_NS,
-    FlowControl,
     IntervalSet,
-    Links,
     Range,
     Routes,
     Stream,
-    Streams,
     part_of,
     sequences_within,
     weight_bytes,
 )
-from brokerd.protocols.interface import Instant, retransmission_requested
-from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
-
-
-class Questions(Stream):
-    """See Stream; answers are forwarded and not stored, so the same may be requested again.
-
-    The wait counts from the last request.
-    """
-
-    __slots__ = ()
-
-    def forget_asked(self, now_ns: Instant) -> Instant | None:
-        """See Stream."""
-        waiting = self._asked_until
-        if waiting and waiting[0][2] <= now_ns:
-            while waiting and waiting[0][2] <= now_ns:
-                waiting.popleft()
-            later = IntervalSet((start, end) for start, end, _ in waiting)
-            self.asked = IntervalSet(each for asked in self.asked for each in later.within(*asked))
-        return super().forget_asked(now_ns)
-
+from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.interface import retransmission_requested
 
 RUNS: Final = 64
 """The most cached runs, because every run is searched for every request."""
@@ -136,40 +113,30 @@ class Fetching:
 
     Args:
         broker: this broker, which requests for its own clients.
-        streams: of this broker.
-        links: the next brokers upstream.
-        flow: bounds the answers to neighbours.
         retention: the losses of this broker's pubends.
-        retired: the decommissioned brokers, a live view.
         recent: a cache of fetched events.
     """
 
     def __init__(
         self,
-        machine: EventMachine,
+        gryphon: Gryphon,
         broker: BrokerNumber,
         routes: Routes,
         parameters: DurableParameters,
-        deadlines: DeadlineQueue[tuple[str, object]],
-        counters: dict[str, int],
-        streams: Streams,
-        links: Links,
-        flow: FlowControl,
         retention: Retention,
-        retired: Container[BrokerNumber],
         recent: FetchedEvents,
     ) -> None:
-        self._machine = machine
+        self._machine = gryphon
         self._broker = broker
         self._routes = routes
         self._parameters = parameters
-        self._deadlines = deadlines
-        self._counters = counters
-        self._streams = streams
-        self._links = links
-        self._flow = flow
+        self._deadlines = gryphon.deadlines
+        self._counters = gryphon.counters
+        self._streams = gryphon.streams
+        self._links = gryphon.links
+        self._flow = gryphon.flow
+        self._retired = gryphon.dialling.retired
         self._retention = retention
-        self._retired = retired
         self._wanted: dict[StreamId, Questions] = {}
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
         self._answer_bytes = ANSWER_WINDOWS * parameters.answer_window_bytes

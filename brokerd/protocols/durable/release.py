@@ -25,42 +25,34 @@ from brokerd.protocols.durable.holds import Holds
 from brokerd.protocols.durable.messages import Origins, Released
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import (
+    EVERYWHERE,
     TICK_NS,
+    AckExpected,
     Cell,
-    Links,
-    Pubends,
+    Done,
     Routes,
     Stream,
-    Streams,
     ticks_in,
 )
+from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import Instant
-from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 RETAINED: Final = "retained"
 
 
 class Retention:
-    """The retention of a broker's pubends.
-
-    Args:
-        streams: of this broker.
-    """
+    """The retention of a broker's pubends."""
 
     def __init__(
         self,
-        machine: EventMachine,
+        gryphon: Gryphon,
         parameters: DurableParameters,
-        deadlines: DeadlineQueue[tuple[str, object]],
-        pubends: Pubends,
-        streams: Streams,
     ) -> None:
-        self._machine = machine
-        self._deadlines = deadlines
-        self._pubends = pubends
-        self._streams = streams
+        self._machine = gryphon
+        self._deadlines = gryphon.deadlines
+        self._pubends = gryphon.pubends
+        self._streams = gryphon.streams
         self._max_retain_ns = parameters.max_retain_ns
         self._grace_ns = parameters.release_grace_ns
         self._from_ns: Instant = 0
@@ -157,7 +149,6 @@ class Release:
     """The released ticks of streams here and below.
 
     Args:
-        streams: of this broker.
         table: the subscriptions of this broker.
         holds: of this broker's pubends.
         retention: of this broker's pubends.
@@ -165,22 +156,19 @@ class Release:
 
     def __init__(
         self,
-        machine: EventMachine,
+        gryphon: Gryphon,
         routes: Routes,
-        deadlines: DeadlineQueue[tuple[str, object]],
         interval_ns: Instant,
-        streams: Streams,
-        links: Links,
         table: SubscriptionTable,
         holds: Holds,
         retention: Retention,
     ) -> None:
-        self._machine = machine
+        self._machine = gryphon
         self._routes = routes
-        self._deadlines = deadlines
+        self._deadlines = gryphon.deadlines
         self._interval_ns = interval_ns
-        self._streams = streams
-        self._links = links
+        self._streams = gryphon.streams
+        self._links = gryphon.links
         self._table = table
         self._holds = holds
         self._retention = retention
@@ -252,6 +240,34 @@ class Release:
         self._announce(
             peer, [each for each in self._through if self._streams.get(each).upstream == cell]
         )
+
+    def expect(self, peer: BrokerNumber) -> None:
+        """Have a broker below request missed events at once, as after a failure of that broker.
+
+        It may have acknowledged more than has arrived here, and may have lost that in a restart.
+
+        Paper: [DS03] §5.3 ("the constream nacks the events it missed").
+        """
+        cell = self._routes.cell_of(peer)
+        for stream in self._streams:
+            if cell not in stream.children:
+                continue
+            through = max(
+                stream.knowledge.highest, stream.subend.expected, stream.acknowledged_by(cell)
+            )
+            if self.below(cell, stream) < through:
+                self._machine.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
+
+    def offer(self, peer: BrokerNumber) -> None:
+        """Acknowledge all streams of a neighbour as far as they are known here, even unknown ones.
+
+        After a loss, the neighbour learns from less than before that this broker lacks the rest.
+        """
+        cell = self._routes.cell_of(peer)
+        streams = [each for each in self._streams if each.upstream == cell]
+        through = tuple((stream.identity, stream.knowledge.final) for stream in streams)
+        if through:
+            self._machine.send(peer, Done(self._routes.cell, through))
 
     def _announce(self, peer: BrokerNumber, identities: list[StreamId]) -> None:
         if not identities:

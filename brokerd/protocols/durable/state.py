@@ -14,8 +14,8 @@ from typing import Any, Final
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.durable.catchup import Catchup
 from brokerd.protocols.durable.definition import key_of
-from brokerd.protocols.gryphon import InFlightEvents
-from brokerd.protocols.interface import Change
+from brokerd.protocols.gryphon import InFlightEvents, IntervalSet, Stream
+from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
     OwnClient,
@@ -175,6 +175,28 @@ class InFlightDelivery(InFlightEvents):
         self.lane = lane
         self.last = last
         self.events = events
+
+
+# ---------------------------------------------------------------- requests
+
+
+class Questions(Stream):
+    """See Stream; answers are forwarded and not stored, so the same may be requested again.
+
+    The wait counts from the last request.
+    """
+
+    __slots__ = ()
+
+    def forget_asked(self, now_ns: Instant) -> Instant | None:
+        """See Stream."""
+        waiting = self._asked_until
+        if waiting and waiting[0][2] <= now_ns:
+            while waiting and waiting[0][2] <= now_ns:
+                waiting.popleft()
+            later = IntervalSet((start, end) for start, end, _ in waiting)
+            self.asked = IntervalSet(each for asked in self.asked for each in later.within(*asked))
+        return super().forget_asked(now_ns)
 
 
 # ---------------------------------------------------------------- rows
