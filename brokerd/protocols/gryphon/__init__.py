@@ -1,7 +1,7 @@
 """[GD02]: streams of ticks from publishers' brokers, over a tree of cells, to subscribers' brokers.
 
-The names below are the parts that another protocol may use. The core of `durable` builds on
-`core.Gryphon`, and the clients on `clients.Clients`.
+The names below are the parts that another protocol may use. The core of `durable` has a
+`core.Gryphon`, which it serves with clients of its own.
 """
 
 from brokerd.protocols.gryphon.definition import LOG
