@@ -4,8 +4,8 @@ from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.state import Mode
 from brokerd.protocols.interface import Deliver
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
@@ -113,7 +113,7 @@ class DurableStory(Story):
 
     def mode(self, subscription: Subscription, pubend: int = 0, at: str = "s1") -> Mode:
         """Who feeds a subscription with what a pubend of p1 has, at its broker."""
-        subscriptions = self.core(at)._durable._all.values()
+        subscriptions = self.core(at).registered.present.values()
         (local,) = (
             each
             for each in subscriptions
@@ -128,7 +128,7 @@ class DurableStory(Story):
 
     def kept(self, broker: str) -> int:
         """How many publications a broker has in memory."""
-        return sum(each.knowledge.events.events for each in self.core(broker).streams)
+        return sum(each.knowledge.events.events for each in self.core(broker).gryphon.streams)
 
     def logged(self, broker: str, log: str = "events") -> int:
         """How many records a broker's log has."""

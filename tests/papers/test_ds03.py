@@ -10,8 +10,8 @@ import pytest
 
 from brokerd.model.client_messages import Deliveries, Gap, Silence
 from brokerd.model.identity import StreamId
-from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.messages import Fetch, Fetched
+from brokerd.protocols.durable.state import Mode
 from brokerd.simulator.world.cluster import Subscription
 from tests.helpers.durable_stories import DurableStory
 from tests.helpers.told import is_told
@@ -73,7 +73,7 @@ def stream_of(item: Deliveries | Silence | Gap) -> StreamId:
 
 def positions(story: DurableStory, broker: str = "s1") -> dict[StreamId, int]:
     """Per stream, up to where a broker has handed out."""
-    return {each.identity: each.position for each in story.core(broker).list_streams()}
+    return {each.identity: each.position for each in story.core(broker).hosted.values()}
 
 
 # ---------------------------------------------------------------- abstract and §1
@@ -217,7 +217,7 @@ def test_the_consolidated_stream_resumes_after_a_crash_without_a_client() -> Non
     story.publish(5)
     story.cluster.broker("s1").start()
     story.cluster.run_for(5)
-    known = story.core("p1").streams
+    known = story.core("p1").gryphon.streams
     assert {max(each.knowledge.highest for each in known)} == {max(positions(story).values())}
     assert story.logged("s1", "matches.0.0") == 8
     link.heal()

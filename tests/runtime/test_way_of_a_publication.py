@@ -253,6 +253,20 @@ def test_a_publication_visits_few_files_of_gryphon(broker: str, most: int) -> No
     assert len(files) <= most, [*files]
 
 
+@pytest.mark.parametrize(
+    "broker, own, most",
+    [("on the way", 6, MOST_FILES + 6), ("publisher", 7, 21), ("subscriber", 9, 2 * MOST_FILES)],
+)
+def test_a_publication_visits_few_files_of_durable(broker: str, own: int, most: int) -> None:
+    """Its gryphon core visits most of the others; every broker commits and releases."""
+    names = {"publisher": "p", "on the way": "m", "subscriber": "s"}
+    visits = core_visits("durable", "p", "s", cells("p-m", "m-s"))
+    files = visits[names[broker]]
+    assert "protocols/durable/core.py" in files
+    assert len([each for each in files if "/durable/" in each]) <= own, [*files]
+    assert len(files) <= most, [*files]
+
+
 def test_a_broker_with_all_roles_of_gryphon_visits_few_files() -> None:
     visits = core_visits("gryphon", "p", "p", cells("p-m", "m-s"))
     assert len(visits["p"]) <= MOST_FILES_IN_ALL_ROLES + 1, [*visits["p"]]

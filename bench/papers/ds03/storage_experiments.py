@@ -30,8 +30,8 @@ from pydantic import Field
 
 from bench.papers.record import ExperimentRecord, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
-from brokerd.protocols.durable.batch_read import BatchReader
-from brokerd.protocols.durable.filter_log import FilterLog
+from brokerd.protocols.durable.catchup import BatchReader
+from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.interface import Append, Chop, LogEffect, RecordsRead
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume

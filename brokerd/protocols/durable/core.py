@@ -1,50 +1,92 @@
-"""The core of durable: gryphon's core, for clients that disconnect and return.
+"""The core of durable: a gryphon core, with clients that disconnect and return.
 
 Paper: [DS03]; [GD02] is the core.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
-from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.durable.arrivals import ARRIVALS
-from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
-from brokerd.protocols.durable.commits import COMMIT
-from brokerd.protocols.durable.consuming import ConsumingClients
-from brokerd.protocols.durable.fetching import FETCHES, Fetching
-from brokerd.protocols.durable.forwarding import Forwarding
+from brokerd.protocols.durable.catchup_streams import CATCHUP_WATCH, CatchupStreams, CatchupWatch
+from brokerd.protocols.durable.clients import DurableClients
+from brokerd.protocols.durable.commit_cycle import COMMIT, CommitCycle, TokenCommits
+from brokerd.protocols.durable.consolidated_stream import (
+    SILENCE,
+    ConsolidatedStream,
+    DurableWindows,
+    HostedStream,
+    Silences,
+    SubscriptionTable,
+)
+from brokerd.protocols.durable.consumers import Consumers
+from brokerd.protocols.durable.fetching import FETCHES, Answer, FetchedEvents, Fetching
 from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
-from brokerd.protocols.durable.hosted_streams import HostedStream
-from brokerd.protocols.durable.hosting import Surroundings
-from brokerd.protocols.durable.lanes import DurableSubscription, Lane
-from brokerd.protocols.durable.logs import key_of
-from brokerd.protocols.durable.messages import Decommissioned, Hold, Letter
+from brokerd.protocols.durable.messages import (
+    Beyond,
+    Decommissioned,
+    Deferred,
+    Fetch,
+    Fetched,
+    Held,
+    Hold,
+    LetGo,
+    Moved,
+    NothingFetched,
+    Released,
+)
+from brokerd.protocols.durable.migration import ARRIVALS, Arrivals, Letters
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.release import RELEASE, Release
-from brokerd.protocols.durable.retention import RETAINED, Retention
-from brokerd.protocols.durable.silence import SILENCE
-from brokerd.protocols.gryphon import EVERYWHERE, LOG, AckExpected, Done, Range, Routes, Stream
-from brokerd.protocols.gryphon.core import RETRY, Gryphon
+from brokerd.protocols.durable.release import RELEASE, RETAINED, Release, Retention
+from brokerd.protocols.durable.state import (
+    TABLES,
+    DurableClient,
+    DurableSubscription,
+    VolatileState,
+)
+from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
+from brokerd.protocols.gryphon import (
+    EVERYWHERE,
+    LOG,
+    AckExpected,
+    Done,
+    InFlightEvents,
+    PersistentState,
+    Routes,
+    Stream,
+)
+from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     CoreStatus,
+    DeadlineReached,
+    Effect,
+    Event,
     Farewell,
-    MessageReceived,
+    Instant,
     RecordsRead,
     SessionEstablished,
-    SessionLost,
     Started,
 )
+from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
+from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
 
 
-class Durable(Gryphon):
-    """See DeliveryProtocol."""
+class Durable:
+    """See DeliveryProtocol.
+
+    Attributes:
+        gryphon: the streams, pubends, sessions and outbox of this broker.
+        persistent: the state on disk.
+        hosted: all streams, as this broker's subscribers have them.
+        registered: the subscriptions of clients that are connected or not.
+        commits: the commit cycle of this broker.
+        release, retention, holds: what pubends here retain.
+        arrivals: the subscriptions that have moved here.
+    """
 
     def __init__(
         self,
@@ -54,190 +96,223 @@ class Durable(Gryphon):
         decode_attributes: DecodeAttributes,
         authority: DecommissionAuthority = NOBODY,
     ) -> None:
-        surroundings = Surroundings(
-            routes.pubend_streams(), self._stream, self._fetch, self._on_delivered, self._notify
+        self.gryphon = gryphon = Gryphon(
+            broker, routes, parameters, decode_attributes, has_clients=False
         )
-        make_clients = partial(ConsumingClients, surroundings)
-        super().__init__(broker, routes, parameters, decode_attributes, make_clients)
-        clients = self._clients
-        assert isinstance(clients, ConsumingClients), f"{clients} does not keep what it is given"
-        self._durable = clients
-        self._holds = Holds(
-            self._disk,
-            self._deadlines,
-            parameters.hold_lease_ns,
-            self._stream,
-            self._notify,
-            self._settle_release,
+        self._routes = routes
+        self._lease_doubt_ns = parameters.nack_repetition_limit_ns
+        streams, disk, deadlines = gryphon.streams, gryphon.disk, gryphon.deadlines
+        counters, all_streams = gryphon.counters, routes.pubend_streams()
+        self.hosted = hosted = {each: HostedStream(each, streams) for each in all_streams}
+        self.registered = registered = SubscriptionTable(hosted)
+        table = ClientTable(broker, gryphon, deadlines, parameters, DurableClient)
+        windows = DurableWindows(gryphon, parameters.client_window, counters)
+        own: OwnSubscriptions[DurableSubscription, InFlightEvents] = OwnSubscriptions(
+            gryphon, windows, decode_attributes, table.clients
         )
-        takers = {Hold: self._on_hold, **clients.arrivals.takers()}
-        self._forwarding = Forwarding(self, broker, routes, self.links, takers)
-        self._fetching = Fetching(
-            self,
-            broker,
-            routes,
-            parameters,
-            self._deadlines,
-            self._counters,
-            self.streams.get,
-            self.links,
-            self.flow,
-            clients.on_found,
-            clients.on_beyond,
-            clients.on_deferred,
-            lambda stream, first: self._retention.find_loss(stream, first),
-            lambda broker: broker in self._decommissioning,
+        self._letters = Letters(gryphon, broker, routes, gryphon.links)
+        self.holds = Holds(disk, deadlines, parameters.hold_lease_ns, streams, self._letters)
+        self.retention = Retention(gryphon, parameters)
+        self.release = Release(
+            gryphon, routes, parameters.ack_interval_ns, registered, self.holds, self.retention
         )
-        self._retention = Retention(
-            self,
-            parameters,
-            self._deadlines,
-            self.pubends,
-            self.pubend_streams,
-            self._settle,
+        self._recent = FetchedEvents(parameters.fetched_limit_bytes)
+        self._fetching = Fetching(gryphon, broker, routes, parameters, self.retention, self._recent)
+        self._watch = CatchupWatch(gryphon, deadlines, parameters.catchup_watch_ns, counters)
+        self._catchups = CatchupStreams(
+            gryphon,
+            windows,
+            own.memo,
+            min(parameters.catchup_batch, parameters.live_limit),
+            parameters.catchup_window,
+            self._fetching,
+            self._watch,
+            hosted,
+            registered,
         )
-        self._release = Release(
-            self,
-            routes,
-            self._deadlines,
-            parameters.ack_interval_ns,
-            self.streams.get,
-            self.links,
-            self._own_released_tick,
-            self._retention.released,
+        silence_ns, present = parameters.silence_interval_ns, registered.present
+        self._silence = Silences(gryphon, deadlines, silence_ns, hosted, present, windows)
+        self.commits = CommitCycle(
+            disk, deadlines, parameters.commit_interval_ns, hosted, registered
         )
+        tokens = TokenCommits(disk, parameters.token_lanes, parameters.token_batch, counters)
+        self.arrivals = Arrivals(
+            broker, disk, deadlines, parameters, all_streams, self._letters, table
+        )
+        parts = HostingParts(
+            gryphon=gryphon,
+            table=table,
+            windows=windows,
+            own=own,
+            hosted=hosted,
+            registered=registered,
+            catchups=self._catchups,
+            silence=self._silence,
+            commits=self.commits,
+            consumers=Consumers(disk, table, hosted, self.commits, tokens, self._catchups),
+            arrivals=self.arrivals,
+            release=self.release,
+        )
+        self.persistent = PersistentState(
+            (*gryphon.persistent.tables, *TABLES),
+            (LOG, *(each.log.name for each in hosted.values())),
+        )
+        self._subscriptions = Subscriptions(parts)
+        consolidated = ConsolidatedStream(gryphon, windows, own.memo, parameters.live_limit)
+        self._clients = DurableClients(
+            parts, consolidated, self._subscriptions, is_host=routes.is_host
+        )
+        gryphon.serve(self._clients, self)
         self._decommissioning = Decommissioning(
             broker,
-            self._disk,
+            disk,
             Decommissioned,
             authority,
             routes.neighbours,
-            has_session=self._sessions.__contains__,
+            has_session=gryphon.sessions.__contains__,
             may_leave=routes.is_leaf,
             leave=self._continue_without,
         )
-        for hosted in clients.list_streams():
-            self._hold_undelivered(hosted.stream)
-        for each in (self._fetching, self._release, self._forwarding, self._decommissioning):
-            self._from_brokers |= each.handlers()
-        self.dispatch_events(
+        for each in hosted.values():
+            each.hold_undelivered()
+        self._connect()
+
+    def _connect(self) -> None:
+        """Connect events, messages and deadlines with the parts."""
+        self._letters.receive(
             {
-                **self._event_handlers,
+                Hold: self._on_hold,
+                Held: self.arrivals.on_held,
+                Moved: self._on_moved,
+                LetGo: self.arrivals.on_let_go,
+            }
+        )
+        self.gryphon.from_brokers.update(
+            {
+                Done: self._on_done,
+                Released: self._on_released,
+                Fetch: self._fetching.on_fetch,
+                **dict.fromkeys((Fetched, NothingFetched, Beyond, Deferred), self._on_answer),
+                **dict.fromkeys((Hold, Held, Moved, LetGo), self._letters.on_message),
+                **self._decommissioning.handlers(),
+            }
+        )
+        self.gryphon.dispatch_events(
+            {
+                **self.gryphon.handlers(),
+                Started: self._on_started,
+                RecordsRead: self._on_records,
+                SessionEstablished: self._on_session_established,
+                DeadlineReached: self._on_deadline,
                 BrokerDecommissioned: self._decommissioning.on_event,
             }
         )
+        self._due = {
+            COMMIT: self._subscriptions.commit,
+            SILENCE: self._silence.say,
+            FETCHES: self._fetching.due,
+            RELEASE: self.release.due,
+            RETAINED: self._expire_events,
+            CATCHUP_WATCH: self._watch.due,
+        }
+
+    # ------------------------------------------------------------ for the driver
+
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """See DeliveryProtocol."""
+        return self.gryphon.handle(event, now_ns)
+
+    def next_deadline(self) -> Instant | None:
+        """See DeliveryProtocol."""
+        return self.gryphon.next_deadline()
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """See DeliveryProtocol."""
+        return self.gryphon.clients_behind()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
-        found = {**super().statistics(), "catching_up": len(self._durable.catchup_watch)}
-        for hosted in self._durable.list_streams():
-            stream = key_of(hosted.identity)
+        found = {**self.gryphon.statistics(), "catching_up": len(self._watch)}
+        for hosted in self.hosted.values():
+            stream = hosted.key
             found[f"delivered_us.{stream}"] = hosted.delivered
-            found[f"released_us.{stream}"] = self._durable.released(hosted.identity)
+            found[f"released_us.{stream}"] = self.registered.released(hosted.identity)
         return found
-
-    def list_streams(self) -> Iterator[HostedStream]:
-        """Return all streams, as this broker's subscribers have them."""
-        return self._durable.list_streams()
-
-    def subscriptions(self) -> Iterator[DurableSubscription]:
-        """Return all subscriptions of this broker, with connected or disconnected clients."""
-        return self._durable.all_subscriptions()
-
-    def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
-        """Return a client's lanes in a stream, per subscription."""
-        return self._durable.lanes(client, stream)
-
-    def has_safely(self, client: ClientId, number: int) -> bool:
-        """Return True if a subscription is here, and everything that it lacks is held."""
-        return self._durable.arrivals.is_safe((client, number))
-
-    def recount_released(self) -> Iterator[tuple[StreamId, int, int]]:
-        """Yield the cached and the recomputed released tick of streams.
-
-        Streams without a cached value, or with a new value at the next commit, are left out.
-        """
-        return self._durable.recount_released()
-
-    def pubend_streams(self) -> list[Stream]:
-        """Return the streams of this broker's own pubends."""
-        pubends = range(self._parameters.pubends)
-        return [self._stream(self.pubends.stream(pubend)) for pubend in pubends]
-
-    def find_expired_tick(self) -> int:
-        """Return the tick through which events are too old to be retained."""
-        return self._retention.expired_tick()
-
-    def _stream(self, identity: StreamId) -> Stream:
-        return self.streams.get(identity)
-
-    def _fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
-        self._fetching.fetch(identity, ranges)
-
-    def _settle_release(self, stream: Stream) -> None:
-        self._release.settle(stream)
-
-    def _hold_undelivered(self, stream: Stream) -> None:
-        """Leave events unacknowledged that a restart would lack.
-
-        Subscriptions that begin after a restart are matched from the delivered tick on, for which
-        the events have to arrive again. The events of own pubends are retained until they are
-        released.
-
-        Paper: [DS03] §4.1 (latestDelivered).
-        """
-        if stream.upstream is not None:
-            stream.held = self._durable.durable_delivered_tick(stream.identity)
-
-    def _on_delivered(self, stream: Stream) -> None:
-        self._hold_undelivered(stream)
-        self._settle(stream)
-        self._release.settle(stream)
-
-    def _own_released_tick(self, stream: StreamId) -> int:
-        """Return the released tick of this broker's subscriptions and holds."""
-        own, held = self._durable.released(stream), self.bound_by_holds(stream)
-        return own if held is None else min(own, held)
-
-    def find_released_tick(self, stream: StreamId) -> int:
-        """Return the released tick of a stream here and below."""
-        return self._release.through(stream)
-
-    def holds(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
-        """See Holds.of."""
-        return self._holds.of(stream)
-
-    def bound_by_holds(self, stream: StreamId) -> int | None:
-        """Return the tick after which moved subscriptions hold a stream; None without a hold.
-
-        Streams of other brokers' pubends have no holds here.
-        """
-        return self._holds.bound(stream)
-
-    def _notify(self, letter: Letter) -> None:
-        self._forwarding.send(letter)
-
-    def _on_hold(self, message: Hold) -> None:
-        self._durable.arrivals.on_hold(message)
-        self._holds.on_hold(message)
 
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol."""
-        found = list(super().aftermath())
-        if uncommitted := self._durable.uncommitted():
+        found = list(self.gryphon.aftermath())
+        if uncommitted := self.commits.uncommitted():
             found.append(f"{len(uncommitted)} streams with something to commit")
-        if self._durable.arrivals:
-            found.append(f"{len(self._durable.arrivals)} subscriptions that just arrived")
-        if self._holds:
-            found.append(f"{len(self._holds)} holds")
+        if self.arrivals:
+            found.append(f"{len(self.arrivals)} subscriptions that just arrived")
+        if self.holds:
+            found.append(f"{len(self.holds)} holds")
         return found
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol: decommissioned brokers are not awaited."""
-        found = super().status()
-        wanted = tuple(each for each in found.wanted if each not in self._decommissioning)
-        ready = tuple(each for each in found.ready if each not in self._decommissioning)
-        return replace(found, wanted=wanted, ready=ready)
+        found = self.gryphon.status()
+        return replace(found, detail={**found.detail, **self.state().to_mapping()})
+
+    def state(self) -> VolatileState:
+        """Return the state in memory beyond that of the gryphon core, for people."""
+        registered = self.registered
+        return VolatileState(
+            hosted={
+                hosted.key: hosted.state(registered.released(identity), registered.lanes(identity))
+                for identity, hosted in self.hosted.items()
+            },
+            arrivals=len(self.arrivals),
+            holds=len(self.holds),
+            retired=tuple(self._decommissioning),
+        )
+
+    # ------------------------------------------------------------ streams
+
+    def look_at(self, stream: Stream) -> None:
+        """See SubendHost: events are delivered, and everything that all have is released."""
+        hosted = self.hosted[stream.identity]
+        if self.gryphon.streams.has_lost and stream.upstream is not None:
+            self._subscriptions.skip_final(hosted)
+        self.gryphon.look_at(stream)
+        self._subscriptions.on_progress(hosted)
+        self._settle_release(stream)
+        if self._recent.runs:  # nobody will fetch events that are released here and below
+            through = self.release.through(stream.identity)
+            self._recent.drop_through(stream.identity, through)
+        if stream.upstream is None:
+            self.retention.schedule()
+
+    def _settle_release(self, stream: Stream) -> None:
+        """Announce what is released here and below, or release events of a pubend here."""
+        if self.release.settle(stream):
+            self.gryphon.settle(stream)
+
+    def _expire_events(self) -> None:
+        """Release events of pubends here that have become too old."""
+        for stream in self.retention.expire():
+            self.gryphon.settle(stream)
+        self.retention.schedule()
+
+    def _on_released(self, peer: BrokerNumber, message: Released) -> None:
+        for stream in self.release.on_message(peer, message):
+            self.gryphon.settle(stream)
+
+    def _on_answer(self, peer: BrokerNumber, message: Answer) -> None:
+        self._catchups.on_answers(self._fetching.on_answer(peer, message))
+
+    # ------------------------------------------------------------ moved subscriptions
+
+    def _on_hold(self, message: Hold) -> None:
+        self.arrivals.on_hold(message)
+        for stream in self.holds.on_hold(message):
+            self._settle_release(stream)
+
+    def _on_moved(self, message: Moved) -> None:
+        local = self.arrivals.on_moved(message)
+        if local is not None:
+            self._clients.depart(local, message)
 
     # ------------------------------------------------------------ decommissioned brokers
 
@@ -245,17 +320,17 @@ class Durable(Gryphon):
         """See DecommissioningProtocol."""
         if broker in self._decommissioning:
             return Farewell(is_known=True)
-        arrivals = self._durable.arrivals.unheld(broker)
+        arrivals = self.arrivals.unheld(broker)
         unfinished = sum(
-            bool(self._stream(hosted.identity).knowledge.events.events)
+            bool(hosted.stream.knowledge.events.events)
             or bool(hosted.stream.subend.gaps)
             or bool(len(hosted.log))
-            for hosted in self.list_streams()
+            for hosted in self.hosted.values()
             if hosted.identity.broker == broker
         )
         reasons = (
-            (broker in self._sessions, "it is up, there is a session with it"),
-            (self.is_reading, "this one is starting, and reads its log"),
+            (broker in self.gryphon.sessions, "it is up, there is a session with it"),
+            (self.gryphon.is_reading, "this one is starting, and reads its log"),
             (
                 arrivals,
                 f"{arrivals} subscriptions from another broker are not durable yet",
@@ -265,160 +340,105 @@ class Durable(Gryphon):
                 f"publications of its pubends are not acknowledged here, in {unfinished} streams",
             ),
         )
-        kept = sum(each.knowledge.events.events for each in self.pubend_streams())
+        kept = sum(each.knowledge.events.events for each in self.gryphon.streams.own())
         losses = (f"{kept} publications are kept until all have acknowledged them",) if kept else ()
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
     def _continue_without(self, broker: BrokerNumber) -> None:
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
-        self._release.drop(cell)
-        for stream in self.streams:
+        self.gryphon.dialling.retire(broker)
+        self.release.drop(cell)
+        for stream in self.gryphon.streams:
             stream.drop(cell)
             stream.forget(broker)
-        self._deadlines.cancel((RETRY, broker))
-        self._holds.drop(broker)
-        self._durable.arrivals.drop(broker)
-        self._fetching.drop(broker)
-        self._settle_all()
-        for stream in self.streams:
-            self._release.settle(stream)
-
-    def _retry_lost(self, event: SessionLost) -> None:
-        if event.peer not in self._decommissioning:
-            super()._retry_lost(event)
-
-    def _retry_later(self, peer: Peer) -> None:
-        if peer not in self._decommissioning:
-            super()._retry_later(peer)
-
-    def _on_message(self, event: MessageReceived) -> None:
-        if event.peer in self._decommissioning:
-            self._counters["messages_ignored"] += 1
-        else:
-            super()._on_message(event)
+        for stream in self.holds.drop(broker):
+            self._settle_release(stream)
+        self.arrivals.drop(broker)
+        self._catchups.on_answers(self._fetching.drop(broker))
+        self.gryphon.settle_all()
+        for stream in self.gryphon.streams:
+            self._settle_release(stream)
 
     # ------------------------------------------------------------ start
 
     def _on_started(self, event: Started) -> None:
-        self._durable.recover_logs(event)
-        super()._on_started(event)
+        self._clients.recover_logs(event)
+        self.gryphon.on_started(event)
 
     def _on_records(self, event: RecordsRead) -> None:
         if event.log == LOG:
-            super()._on_records(event)
-            return
-        self._durable.on_records(event)
-        if self.is_reading and self._is_read():
-            self.resume()
+            self.gryphon.on_records(event)
+        else:
+            self._clients.on_records(event)
+            self.gryphon.resume_if_read()
 
-    def _is_read(self) -> bool:
-        return super()._is_read() and self._durable.is_read
+    @property
+    def is_read(self) -> bool:
+        """See SubendHost."""
+        return self.gryphon.is_read and self._clients.is_read
 
-    def _begin(self, event: Started) -> None:
-        repetition_ns = self._parameters.nack_repetition_limit_ns if event.lineage else 0
-        self._holds.recover(event.recovered, repetition_ns)
-        for hosted in self._durable.list_streams():
-            self._hold_undelivered(hosted.stream)
-        self._retention.begin()
-        for stream in self.pubend_streams():
-            self._release.restore(stream, stream.held or 0)
-        super()._begin(event)
+    def begin(self, event: Started) -> None:
+        """See SubendHost."""
+        self.holds.recover(event.recovered, self._lease_doubt_ns if event.lineage else 0)
+        for hosted in self.hosted.values():
+            hosted.hold_undelivered()
+        self.retention.begin()
+        for stream in self.gryphon.streams.own():
+            self.release.restore(stream, stream.held or 0)
+        self.gryphon.begin(event)
         self._decommissioning.recover(event.recovered)
 
-    # ------------------------------------------------------------ neighbours' messages
+    # ------------------------------------------------------------ neighbours
 
     def _on_session_established(self, event: SessionEstablished) -> None:
         peer = event.peer
-        is_new = isinstance(peer, int) and self._incarnations.get(peer) != event.incarnation
-        super()._on_session_established(event)
-        if isinstance(peer, int):
-            self._decommissioning.on_session(peer)
-            if peer in self._decommissioning:
-                return
-            self._release.on_session(peer)
-            self._fetching.on_session(peer, is_new=is_new)
-            self._expect_of(peer)
-            if self.streams.has_lost:
-                self._offer_all(peer)
-
-    def _offer_all(self, peer: BrokerNumber) -> None:
-        """Acknowledge all streams of a neighbour as far as they are known here, even unknown ones.
-
-        After a loss, the neighbour learns from less than before that this broker lacks the rest.
-        """
-        cell = self._routes.cell_of(peer)
-        streams = [each.stream for each in self.list_streams() if each.stream.upstream == cell]
-        through = tuple((stream.identity, stream.knowledge.final) for stream in streams)
-        if through:
-            self.send(peer, Done(self._routes.cell, through))
-
-    def _resume_answers(self, peer: BrokerNumber) -> None:
-        super()._resume_answers(peer)
-        self._fetching.answer_more(peer)
-
-    def _expect_of(self, peer: BrokerNumber) -> None:
-        """Have a broker below request missed events at once, as after a failure of that broker.
-
-        It may have acknowledged more than has arrived here, and may have lost that in a restart.
-
-        Paper: [DS03] §5.3 ("the constream nacks the events it missed").
-        """
-        cell = self._routes.cell_of(peer)
-        for stream in self.streams:
-            if cell not in stream.children:
-                continue
-            through = max(
-                stream.knowledge.highest, stream.subend.expected, stream.acknowledged_by(cell)
-            )
-            if self._release.below(cell, stream) < through:
-                self.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
+        if not isinstance(peer, int):
+            self.gryphon.on_session_established(event)
+            return
+        is_new = self.gryphon.incarnations.get(peer) != event.incarnation
+        self.gryphon.on_session_established(event)
+        self._decommissioning.on_session(peer)
+        if peer in self._decommissioning:
+            return
+        self.release.on_session(peer)
+        self._fetching.on_session(peer, is_new=is_new)
+        self.release.expect(peer)
+        if self.gryphon.streams.has_lost:
+            self.release.offer(peer)
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
-        """See Relay; a broker below that acknowledges less than before has lost state."""
-        super()._on_done(peer, message)
-        cell = self._routes.cell_of(peer)
+        """Record acks; a broker below that acknowledges less than before has lost state."""
+        self.gryphon.on_done(peer, message)
+        cell = self._routes.cell_by_broker[peer]
         for identity, through in message.through if message.cell == cell else ():
-            known = self._stream(identity).acknowledged_by(cell)
+            known = self.gryphon.streams.get(identity).acknowledged_by(cell)
             if through < known:
-                self.send(peer, AckExpected(identity, known, EVERYWHERE))
+                self.gryphon.send(peer, AckExpected(identity, known, EVERYWHERE))
 
-    def _on_durable(self, run: PublicationRun, silent: int) -> None:
-        super()._on_durable(run, silent)
-        self._retention.published()
-
-    def _look_at(self, stream: Stream) -> None:
-        if self.streams.has_lost and stream.upstream is not None:
-            self._durable.skip_final(stream)
-        super()._look_at(stream)
-        self._durable.look_at(stream)
-        self._release.settle(stream)
-        self._fetching.forget(stream.identity, self._release.through(stream.identity))
+    def resume_answers(self, peer: BrokerNumber) -> None:
+        """See SubendHost."""
+        self.gryphon.resume_answers(peer)
+        self._fetching.answer_more(peer)
 
     # ------------------------------------------------------------ time
 
+    def _on_deadline(self, _event: DeadlineReached) -> None:
+        for purpose, whose in self.gryphon.deadlines.due(self.gryphon.now_ns):
+            self._on_due(purpose, whose)
+
     def _on_due(self, purpose: str, whose: Any) -> None:
-        if purpose == ARRIVALS:
-            self._durable.arrivals.due(whose)
-            return
-        if purpose == LEASE:
-            self._holds.due(whose)
-            return
-        if purpose == DOUBT_OF_HOLD:
-            self._holds.ask(whose)
-            return
-        due = {
-            COMMIT: self._durable.commit,
-            SILENCE: self._durable.silence.say,
-            FETCHES: self._fetching.due,
-            RELEASE: self._release.due,
-            RETAINED: self._retention.due,
-            CATCHUP_WATCH: self._durable.catchup_watch.due,
-        }.get(purpose)
-        if due is None:
-            super()._on_due(purpose, whose)
+        if purpose in self._due:
+            self._due[purpose]()
+        elif purpose == ARRIVALS:
+            self.arrivals.due(whose)
+        elif purpose == LEASE:
+            for stream in self.holds.expire(whose):
+                self._settle_release(stream)
+        elif purpose == DOUBT_OF_HOLD:
+            self.holds.ask(whose)
         else:
-            due()
+            self.gryphon.on_due(purpose, whose)
 
 
 def make_core(context: CoreContext) -> Durable:

@@ -1,7 +1,7 @@
 """The definition of durable for the registry of protocols."""
 
 from brokerd.errors import ConfigError
-from brokerd.model.identity import BrokerNumber
+from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import (
@@ -9,11 +9,20 @@ from brokerd.protocols.definition import (
     Promises,
     ProtocolDefinition,
 )
-from brokerd.protocols.durable.logs import log_of
 from brokerd.protocols.durable.messages import KINDS, LOST
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import KIND, LOG, Routes
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+
+
+def key_of(stream: StreamId) -> str:
+    """Return a stream as a part of row keys."""
+    return f"{stream.broker}.{stream.publisher}"
+
+
+def log_of(stream: StreamId) -> str:
+    """Return the name of the log of a stream's matches."""
+    return f"matches.{key_of(stream)}"
 
 
 def _routes(topology: Topology, parameters: DurableParameters) -> Routes:

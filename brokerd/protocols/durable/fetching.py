@@ -2,12 +2,15 @@
 
 An event is requested once for all subscribers that lack it; a broker on the route answers with
 events that it still has, and forwards the rest. Only the pubend answers that there is no event:
-silence at other brokers may be filtered for those below.
+silence at other brokers may be filtered for those below. Recently fetched events are cached for
+subscribers that return shortly after the first.
 
-Paper: [DS03] §3 (intermediate brokers cache and consolidate nacks), §4.1.
+Paper: [DS03] §3 (intermediate brokers cache and consolidate nacks), §4.1, §5 (many reconnect at
+once).
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
@@ -15,7 +18,6 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart, ranges_of
-from brokerd.protocols.durable.fetched_events import FetchedEvents
 from brokerd.protocols.durable.messages import (
     Beyond,
     Deferred,
@@ -25,22 +27,74 @@ from brokerd.protocols.durable.messages import (
     clip_ranges,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.questions import Questions
+from brokerd.protocols.durable.release import Retention
+from brokerd.protocols.durable.state import Questions
 from brokerd.protocols.gryphon import (
     EVENT_BYTES,
     TICK_NS,
-    FlowControl,
     IntervalSet,
-    Links,
     Range,
     Routes,
     Stream,
     part_of,
+    sequences_within,
     weight_bytes,
 )
+from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import retransmission_requested
-from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+
+RUNS: Final = 64
+"""The most cached runs, because every run is searched for every request."""
+
+
+class FetchedEvents:
+    """A first-in, first-out cache of runs.
+
+    Args:
+        limit_bytes: the most bytes of payload.
+
+    Attributes:
+        runs: the cached runs, the oldest first.
+        payload_bytes: of all runs.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.runs: deque[PublicationRun] = deque()
+        self.payload_bytes = 0
+
+    def add(self, run: PublicationRun) -> None:
+        """Cache a run of any stream."""
+        self.runs.append(run)
+        self.payload_bytes += run.payload_bytes()
+        while self.payload_bytes > self._limit_bytes or len(self.runs) > RUNS:
+            self.payload_bytes -= self.runs.popleft().payload_bytes()
+
+    def drop_through(self, identity: StreamId, tick: int) -> None:
+        """Drop events of a stream through a tick, which no broker will request any more."""
+        if any(run.source == identity and run.last <= tick for run in self.runs):
+            kept = [run for run in self.runs if run.source != identity or run.last > tick]
+            self.runs = deque(kept)
+            self.payload_bytes = sum(run.payload_bytes() for run in kept)
+
+    def take(self, identity: StreamId, left: IntervalSet) -> list[PublicationRun]:
+        """Return cached events in some ranges, and remove their ticks from the ranges.
+
+        Returns:
+            Parts without common events, in no order.
+        """
+        found = []
+        for run in self.runs if left else ():
+            if run.source != identity:
+                continue
+            ticks = {tick for each in left for tick in sequences_within(run, *each)}
+            if ticks:
+                places = [place for place, tick in enumerate(run.sequences) if tick in ticks]
+                found.append(run.select(places))
+                for place in places:
+                    left.remove(run.sequences[place], run.sequences[place] + 1)
+        return found
+
 
 FETCHES: Final = "fetches"
 
@@ -50,7 +104,8 @@ ANSWER_WINDOWS: Final = 2
 A second window keeps the link busy while the first one is taken.
 """
 
-Found = Callable[[StreamId, LostPart, Sequence[Range], PublicationRun | None], None]
+Answer = Fetched | NothingFetched | Beyond | Deferred
+"""An answer to a request of this broker, from here or from a neighbour."""
 
 
 class Fetching:
@@ -58,80 +113,52 @@ class Fetching:
 
     Args:
         broker: this broker, which requests for its own clients.
-        streams: returns the state of a stream here.
-        links: the next brokers upstream.
-        flow: bounds the answers to neighbours.
-        on_found: takes events that this broker has requested.
-        on_beyond: takes requested ranges after the end of their stream.
-        on_deferred: takes requested ranges to request again later.
-        lost: returns the loss in an answer, of a stream of this broker's pubends.
-        is_gone: returns True for a decommissioned broker.
+        retention: the losses of this broker's pubends.
+        recent: a cache of fetched events.
     """
 
     def __init__(
         self,
-        machine: EventMachine,
+        gryphon: Gryphon,
         broker: BrokerNumber,
         routes: Routes,
         parameters: DurableParameters,
-        deadlines: DeadlineQueue[tuple[str, object]],
-        counters: dict[str, int],
-        streams: Callable[[StreamId], Stream],
-        links: Links,
-        flow: FlowControl,
-        on_found: Found,
-        on_beyond: Callable[[StreamId, int, Sequence[Range]], None],
-        on_deferred: Callable[[StreamId, Sequence[Range]], None],
-        lost: Callable[[Stream, int], LostPart],
-        is_gone: Callable[[BrokerNumber], bool],
+        retention: Retention,
+        recent: FetchedEvents,
     ) -> None:
-        self._machine = machine
+        self._machine = gryphon
         self._broker = broker
         self._routes = routes
         self._parameters = parameters
-        self._deadlines = deadlines
-        self._counters = counters
-        self._streams = streams
-        self._links = links
-        self._flow = flow
-        self._on_found = on_found
-        self._on_beyond = on_beyond
-        self._on_deferred = on_deferred
-        self._lost = lost
-        self._is_gone = is_gone
+        self._deadlines = gryphon.deadlines
+        self._counters = gryphon.counters
+        self._streams = gryphon.streams
+        self._links = gryphon.links
+        self._flow = gryphon.flow
+        self._retired = gryphon.dialling.retired
+        self._retention = retention
         self._wanted: dict[StreamId, Questions] = {}
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
         self._answer_bytes = ANSWER_WINDOWS * parameters.answer_window_bytes
         self._left_bytes: dict[tuple[BrokerNumber, StreamId], int] = {}
-        self._lately = FetchedEvents(parameters.fetched_limit_bytes)
+        self._recent = recent
 
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages."""
-        return {
-            Fetch: self._on_fetch,
-            Fetched: self._on_fetched,
-            NothingFetched: self._on_nothing_fetched,
-            Beyond: self._on_beyond_of,
-            Deferred: self._on_deferred_of,
-        }
+    def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> Iterator[Answer]:
+        """Request ranges, which were announced here, or which a client claims to have.
 
-    def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
-        """Request ranges, which were announced here, or which a client claims to have."""
-        self._want(self._broker, identity, ranges)
+        Yields the answers from here. The caller takes each one, and so continues the method.
+        """
+        return self._want(self._broker, identity, ranges)
 
-    def drop(self, broker: BrokerNumber) -> None:
+    def drop(self, broker: BrokerNumber) -> Iterator[Answer]:
         """Remove a decommissioned broker, and answer requests that wait for its streams."""
         for identity, stream in list(self._wanted.items()):
             stream.forget(broker)
             if identity.broker == broker:
                 del self._wanted[identity]
                 for asker, ranges in list(stream.curious.items()):
-                    self._want(asker, identity, list(ranges))
+                    yield from self._want(asker, identity, list(ranges))
         self.due()
-
-    def forget(self, identity: StreamId, through: int) -> None:
-        """Drop cached events of a stream through a tick, which is acknowledged here and below."""
-        self._lately.drop_through(identity, through)
 
     def on_session(self, peer: BrokerNumber, *, is_new: bool) -> None:
         """Repeat requests to a neighbour with a new session, which may have lost them.
@@ -161,14 +188,16 @@ class Fetching:
 
     # ------------------------------------------------------------ asking
 
-    def _want(self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]) -> None:
-        knowledge = self._streams(identity).knowledge
+    def _want(
+        self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
+    ) -> Iterator[Answer]:
+        knowledge = self._streams.get(identity).knowledge
         upstream, children = self._routes.of(identity)
         if upstream is None:
             if peer == self._broker:
-                self._answer_in_part(peer, identity, IntervalSet(ranges))
+                yield from self._answer_in_part(peer, identity, IntervalSet(ranges))
             else:
-                self._answer_at_pubend(peer, identity, ranges)
+                yield from self._answer_at_pubend(peer, identity, ranges)
             return
         left = IntervalSet(ranges)
         parts = []
@@ -179,14 +208,14 @@ class Fetching:
                 parts.append(part)
         if parts:
             run = merge_runs(parts)
-            self._answer(peer, identity, NOTHING_LOST, ranges_of(run.sequences), run)
-        for part in self._lately.take(identity, left):
-            self._answer(peer, identity, NOTHING_LOST, ranges_of(part.sequences), part)
+            yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(run.sequences), run)
+        for part in self._recent.take(identity, left):
+            yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(part.sequences), part)
         if not left:
             return
-        if self._is_gone(identity.broker) and upstream == self._routes.cell_of(identity.broker):
+        if identity.broker in self._retired and upstream == self._routes.cell_of(identity.broker):
             # It was not decommissioned before all had its publications.
-            self._answer(peer, identity, NOTHING_LOST, list(left), None)
+            yield from self._answer(peer, identity, NOTHING_LOST, list(left), None)
             return
         if identity not in self._wanted:
             self._wanted[identity] = Questions(
@@ -195,23 +224,25 @@ class Fetching:
         self._wanted[identity].want(peer, list(left))
         self._ask(self._wanted[identity], list(left))
 
-    def _answer_in_part(self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet) -> None:
+    def _answer_in_part(
+        self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet
+    ) -> Iterator[Answer]:
         """Answer as much as one answer may contain, and defer the rest."""
         ranges = self._clip_to_room(identity, asked, self._answer_bytes)
         for start, end in ranges:
             asked.remove(start, end)
-        self._answer_at_pubend(peer, identity, ranges)
+        yield from self._answer_at_pubend(peer, identity, ranges)
         if asked:
-            self._reply_deferred(peer, identity, list(asked))
+            yield from self._reply(peer, Deferred(identity, tuple(asked)))
 
     def _answer_at_pubend(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
-    ) -> None:
+    ) -> Iterator[Answer]:
         """Answer with all retained events, and with silence for the rest."""
-        stream = self._streams(identity)
+        stream = self._streams.get(identity)
         highest = stream.knowledge.highest
         if beyond := clip_ranges(ranges, highest + 1, ranges[-1][1]):
-            self._reply_beyond(peer, identity, highest, beyond)
+            yield from self._reply(peer, Beyond(identity, highest, beyond))
         if not (ranges := clip_ranges(ranges, 0, highest + 1)):
             return
         parts = [
@@ -219,8 +250,8 @@ class Fetching:
             for start, end in ranges
             if (part := stream.knowledge.events.within(start, end)) is not None
         ]
-        lost = self._lost(stream, ranges[0][0])
-        self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
+        lost = self._retention.find_loss(stream, ranges[0][0])
+        yield from self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
     def _ask(self, stream: Stream, ranges: Sequence[Range]) -> None:
         whom = self._links.up(stream.identity, None, sideways=False)
@@ -240,7 +271,8 @@ class Fetching:
         if (FETCHES, None) not in self._deadlines:
             self._deadlines.set((FETCHES, None), now_ns + self._parameters.nack_repetition_ns)
 
-    def _on_fetch(self, peer: BrokerNumber, message: Fetch) -> None:
+    def on_fetch(self, peer: BrokerNumber, message: Fetch) -> None:
+        """Answer a neighbour's request."""
         identity, ranges = message.stream, message.ranges
         if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
             raise RemoteProtocolError(peer, f"{identity} does not go there")
@@ -260,7 +292,7 @@ class Fetching:
             while unanswered[identity]:
                 left_bytes = self._left_bytes.get((peer, identity), JOINED_BYTES)
                 if left_bytes <= 0:
-                    self._reply_deferred(peer, identity, list(unanswered[identity]))
+                    self._machine.send(peer, Deferred(identity, tuple(unanswered[identity])))
                     break
                 room_bytes = min(self._flow.answer_room_bytes(peer, identity), JOINED_BYTES)
                 if room_bytes <= 0:
@@ -268,20 +300,21 @@ class Fetching:
                 ranges = self._clip_to_room(identity, unanswered[identity], room_bytes)
                 for start, end in ranges:
                     unanswered[identity].remove(start, end)
-                self._want(peer, identity, ranges)
+                own = [*self._want(peer, identity, ranges)]
+                assert not own, f"{own} for {peer}"
                 if (peer, identity) in self._left_bytes:
                     self._left_bytes[peer, identity] -= self._count_sent_bytes(identity, ranges)
             del unanswered[identity]
             self._left_bytes.pop((peer, identity), None)
 
     def _count_sent_bytes(self, identity: StreamId, ranges: Sequence[Range]) -> int:
-        events = self._streams(identity).knowledge.events
+        events = self._streams.get(identity).knowledge.events
         found = [events.within(start, end) for start, end in ranges]
         return sum(weight_bytes(run) for run in found if run is not None)
 
     def _clip_to_room(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
         """Return the lowest part of some ranges that has room for its events here."""
-        events = self._streams(identity).knowledge.events
+        events = self._streams.get(identity).knowledge.events
         found: list[Range] = []
         for start, end in asked:
             cut, room_bytes = events.cut(start, end, room_bytes, EVENT_BYTES)
@@ -292,15 +325,27 @@ class Fetching:
 
     # ------------------------------------------------------------ answers
 
-    def _on_fetched(self, peer: BrokerNumber, message: Fetched) -> None:
-        run = message.run
-        inside = [part_of(run, start, end) for start, end in message.ranges]
-        if sum(len(part) for part in inside if part is not None) != len(run) or not run.origins:
-            raise RemoteProtocolError(peer, f"{run} outside {message.ranges}"[:300])
-        self._found(peer, run.source, _find_loss(message), message.ranges, run)
+    def on_answer(self, peer: BrokerNumber, message: Answer) -> Iterator[Answer]:
+        """Forward a neighbour's answer; yield what answers requests of this broker.
 
-    def _on_nothing_fetched(self, peer: BrokerNumber, message: NothingFetched) -> None:
-        self._found(peer, message.stream, _find_loss(message), message.ranges, None)
+        Raises:
+            RemoteProtocolError: the answer is malformed; the fault of the peer.
+        """
+        match message:
+            case Fetched(ranges=ranges, run=run):
+                inside = [part_of(run, start, end) for start, end in ranges]
+                counted = sum(len(part) for part in inside if part is not None)
+                if counted != len(run) or not run.origins:
+                    raise RemoteProtocolError(peer, f"{run} outside {ranges}"[:300])
+                yield from self._found(peer, run.source, find_loss(message), ranges, run)
+            case NothingFetched(stream=identity, ranges=ranges):
+                yield from self._found(peer, identity, find_loss(message), ranges, None)
+            case Beyond(stream=identity, highest=highest, ranges=ranges):
+                for asker, theirs in self._take_requests(peer, identity, ranges):
+                    yield from self._reply(asker, Beyond(identity, highest, tuple(theirs)))
+            case Deferred(stream=identity, ranges=ranges):
+                for asker, theirs in self._take_requests(peer, identity, ranges):
+                    yield from self._reply(asker, Deferred(identity, tuple(theirs)))
 
     def _found(
         self,
@@ -309,37 +354,22 @@ class Fetching:
         lost: LostPart,
         ranges: Sequence[Range],
         run: PublicationRun | None,
-    ) -> None:
+    ) -> Iterator[Answer]:
         if run is not None and identity in self._wanted:
-            self._lately.add(run)
+            self._recent.add(run)
         for asker, theirs in self._take_requests(peer, identity, ranges):
             parts = [part_of(run, *each) for each in theirs] if run is not None else []
             found = [part for part in parts if part is not None]
-            self._answer(asker, identity, lost, theirs, merge_runs(found) if found else None)
+            yield from self._answer(
+                asker, identity, lost, theirs, merge_runs(found) if found else None
+            )
 
-    def _on_beyond_of(self, peer: BrokerNumber, message: Beyond) -> None:
-        for asker, theirs in self._take_requests(peer, message.stream, message.ranges):
-            self._reply_beyond(asker, message.stream, message.highest, theirs)
-
-    def _reply_beyond(
-        self, peer: BrokerNumber, identity: StreamId, highest: int, ranges: Sequence[Range]
-    ) -> None:
+    def _reply(self, peer: BrokerNumber, answer: Answer) -> Iterator[Answer]:
+        """Send an answer to a neighbour, or yield the answer to this broker."""
         if peer == self._broker:
-            self._on_beyond(identity, highest, ranges)
+            yield answer
         else:
-            self._machine.send(peer, Beyond(identity, highest, tuple(ranges)))
-
-    def _on_deferred_of(self, peer: BrokerNumber, message: Deferred) -> None:
-        for asker, theirs in self._take_requests(peer, message.stream, message.ranges):
-            self._reply_deferred(asker, message.stream, theirs)
-
-    def _reply_deferred(
-        self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
-    ) -> None:
-        if peer == self._broker:
-            self._on_deferred(identity, ranges)
-        else:
-            self._machine.send(peer, Deferred(identity, tuple(ranges)))
+            self._machine.send(peer, answer)
 
     def _take_requests(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
@@ -376,22 +406,21 @@ class Fetching:
         lost: LostPart,
         ranges: Sequence[Range],
         run: PublicationRun | None,
-    ) -> None:
-        if peer == self._broker:
-            self._on_found(identity, lost, ranges, run)
-        elif run is None:
-            self._machine.send(
-                peer, NothingFetched(identity, lost.through, tuple(ranges), lost.origins)
-            )
-        else:
+    ) -> Iterator[Answer]:
+        if run is None:
+            nothing = NothingFetched(identity, lost.through, tuple(ranges), lost.origins)
+            yield from self._reply(peer, nothing)
+            return
+        yield from self._reply(peer, Fetched(lost.through, tuple(ranges), run, lost.origins))
+        if peer != self._broker:
             self._counters["resent_publications"] += len(run)
-            self._machine.send(peer, Fetched(lost.through, tuple(ranges), run, lost.origins))
             probe = self._flow.charge(peer, run, self._machine.now_ns, again=True)
             if probe is not None:
                 self._machine.send(peer, probe)
 
 
-def _find_loss(message: Fetched | NothingFetched) -> LostPart:
+def find_loss(message: Fetched | NothingFetched) -> LostPart:
+    """Return the loss in an answer."""
     return LostPart(message.lost, message.origins)
 
 

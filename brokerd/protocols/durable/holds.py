@@ -7,19 +7,18 @@ the old broker releases the subscription.
 Paper: [DS03] §1 (item 5, reconnect anywhere; the paper gives no method).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
-from brokerd.protocols.durable.messages import Held, Hold, Letter
-from brokerd.protocols.gryphon import Stream
+from brokerd.protocols.durable.messages import Held, Hold
+from brokerd.protocols.durable.migration import Letters
+from brokerd.protocols.durable.state import HOLDS
+from brokerd.protocols.gryphon import Stream, Streams
 from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
-
-HOLDS: Final = "holds"
-"""Per subscription and its new broker, the streams that are held, and from which ticks."""
 
 LEASE: Final = "lease"
 
@@ -43,9 +42,11 @@ class Holds:
 
     Args:
         lease_ns: the time after the last request at which a hold expires.
-        streams: returns the state of a stream here.
-        tell: sends answers.
-        on_less: called with a stream of which less is held.
+        streams: of this broker.
+        letters: sends answers.
+
+    Attributes:
+        named: the holds by subscription and its broker.
     """
 
     def __init__(
@@ -53,23 +54,21 @@ class Holds:
         disk: Durability,
         deadlines: DeadlineQueue[tuple[str, Any]],
         lease_ns: Instant,
-        streams: Callable[[StreamId], Stream],
-        tell: Callable[[Letter], None],
-        on_less: Callable[[Stream], None],
+        streams: Streams,
+        letters: Letters,
     ) -> None:
         self._disk = disk
         self._machine = disk.machine
         self._deadlines = deadlines
         self._lease_ns = lease_ns
         self._streams = streams
-        self._tell = tell
-        self._on_less = on_less
-        self._holds: dict[_Key, _Hold] = {}
+        self._letters = letters
+        self.named: dict[_Key, _Hold] = {}
         self._repetition_ns = 0
 
     def __len__(self) -> int:
         """Return the number of holds."""
-        return len(self._holds)
+        return len(self.named)
 
     def recover(
         self, recovered: Mapping[str, Mapping[str, Any]], repetition_ns: Instant = 0
@@ -86,7 +85,7 @@ class Holds:
             client, _, number = owner.rpartition("/")
             ticks = {StreamId(*stream): tick for stream, tick in behind}
             found = client, int(number), int(at)
-            self._holds[found] = _Hold(generation, ticks, is_on_disk=True)
+            self.named[found] = _Hold(generation, ticks, is_on_disk=True)
             self._extend(found)
             if repetition_ns:
                 self._doubt(found)
@@ -95,54 +94,56 @@ class Holds:
         """Return the held ticks of a stream, by subscription, broker and generation."""
         return {
             (*key, named.generation): named.behind[stream]
-            for key, named in self._holds.items()
+            for key, named in self.named.items()
             if stream in named.behind
         }
 
     def bound(self, stream: StreamId) -> int | None:
         """Return the tick after which nothing of a stream may be released; None without a hold."""
-        ticks = [each.behind[stream] for each in self._holds.values() if stream in each.behind]
+        ticks = [each.behind[stream] for each in self.named.values() if stream in each.behind]
         return min(ticks, default=None)
 
-    def on_hold(self, message: Hold) -> None:
-        """Set, reduce or remove a hold, and answer once that is durable."""
+    def on_hold(self, message: Hold) -> list[Stream]:
+        """Set, reduce or remove a hold, and answer once that is durable.
+
+        Returns the streams of which less is held.
+        """
         key = message.client, message.number, message.at
-        known = self._holds.get(key)
+        known = self.named.get(key)
         if known is not None and known.generation > message.generation:
-            return
+            return []
         self._deadlines.cancel((DOUBT_OF_HOLD, key))
         if not message.behind:
-            self._drop(key, lambda: self._answer(message))
-            return
+            return self._drop(key, lambda: self._answer(message))
         self._extend(key)
         behind = dict(message.behind)
         is_less = known is not None and known.is_on_disk and _is_behind(behind, known.behind)
         if known is not None and known.behind == behind and known.generation == message.generation:
             self._disk.when_written(lambda: self._answer(message))
-            return
-        self._holds[key] = named = _Hold(message.generation, behind, is_on_disk=is_less)
+            return []
+        self.named[key] = named = _Hold(message.generation, behind, is_on_disk=is_less)
         if is_less:
             self._machine.emit(Commit((_row(key, named),), None))
             self._answer(message)
-            self._settle({**known.behind, **behind} if known is not None else behind)
-            return
+            return self._list({**known.behind, **behind} if known is not None else behind)
 
         def held() -> None:
             named.is_on_disk = True
             self._answer(message)
 
         self._disk.commit((_row(key, named),), held)
+        return []
 
-    def drop(self, at: BrokerNumber) -> None:
-        """Remove the holds for a decommissioned broker."""
-        for key in [key for key in self._holds if key[2] == at]:
-            self._drop(key, lambda: None)
+    def drop(self, at: BrokerNumber) -> Iterator[Stream]:
+        """Remove the holds for a decommissioned broker; yield streams of which less is held."""
+        for key in [key for key in self.named if key[2] == at]:
+            yield from self._drop(key, lambda: None)
 
-    def due(self, key: _Key) -> None:
-        """Expire a hold without a recent request."""
+    def expire(self, key: _Key) -> list[Stream]:
+        """Expire a hold without a recent request; return the streams of which less is held."""
         client, number, at = key
         self._machine.record("hold_expired", client=client, subscription=number, at=at)
-        self._drop(key, lambda: None)
+        return self._drop(key, lambda: None)
 
     def ask(self, key: _Key) -> None:
         """Ask the broker of a subscription for a Hold with what it requires, or with nothing.
@@ -150,40 +151,39 @@ class Holds:
         The question is an answer to no incarnation.
         """
         client, number, at = key
-        named = self._holds[key]
+        named = self.named[key]
         here = next(iter(named.behind)).broker
-        self._tell(Held(at, here, client, number, named.generation, (), 0))
+        self._letters.send(Held(at, here, client, number, named.generation, (), 0))
         self._doubt(key)
 
     def _doubt(self, key: _Key) -> None:
         self._deadlines.set((DOUBT_OF_HOLD, key), self._machine.now_ns + self._repetition_ns)
 
-    def _drop(self, key: _Key, then: Callable[[], None]) -> None:
+    def _drop(self, key: _Key, then: Callable[[], None]) -> list[Stream]:
         """Remove a hold; call `then` once a restart does not restore it."""
         self._deadlines.cancel((LEASE, key))
         self._deadlines.cancel((DOUBT_OF_HOLD, key))
-        named = self._holds.pop(key, None)
+        named = self.named.pop(key, None)
         if named is None:
             self._disk.when_written(then)
-            return
+            return []
         self._disk.commit((Change(HOLDS, _row_key(key), None),), then)
-        self._settle(named.behind)
+        return self._list(named.behind)
 
     def _extend(self, key: _Key) -> None:
         self._deadlines.set((LEASE, key), self._machine.now_ns + self._lease_ns)
 
-    def _settle(self, streams: Mapping[StreamId, int]) -> None:
-        for stream in streams:
-            self._on_less(self._streams(stream))
+    def _list(self, streams: Mapping[StreamId, int]) -> list[Stream]:
+        return [self._streams.get(stream) for stream in streams]
 
     def _answer(self, message: Hold) -> None:
         last = []
         for stream, _ in message.behind:
-            knowledge = self._streams(stream).knowledge
+            knowledge = self._streams.get(stream).knowledge
             last.append((stream, knowledge.events.last_up_to(knowledge.highest) or 0))
         whose = message.client, message.number, message.generation
         question = message.asked_in, message.stay
-        self._tell(Held(message.at, message.to, *whose, tuple(last), *question))
+        self._letters.send(Held(message.at, message.to, *whose, tuple(last), *question))
 
 
 def _is_behind(behind: Mapping[StreamId, int], before: Mapping[StreamId, int]) -> bool:

@@ -4,19 +4,143 @@ For each stream the lowest tick is forwarded that all below have acknowledged; a
 below holds everything back. The delivered tick is the core's own ack, and nothing later is
 released.
 
-Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]).
+Early release: a pubend releases old events, although disconnected subscribers lack them. A tick may
+be lost when all have released it, or when it is older than `max_retain` and all brokers with
+subscribers have acknowledged it. So live subscribers lack nothing; subscribers in catch-up receive
+gaps.
+
+Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]; early release, maxRetain).
+Deviates: nothing is lost for its age soon after a start, when live subscribers have not had the
+time to return.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
-from brokerd.protocols.durable.messages import Released
-from brokerd.protocols.gryphon import Cell, Links, Routes, Stream
+from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart
+from brokerd.protocols.durable.consolidated_stream import SubscriptionTable
+from brokerd.protocols.durable.holds import Holds
+from brokerd.protocols.durable.messages import Origins, Released
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon import (
+    EVERYWHERE,
+    TICK_NS,
+    AckExpected,
+    Cell,
+    Done,
+    Routes,
+    Stream,
+    ticks_in,
+)
+from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import Instant
-from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+from brokerd.units import MILLISECOND_NS, SECOND_NS
+
+RETAINED: Final = "retained"
+
+
+class Retention:
+    """The retention of a broker's pubends."""
+
+    def __init__(
+        self,
+        gryphon: Gryphon,
+        parameters: DurableParameters,
+    ) -> None:
+        self._machine = gryphon
+        self._deadlines = gryphon.deadlines
+        self._pubends = gryphon.pubends
+        self._streams = gryphon.streams
+        self._max_retain_ns = parameters.max_retain_ns
+        self._grace_ns = parameters.release_grace_ns
+        self._from_ns: Instant = 0
+        self._released: dict[StreamId, int] = {}
+        self._lost: dict[StreamId, tuple[int, Origins]] = {}
+
+    def begin(self) -> None:
+        """Continue from the state of an earlier incarnation."""
+        # How old the events of an earlier incarnation are, no clock says for sure.
+        self._from_ns = self._machine.now_ns + max(self._grace_ns, self._max_retain_ns)
+        for stream in self._streams.own():
+            self._released[stream.identity] = stream.held = self._pubends.released(
+                stream.identity.publisher
+            )
+        self.schedule()
+
+    def on_released(self, stream: Stream, through: int) -> None:
+        """Record the released tick of a stream, which may have to be retained less."""
+        self._released[stream.identity] = through
+        self._hold(stream)
+
+    def schedule(self) -> None:
+        """Schedule the expiry of new events."""
+        if self._max_retain_ns and (RETAINED, None) not in self._deadlines:
+            due_ns = self._next_ns()
+            if due_ns is not None:
+                self._deadlines.set((RETAINED, None), due_ns)
+
+    def expire(self) -> Iterator[Stream]:
+        """Release events that have become too old; yield streams that may be retained less."""
+        for stream in self._streams.own():
+            self._hold(stream)
+            yield stream
+        self.schedule()
+
+    def _hold(self, stream: Stream) -> None:
+        stream.held = max(self._released[stream.identity], stream.held or 0, self.expired_tick())
+
+    def expired_tick(self) -> int:
+        """Return the tick through which events are older than the retention."""
+        if not self._max_retain_ns or self._machine.now_ns < self._from_ns:
+            return 0
+        oldest = self._pubends.tick(self._machine.now_ns) - ticks_in(self._max_retain_ns)
+        return max(0, oldest - 1)
+
+    def _next_ns(self) -> Instant | None:
+        """Return the expiry of the next event, or later to bound the rate."""
+        now_ns = self._machine.now_ns
+        firsts = [stream.knowledge.events.after(stream.held or 0) for stream in self._streams.own()]
+        waiting = [tick for tick in firsts if tick is not None]
+        if not waiting:
+            return None
+        lacking = min(waiting) + 1 - self._pubends.tick(now_ns)
+        old_ns = now_ns + self._max_retain_ns + lacking * TICK_NS
+        pause_ns = min(max(self._max_retain_ns // 16, MILLISECOND_NS), SECOND_NS)
+        return max(old_ns, self._from_ns, now_ns + pause_ns)
+
+    # ------------------------------------------------------------ losses
+
+    def find_loss(self, stream: Stream, first: int) -> LostPart:
+        """Return the loss in an answer about ticks from `first` on.
+
+        Below a loss marker, events may be lost that are neither released nor in the log.
+        """
+        final, (marked, markers) = stream.knowledge.final, self._pubends.losses(stream.identity)
+        if first <= final:
+            return LostPart(max(final, marked), self.lost_origins(stream))
+        return LostPart(marked, tuple(sorted(markers))) if first <= marked else NOTHING_LOST
+
+    def lost_origins(self, stream: Stream) -> Origins:
+        """Return the lost numbers per source: of publications that were on disk and are no more."""
+        final = stream.knowledge.final
+        known = self._lost.get(stream.identity)
+        if known is None or known[0] != final:
+            known = self._lost[stream.identity] = final, self._origins(stream)
+        return known[1]
+
+    def _origins(self, stream: Stream) -> Origins:
+        last = dict(self._pubends.sources(stream.identity))
+        kept = {
+            source: sequences[0]
+            for run in reversed([*stream.knowledge.events])
+            for source, sequences in reversed(run.origins)
+        }
+        lost = {source: kept.get(source, through + 1) - 1 for source, through in last.items()}
+        lost |= dict(self._pubends.losses(stream.identity)[1])
+        return tuple(sorted((source, through) for source, through in lost.items() if through))
+
 
 RELEASE: Final = "release"
 
@@ -25,36 +149,32 @@ class Release:
     """The released ticks of streams here and below.
 
     Args:
-        own: returns the tick that this broker's own subscriptions have released.
-        on_released: called when more of a stream of this broker's pubends is released.
+        table: the subscriptions of this broker.
+        holds: of this broker's pubends.
+        retention: of this broker's pubends.
     """
 
     def __init__(
         self,
-        machine: EventMachine,
+        gryphon: Gryphon,
         routes: Routes,
-        deadlines: DeadlineQueue[tuple[str, object]],
         interval_ns: Instant,
-        streams: Callable[[StreamId], Stream],
-        links: Links,
-        own: Callable[[StreamId], int],
-        on_released: Callable[[Stream, int], None],
+        table: SubscriptionTable,
+        holds: Holds,
+        retention: Retention,
     ) -> None:
-        self._machine = machine
+        self._machine = gryphon
         self._routes = routes
-        self._deadlines = deadlines
+        self._deadlines = gryphon.deadlines
         self._interval_ns = interval_ns
-        self._streams = streams
-        self._links = links
-        self._own = own
-        self._on_released = on_released
+        self._streams = gryphon.streams
+        self._links = gryphon.links
+        self._table = table
+        self._holds = holds
+        self._retention = retention
         self._below: dict[tuple[Cell, StreamId], int] = {}
         self._through: dict[StreamId, int] = {}
         self._news: dict[StreamId, None] = {}
-
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages."""
-        return {Released: self._on_message}
 
     def restore(self, stream: Stream, through: int) -> None:
         """Restore the released tick of a stream of this broker."""
@@ -72,31 +192,44 @@ class Release:
         """Remove a decommissioned cell below; nothing is retained for it."""
         self._below = {key: tick for key, tick in self._below.items() if key[0] != cell}
 
-    def settle(self, stream: Stream) -> None:
-        """Announce progress of this broker's subscriptions."""
+    def settle(self, stream: Stream) -> bool:
+        """Announce progress of this broker's subscriptions upstream.
+
+        Returns True if the stream is of a pubend here, which may retain less.
+        """
         identity = stream.identity
         through = self._lowest(stream)
         if through <= self.through(identity):
-            return
+            return False
         self._through[identity] = through
         if stream.upstream is None:
-            self._on_released(stream, through)
-        else:
-            self._news[identity] = None
-            if (RELEASE, None) not in self._deadlines:
-                self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
+            self._retention.on_released(stream, through)
+            return True
+        self._news[identity] = None
+        if (RELEASE, None) not in self._deadlines:
+            self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
+        return False
 
     def _lowest(self, stream: Stream) -> int:
         """Return the lowest tick; it decreases when a subscription with less arrives."""
         below = [self.below(cell, stream) for cell in stream.children]
-        return min([self._own(stream.identity), *below])
+        return min([self.own(stream.identity), *below])
+
+    def own(self, stream: StreamId) -> int:
+        """Return the released tick of this broker's subscriptions and holds."""
+        own = self._table.released(stream)
+        held = self._holds.bound(stream) if self._holds.named else None
+        return own if held is None else min(own, held)
 
     def due(self) -> None:
         """Send news upstream."""
         news, self._news = self._news, {}
         by_peer: dict[BrokerNumber, list[StreamId]] = {}
         for identity in news:
-            for peer in self._links.up(identity, None, sideways=False):
+            peers = self._links.senders.get((identity, None, False))
+            if peers is None:
+                peers = self._links.up(identity, None, sideways=False)
+            for peer in peers:
                 by_peer.setdefault(peer, []).append(identity)
         for peer, identities in by_peer.items():
             self._announce(peer, identities)
@@ -105,31 +238,61 @@ class Release:
         """Send all ticks to a neighbour with a new session, which may lack them."""
         cell = self._routes.cell_of(peer)
         self._announce(
-            peer, [each for each in self._through if self._streams(each).upstream == cell]
+            peer, [each for each in self._through if self._streams.get(each).upstream == cell]
         )
+
+    def expect(self, peer: BrokerNumber) -> None:
+        """Have a broker below request missed events at once, as after a failure of that broker.
+
+        It may have acknowledged more than has arrived here, and may have lost that in a restart.
+
+        Paper: [DS03] §5.3 ("the constream nacks the events it missed").
+        """
+        cell = self._routes.cell_of(peer)
+        for stream in self._streams:
+            if cell not in stream.children:
+                continue
+            through = max(
+                stream.knowledge.highest, stream.subend.expected, stream.acknowledged_by(cell)
+            )
+            if self.below(cell, stream) < through:
+                self._machine.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
+
+    def offer(self, peer: BrokerNumber) -> None:
+        """Acknowledge all streams of a neighbour as far as they are known here, even unknown ones.
+
+        After a loss, the neighbour learns from less than before that this broker lacks the rest.
+        """
+        cell = self._routes.cell_of(peer)
+        streams = [each for each in self._streams if each.upstream == cell]
+        through = tuple((stream.identity, stream.knowledge.final) for stream in streams)
+        if through:
+            self._machine.send(peer, Done(self._routes.cell, through))
 
     def _announce(self, peer: BrokerNumber, identities: list[StreamId]) -> None:
         if not identities:
             return
         for each in identities:  # later ticks are news again
-            self._through[each] = self._lowest(self._streams(each))
+            self._through[each] = self._lowest(self._streams.get(each))
         self._machine.send(
             peer, Released(tuple((each, self._through[each]) for each in identities))
         )
 
-    def _on_message(self, peer: BrokerNumber, message: Released) -> None:
-        cell = self._routes.cell_of(peer)
-        told = list(self._check(peer, message))
+    def on_message(self, peer: BrokerNumber, message: Released) -> Iterator[Stream]:
+        """Record a neighbour's released ticks; yield streams that may be retained less."""
+        cell = self._routes.cell_by_broker[peer]
+        told = list(self._check(peer, cell, message))
         for stream, through in told:
             key = cell, stream.identity
             self._below[key] = max(through, self._below.get(key, 0))
-            self.settle(stream)
+            if self.settle(stream):
+                yield stream
 
-    def _check(self, peer: BrokerNumber, message: Released) -> Iterator[tuple[Stream, int]]:
+    def _check(
+        self, peer: BrokerNumber, cell: Cell, message: Released
+    ) -> Iterator[tuple[Stream, int]]:
         for identity, through in message.through:
-            if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
-                raise RemoteProtocolError(peer, f"{identity} does not go there")
-            stream = self._streams(identity)
+            stream = self._streams.from_downstream(peer, identity, cell)
             if stream.upstream is None and through > stream.knowledge.highest:
                 raise RemoteProtocolError(
                     peer, f"releases {through} of {identity}, which has fewer ticks"

@@ -1,7 +1,7 @@
 """[GD02]: streams of ticks from publishers' brokers, over a tree of cells, to subscribers' brokers.
 
-The names below are the parts that another protocol may use. The core of `durable` builds on
-`core.Gryphon`, and the clients on `clients.Clients`.
+The names below are the parts that another protocol may use. The core of `durable` has a
+`core.Gryphon`, which it serves with clients of its own.
 """
 
 from brokerd.protocols.gryphon.definition import LOG
@@ -18,7 +18,7 @@ from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes
-from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Subend
+from brokerd.protocols.gryphon.state import InFlightEvents, PersistentState, Stream, Streams, Subend
 
 __all__ = [
     "EVENT_BYTES",
@@ -34,10 +34,12 @@ __all__ = [
     "InFlightEvents",
     "IntervalSet",
     "Links",
+    "PersistentState",
     "Pubends",
     "Range",
     "Routes",
     "Stream",
+    "Streams",
     "Subend",
     "part_of",
     "sequences_within",

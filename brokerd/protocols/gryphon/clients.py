@@ -27,8 +27,8 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
-from brokerd.protocols.gryphon.state import InFlightEvents, Streams
-from brokerd.protocols.interface import Change
+from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Streams
+from brokerd.protocols.interface import Change, Started
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
     OwnClient,
@@ -55,8 +55,8 @@ class ClientCore(Protocol):
     def on_client_done(self, entry: InFlightEvents) -> None:
         """Handle the acknowledgement of an entry by all its clients."""
 
-    def on_unwanted(self) -> None:
-        """Handle the end of the last subscription."""
+    def look_at_all(self) -> None:
+        """Handle the end of the last subscription: nothing is wanted of any stream."""
 
 
 class HostedClients(Protocol):
@@ -84,6 +84,23 @@ class HostedClients(Protocol):
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
         """Deliver events to all matching subscriptions; return None without a match."""
+
+
+class SubendHost(Protocol):
+    """The core that delivers the streams of a broker: gryphon, or a core that has gryphon."""
+
+    @property
+    def is_read(self) -> bool:
+        """True once the state of earlier incarnations is complete."""
+
+    def begin(self, event: Started) -> None:
+        """Begin with the complete state of earlier incarnations."""
+
+    def look_at(self, stream: Stream) -> None:
+        """Handle new knowledge of a stream, or new acks."""
+
+    def resume_answers(self, peer: BrokerNumber) -> None:
+        """Handle new room in a neighbour's window of answers."""
 
 
 class Clients:
@@ -349,7 +366,7 @@ class Clients:
                 own_filter.on_ended(local)
         self._take_done(self.own.end(client, over, drain=drain))
         if not self.own.started:
-            self._core.on_unwanted()
+            self._core.look_at_all()
 
         def ended() -> None:
             if own_filter is not None:

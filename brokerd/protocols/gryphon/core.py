@@ -6,16 +6,16 @@ them. Nacks request gaps only.
 Paper: [GD02].
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.gryphon.acknowledgements import ACKS, UNWANTED, Acknowledgements
-from brokerd.protocols.gryphon.clients import Clients, HostedClients
+from brokerd.protocols.gryphon.clients import Clients, HostedClients, SubendHost
 from brokerd.protocols.gryphon.curiosity import FORGETTING, Curiosity, drop_repeated
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.filters import (
@@ -42,7 +42,7 @@ from brokerd.protocols.gryphon.messages import (
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Acceptance, LogAppend, Pubends, Step
-from brokerd.protocols.gryphon.routes import Links, Routes
+from brokerd.protocols.gryphon.routes import RETRY, Dialling, Links, Routes
 from brokerd.protocols.gryphon.state import (
     FILTERED,
     MERGED,
@@ -79,12 +79,12 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import (
     Durability,
+    EventHandler,
     LogFirstMachine,
     MessageHandler,
     message_handler,
@@ -97,7 +97,6 @@ TABLES: Final = (
 )
 """The tables on disk."""
 
-RETRY: Final = "retry"
 GAPS: Final = "gaps"
 EXPECTED: Final = "expected"
 DOUBT: Final = "doubt"
@@ -120,12 +119,17 @@ class Gryphon(LogFirstMachine):
     """See DeliveryProtocol.
 
     Args:
-        make_clients: makes the service of this broker's clients from the arguments of `Clients`.
+        has_clients: False for the core of another protocol, which calls `serve` with its own.
 
     Attributes:
+        disk: the actions that wait for durable writes.
+        sessions: the sessions of neighbours.
         persistent: the state on disk.
         filters: the filters of all brokers, as received here.
         flow: the send windows of neighbours.
+        incarnations: of neighbours, at their last sessions.
+        dialling: dials neighbours, except for retired ones.
+        from_brokers: the handlers of neighbours' messages.
     """
 
     def __init__(
@@ -134,87 +138,51 @@ class Gryphon(LogFirstMachine):
         routes: Routes,
         parameters: GryphonParameters,
         decode_attributes: DecodeAttributes,
-        make_clients: Callable[..., HostedClients] = Clients,
+        *,
+        has_clients: bool = True,
     ) -> None:
         super().__init__()
         self._routes = routes
         self._parameters = parameters
         self._is_total = parameters.is_total
-        self._sessions: dict[BrokerNumber, int] = {}
-        self._incarnations: dict[BrokerNumber, int] = {}
-        self._waited_ns: dict[BrokerNumber, int] = {}
-        self._established_ns: dict[BrokerNumber, int] = {}
+        self.sessions: dict[BrokerNumber, int] = {}
+        self.incarnations: dict[BrokerNumber, int] = {}
         self._lineage = 0
-        self._counters = dict.fromkeys(_COUNTED, 0)
-        self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
-        self._disk = Durability(self)
+        self.counters = dict.fromkeys(_COUNTED, 0)
+        self.deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
+        self.disk = Durability(self)
         self.persistent = PersistentState(TABLES, (LOG,))
-        self.links = Links(routes, self._sessions)
-        self.flow = FlowControl(routes, parameters, self._deadlines)
+        self.dialling = Dialling(parameters, self.deadlines, routes.neighbours, self.sessions)
+        self.links = Links(routes, self.sessions)
+        self.flow = FlowControl(routes, parameters, self.deadlines)
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
         self.streams = streams = Streams(broker, routes, parameters)
         self.pubends = Pubends(broker, parameters)
-        self.filter_exchange = FilterExchange(broker, routes, self.filters, streams, self._sessions)
-        self.curiosity = Curiosity(parameters, streams, self.links, self._deadlines, self._counters)
+        self.filter_exchange = FilterExchange(broker, routes, self.filters, streams, self.sessions)
+        self.curiosity = Curiosity(parameters, streams, self.links, self.deadlines, self.counters)
         self.acknowledgements = Acknowledgements(
             routes,
             parameters,
             streams,
             self.filters,
             self.links,
-            self._deadlines,
-            self._counters,
+            self.deadlines,
+            self.counters,
         )
         self.merge = Merge(streams)
-        self.joins = Joins(broker, routes, parameters, streams, self._deadlines, self._sessions)
+        self.joins = Joins(broker, routes, parameters, streams, self.deadlines, self.sessions)
         self._own_filter = OwnFilter(
             [host for host in routes.hosts if host != broker],
-            self._disk,
+            self.disk,
             change=self._change_filter,
             position=streams.position,
         )
-        self._clients = make_clients(
-            broker,
-            self._disk,
-            self._deadlines,
-            parameters,
-            decode_attributes,
-            self._counters,
-            core=self,
-            pubends=self.pubends,
-            streams=streams,
-            identities=routes.pubend_streams(),
-            is_host=routes.is_host,
-            is_total=parameters.is_total,
-            own_filter=self._own_filter if parameters.filters else None,
-        )
-        self.forwarding = Forwarding(
-            routes,
-            parameters,
-            streams,
-            self.filters,
-            self.links,
-            self.flow,
-            self._clients.own.memo,
-            self._counters,
-        )
-        self.dispatch_events(
-            {
-                Started: self._on_started,
-                RecordsRead: self._on_records,
-                SessionEstablished: self._on_session_established,
-                SessionLost: self._on_session_lost,
-                OpenFailed: lambda event: self._retry_later(event.peer),
-                MessageReceived: self._on_message,
-                Persisted: lambda event: self._disk.on_persisted(event.token),
-                DeadlineReached: self._on_deadline,
-            }
-        )
-        self._from_brokers: dict[type, MessageHandler] = {
+        self.dispatch_events(self.handlers())
+        self.from_brokers: dict[type, MessageHandler] = {
             Events: self._on_events,
             Silent: self._on_silent,
             Nack: self._on_nack,
-            Done: self._on_done,
+            Done: self.on_done,
             AckExpected: self._on_ack_expected,
             LinkStatus: self._on_link_status,
             **dict.fromkeys(self.filter_exchange.handlers(), self._on_part_message),
@@ -223,11 +191,56 @@ class Gryphon(LogFirstMachine):
             WindowUpdate: self._on_window_update,
         }
         self._part_handlers = {**self.filter_exchange.handlers(), **self.joins.handlers()}
-        self._from_clients = self._clients.handlers()
+        if has_clients:
+            own_filter = self._own_filter if parameters.filters else None
+            clients = Clients(
+                broker,
+                self.disk,
+                self.deadlines,
+                parameters,
+                decode_attributes,
+                self.counters,
+                core=self,
+                pubends=self.pubends,
+                streams=streams,
+                identities=routes.pubend_streams(),
+                is_host=routes.is_host,
+                is_total=parameters.is_total,
+                own_filter=own_filter,
+            )
+            self.serve(clients, self)
+
+    def serve(self, clients: HostedClients, host: SubendHost) -> None:
+        """Serve the clients of this broker; the host delivers their streams."""
+        self._clients, self._host = clients, host
+        self._from_clients = clients.handlers()
+        self.forwarding = Forwarding(
+            self._routes,
+            self._parameters,
+            self.streams,
+            self.filters,
+            self.links,
+            self.flow,
+            clients.own.memo,
+            self.counters,
+        )
+
+    def handlers(self) -> dict[type, EventHandler]:
+        """Return the handlers of events by type."""
+        return {
+            Started: self.on_started,
+            RecordsRead: self.on_records,
+            SessionEstablished: self.on_session_established,
+            SessionLost: self._on_session_lost,
+            OpenFailed: lambda event: self.dialling.retry_later(event.peer, self.now_ns),
+            MessageReceived: self.on_message,
+            Persisted: lambda event: self.disk.on_persisted(event.token),
+            DeadlineReached: self._on_deadline,
+        }
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
-        return self._deadlines.earliest()
+        return self.deadlines.earliest()
 
     def clients_behind(self) -> Collection[ClientId]:
         """See DeliveryProtocol."""
@@ -250,20 +263,22 @@ class Gryphon(LogFirstMachine):
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
         return {
-            **self._counters,
+            **self.counters,
             "queue_publications": self._count_retained(),
             "publications_held": self.pubends.held(),
             "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self.streams),
             "subscriptions": self._clients.table.count_subscriptions(),
             "matching_hits": self._clients.own.memo.hits + self.filters.memo.hits,
             "matching_misses": self._clients.own.memo.misses + self.filters.memo.misses,
-            "sessions_active": len(self._sessions),
-            "sessions_ready": len(self._sessions),
+            "sessions_active": len(self.sessions),
+            "sessions_ready": len(self.sessions),
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        neighbours = self._routes.neighbours
+        neighbours = tuple(
+            each for each in self._routes.neighbours if each not in self.dialling.retired
+        )
         subscriptions = self._clients.table.count_subscriptions()
         queued = self._count_retained()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
@@ -281,7 +296,7 @@ class Gryphon(LogFirstMachine):
             subscriptions=subscriptions,
             own_subscriptions=subscriptions,
             wanted=neighbours,
-            ready=tuple(peer for peer in neighbours if peer in self._sessions),
+            ready=tuple(peer for peer in neighbours if peer in self.sessions),
             idle_reasons=tuple(idle_reasons),
             detail=self.state().to_mapping(),
             discrepancies=(*self.filter_exchange.discrepancies(), *self.forwarding.discrepancies()),
@@ -311,7 +326,8 @@ class Gryphon(LogFirstMachine):
 
     # ------------------------------------------------------------ start
 
-    def _on_started(self, event: Started) -> None:
+    def on_started(self, event: Started) -> None:
+        """Restore pubends from the log and the tables."""
         self.effects += self.pubends.recover(
             event.recovered, event.logs[LOG], self.now_ns, event.wall_ns
         )
@@ -327,10 +343,11 @@ class Gryphon(LogFirstMachine):
         if event.lineage:
             tick = self.pubends.exclude_past(self.now_ns)
             then = partial(self._on_reserved, tick)
-            self._disk.commit((Change(RESERVED, "tick", tick),), then)
-        self.begin_after_log(event, is_read=self._is_read())
+            self.disk.commit((Change(RESERVED, "tick", tick),), then)
+        self.begin_after_log(event, is_read=self._host.is_read)
 
-    def _on_records(self, event: RecordsRead) -> None:
+    def on_records(self, event: RecordsRead) -> None:
+        """Take a page of the pubends' log."""
         for run in self.pubends.on_records(event):  # brokers that lack the run send nacks
             knowledge = self.streams.get(run.source).knowledge
             knowledge.accumulate(knowledge.highest + 1, run.last + 1, run)
@@ -338,10 +355,11 @@ class Gryphon(LogFirstMachine):
         if self.pubends.is_read:
             self.pubends.begin(self.now_ns)
             self._release_log()
-        self._resume_if_read()
+        self.resume_if_read()
 
-    def _resume_if_read(self) -> None:
-        if self.is_reading and self._is_read():
+    def resume_if_read(self) -> None:
+        """Begin once the state of earlier incarnations is complete."""
+        if self.is_reading and self._host.is_read:
             self.resume()
 
     def resume(self) -> None:
@@ -349,11 +367,16 @@ class Gryphon(LogFirstMachine):
         self._deferred = list(drop_repeated(self._deferred))
         super().resume()
 
-    def _is_read(self) -> bool:
-        """Return True if the state of earlier incarnations is complete."""
+    @property
+    def is_read(self) -> bool:
+        """See SubendHost."""
         return self.pubends.is_read and not self.pubends.is_reserving
 
     def _begin(self, event: Started) -> None:
+        self._host.begin(event)
+
+    def begin(self, event: Started) -> None:
+        """See SubendHost."""
         has_lost = bool(event.lineage)
         self._take(self.joins.begin(event.incarnation, event.recovered, has_lost=has_lost))
         self._take(self.filter_exchange.begin(event.incarnation, event.recovered))
@@ -363,8 +386,8 @@ class Gryphon(LogFirstMachine):
             self._publish_silence(stream, self.pubends.reserved)
         for neighbour in self._routes.neighbours:
             self.emit(OpenSession(neighbour))
-        self._look_at_all()
-        self._settle_all()
+        self.look_at_all()
+        self.settle_all()
         self._check_acks()
         if event.lineage and self._routes.is_host:  # other brokers have no streams
             for marker in self.pubends.loss_markers(event.lineage):
@@ -379,13 +402,13 @@ class Gryphon(LogFirstMachine):
                 case Beginning():
                     self._own_filter.on_beginning(each)
                 case FilterNarrowed():
-                    self._settle_all()
+                    self.settle_all()
                 case FilterWrite():
-                    self._disk.commit(
+                    self.disk.commit(
                         each.rows, partial(self._on_written, self.filter_exchange, each)
                     )
                 case MergeWrite():
-                    self._disk.commit(each.rows, partial(self._on_written, self.joins, each))
+                    self.disk.commit(each.rows, partial(self._on_written, self.joins, each))
                 case StreamMerge(stream):
                     self.merge.add(stream)
                 case PubendBegin(stream, tick):
@@ -405,18 +428,17 @@ class Gryphon(LogFirstMachine):
 
     # ------------------------------------------------------------ sessions
 
-    def _on_session_established(self, event: SessionEstablished) -> None:
+    def on_session_established(self, event: SessionEstablished) -> None:
+        """Send a neighbour the state here; open the session of a client."""
         peer = event.peer
         if isinstance(peer, str):
             self._clients.table.open_session(peer, event.session)
             return
-        assert peer not in self._sessions, f"second session with {peer}"
-        self._sessions[peer] = event.session
-        self._established_ns[peer] = self.now_ns
-        self._deadlines.cancel((RETRY, peer))
-        self._waited_ns.pop(peer, None)
-        is_new = self._incarnations.get(peer) != event.incarnation
-        self._incarnations[peer] = event.incarnation
+        assert peer not in self.sessions, f"second session with {peer}"
+        self.sessions[peer] = event.session
+        self.dialling.on_established(peer, self.now_ns)
+        is_new = self.incarnations.get(peer) != event.incarnation
+        self.incarnations[peer] = event.incarnation
         self.flow.on_session(peer)
         self.effects += self.filter_exchange.on_session(peer)
         for stream in self.streams:
@@ -429,47 +451,32 @@ class Gryphon(LogFirstMachine):
         for stream in self.streams:
             self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
         self._check_acks()
-        self._look_at_all()
+        self.look_at_all()
 
     def _on_session_lost(self, event: SessionLost) -> None:
         if isinstance(event.peer, str):
             self._clients.on_lost(event.peer, event.session)
             return
-        assert self._sessions.get(event.peer) == event.session, f"no session for {event}"
-        del self._sessions[event.peer]
+        assert self.sessions.get(event.peer) == event.session, f"no session for {event}"
+        del self.sessions[event.peer]
         for stream in self.streams:
             if stream.via == event.peer:
                 stream.via = None
         self.links.on_session_change(event.peer)
         self.effects += self.links.news()
         self.flow.on_session_lost(event.peer)
-        self._use_room()
-        self._look_at_all()
-        self._retry_lost(event)
+        self.use_room()
+        self.look_at_all()
+        self.effects += self.dialling.on_lost(event.peer, event.reason, self.now_ns)
 
-    def _retry_lost(self, event: SessionLost) -> None:
-        assert isinstance(event.peer, int), f"a broker opens no session to {event.peer!r}"
-        established_ns = self._established_ns.pop(event.peer)
-        if dials_at_once(event.reason, established_ns, self.now_ns, self._parameters):
-            self.emit(OpenSession(event.peer))
-        else:
-            self._retry_later(event.peer)
-
-    def _retry_later(self, peer: Peer) -> None:
-        assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
-        if peer in self._sessions:
-            return
-        wait_ns = next_wait_ns(self._waited_ns.get(peer, 0), self._parameters)
-        self._waited_ns[peer] = wait_ns
-        self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
-
-    def _on_message(self, event: MessageReceived) -> None:
+    def on_message(self, event: MessageReceived) -> None:
+        """Handle a message of a neighbour or client on its present session."""
         if isinstance(event.peer, int):
-            handlers, current = self._from_brokers, self._sessions.get(event.peer)
+            handlers, current = self.from_brokers, self.sessions.get(event.peer)
         else:
             handlers, current = self._from_clients, self._clients.table.session_of(event.peer)
-        if current != event.session:
-            self._counters["messages_ignored"] += 1
+        if current != event.session or event.peer in self.dialling.retired:
+            self.counters["messages_ignored"] += 1
             return
         message_handler(handlers, event)(event.peer, event.message)
 
@@ -478,12 +485,12 @@ class Gryphon(LogFirstMachine):
     def _on_events(self, peer: BrokerNumber, message: Events) -> None:
         stream = self.streams.from_upstream(peer, message.run.source)
         self.effects += self.forwarding.on_events(peer, stream, message, self.now_ns)
-        self._look_at(stream)
+        self._host.look_at(stream)
 
     def _on_silent(self, peer: BrokerNumber, message: Silent) -> None:
         stream = self.streams.from_upstream(peer, message.stream)
         self.effects += self.forwarding.on_silent(peer, stream, message, self.now_ns)
-        self._look_at(stream)
+        self._host.look_at(stream)
 
     def _on_nack(self, peer: BrokerNumber, message: Nack) -> None:
         cell = self._routes.cell_by_broker[peer]
@@ -500,7 +507,8 @@ class Gryphon(LogFirstMachine):
             sideways = peer not in self._routes.peers
             self.effects += self.curiosity.ask(stream, [unknown], self.now_ns, sideways=sideways)
 
-    def _on_done(self, peer: BrokerNumber, message: Done) -> None:
+    def on_done(self, peer: BrokerNumber, message: Done) -> None:
+        """Record a neighbour's acks."""
         for stream, through in self.acknowledgements.check(peer, message):  # lost here
             pubend = stream.identity.publisher
             if self._assign_silence(pubend, through):
@@ -513,13 +521,13 @@ class Gryphon(LogFirstMachine):
         self.streams.check_target(peer, stream, message.onto)
         self.effects += self.acknowledgements.on_ack_expected(peer, stream, message)
         if message.onto == EVERYWHERE:
-            self._look_at(stream)
+            self._host.look_at(stream)
             self.effects += self.acknowledgements.confirm(peer, stream, message.through)
 
     def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
         self.effects += self.links.news()
-        self._look_at_all()
+        self.look_at_all()
 
     def _on_part_message(self, peer: BrokerNumber, message: Any) -> None:
         self._take(self._part_handlers[type(message)](peer, message, self.now_ns))
@@ -534,30 +542,31 @@ class Gryphon(LogFirstMachine):
         if opened is None:
             return
         if opened.again:
-            self._resume_answers(peer)
+            self._host.resume_answers(peer)
         for identity, onto in opened.missed:  # the neighbour sends a nack at once
             through = self.streams.get(identity).knowledge.highest
             self.send(peer, AckExpected(identity, through, onto))
-        self._use_room()
+        self.use_room()
 
-    def _use_room(self) -> None:
+    def use_room(self) -> None:
         """Let neighbours above and publications continue where windows have room."""
         self.effects += self.flow.updates()
         if not self.flow.holds_up():
             self._log_held()
 
-    def _resume_answers(self, peer: BrokerNumber) -> None:
-        """Continue answers to a neighbour after its window was full."""
+    def resume_answers(self, peer: BrokerNumber) -> None:
+        """See SubendHost: continue answers to a neighbour after its window was full."""
         for stream in self.streams:
             self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
 
     # ------------------------------------------------------------ time
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
-        for purpose, whose in self._deadlines.due(self.now_ns):
-            self._on_due(purpose, whose)
+        for purpose, whose in self.deadlines.due(self.now_ns):
+            self.on_due(purpose, whose)
 
-    def _on_due(self, purpose: str, whose: Any) -> None:
+    def on_due(self, purpose: str, whose: Any) -> None:
+        """Handle one deadline."""
         if purpose == RETRY:
             self.emit(OpenSession(whose))
         elif purpose == GAPS:
@@ -569,7 +578,7 @@ class Gryphon(LogFirstMachine):
         elif purpose == UNWANTED:
             for stream in self.streams:
                 self.effects += self.acknowledgements.release_unwanted(stream)
-                self._settle(stream)
+                self.settle(stream)
         elif purpose == DOUBT:
             self._resolve_doubt()
         elif purpose == JOINING:
@@ -578,7 +587,7 @@ class Gryphon(LogFirstMachine):
             self._check_acks()
         elif purpose == FLOW:
             self.effects += self.flow.due(self.now_ns)
-            self._use_room()
+            self.use_room()
         else:
             assert purpose == LINGER, f"{purpose!r} of {whose!r}"
             self._clients.linger_over(whose)
@@ -600,7 +609,7 @@ class Gryphon(LogFirstMachine):
                 self.effects += self.acknowledgements.expect(stream, last)
         if waits:
             check_ns = self._parameters.ack_expected_check_ns
-            self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
+            self.deadlines.set((EXPECTED, None), self.now_ns + check_ns)
 
     # ------------------------------------------------------------ publications
 
@@ -619,7 +628,7 @@ class Gryphon(LogFirstMachine):
         """Log waiting publications within the room of brokers below and of the log."""
         while self.pubends.can_log and not (self.flow.full and self.flow.holds_up()):
             logged = self.pubends.log_next(self.now_ns)
-            self._disk.append(LOG, logged.entry, partial(self._on_logged, logged))
+            self.disk.append(LOG, logged.entry, partial(self._on_logged, logged))
             if logged.lease:
                 self._reserve(logged.lease)
 
@@ -633,12 +642,12 @@ class Gryphon(LogFirstMachine):
 
     def _on_durable(self, run: PublicationRun, silent: int) -> None:
         stream = self.streams.get(run.source)
-        self._counters["publications_received"] += len(run)
+        self.counters["publications_received"] += len(run)
         self.effects += self.forwarding.publish(stream, run, silent, self.now_ns)
-        self._look_at(stream)
-        if (EXPECTED, None) not in self._deadlines:
+        self._host.look_at(stream)
+        if (EXPECTED, None) not in self.deadlines:
             check_ns = self._parameters.ack_expected_check_ns
-            self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
+            self.deadlines.set((EXPECTED, None), self.now_ns + check_ns)
 
     # ------------------------------------------------------------ silence of own pubends
 
@@ -654,13 +663,13 @@ class Gryphon(LogFirstMachine):
         tick = self.pubends.reserve(through)
         if tick is not None:
             row = Change(RESERVED, "tick", tick)
-            self._disk.commit((row,), partial(self._on_reserved, tick))
+            self.disk.commit((row,), partial(self._on_reserved, tick))
 
     def _on_reserved(self, tick: int) -> None:
         self.pubends.on_reserved(tick)
         for pubend in range(self._parameters.pubends):
             self._announce_silence(pubend)
-        self._resume_if_read()
+        self.resume_if_read()
 
     def _announce_silence(self, pubend: int) -> None:
         """Publish assigned silence that is permanent now."""
@@ -671,19 +680,19 @@ class Gryphon(LogFirstMachine):
     def _publish_silence(self, stream: Stream, through: int) -> None:
         if through > stream.knowledge.highest:
             self.effects += self.forwarding.publish_silence(stream, through, self.now_ns)
-            self._look_at(stream)
+            self._host.look_at(stream)
 
     # ------------------------------------------------------------ acks
 
-    def _settle(self, stream: Stream) -> None:
+    def settle(self, stream: Stream) -> None:
         """Advance the final tick of a stream after new acks."""
         if self.acknowledgements.settle(stream, self.now_ns):
             self._release_final(stream)
 
-    def _settle_all(self) -> None:
+    def settle_all(self) -> None:
         """Advance the final ticks of all streams, since filters below may want less."""
         for stream in self.streams:
-            self._settle(stream)
+            self.settle(stream)
 
     def _release_final(self, stream: Stream) -> None:
         self.pubends.release(stream.identity.publisher, stream.knowledge.final)
@@ -693,7 +702,7 @@ class Gryphon(LogFirstMachine):
         """Truncate the log once the replaced rows are durable."""
         release = self.pubends.next_release()
         if release is not None:
-            self._disk.commit(release.rows, partial(self._on_released, release.first))
+            self.disk.commit(release.rows, partial(self._on_released, release.first))
 
     def _on_released(self, first: int) -> None:
         self.pubends.on_released()
@@ -704,20 +713,17 @@ class Gryphon(LogFirstMachine):
         """See ClientCore."""
         stream = self.streams.get(entry.stream)
         stream.subend.drop_closed()
-        self._settle(stream)
+        self.settle(stream)
 
     # ------------------------------------------------------------ this broker's clients
 
-    def on_unwanted(self) -> None:
+    def look_at_all(self) -> None:
         """See ClientCore."""
-        self._look_at_all()
-
-    def _look_at_all(self) -> None:
         for stream in self.streams:
-            self._look_at(stream)
+            self._host.look_at(stream)
 
-    def _look_at(self, stream: Stream) -> None:
-        """Deliver available events of a stream, and look for gaps."""
+    def look_at(self, stream: Stream) -> None:
+        """See SubendHost: deliver available events of a stream, and look for gaps."""
         subend, knowledge = stream.subend, stream.knowledge
         if not self._clients.own.started:
             subend.skip(knowledge)
@@ -732,7 +738,7 @@ class Gryphon(LogFirstMachine):
         if stream.upstream is not None:
             subend.see_gaps(knowledge, self.now_ns)
             self._time_gaps(stream)
-        self._settle(stream)
+        self.settle(stream)
 
     def _hand_out_merged(self) -> None:
         """Deliver events of all streams in total order, up to the least doubt horizon."""
@@ -741,11 +747,11 @@ class Gryphon(LogFirstMachine):
             if entry is not None:
                 self.streams.get(run.source).subend.on_delivered(entry)
         for stream in self.merge:
-            self._settle(stream)
+            self.settle(stream)
         _, lacking = self.merge.find_doubt()
-        if lacking and (DOUBT, None) not in self._deadlines:
+        if lacking and (DOUBT, None) not in self.deadlines:
             due_ns = self.now_ns + self._parameters.doubt_curiosity_ns
-            self._deadlines.set((DOUBT, None), due_ns)
+            self.deadlines.set((DOUBT, None), due_ns)
 
     def _resolve_doubt(self) -> None:
         """Resolve doubt for a waiting event: nacks to other pubends, silence at own pubends."""
@@ -768,9 +774,9 @@ class Gryphon(LogFirstMachine):
         gaps = stream.subend.gaps
         due_ns = gaps.earliest() if gaps.pieces else None
         if due_ns is None or not self.curiosity.can_ask(stream):
-            self._deadlines.cancel((GAPS, stream.identity))
-        elif self._deadlines.instant((GAPS, stream.identity)) != due_ns:
-            self._deadlines.set((GAPS, stream.identity), due_ns)
+            self.deadlines.cancel((GAPS, stream.identity))
+        elif self.deadlines.instant((GAPS, stream.identity)) != due_ns:
+            self.deadlines.set((GAPS, stream.identity), due_ns)
 
 
 def _nothing() -> None:

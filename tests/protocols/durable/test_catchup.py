@@ -6,9 +6,15 @@ import pytest
 
 from brokerd.model.losses import stream_marker
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.batch_read import Batch, BatchReader
-from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, LostPart, LostRange
-from brokerd.protocols.durable.filter_log import FilterLog
+from brokerd.protocols.durable.catchup import (
+    NOTHING_LOST,
+    Batch,
+    BatchReader,
+    Catchup,
+    LostPart,
+    LostRange,
+)
+from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from tests.helpers.stream_runs import run_at
 
 

@@ -21,13 +21,12 @@ from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import Subscribed, Unsubscribe, Unsubscribed
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.checks.disks import DurableChecks
+from brokerd.protocols.durable.consolidated_stream import HostedStream
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.filter_log import FilterLog
-from brokerd.protocols.durable.filter_records import NO_RECORD
-from brokerd.protocols.durable.hosted_streams import DELIVERED, HostedStream
-from brokerd.protocols.durable.hosting import ACKNOWLEDGED
-from brokerd.protocols.durable.logs import key_of
+from brokerd.protocols.durable.definition import key_of
+from brokerd.protocols.durable.filtering_subsystem import NO_RECORD, FilterLog
 from brokerd.protocols.durable.messages import Released
+from brokerd.protocols.durable.state import ACKNOWLEDGED, DELIVERED
 from brokerd.protocols.gryphon.messages import Done, Events
 from brokerd.protocols.interface import LogEnds, MessageReceived, Read, RecordsRead, Send, Started
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
@@ -235,7 +234,7 @@ def start(story: DurableStory, logs: Logs, rows: Rows) -> Durable | StorageCorru
         page = RecordsRead(read.log, read.first, kept[read.first - first : read.end - first])
         reads += [each for each in core.handle(page, now_ns) if isinstance(each, Read)]
     assert isinstance(core, Durable), f"{core}"
-    assert not core.is_reading, "it has not read its logs"
+    assert not core.gryphon.is_reading, "it has not read its logs"
     return core
 
 
@@ -246,7 +245,7 @@ def lost(core: Durable, rows: Rows, said: Said, events: Mapping[StreamId, Any]) 
         return f"started, and not there: {said.started - subscriptions.keys()}"
     if said.ended & subscriptions.keys():
         return f"ended, and there: {said.ended & subscriptions.keys()}"
-    for hosted in core.list_streams():
+    for hosted in core.hosted.values():
         delivered = rows.get(DELIVERED, {}).get(key_of(hosted.identity), 0)
         if not hosted.log.last_tick <= delivered == hosted.delivered == hosted.position:
             return f"{hosted.identity}: delivered {delivered} on disk, {hosted.position} here"

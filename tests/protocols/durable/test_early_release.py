@@ -9,9 +9,15 @@ import pytest
 
 from brokerd.model.client_messages import Gap
 from brokerd.model.identity import SourceId, StreamId
-from brokerd.protocols.durable.batch_read import Batch, BatchReader
-from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, LostPart, LostRange
-from brokerd.protocols.durable.filter_log import FilterLog
+from brokerd.protocols.durable.catchup import (
+    NOTHING_LOST,
+    Batch,
+    BatchReader,
+    Catchup,
+    LostPart,
+    LostRange,
+)
+from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.messages import LOST
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS

@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.fetched_events import RUNS, FetchedEvents
+from brokerd.protocols.durable.fetching import RUNS, FetchedEvents
 from brokerd.protocols.gryphon.knowledge import IntervalSet
 from brokerd.simulator.named_bugs import bugs_of, plant
 

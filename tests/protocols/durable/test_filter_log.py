@@ -8,9 +8,13 @@ from random import Random
 import pytest
 
 from brokerd.errors import StorageCorrupt
-from brokerd.protocols.durable.batch_read import Batch, BatchReader
-from brokerd.protocols.durable.filter_log import PAGE_RECORDS, FilterLog
-from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
+from brokerd.protocols.durable.catchup import Batch, BatchReader
+from brokerd.protocols.durable.filtering_subsystem import (
+    NO_RECORD,
+    PAGE_RECORDS,
+    FilterLog,
+    MatchRecord,
+)
 from brokerd.protocols.interface import LogEnds, RecordsRead
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.memory_log import MemoryLog

@@ -39,9 +39,8 @@ class Keeper:
             self.disk,
             self.deadlines,
             LEASE_NS,
-            lambda _: SimpleNamespace(knowledge=knowledge),  # type: ignore[arg-type,return-value]
-            self.told.append,
-            lambda _: None,
+            SimpleNamespace(get=lambda _: SimpleNamespace(knowledge=knowledge)),  # type: ignore[arg-type]
+            SimpleNamespace(send=self.told.append),  # type: ignore[arg-type]
         )
         self.holds.recover({"holds": self.rows}, repetition_ns)
         self.asked = {key: self.now_ns for key in self.asked if self._row_of(key) in self.rows}
@@ -73,7 +72,7 @@ class Keeper:
             self.machine.now_ns = due_ns
             for purpose, key in self.deadlines.due(due_ns):
                 assert purpose in (LEASE, DOUBT_OF_HOLD)
-                (self.holds.due if purpose == LEASE else self.holds.ask)(key)
+                (self.holds.expire if purpose == LEASE else self.holds.ask)(key)
         self.now_ns = self.machine.now_ns = end_ns
 
     def held(self) -> set[tuple[str, int, int]]:

@@ -8,7 +8,6 @@ import pytest
 from brokerd.model.client_messages import Connect, Gap, Subscribe, Subscribed, Unsubscribe
 from brokerd.model.identity import StreamId
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.messages import (
     Fetch,
     Fetched,
@@ -18,6 +17,7 @@ from brokerd.protocols.durable.messages import (
     Moved,
     NothingFetched,
 )
+from brokerd.protocols.durable.state import ARRIVING
 from brokerd.protocols.interface import (
     CloseSession,
     Commit,

@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.questions import Questions
+from brokerd.protocols.durable.state import Questions
 from brokerd.simulator.named_bugs import bugs_of, plant
 
 MUTANTS = bugs_of("durable")

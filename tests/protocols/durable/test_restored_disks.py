@@ -10,12 +10,10 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.protocols.durable.catching_up import CatchingUp
-from brokerd.protocols.durable.catchup import LostPart
-from brokerd.protocols.durable.catchup_watch import CatchupWatch
-from brokerd.protocols.durable.filter_log import FilterLog
-from brokerd.protocols.durable.lanes import DurableSubscription, Mode
-from brokerd.protocols.durable.messages import Held, Hold
+from brokerd.protocols.durable.catchup_streams import CatchupStreams, CatchupWatch
+from brokerd.protocols.durable.filtering_subsystem import FilterLog
+from brokerd.protocols.durable.messages import Held, Hold, NothingFetched
+from brokerd.protocols.durable.state import DurableSubscription, Mode
 from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
@@ -212,19 +210,28 @@ def test_a_catch_up_continues_to_the_end_of_the_lost_range() -> None:
     asked: list[Any] = []
     said: list[Any] = []
     machine = EventMachine()
-    catching_up = CatchingUp(
+    subscription = DurableSubscription("s", 1, parse_predicate("true"))
+
+    class Upstream:
+        def fetch(self, _: StreamId, ranges: Any) -> tuple[()]:
+            asked.append([*ranges])
+            return ()
+
+    catchups = CatchupStreams(
         machine,
         SimpleNamespace(say=lambda lane, last, gap: said.append(gap)),  # type: ignore[arg-type]
         MatchMemo(MatchingIndex(), decode_attribute_table),
         100,
         100,
-        lambda _, ranges: asked.append([*ranges]),
+        Upstream(),  # type: ignore[arg-type]
         CatchupWatch(machine, DeadlineQueue(), 10**9, {"catchups_diverging": 0}),
+        {stream: hosted},
+        SimpleNamespace(lanes=lambda _: [subscription.lane(stream)]),  # type: ignore[arg-type]
     )
-    lane = DurableSubscription("s", 1, parse_predicate("true")).lane(stream)
+    lane = subscription.lane(stream)
     lane.matched_after = 10
-    catching_up.begin(hosted, lane, 5)
-    catching_up.take(hosted, [lane], LostPart(20, ((source, 7),)), [(6, 11)], None)
+    catchups.begin(hosted, lane, 5)
+    catchups.on_answers([NothingFetched(stream, 20, ((6, 11),), ((source, 7),))])
     assert asked == [[(6, 11)]], "what is lost is not asked for"
     assert (lane.mode, lane.floor) == (Mode.LIVE, 20)
     assert [(gap.first, gap.last, gap.reason) for gap in said] == [(6, 20, STATE_LOST)]

@@ -10,11 +10,10 @@ from itertools import pairwise
 import pytest
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap, Silence
-from brokerd.protocols.durable.filter_records import pack_match
-from brokerd.protocols.durable.hosting import ACKNOWLEDGED
-from brokerd.protocols.durable.lanes import Mode
+from brokerd.protocols.durable.filtering_subsystem import pack_match
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.state import ACKNOWLEDGED, Mode
 from brokerd.protocols.interface import Chop, LogEnds, MessageReceived, RecordsRead, Started
 from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
@@ -300,7 +299,7 @@ def test_a_returning_subscriber_receives_a_new_pubend_from_its_start() -> None:
     story.add_broker("p2", *TWO_SUBENDS, "b1-p2")
     story.cluster.run_for(2)
     new = story.publish(3, at="p2")
-    assert {each.identity for each in story.core("s1").list_streams()} > tokens
+    assert {each.identity for each in story.core("s1").hosted.values()} > tokens
     story.cluster.run_for(2)
     link.heal()
     story.settle()
@@ -327,7 +326,7 @@ def test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber(
     assert other.received == sent[1::2]
     assert story.cluster.statistics()["catching_up"] == 0
     assert story.kept("p1") == 0
-    assert not any(len(each.log) for each in story.core("s1").list_streams())
+    assert not any(len(each.log) for each in story.core("s1").hosted.values())
 
 
 def test_a_waiting_subscription_receives_nothing_after_its_client_leaves() -> None:

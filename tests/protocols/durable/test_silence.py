@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.protocols.durable.lanes import Mode
-from brokerd.protocols.durable.silence import SILENCE, Silences
+from brokerd.protocols.durable.consolidated_stream import SILENCE, Silences
+from brokerd.protocols.durable.state import Mode
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 

@@ -1,14 +1,11 @@
 """The parts of durable that simulations use."""
 
-from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.disks import DurableChecks
 from brokerd.protocols.durable.checks.marks import MARKS, DurableMarks
 from brokerd.protocols.durable.checks.planning import DurablePlanning
 from brokerd.protocols.durable.checks.recounts import RECOUNTS
 from brokerd.protocols.durable.checks.words import DurableWording
-from brokerd.protocols.durable.holds import HOLDS
-from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN
-from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
+from brokerd.protocols.durable.state import ACKNOWLEDGED, ARRIVING, DELIVERED, HOLDS, WRITTEN
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE
 from brokerd.protocols.gryphon.checks import GryphonReach
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
@@ -26,14 +23,13 @@ SIMULATED = SimulatedProtocol(
         streams=CORE.kept.streams,
         empty=(
             *CORE.kept.empty,
-            "Durable._deferred",
             "Lane.out",
             "HostedStream.reading",
             "FilterLog._asked",
             "Fetching._wanted",
-            "Arrivals._arrivals",
-            "Holds._holds",
-            "ConsumingClients._coming",
+            "Arrivals.pending",
+            "Holds.named",
+            "Subscriptions._coming",
             "arriving",
             "holds",
         ),
@@ -41,8 +37,8 @@ SIMULATED = SimulatedProtocol(
             *CORE.kept.paired,
             "DurableSubscription.lanes",
             "DurableSubscription.presented",
-            "ConsumingClients._changed",
-            "ConsumingClients._hosted",
+            "CommitCycle._changed",
+            "Durable._hosted",
             "a row of subscriptions",
             "DurableClient.brought[]",
             "Release._below",
@@ -54,12 +50,12 @@ SIMULATED = SimulatedProtocol(
     ),
     limits=(
         *CORE.limits,
-        Limit("brokerd.protocols.durable.fetched_events", "RUNS", (1, 3)),
+        Limit("brokerd.protocols.durable.fetching", "RUNS", (1, 3)),
         Limit("brokerd.protocols.durable.fetching", "JOINED_BYTES", (1, 300)),
         Limit("brokerd.protocols.durable.fetching", "ANSWER_WINDOWS", (1,)),
-        Limit("brokerd.protocols.durable.filter_log", "PAGE_RECORDS", (1, 2, 5)),
-        Limit("brokerd.protocols.durable.filter_log", "CACHED_PAGES", (1, 3)),
-        Limit("brokerd.protocols.durable.handing", "MANY", (1, 2)),
+        Limit("brokerd.protocols.durable.filtering_subsystem", "PAGE_RECORDS", (1, 2, 5)),
+        Limit("brokerd.protocols.durable.filtering_subsystem", "CACHED_PAGES", (1, 3)),
+        Limit("brokerd.protocols.durable.consolidated_stream", "MANY", (1, 2)),
     ),
     positions=(
         *CORE.positions,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from brokerd.model.client_messages import Acknowledge, CommitConsumed, Connect
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.lanes import Lane
+from brokerd.protocols.durable.state import Lane
 from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
@@ -57,7 +57,7 @@ class AcknowledgementChecks(ProtocolChecks):
         if incarnation != broker.incarnation:
             begun = {}
             self._begun[broker.number] = broker.incarnation, begun
-        for local in core.subscriptions():
+        for local in core.registered.present.values():
             for stream, lane in local.lanes.items():
                 acknowledged = lane.acknowledged
                 if acknowledged <= begun.setdefault(lane, acknowledged):

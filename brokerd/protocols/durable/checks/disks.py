@@ -6,18 +6,14 @@ from math import inf
 from brokerd.model.client_messages import CommitConsumed, Connect, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.losses import STATE_LOST
-from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.acknowledgements import AcknowledgementChecks
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.checks.matches import MatchChecks
 from brokerd.protocols.durable.checks.questions import QuestionChecks
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.holds import HOLDS
-from brokerd.protocols.durable.hosted_streams import DELIVERED
-from brokerd.protocols.durable.lanes import Mode
-from brokerd.protocols.durable.logs import key_of
+from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
-from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
+from brokerd.protocols.durable.state import ACKNOWLEDGED, ARRIVING, DELIVERED, HOLDS, Mode
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
 from brokerd.simulator.checks.oracle import InvariantViolated
@@ -102,7 +98,7 @@ class DurableChecks(GryphonChecks):
             if there.number == broker and there.alive:
                 core = there.core
                 assert isinstance(core, Durable), f"{core} is no core of durable"
-                return core.has_safely(client, number)
+                return core.arrivals.is_safe((client, number))
         return False
 
     def _check_committed(self, broker: BrokerView, client: Peer, answer: ConsumedCommitted) -> None:
@@ -146,7 +142,7 @@ class DurableChecks(GryphonChecks):
                     and (broker.number, broker.incarnation, local.client) not in self._with_memory
                 )
             )
-            for local in core.subscriptions()
+            for local in core.registered.present.values()
         )
 
     def list_pending(self, brokers: Sequence[BrokerView]) -> list[str]:
@@ -158,20 +154,20 @@ class DurableChecks(GryphonChecks):
         super().examine(broker, brokers)
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        if core.is_reading:
+        if core.gryphon.is_reading:
             return
         self._feeding.look_into(broker, brokers)
         self._acknowledgements.look_into(broker, brokers)
         self._check_lost(broker, core)
-        for identity, kept, now in core.recount_released():
+        for identity, kept, now in core.commits.recount_released():
             if kept != now:
                 what = f"{broker.name} has released {kept} of {tuple(identity)}"
                 raise InvariantViolated(
                     "released as it was", f"{what}, as it keeps it; it is {now}"
                 )
-        for stream in core.pubend_streams():
+        for stream in core.gryphon.streams.own():
             self._check_held(broker, core, stream.identity)
-        for hosted in core.list_streams():
+        for hosted in core.hosted.values():
             if not hosted.log.last_tick <= hosted.position >= hosted.delivered:
                 raise InvariantViolated(
                     "order of marks",
@@ -181,22 +177,23 @@ class DurableChecks(GryphonChecks):
 
     def _check_lost(self, broker: BrokerView, core: Durable) -> None:
         expired = None
-        for stream in core.pubend_streams():
+        for stream in core.gryphon.streams.own():
             key = broker.number, broker.incarnation, stream.identity
             final = stream.knowledge.final
             if final <= self._final.setdefault(key, final):
                 continue
             self._final[key] = final
-            expired = core.find_expired_tick() if expired is None else expired
-            told = [self._told.get((each, stream.identity), 0) for each in core.status().wanted]
+            expired = core.retention.expired_tick() if expired is None else expired
+            wanted = core.gryphon.dialling.wanted()
+            told = [self._told.get((each, stream.identity), 0) for each in wanted]
             released = min([_released_tick(broker, stream.identity, came=False), *told])
             if final > max(released, expired):
                 what = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
                 raise InvariantViolated("lost early", f"{what}, released is {released}")
 
     def _check_held(self, broker: BrokerView, core: Durable, stream: StreamId) -> None:
-        key, released = (broker.number, broker.incarnation, stream), core.find_released_tick(stream)
-        holds = core.holds(stream)
+        key, released = (broker.number, broker.incarnation, stream), core.release.through(stream)
+        holds = core.holds.of(stream)
         before, holds_before = self._held.get(key, (0, {}))
         self._held[key] = released, holds
         kept = [tick for whose, tick in holds.items() if holds_before.get(whose) == tick]
@@ -238,7 +235,8 @@ def _check_gap(broker: BrokerView, client: ClientId, gap: Gap) -> None:
     assert isinstance(core, Durable), f"{core} is no core of durable"
     if gap.reason == STATE_LOST:
         return  # it stands for an event of the stream
-    for lane in core.lanes(client, gap.stream):
+    theirs = [each for each in core.registered.present.values() if each.client == client]
+    for lane in [each.lane(gap.stream) for each in theirs]:
         is_live = lane.mode is Mode.LIVE and lane.floor < gap.last
         if lane.subscription.number in gap.subscriptions and is_live:
             what = f"{broker.name} announces {gap} to {client}, which is live from {lane.floor} on"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
+from brokerd.protocols.durable.consolidated_stream import HostedStream
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.hosted_streams import HostedStream
-from brokerd.protocols.durable.lanes import Lane, Mode
+from brokerd.protocols.durable.state import Lane, Mode
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of
@@ -56,7 +56,7 @@ class FeedingChecks(ProtocolChecks):
         assert isinstance(core, Durable), f"{core} is no core of durable"
         away, catching_up, behind = Mode.AWAY, Mode.CATCHING_UP, self._behind
         hosted: Mapping[StreamId, HostedStream] = {}
-        for local in core.subscriptions():
+        for local in core.registered.present.values():
             is_attached = local.is_attached
             for stream, lane in local.lanes.items():
                 mode = lane.mode
@@ -71,7 +71,7 @@ class FeedingChecks(ProtocolChecks):
                     continue
                 key = broker.number, broker.incarnation, local.identity, stream
                 if is_behind:
-                    hosted = hosted or {each.identity: each for each in core.list_streams()}
+                    hosted = hosted or {each.identity: each for each in core.hosted.values()}
                     behind[key] = hosted[stream].position
                 elif (then := behind.pop(key, 0)) > lane.floor and mode is Mode.LIVE:
                     what = f"{_lane_name(broker, lane)} is live behind {lane.floor}"
@@ -81,10 +81,10 @@ class FeedingChecks(ProtocolChecks):
         """See ProtocolChecks: a live client without events receives the position of a stream."""
         found = []
         for broker, core in _alive(brokers):
-            positions = {hosted.identity: hosted.position for hosted in core.list_streams()}
+            positions = {hosted.identity: hosted.position for hosted in core.hosted.values()}
             found += [
                 f"{_lane_name(broker, lane)} has not received silence"
-                for local in core.subscriptions()
+                for local in core.registered.present.values()
                 if local.is_attached
                 for lane in local.lanes.values()
                 if lane.mode is Mode.LIVE and lane.acknowledged < positions[lane.stream]
@@ -95,7 +95,9 @@ class FeedingChecks(ProtocolChecks):
         """See ProtocolChecks."""
         found = []
         for broker, core in _alive(brokers):
-            lanes = [lane for local in core.subscriptions() for lane in local.lanes.values()]
+            lanes = [
+                lane for local in core.registered.present.values() for lane in local.lanes.values()
+            ]
             found += [
                 f"{_lane_name(broker, lane)} catches up"
                 for lane in lanes
@@ -104,7 +106,7 @@ class FeedingChecks(ProtocolChecks):
             found += [
                 f"{broker.name} has handed out {hosted.position} of {tuple(hosted.identity)}, and "
                 f"{hosted.delivered} is on disk"
-                for hosted in core.list_streams()
+                for hosted in core.hosted.values()
                 if hosted.is_ahead
             ]
         return found

@@ -13,10 +13,8 @@ from brokerd.model.client_messages import (
     Silence,
 )
 from brokerd.overlay.graph import OverlayGraph
-from brokerd.protocols.durable.arrivals import ARRIVING
-from brokerd.protocols.durable.holds import HOLDS
-from brokerd.protocols.durable.hosted_streams import DELIVERED
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
+from brokerd.protocols.durable.state import ARRIVING, DELIVERED, HOLDS
 from brokerd.protocols.gryphon import LOG
 from brokerd.protocols.gryphon.state import RELEASED
 from brokerd.protocols.interface import (

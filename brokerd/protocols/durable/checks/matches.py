@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.durable.consolidated_stream import HostedStream
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
-from brokerd.protocols.durable.hosted_streams import HostedStream
-from brokerd.protocols.durable.lanes import DurableSubscription
+from brokerd.protocols.durable.filtering_subsystem import NO_RECORD, MatchRecord
+from brokerd.protocols.durable.state import DurableSubscription
 from brokerd.protocols.gryphon import LOG, Subend
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.interface import (
@@ -91,7 +91,7 @@ class MatchChecks(ProtocolChecks):
         if type(event) is Started:
             here = self._hosted[broker.number] = []
             self._positions.pop(broker.number, None)
-            for hosted in core.list_streams():
+            for hosted in core.hosted.values():
                 name = hosted.log.name
                 written = _Written(hosted.delivered, event.logs[name].first)
                 self._logs[broker.number, name] = written
@@ -113,7 +113,7 @@ class MatchChecks(ProtocolChecks):
         for hosted, subend, written in here:
             if subend.position > written.position:
                 if everybody is None:
-                    everybody = {each.identity: each for each in core.subscriptions()}
+                    everybody = {each.identity: each for each in core.registered.present.values()}
                 records_of = fresh.get(hosted.log.name, {})
                 self._compare(f"{broker.name}, ", everybody, hosted, written, records_of)
             for chop in chops:

@@ -73,8 +73,8 @@ class QuestionChecks(ProtocolChecks):
         assert isinstance(core, Durable), f"{core} is no core of durable"
         asked = self._asked.setdefault(key, IntervalSet())
         until = self._until.setdefault(key, deque())
-        if until and until[0][0] <= core.now_ns:
-            while until and until[0][0] <= core.now_ns:
+        if until and until[0][0] <= core.gryphon.now_ns:
+            while until and until[0][0] <= core.gryphon.now_ns:
                 until.popleft()
             later = IntervalSet(each for _, each in until)
             kept = [each for one in asked for each in later.within(*one)]
@@ -85,7 +85,7 @@ class QuestionChecks(ProtocolChecks):
                 raise InvariantViolated("fetched twice", f"{what}, which was not answered yet")
         for start, end in message.ranges:
             asked.add(start, end)
-            until.append((core.now_ns + self._while_ns, (start, end)))
+            until.append((core.gryphon.now_ns + self._while_ns, (start, end)))
 
 
 def _is_anew(event: Event) -> bool:

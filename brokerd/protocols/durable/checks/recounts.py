@@ -2,10 +2,9 @@
 
 from collections import Counter
 
-from brokerd.protocols.durable.catchup_window import CatchupWindow
-from brokerd.protocols.durable.fetched_events import FetchedEvents
-from brokerd.protocols.durable.fetching import Fetching
-from brokerd.protocols.durable.lanes import Lane
+from brokerd.protocols.durable.catchup_streams import CatchupWindow
+from brokerd.protocols.durable.fetching import FetchedEvents, Fetching
+from brokerd.protocols.durable.state import Lane
 from brokerd.protocols.gryphon import InFlightEvents
 from brokerd.protocols.gryphon.checks.recounts import RECOUNTS as CORE
 from brokerd.simulator.checks.recounts import Recount, nonzero
@@ -30,7 +29,7 @@ RECOUNTS = (
         FetchedEvents,
         "payload_bytes",
         lambda kept: kept.payload_bytes,
-        lambda kept, _: sum(run.payload_bytes() for run in kept._runs),
+        lambda kept, _: sum(run.payload_bytes() for run in kept.runs),
     ),
     Recount(
         CatchupWindow,

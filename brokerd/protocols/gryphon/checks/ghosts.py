@@ -13,7 +13,7 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId, StreamId
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.checks.ghost_filters import GhostFilters
-from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.checks.stream_states import gryphon_of
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Range
 from brokerd.protocols.gryphon.messages import Done, Events, Silent
@@ -194,8 +194,7 @@ class GhostChecks(ProtocolChecks):
 
     def _note_done(self, broker: BrokerView) -> None:
         """Record the acks of a broker's clients, which survive the broker's crash."""
-        core = broker.core
-        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        core = gryphon_of(broker.core)
         number, done = broker.number, self._done
         for stream in core.streams:
             if (through := stream.subend.done) > done.get(key := (number, stream.identity), 0):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.cells import CellGraph
+from brokerd.protocols.gryphon.checks.stream_states import gryphon_of
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.pubend import unpack_logged
@@ -106,8 +107,7 @@ class HoldingChecks(ProtocolChecks):
             raise InvariantViolated("retained", f"{what} is not what is counted")
 
     def _check_chop(self, broker: BrokerView, effect: Chop) -> None:
-        core, records = broker.core, self._records[broker.number]
-        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        core, records = gryphon_of(broker.core), self._records[broker.number]
         final = {stream.identity: stream.knowledge.final for stream in core.streams}
         for index in [each for each in records if each < effect.first]:
             identity, last = records.pop(index)

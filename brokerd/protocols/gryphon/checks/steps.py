@@ -25,15 +25,13 @@ The checks of each invariant of the protocol's design, by the names of the rules
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.ghost_joins import JoinChecks
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
-from brokerd.protocols.gryphon.checks.stream_states import StreamStates
+from brokerd.protocols.gryphon.checks.stream_states import StreamStates, gryphon_of
 from brokerd.protocols.gryphon.checks.traffic import TrafficChecks
-from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.linger import LingerChecker
@@ -82,8 +80,7 @@ class GryphonChecks(ProtocolChecks):
 
     def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """Check the state of a broker: of all streams whose state was not examined yet."""
-        core = broker.core
-        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        core = gryphon_of(broker.core)
         ghosts, take = self.ghosts, self._states.take
         for stream in core.streams:
             if take(broker.number, stream, ghosts.facts_of(stream.identity)):
@@ -92,7 +89,7 @@ class GryphonChecks(ProtocolChecks):
 
     def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks: all brokers have the present filter of each live broker."""
-        cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
+        cores = {each.number: gryphon_of(each.core) for each in brokers if each.alive}
         for number, core in cores.items():
             for host, known in core.filters._filters.items() if core.filters.is_on else ():
                 own = cores[host].filters._filters[host] if host in cores else known

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.routes import Cell
 from brokerd.protocols.gryphon.state import Stream
 
@@ -66,3 +67,10 @@ class StreamStates:
         state.numbers, state.facts, state.done = numbers, facts, {**stream._done}
         state.starts, state.ends, state.runs = [*known._starts], [*known._ends], [*events._runs]
         return True
+
+
+def gryphon_of(core: object) -> Gryphon:
+    """Return a core of gryphon, or the one that a core of another protocol has."""
+    found = getattr(core, "gryphon", core)
+    assert isinstance(found, Gryphon), f"{core} has no core of gryphon"
+    return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
+from brokerd.protocols.gryphon.checks.stream_states import gryphon_of
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FIRST_LIMIT
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Range
@@ -187,8 +188,7 @@ class TrafficChecks(ProtocolChecks):
     ) -> None:
         """Check requests; one request may be sent to several brokers in one step."""
         what = f"{broker.name}, {tuple(identity)}"
-        core = broker.core
-        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        core = gryphon_of(broker.core)
         told, now_ns = self._traffic_of(broker, identity), core.now_ns
         while told.asked and told.asked[0][0] <= now_ns:
             told.asked.popleft()
@@ -226,8 +226,7 @@ class TrafficChecks(ProtocolChecks):
     # ------------------------------------------------------------ acks
 
     def _check_done(self, broker: BrokerView, peer: BrokerNumber, message: Done) -> None:
-        core = broker.core
-        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        core = gryphon_of(broker.core)
         for identity, through in message.through:
             what = f"{broker.name} to {peer}, cell {message.cell}, {tuple(identity)}: {through}"
             stream = _stream(core, identity)

@@ -1,27 +1,87 @@
-"""Subscriptions that have moved here, until no other broker has or holds anything for them.
+"""Migrations: subscriptions that have moved here, until no other broker has anything for them.
 
 First every pubend holds the events that the subscription lacks. Then all other brokers release the
 subscription. Once this broker has released no more than the subscription has acknowledged,
 whatever it announced before, nothing needs to be held. All requests are repeated until answered,
-also after a restart.
+also after a restart. The messages are forwarded along the tree, and no broker on the route stores
+one.
 
 Paper: [DS03] §1 (item 5, reconnect anywhere; the paper gives no method).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
-from brokerd.protocols.durable.lanes import DurableSubscription
 from brokerd.protocols.durable.messages import Held, Hold, LetGo, Letter, Moved
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.interface import Change, Instant
+from brokerd.protocols.durable.state import ARRIVING, DurableClient, DurableSubscription
+from brokerd.protocols.gryphon import Links, Routes
+from brokerd.protocols.interface import Change, CloseSession, Instant
+from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 
-ARRIVING: Final = "arriving"
-"""Per subscription that other brokers may have, or with holds: the generation."""
+
+class Letters:
+    """Messages between any two brokers; messages for this broker go to its receivers."""
+
+    def __init__(
+        self, machine: EventMachine, broker: BrokerNumber, routes: Routes, links: Links
+    ) -> None:
+        self._machine = machine
+        self._broker = broker
+        self._routes = routes
+        self._links = links
+        self._receivers: Mapping[type, Callable[[Any], None]] = {}
+
+    def receive(self, receivers: Mapping[type, Callable[[Any], None]]) -> None:
+        """Set the receivers of messages for this broker, by kind."""
+        self._receivers = receivers
+
+    def send(self, letter: Letter) -> None:
+        """Route a message to its destination; without a route it is lost."""
+        if letter.to == self._broker:
+            self._receivers[type(letter)](letter)
+            return
+        for peer in self._links.up(_place(letter.to), None, sideways=False):
+            self._machine.send(peer, letter)
+
+    def on_message(self, peer: BrokerNumber, letter: Letter) -> None:
+        """Check a message from a neighbour, and send it on.
+
+        Raises:
+            RemoteProtocolError: the message is malformed; the fault of the peer.
+        """
+        cell = self._routes.cell_of(peer)
+        if self._routes.upstream(peer, _place(letter.at)) != cell:
+            raise RemoteProtocolError(peer, f"broker {letter.at} is not there")
+        if self._routes.upstream(peer, _place(letter.to)) == cell:
+            raise RemoteProtocolError(peer, f"broker {letter.to} is not here")
+        if letter.number < 1 or letter.generation < 0:
+            raise RemoteProtocolError(peer, f"impossible numbers in {letter}"[:300])
+        for stream, tick in _streams_of(letter):
+            self._routes.upstream(peer, stream)
+            host = letter.to if type(letter) is Hold else letter.at
+            if stream.broker != host or tick < 0:
+                raise RemoteProtocolError(peer, f"{tick} of {tuple(stream)}, not of {host}")
+        self.send(letter)
+
+
+def _place(broker: BrokerNumber) -> StreamId:
+    """Return a stream of a broker: its route upstream is the route to the broker."""
+    return StreamId(broker, 0, 0)
+
+
+def _streams_of(letter: Letter) -> Iterator[tuple[StreamId, int]]:
+    if type(letter) is Hold:
+        yield from letter.behind
+    elif type(letter) is Held:
+        yield from letter.last
+
 
 ARRIVALS: Final = "arrivals"
 
@@ -82,10 +142,11 @@ class Arrivals:
 
     Args:
         all_streams: of all pubends; every broker with pubends may have had subscribers.
-        tell: forwards a message to another broker.
-        find: returns a subscription of this broker.
-        let_go: ends a subscription that is elsewhere in that generation, and then calls back.
-        cut: closes the session of a client that is elsewhere in that generation.
+        letters: sends messages to other brokers.
+        table: the clients of this broker.
+
+    Attributes:
+        pending: the arrivals with requests that are not answered, or holds.
     """
 
     def __init__(
@@ -95,10 +156,8 @@ class Arrivals:
         deadlines: DeadlineQueue[Any],
         parameters: DurableParameters,
         all_streams: Sequence[StreamId],
-        tell: Callable[[Letter], None],
-        find: Callable[[Whose], DurableSubscription | None],
-        let_go: Callable[[DurableSubscription, int, Callable[[], None]], None],
-        cut: Callable[[ClientId, int], None],
+        letters: Letters,
+        table: ClientTable[DurableClient],
     ) -> None:
         self._broker = broker
         self._disk = disk
@@ -108,22 +167,16 @@ class Arrivals:
         self._streams: dict[BrokerNumber, list[StreamId]] = {}
         for stream in all_streams:
             self._streams.setdefault(stream.broker, []).append(stream)
-        self._tell = tell
-        self._find = find
-        self._let_go = let_go
-        self._cut = cut
+        self._letters = letters
+        self._table = table
         self._incarnation = 0
-        self._arrivals: dict[Whose, Arrival] = {}
+        self.pending: dict[Whose, Arrival] = {}
         self._unbegun: dict[Whose, DurableSubscription] = {}
         self._stays = 0
 
     def __len__(self) -> int:
         """Return the number of arrivals."""
-        return len(self._arrivals)
-
-    def takers(self) -> dict[type, Callable[[Any], None]]:
-        """Return the handlers of other brokers' messages."""
-        return {Held: self.on_held, Moved: self.on_moved, LetGo: self.on_let_go}
+        return len(self.pending)
 
     # ------------------------------------------------------------ events here
 
@@ -163,7 +216,7 @@ class Arrivals:
         Earlier attachments end there. A later one ends the subscription here, unless `is_new`.
         """
         whose = local.client, local.number
-        if whose in self._arrivals or not local.generation:
+        if whose in self.pending or not local.generation:
             return
         arrival = self._begin(whose, local.generation - 1, local, lacks=False)
         arrival.is_doubtful, arrival.is_new = True, is_new
@@ -172,14 +225,14 @@ class Arrivals:
     def on_ended(self, local: DurableSubscription) -> None:
         """End a subscription here, with all holds for it."""
         whose = local.client, local.number
-        arrival = self._arrivals.get(whose)
+        arrival = self.pending.get(whose)
         if arrival is not None and arrival.local is local:
             arrival.local, arrival.wait_ns = None, 0
             self._send_due(whose, arrival)
 
     def on_progress(self) -> None:
         """Reduce holds after acknowledgements have become durable."""
-        for whose, arrival in list(self._arrivals.items()):
+        for whose, arrival in list(self.pending.items()):
             for broker, holder in list(arrival.holders.items()):
                 if not holder.is_over and self._is_over(arrival, holder):
                     arrival.wait_ns = 0
@@ -188,23 +241,23 @@ class Arrivals:
 
     def due(self, whose: Whose) -> None:
         """Repeat unanswered requests, and renew holds."""
-        self._send_due(whose, self._arrivals[whose])
+        self._send_due(whose, self.pending[whose])
 
     def drop(self, broker: BrokerNumber) -> None:
         """Remove a decommissioned broker, which has nothing and holds nothing."""
         del self._streams[broker]
-        for whose, arrival in list(self._arrivals.items()):
+        for whose, arrival in list(self.pending.items()):
             arrival.holders.pop(broker, None)
             arrival.untold.pop(broker, None)
             self._send_due(whose, arrival)
 
     def unheld(self, without: BrokerNumber) -> int:
         """Return the number of arrivals that may lose something without a broker's holds."""
-        return sum(not self._is_held(arrival, without) for arrival in self._arrivals.values())
+        return sum(not self._is_held(arrival, without) for arrival in self.pending.values())
 
     def is_safe(self, whose: Whose) -> bool:
         """Return True if a subscription is here, and everything that it lacks is held."""
-        local, arrival = self._find(whose), self._arrivals.get(whose)
+        local, arrival = self._find(whose), self.pending.get(whose)
         if local is None or local.is_over or whose in self._unbegun:
             return False
         return arrival is None or self._is_held(arrival)
@@ -236,14 +289,14 @@ class Arrivals:
     def _on_doubt(self, message: Held) -> None:
         """Answer a broker that may have an ended hold on its disk, after a loss."""
         whose = message.client, message.number
-        arrival = self._arrivals.get(whose)
+        arrival = self.pending.get(whose)
         holder = arrival.holders.get(message.at) if arrival is not None else None
         if arrival is not None and holder is not None:
             self._request_holds(whose, arrival, message.at, holder)
         elif whose not in self._unbegun:
             question = self._incarnation, self._stays
             generation = message.generation
-            self._tell(Hold(message.at, self._broker, *whose, generation, (), *question))
+            self._letters.send(Hold(message.at, self._broker, *whose, generation, (), *question))
 
     def on_let_go(self, message: LetGo) -> None:
         """Record that a broker has released a subscription, or never had it."""
@@ -256,54 +309,68 @@ class Arrivals:
         """Close the session of a client that is at another broker; keep its state for now."""
         local = self._find((message.client, message.number))
         if local is not None and local.generation < message.generation:
-            self._cut(message.client, message.generation)
+            self.cut(message.client, message.generation)
 
-    def on_moved(self, message: Moved) -> None:
-        """Release a subscription with an earlier attachment.
+    def cut(self, name: ClientId, generation: int) -> None:
+        """Close the session of a client that is elsewhere in that generation."""
+        client = self._table.clients[name]
+        if client.session and client.generation < generation:
+            self._machine.emit(CloseSession(name, "it is at another broker"))
+
+    def on_moved(self, message: Moved) -> DurableSubscription | None:
+        """Return the subscription with an earlier attachment that ends here; `confirm` follows.
 
         If the attachment here is later, send its generation to the sender instead.
         """
         whose = message.client, message.number
-        local, arrival = self._find(whose), self._arrivals.get(whose)
+        local, arrival = self._find(whose), self.pending.get(whose)
         if local is not None and local.generation > message.generation:
             if arrival is None:
-                self._tell(Moved(message.at, self._broker, *whose, local.generation))
-            return  # that broker is notified when it may release
+                self._letters.send(Moved(message.at, self._broker, *whose, local.generation))
+            return None  # that broker is notified when it may release
         if arrival is not None:
             is_equal = local is not None and local.generation == message.generation
             if arrival.is_doubtful and (arrival.is_new or is_equal):
                 arrival.untold.pop(message.at, None)
                 self._settle(whose, arrival)
-                return
+                return None
             if (message.generation, message.at) < (arrival.generation, self._broker):
-                return
+                return None
             # What was asked for here is the other's concern now.
             arrival.local, arrival.wait_ns = None, 0
             arrival.untold.clear()
             self._send_due(whose, arrival)
-        answer = LetGo(message.at, self._broker, *whose, message.generation)
         if local is None:
-            self._disk.when_written(lambda: self._tell(answer))
-        else:
-            self._let_go(local, message.generation, lambda: self._tell(answer))
+            self._disk.when_written(partial(self.confirm, message))
+        return local
+
+    def confirm(self, message: Moved) -> None:
+        """Confirm that a subscription is released here, durably."""
+        whose = message.client, message.number
+        self._letters.send(LetGo(message.at, self._broker, *whose, message.generation))
 
     # ------------------------------------------------------------ inside
+
+    def _find(self, whose: Whose) -> DurableSubscription | None:
+        client, number = whose
+        hosted = self._table.clients.get(client)
+        return hosted.subscriptions.get(number) if hosted is not None else None
 
     def _begin(
         self, whose: Whose, generation: int, local: DurableSubscription | None, *, lacks: bool
     ) -> Arrival:
         if self._unbegun.get(whose) is local:  # else the row of a new subscription is not durable
             self._unbegun.pop(whose, None)
-        lacks = lacks or whose in self._arrivals  # holds for an earlier attachment
+        lacks = lacks or whose in self.pending  # holds for an earlier attachment
         holders = {each: Holder() for each in self._streams} if lacks else {}
         untold = dict.fromkeys(each for each in self._streams if each != self._broker)
-        arrival = self._arrivals[whose] = Arrival(generation, local, holders, untold, self._stays)
+        arrival = self.pending[whose] = Arrival(generation, local, holders, untold, self._stays)
         self._stays += 1
         return arrival
 
     def _on_answer(self, message: Held | LetGo) -> tuple[Whose, Arrival | None]:
         whose = message.client, message.number
-        arrival = self._arrivals.get(whose)
+        arrival = self.pending.get(whose)
         if arrival is None or arrival.generation != message.generation:
             return whose, None
         arrival.wait_ns = 0
@@ -331,20 +398,22 @@ class Arrivals:
         if asked.asked_ns is None:
             asked.asked_ns = self._machine.now_ns
         question = self._incarnation, arrival.stay
-        self._tell(Hold(broker, self._broker, *whose, arrival.generation, behind, *question))
+        self._letters.send(
+            Hold(broker, self._broker, *whose, arrival.generation, behind, *question)
+        )
 
     def _announce(self, whose: Whose, arrival: Arrival) -> None:
         """Ask other brokers to release a subscription; all that it lacks is held."""
         for broker in arrival.untold:
-            self._tell(Moved(broker, self._broker, *whose, arrival.generation))
+            self._letters.send(Moved(broker, self._broker, *whose, arrival.generation))
 
     def _settle(self, whose: Whose, arrival: Arrival) -> None:
         """Remove a completed arrival, or set the time of the next request."""
-        if self._arrivals.get(whose) is not arrival:
+        if self.pending.get(whose) is not arrival:
             return
         lease_ns = self._parameters.hold_lease_ns
         if not arrival.holders and not arrival.untold:
-            del self._arrivals[whose]
+            del self.pending[whose]
             self._deadlines.cancel((ARRIVALS, whose))
             if whose not in self._unbegun:  # else the row is a later stay's
                 self._disk.commit((Change(ARRIVING, _row_key(whose), None),), lambda: None)
