@@ -59,6 +59,7 @@ from brokerd.protocols.ges_reliable.state import (
     Delivery,
     EndConfirmation,
     EndReport,
+    EndStep,
     FetchStart,
     FetchStop,
     LastReceipt,
@@ -176,6 +177,8 @@ class RoamingClients:
         kind = type(step)
         if kind is PendingEnd:
             self._confirm(step)
+        elif kind is EndStep:
+            self._on_end_answer(step, begun)
         elif kind is RestatedStep:
             self._on_restated(step, begun)
         elif kind is HandoverStep:
@@ -300,8 +303,9 @@ class RoamingClients:
         if after is None:
             del client.subscriptions[local.number]
             local.is_over = True
+            is_behind = client.raise_generation(begun.later_generation)
             reason = f"{client.name} has attached to another broker since"
-            self._machine.send(client.name, Refused("subscribe", local.number, reason, False))
+            self._machine.send(client.name, Refused("subscribe", local.number, reason, is_behind))
             return
         assert local.storage is not None, f"{local} begins nowhere"
         local.begins_after = {stream_of(local.storage): after}
@@ -398,35 +402,49 @@ class RoamingClients:
         if found is not None:
             self._end(client, [found], report)
         else:
-            self._end_everywhere(client, message.number, report)
+            self._end_everywhere(client, message.number, report, is_new=client.is_new)
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         """End the client's subscriptions at all storages."""
         client = self.table.check_detach(name)
-        over = [*client.subscriptions.values()]
+        over, is_new = [*client.subscriptions.values()], client.is_new
         for local in over:
             self.fetches.stop(local)
             if local.storage is None:
                 self.handovers.add_pending_end(local)
         self._take_done(self.own.end(client, over, drain=message.drain))
-        self._end_everywhere(client, 0, EndReport(client, client.session, 0))
+        self._end_everywhere(client, 0, EndReport(client, client.session, 0), is_new=is_new)
 
     def _end_everywhere(
-        self, client: RoamingClient, number: int, then: EndReport | PendingEnd
+        self, client: RoamingClient, number: int, then: EndReport | PendingEnd, *, is_new: bool
     ) -> None:
         """End a subscription, or with 0 all of a client, at all storages."""
-        ended = PendingEnd(len(self.searches.storages), then)
+        session, ended = client.session, PendingEnd(len(self.searches.storages), then)
         for storage in self.searches.storages:
-            self._request(
-                storage,
-                SubscriptionRequest(Key(client.name, number), client.generation, None),
-                ended,
-            )
+            self._request_end(EndStep(client, session, storage, number, is_new, ended))
+
+    def _request_end(self, step: EndStep) -> None:
+        key, generation = Key(step.client.name, step.number), step.client.generation
+        self._request(step.storage, SubscriptionRequest(key, generation, None), step)
+
+    def _on_end_answer(self, step: EndStep, begun: RequestAnswer) -> None:
+        """Take a storage's answer to an end; request the end again after a later attachment.
+
+        A client without a started subscription here is a new process of one that was at another
+        broker. No other broker would end its subscriptions.
+        """
+        client = step.client
+        is_here = client.session == step.session and client.connected
+        if step.is_new and is_here and client.raise_generation(begun.later_generation):
+            self._request_end(step)
+        else:
+            self._confirm(step.ended)
 
     def _end(
         self, client: RoamingClient, over: Sequence[StoredSubscription], then: EndReport | None
     ) -> None:
         """End subscriptions at their storages, and report the durable end."""
+        is_new = client.is_new
         for local in over:
             self.fetches.stop(local)
         self._take_done(self.own.end(client, over))
@@ -437,7 +455,7 @@ class RoamingClients:
             if not local.started:
                 self.handovers.add_pending_end(local)
             if local.storage is None:
-                self._end_everywhere(client, local.number, ended)
+                self._end_everywhere(client, local.number, ended, is_new=is_new)
                 continue
             local.pending_end = ended
             if local.started:

@@ -104,7 +104,8 @@ class RequestAnswer(NamedTuple):
         until, before: as requested.
         received_of: per source, the number through which publications are from `before`; or, for
             `looks`, the frontiers of a storage, with `after` its last epoch.
-        has_moved: True if the client has been at another broker since.
+        later_generation: the generation of the client's later attachment to another broker, if
+            any.
     """
 
     key: Key
@@ -113,7 +114,7 @@ class RequestAnswer(NamedTuple):
     until: int | None = None
     before: BrokerNumber | None = None
     received_of: Sequences = ()
-    has_moved: bool = False
+    later_generation: int | None = None
 
 
 @record

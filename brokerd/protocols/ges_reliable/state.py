@@ -81,6 +81,23 @@ class EndReport(NamedTuple):
     number: int
 
 
+class EndStep(NamedTuple):
+    """The step after a storage's answer to an end that all storages were asked for.
+
+    Attributes:
+        session, number: as in EndReport.
+        is_new: True if no subscription of the client had started in this attachment.
+        ended: the end of which this answer is a part.
+    """
+
+    client: "RoamingClient"
+    session: int
+    storage: BrokerNumber
+    number: int
+    is_new: bool
+    ended: PendingEnd
+
+
 @dataclass(slots=True, eq=False)
 class StoredSubscription(OwnSubscription):
     """A subscription of a client of this broker.
@@ -131,6 +148,22 @@ class RoamingClient(OwnClient[StoredSubscription]):
 
     generation: int = 0
     brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
+
+    @property
+    def is_new(self) -> bool:
+        """Return True if no subscription has started in this attachment."""
+        return not any(local.started for local in self.subscriptions.values())
+
+    def raise_generation(self, later: int | None) -> bool:
+        """Exceed the generation of a later attachment; return False if there is none.
+
+        The client counts its attachments itself. A new process without the earlier one's memory,
+        or with an older copy of it, has a generation that was used at another broker.
+        """
+        if later is None:
+            return False
+        self.generation = max(self.generation, later + 1)
+        return True
 
 
 # ---------------------------------------------------------------- facts of an access broker

@@ -153,16 +153,17 @@ class Registrations:
         """Take a request of a client; a new subscription begins at the head of the log.
 
         The subscription of a client without memory continues at its receipt. A client that was at
-        another broker later is ignored. A subscription that has moved to another storage continues
-        there, and not here.
+        another broker later is ignored, and its broker receives the later generation. A
+        subscription that has moved to another storage continues there, and not here.
 
         Paper: [GES] §4 (reconnecting clients: storage, epoch, profile).
         """
         key, generation = wish.key, wish.generation
+        latest = self._generations.get(key.client, (_NONE, home))
         if self._is_earlier(key.client, generation, home):
-            return RequestAnswer(key, None, has_moved=True), []
+            return RequestAnswer(key, None, later_generation=latest[0]), []
         rows: list[Change] = []
-        if self._generations.get(key.client) != (generation, home):
+        if generation > latest[0]:
             self._generations[key.client] = generation, home
             rows.append(Change(GENERATIONS, key.client, [generation, home]))
         if wish.predicate is None:
@@ -210,7 +211,8 @@ class Registrations:
         """Return the same answer again."""
         known = self._registrations.get(wish.key)
         if self._is_earlier(wish.key.client, wish.generation, home):
-            return RequestAnswer(wish.key, None, has_moved=True)
+            later_generation = self._generations[wish.key.client][0]
+            return RequestAnswer(wish.key, None, later_generation=later_generation)
         if known is None or wish.predicate is None:
             heir = self._successors.get(wish.key) if wish.predicate is not None else None
             return RequestAnswer(wish.key, None, heir)
@@ -218,10 +220,14 @@ class Registrations:
         return known.answer if is_here else RequestAnswer(wish.key, None)
 
     def _is_earlier(self, client: ClientId, generation: int, home: BrokerNumber) -> bool:
+        """Return True for a request of an earlier attachment than the latest at another broker.
+
+        The requests of one broker arrive in order: there the last one counts.
+        """
         latest = self._generations.get(client)
-        return latest is not None and (
-            generation < latest[0] or (generation == latest[0] and home != latest[1])
-        )
+        if latest is None or home == latest[1]:
+            return False
+        return generation <= latest[0]
 
     def _end(self, key: Key) -> list[Change]:
         rows: list[Change] = []

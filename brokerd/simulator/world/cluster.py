@@ -421,7 +421,6 @@ class SimulatedCluster:
         core = ClientCore(
             client,
             publishes=old.publishes,
-            incarnation=1 if old.publishes else old.core.attachment.incarnation,
             instance=b"%d" % self._forgot[client],
             in_transactions=client in self.consumers,
         )
