@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.protocols.durable.holds import ALL_HOLDS
 from brokerd.protocols.durable.lanes import DurableSubscription
 from brokerd.protocols.durable.messages import Held, Hold, LetGo, Letter, Moved
 from brokerd.protocols.durable.parameters import DurableParameters
@@ -168,6 +169,15 @@ class Arrivals:
         arrival = self._begin(whose, local.generation - 1, local, lacks=False)
         arrival.is_doubtful, arrival.is_new = True, is_new
         self._send_due(whose, arrival)
+
+    def question_holds(self) -> None:
+        """Have all pubends question the holds for this broker, after a loss.
+
+        The broker may have lost arrivals whose subscriptions have ended, or moved, since.
+        """
+        arrival = self._begin(ALL_HOLDS, 0, None, lacks=True)
+        arrival.untold.clear()
+        self._send_due(ALL_HOLDS, arrival)
 
     def on_ended(self, local: DurableSubscription) -> None:
         """End a subscription here, with all holds for it."""

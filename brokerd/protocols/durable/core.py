@@ -316,8 +316,8 @@ class Durable(Gryphon):
         return super()._is_read() and self._durable.is_read
 
     def _begin(self, event: Started) -> None:
-        repetition_ns = self._parameters.nack_repetition_limit_ns if event.lineage else 0
-        self._holds.recover(event.recovered, repetition_ns)
+        repetition_ns = self._parameters.nack_repetition_limit_ns
+        self._holds.recover(event.recovered, repetition_ns, is_doubtful=bool(event.lineage))
         for hosted in self._durable.list_streams():
             self._hold_undelivered(hosted.stream)
         self._retention.begin()

@@ -26,6 +26,9 @@ LEASE: Final = "lease"
 DOUBT_OF_HOLD: Final = "doubt of hold"
 """Purpose of the deadline at which the broker of a subscription is asked for a doubtful hold."""
 
+ALL_HOLDS: Final = "", 1
+"""The subscription of a Hold after which all holds for its broker are doubtful; no client has it."""
+
 _Key = tuple[ClientId, int, BrokerNumber]
 
 
@@ -65,20 +68,24 @@ class Holds:
         self._tell = tell
         self._on_less = on_less
         self._holds: dict[_Key, _Hold] = {}
-        self._repetition_ns = 0
+        self._repetition_ns: Instant = 0
 
     def __len__(self) -> int:
         """Return the number of holds."""
         return len(self._holds)
 
     def recover(
-        self, recovered: Mapping[str, Mapping[str, Any]], repetition_ns: Instant = 0
+        self,
+        recovered: Mapping[str, Mapping[str, Any]],
+        repetition_ns: Instant,
+        *,
+        is_doubtful: bool,
     ) -> None:
         """Restore the holds of an earlier incarnation, with new leases as their age is unknown.
 
         Args:
-            repetition_ns: after an accepted loss, when a hold may have ended since, the interval of
-                questions if it is required; 0 without a loss.
+            repetition_ns: the interval of questions if a doubtful hold is required.
+            is_doubtful: True after an accepted loss here, when a hold may have ended since.
         """
         self._repetition_ns = repetition_ns
         for key, (generation, behind) in recovered.get(HOLDS, {}).items():
@@ -88,7 +95,7 @@ class Holds:
             found = client, int(number), int(at)
             self._holds[found] = _Hold(generation, ticks, is_on_disk=True)
             self._extend(found)
-            if repetition_ns:
+            if is_doubtful:
                 self._doubt(found)
 
     def of(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
@@ -105,7 +112,17 @@ class Holds:
         return min(ticks, default=None)
 
     def on_hold(self, message: Hold) -> None:
-        """Set, reduce or remove a hold, and answer once that is durable."""
+        """Set, reduce or remove a hold, and answer once that is durable.
+
+        After an accepted loss a broker does not recall what it had requested. It asks for
+        questions about all holds for it instead (`ALL_HOLDS`).
+        """
+        if (message.client, message.number) == ALL_HOLDS:
+            for key in self._holds:
+                if key[2] == message.at:
+                    self._doubt(key)
+            self._answer(message)
+            return
         key = message.client, message.number, message.at
         known = self._holds.get(key)
         if known is not None and known.generation > message.generation:

@@ -44,8 +44,10 @@ class MovingClients(DurableClients):
         self.arrivals.start(self.table.incarnation)
         super().recover(recovered)
         self.arrivals.recover(recovered)
-        for local in self._all.values() if self.table.lineage else ():
-            self.arrivals.doubt(local)
+        if self.table.lineage:
+            self.arrivals.question_holds()
+            for local in self._all.values():
+                self.arrivals.doubt(local)
 
     # ------------------------------------------------------------ arriving clients
 
