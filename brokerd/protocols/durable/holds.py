@@ -27,7 +27,7 @@ DOUBT_OF_HOLD: Final = "doubt of hold"
 """Purpose of the deadline at which the broker of a subscription is asked for a doubtful hold."""
 
 ALL_HOLDS: Final = "", 1
-"""The subscription of a Hold after which all holds for its broker are doubtful; no client has it."""
+"""No client's subscription: a Hold for it makes all holds for its broker doubtful."""
 
 _Key = tuple[ClientId, int, BrokerNumber]
 
