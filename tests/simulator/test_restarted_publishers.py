@@ -7,6 +7,7 @@ import pytest
 
 import bench
 from brokerd.client.core import ClientCore
+from brokerd.client.state import ClientState
 from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY
@@ -73,27 +74,93 @@ def test_a_publisher_and_its_broker_are_started_again_together(protocol: str) ->
     assert sorted(subscription.client.received[1]) == sorted([(before, 1), (after, 1)])
 
 
-@pytest.mark.parametrize("protocol", ["delta_tree", "gryphon", "durable"])
-def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -> None:
-    """It would count again from where the copy was made, and lose what it publishes."""
-    cluster, at, home = _cluster(protocol)
-    subscription = cluster.subscribe(home)
-    cluster.run_until_quiet()
-    for number in range(5):
-        cluster.publish(at, n=number, client="shop")
-    cluster.run_until_quiet()
-    older = cluster.clients["shop"].core.state()
-    for number in range(5, 8):
-        cluster.publish(at, n=number, client="shop")
-    cluster.run_until_quiet()
+def _restore(cluster: SimulatedCluster, older: ClientState, broker: str) -> list[str]:
+    """Start `shop` at a broker from a copy of its state; return the refusals, as they arrive.
+
+    It publishes before it is connected, as programs do, up to the number that was published before.
+    """
     shop = cluster.clients["shop"]
     cluster.network.close(shop, shop.broker, "closed_by_us")
     refusals: list[str] = []
     shop.on_refused = lambda refused: refusals.append(refused.reason)
     shop.core = ClientCore.restart(older, instance=b"copy")
+    shop.core.keeps_state = False
+    for _ in range(8 - older.next_sequence + 1):
+        shop.core.outgoing.publish(b"\xa0", b"")
+    shop.broker = cluster.topology.number_of(broker)
     shop.dial()
     cluster.run_for(5)
-    assert refusals
-    assert "continues behind 5, and has published up to 8" in refusals[0]
-    assert not shop.core.attached
-    assert len(subscription.client.received[1]) == 8
+    return refusals
+
+
+def _publish_further(cluster: SimulatedCluster, *, copied: int) -> ClientState:
+    """Publish 8 as `shop`; return its state after the first ones."""
+    states: list[ClientState] = []
+    for number in range(9):
+        if number == copied:
+            cluster.run_for(1)
+            states.append(cluster.clients["shop"].core.state())
+        if number < 8:
+            cluster.publish("", n=number, client="shop")
+    cluster.run_for(1)
+    return states[0]
+
+
+def _is_refused(refusals: list[str], copied: int) -> bool:
+    return f"continues behind {copied}, and has published up to 8" in "".join(refusals[:1])
+
+
+@pytest.mark.parametrize("protocol", [*DEFINITIONS])
+def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -> None:
+    """It would count again from where the copy was made, and lose what it publishes."""
+    for copied in (0, 5):
+        cluster, at, home = _cluster(protocol)
+        subscription = cluster.subscribe(home)
+        cluster.client("shop", at, publishes=True)
+        cluster.run_until_quiet()
+        older = _publish_further(cluster, copied=copied)
+        refusals = _restore(cluster, older, at)
+        assert _is_refused(refusals, copied), refusals
+        assert not cluster.clients["shop"].core.attached
+        assert len(subscription.client.received[1]) == 8
+
+
+@pytest.mark.parametrize("way", ["another broker", "a restarted broker"])
+def test_storages_refuse_an_older_copy_of_a_publishers_store(way: str) -> None:
+    """Its broker does not know how much of the source was published."""
+    for copied in (0, 5):
+        cluster, at, home = _cluster("ges_reliable")
+        subscription = cluster.subscribe(home)
+        cluster.client("shop", at, publishes=True)
+        cluster.run_until_quiet()
+        older = _publish_further(cluster, copied=copied)
+        shop = cluster.clients["shop"]
+        cluster.network.close(shop, shop.broker, "closed_by_us")
+        if way == "a restarted broker":
+            cluster.broker(at).kill().start()
+        refusals = _restore(cluster, older, home if way == "another broker" else at)
+        assert _is_refused(refusals, copied), refusals
+        assert len(shop.core.outgoing) == 8 - copied
+        assert len(subscription.client.received[1]) == 8
+
+
+def test_a_publisher_that_returns_waits_for_its_storage_once() -> None:
+    """With what its storage has, it goes on; the storage was down when it returned."""
+    cluster, at, home = _cluster("ges_reliable")
+    subscription = cluster.subscribe(home)
+    cluster.client("shop", at, publishes=True)
+    cluster.run_until_quiet()
+    _publish_further(cluster, copied=5)
+    cluster.broker("n1").freeze()
+    shop = cluster.clients["shop"]
+    cluster.network.close(shop, shop.broker, "closed_by_us")
+    shop.dial()
+    cluster.run_for(2)
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(2)
+    assert len(shop.core.outgoing) == 1
+    cluster.broker("n1").thaw()
+    cluster.run_for(20)
+    cluster.oracle.judge_end()
+    assert len(subscription.client.received[1]) == 9
+    assert not len(shop.core.outgoing)

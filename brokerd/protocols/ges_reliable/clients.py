@@ -72,7 +72,7 @@ from brokerd.protocols.ges_reliable.state import (
     SubscriptionStart,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
-from brokerd.protocols.parts.clients.table import Admission, ClientTable
+from brokerd.protocols.parts.clients.table import Admission, ClientTable, older_copy
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
@@ -221,6 +221,11 @@ class RoamingClients:
         self.take(self.requests.on_changed(peer, message, self._machine.now_ns))
 
     def _on_stored(self, _peer: Peer, message: Stored) -> None:
+        highest = self.publishes.refuse_older_copy(message)
+        if highest is not None:
+            self._refuse_older_copy(message, highest)
+            return
+        self.take(self.publishes.on_probed(message.source, self._machine.now_ns))
         lost = self.publishes.find_lost(message)
         if lost is not None:
             self.take((lost,))
@@ -485,7 +490,10 @@ class RoamingClients:
     def on_connect(self, name: ClientId, message: Connect) -> Admission[RoamingClient] | None:
         """Return the admission of a client; None if it is refused."""
         client = self.table.check_connect(name, message)
-        return self.table.assign_source(client, message) if client is not None else None
+        if client is None:
+            return None
+        client.continues = message.source is not None
+        return self.table.assign_source(client, message)
 
     def enter(self, admission: Admission[RoamingClient]) -> bool:
         """Admit a client with the positions that it reports; return False if it has left."""
@@ -496,7 +504,9 @@ class RoamingClients:
         client.generation = message.incarnation
         client.brought = {number: dict(seen) for number, seen in message.resume if seen}
         if client.source is not None:
-            self.publishes.add_source(client.source, message.next_sequence - 1)
+            numbers = message.next_sequence - 1, message.highest_sequence
+            source, now_ns, continues = client.source, self._machine.now_ns, client.continues
+            self.take(self.publishes.add_source(source, *numbers, now_ns, continues=continues))
         self.table.enter(client)
         return True
 
@@ -524,6 +534,13 @@ class RoamingClients:
         client.submitted = max(client.submitted, run.last)
         self.take(self.publishes.add(run, self._machine.now_ns))
         self.own.acknowledge_through(client, self.publishes.done(run.source))
+
+    def _refuse_older_copy(self, message: Stored, highest: int) -> None:
+        """Refuse a publisher whose numbers the storage has from a process with a later state."""
+        for client in self.table.clients.values():
+            if client.source == message.source and client.connected:
+                reason = older_copy(client.name, highest, message.through)
+                self._machine.send(client.name, Refused("connect", 0, reason, False))
 
     def _tell_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""

@@ -144,9 +144,11 @@ class RoamingClient(OwnClient[StoredSubscription]):
     Attributes:
         generation: of the attachment to this broker; increases with every move to another broker.
         brought: the positions that the client reports for its subscriptions.
+        continues: True if the client continues a source.
     """
 
     generation: int = 0
+    continues: bool = False
     brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
 
     @property

@@ -166,6 +166,7 @@ class ClientTable(Generic[Client]):
         self._takes_sources = takes_sources
         self._unseen_first = unseen_first
         self._publishers = PublisherTable(broker)
+        self._published: dict[ClientId, tuple[SourceId, int]] = {}
 
     def start(
         self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]], lineage: int = 0
@@ -257,9 +258,9 @@ class ClientTable(Generic[Client]):
         """Return the client of a permitted Connect; refuse any other.
 
         Args:
-            received: the last sequence number of the source that this broker has received. A
-                publisher that continues at a lower number has lost the counter: the next
-                publications would count as duplicates.
+            received: the last sequence number of the source that is on record here. A publisher
+                that continues at a lower number has lost the counter: the next publications would
+                count as duplicates.
             durable: the last sequence number of the source that is on disk here. None if this
                 broker stores no publications of its clients: then no client can prove a loss.
 
@@ -299,12 +300,11 @@ class ClientTable(Generic[Client]):
             self._machine.record(LOSS_PROVED, client=name, cause=objection)
         if objection or message.source is None:
             return objection
+        source, published = self._published.get(name, (None, 0))
+        if message.source == source:
+            received = max(received, published)
         if message.highest_sequence < received:
-            return (
-                f"publisher {name!r} continues behind {message.highest_sequence}, and has "
-                f"published up to {received}: its store is an older copy; start it without the "
-                "store"
-            )
+            return older_copy(name, message.highest_sequence, received)
         if self.lineage:
             return ""
         lost = lost_range(durable, message.next_sequence)
@@ -437,12 +437,21 @@ class ClientTable(Generic[Client]):
 
     def check_publish(self, name: ClientId, message: Publish) -> Client:
         """Return the client that publishes as a source."""
-        client = self.requester(name, "Publish")
-        if has_marker(message.run):
+        client, run = self.requester(name, "Publish"), message.run
+        if has_marker(run):
             raise RemoteProtocolError(name, "publishes a loss marker")
-        if message.run.source != client.source or message.run.origins:
-            raise RemoteProtocolError(name, f"publishes as {message.run.source}")
+        if run.source != client.source or run.origins:
+            raise RemoteProtocolError(name, f"publishes as {run.source}")
+        self._record_published(name, run)
         return client
+
+    def _record_published(self, name: ClientId, run: PublicationRun) -> None:
+        """Record the last number of a source of this broker, while the broker runs."""
+        source, published = self._published.get(name, (None, 0))
+        if source != run.source:
+            published = 0
+        if run.source.broker == self._broker and run.last > published:
+            self._published[name] = run.source, run.last
 
     def check_acknowledge(self, name: ClientId, message: Acknowledge) -> Client:
         """Return the client that acknowledges deliveries on the session."""
@@ -455,6 +464,19 @@ class ClientTable(Generic[Client]):
         """Report the end of a subscription, or of all for number 0, if the session is current."""
         if client.session == session:
             self._machine.send(client.name, Unsubscribed(number))
+
+
+def older_copy(name: ClientId, highest: int, received: int) -> str:
+    """Return the refusal of a publisher that continues from an older copy of its state.
+
+    Args:
+        highest: the last number that the publisher has assigned.
+        received: the last number of its source that brokers have.
+    """
+    return (
+        f"publisher {name!r} continues behind {highest}, and has published up to {received}: its "
+        "store is an older copy; start it without the store"
+    )
 
 
 def lost_range(durable: int | None, next_sequence: int) -> range | None:
