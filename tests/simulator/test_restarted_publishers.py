@@ -1,7 +1,9 @@
-"""Publishers that are started again under their name, without a store, under every protocol."""
+"""Clients that are started again under their name, without a store or with an older copy of it."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,7 @@ import bench
 from brokerd.client.core import ClientCore
 from brokerd.client.state import ClientState
 from brokerd.protocols.registry import DEFINITIONS, read_topology
-from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from tests.helpers.cluster import STEADY
 
 TOPOLOGIES = {
@@ -164,3 +166,75 @@ def test_a_publisher_that_returns_waits_for_its_storage_once() -> None:
     cluster.oracle.judge_end()
     assert len(subscription.client.received[1]) == 9
     assert not len(shop.core.outgoing)
+
+
+def _receive_further(
+    cluster: SimulatedCluster, at: str, home: str
+) -> tuple[Subscription, ClientState]:
+    """Publish 8; return a subscription that has received all, and its client's state after 5."""
+    subscription = cluster.subscribe(home)
+    cluster.run_until_quiet()
+    states = []
+    for count in (5, 3):
+        for number in range(count):
+            cluster.publish(at, n=number, client="shop")
+        cluster.run_for(4)
+        states.append(_kept(subscription))
+    assert len(subscription.client.received[1]) == 8
+    return subscription, states[0]
+
+
+def _kept(subscription: Subscription) -> ClientState:
+    """Return the state of a subscriber as a store has it: what was delivered is on record."""
+    state = subscription.client.core.state()
+    kept = tuple(replace(each, given=each.committed) for each in state.subscriptions)
+    return replace(state, subscriptions=kept)
+
+
+class _WithoutGaps:
+    """An oracle that does not judge gaps: it has no client that returns to an older state."""
+
+    def __init__(self, oracle: Any) -> None:
+        self._oracle = oracle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._oracle, name) if name != "gap" else lambda *_: None
+
+
+def _return_with(subscription: Subscription, cluster: SimulatedCluster, state: ClientState) -> None:
+    subscriber = subscription.client
+    cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
+    subscriber.core = ClientCore.restart(state, instance=b"copy")
+    subscriber.core.keeps_state = False
+    subscriber._observer = _WithoutGaps(cluster.oracle)
+    subscriber.dial()
+    cluster.run_for(4)
+
+
+@pytest.mark.parametrize("protocol", ["delta_tree", "gryphon", "durable", "multi_proxy"])
+def test_a_subscriber_with_an_older_copy_of_its_store_receives_a_gap(protocol: str) -> None:
+    """No broker keeps what it had acknowledged since; a second session repeats nothing."""
+    cluster, at, home = _cluster(protocol)
+    subscription, older = _receive_further(cluster, at, home)
+    subscriber = subscription.client
+    _return_with(subscription, cluster, older)
+    assert subscriber.started_numbers
+    assert [gap.number for gap in subscriber.gaps] == [1]
+    cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
+    subscriber.core.on_lost()
+    subscriber.dial()
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(4)
+    assert len(subscriber.gaps) == 1
+    assert len(subscriber.received[1]) == 9
+
+
+@pytest.mark.parametrize("protocol", [*DEFINITIONS])
+def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str) -> None:
+    cluster, at, home = _cluster(protocol)
+    subscription, _ = _receive_further(cluster, at, home)
+    _return_with(subscription, cluster, _kept(subscription))
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(4)
+    assert subscription.client.gaps == []
+    assert len(subscription.client.received[1]) == 9

@@ -1,6 +1,7 @@
 """Deliveries under way to clients; unacknowledged ones are dropped at a disconnect."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from brokerd.model.client_messages import Gap, Silence
 from brokerd.model.identity import ClientId
@@ -17,6 +18,9 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
         """See DeliveryWindows."""
         self._outlets.pop(client, None)
         yield from ()
+
+    def _advance(self, finished: Iterable[Any]) -> None:
+        """See DeliveryWindows: a lane has the position that its client has acknowledged."""
 
     def queue_events(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
         """Queue events for subscriptions of a client."""

@@ -10,7 +10,7 @@ commits; `enter`, once the changes are durable and the protocol has restored the
 Connect; `welcome`.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
-from brokerd.model.losses import STATE_LOST, has_marker, marker
+from brokerd.model.losses import OLDER_COPY, STATE_LOST, has_marker, marker
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import LOSS_PROVED, Change
@@ -476,6 +476,26 @@ def older_copy(name: ClientId, highest: int, received: int) -> str:
     return (
         f"publisher {name!r} continues behind {highest}, and has published up to {received}: its "
         "store is an older copy; start it without the store"
+    )
+
+
+def gaps_of_older_copy(
+    number: int, acknowledged: Mapping[StreamId, int], stated: Iterable[tuple[StreamId, int]]
+) -> tuple[Gap, ...]:
+    """Return the gaps of a subscription whose client has acknowledged more than it states.
+
+    The client's state is an older copy, and no broker keeps acknowledged publications.
+
+    Args:
+        acknowledged: by stream, the last acknowledged position.
+        stated: the positions that the client states; the first lost one of another stream is
+            unknown.
+    """
+    had = dict(stated)
+    return tuple(
+        Gap((number,), stream, had.get(stream, last - 1) + 1, last, OLDER_COPY)
+        for stream, last in acknowledged.items()
+        if had.get(stream, 0) < last
     )
 
 
