@@ -10,6 +10,7 @@ import pytest
 import bench
 from brokerd.client.core import ClientCore
 from brokerd.client.state import ClientState
+from brokerd.model.losses import OLDER_COPY
 from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from tests.helpers.cluster import STEADY
@@ -211,7 +212,9 @@ def _return_with(subscription: Subscription, cluster: SimulatedCluster, state: C
     cluster.run_for(4)
 
 
-@pytest.mark.parametrize("protocol", ["delta_tree", "gryphon", "durable", "multi_proxy"])
+@pytest.mark.parametrize(
+    "protocol", ["delta_tree", "gryphon", "durable", "multi_proxy", "ges_reliable"]
+)
 def test_a_subscriber_with_an_older_copy_of_its_store_receives_a_gap(protocol: str) -> None:
     """No broker keeps what it had acknowledged since; a second session repeats nothing."""
     cluster, at, home = _cluster(protocol)
@@ -238,3 +241,13 @@ def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str) -> N
     cluster.run_for(4)
     assert subscription.client.gaps == []
     assert len(subscription.client.received[1]) == 9
+
+
+def test_an_older_store_is_announced_at_another_broker() -> None:
+    """The storage of the subscription has what the client has acknowledged."""
+    cluster, at, home = _cluster("ges_reliable")
+    subscription, older = _receive_further(cluster, at, home)
+    subscription.client.broker = cluster.topology.number_of("n12")
+    _return_with(subscription, cluster, replace(older, incarnation=older.incarnation + 1))
+    gaps = subscription.client.gaps
+    assert [(gap.first, gap.last, gap.reason) for gap in gaps] == [(6, 8, OLDER_COPY)]

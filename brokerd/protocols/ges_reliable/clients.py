@@ -72,7 +72,12 @@ from brokerd.protocols.ges_reliable.state import (
     SubscriptionStart,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
-from brokerd.protocols.parts.clients.table import Admission, ClientTable, older_copy
+from brokerd.protocols.parts.clients.table import (
+    Admission,
+    ClientTable,
+    gaps_of_older_copy,
+    older_copy,
+)
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
@@ -319,11 +324,22 @@ class RoamingClients:
         had = client.brought.get(local.number, {}).get(stream, after)
         if is_behind_loss(had, after):
             client.lost_positions[local.number] = {stream: had}
+        else:
+            self._recall_forgotten(local, begun.acknowledged)
         self.own.start(local)
         if client.connected and client.session == local.claimed:
             self._claim(client, local)
         self.take((FetchStart(local, after),))
         self.take(self.handovers.hand_over(local, heir, begun.until))
+
+    def _recall_forgotten(self, local: StoredSubscription, acknowledged: int) -> None:
+        """Recall what a client has acknowledged and does not state, for a gap."""
+        assert local.storage is not None, f"{local} begins nowhere"
+        had = self.handovers.had_at(local.storage, local.reported_positions)
+        if had is not None:
+            stream = stream_of(local.storage)
+            known = {stream: acknowledged}
+            local.forgotten = gaps_of_older_copy(local.number, known, ((stream, had),))
 
     # ------------------------------------------------------------ lost state of a storage
 
@@ -383,6 +399,8 @@ class RoamingClients:
                 lacked = beyond(lacked, dict(had_of)) if lacked is not None else None
                 if lacked is not None:
                     entry.open += 1
+                    for local in locals_:
+                        local.unacknowledged.append(lacked.last)
                     self.own.windows.deliver(name, lacked, tuple(locals_), (entry,))
 
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:

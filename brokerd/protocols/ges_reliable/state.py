@@ -11,6 +11,7 @@ can be printed.
 Paper: [GES] §4.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
@@ -106,6 +107,8 @@ class StoredSubscription(OwnSubscription):
         storage: the storage of the subscription; None while unknown.
         generation: of the client's attachment to this broker.
         delivered_epoch: the epoch through which publications were forwarded to the client.
+        unacknowledged: the epochs of its publications that may have no acknowledgement yet.
+        acknowledged_epoch: that of the last publication with an acknowledgement; 0 for none.
         reported_epoch: the epoch through which the storage has the client's acknowledgement.
         reported_positions: the positions that the client reports, by storage.
         successor: the successor storage.
@@ -121,6 +124,8 @@ class StoredSubscription(OwnSubscription):
     storage: BrokerNumber | None = None
     generation: int = 0
     delivered_epoch: int = 0
+    unacknowledged: deque[int] = field(default_factory=deque)
+    acknowledged_epoch: int = 0
     reported_epoch: int = 0
     successor: BrokerNumber | None = None
     until: int | None = None
@@ -135,6 +140,12 @@ class StoredSubscription(OwnSubscription):
     def key(self) -> Key:
         """The key of the subscription at storages."""
         return Key(self.client, self.number)
+
+    def receipt(self, done: int) -> tuple[Key, int, int]:
+        """Return the receipt of a client that has acknowledged everything through an epoch."""
+        while self.unacknowledged and self.unacknowledged[0] <= done:
+            self.acknowledged_epoch = self.unacknowledged.popleft()
+        return self.key, self.generation, self.acknowledged_epoch
 
 
 @dataclass(slots=True, eq=False)

@@ -53,6 +53,7 @@ class Registration:
     Attributes:
         generation, home: the client's last attachment.
         received: the receipt.
+        acknowledged: the last publication that the client has acknowledged, in memory.
         successor: the future successor storage.
         until: the epoch after which everything is from the successor, which is in another tree.
         before: the storage that may have everything before; this storage itself if none has it any
@@ -66,6 +67,7 @@ class Registration:
     began: int
     predicate: Predicate
     received: int
+    acknowledged: int = 0
     successor: BrokerNumber | None = None
     until: int | None = None
     before: BrokerNumber | None = None
@@ -75,7 +77,13 @@ class Registration:
     def answer(self) -> RequestAnswer:
         """The answer to the access broker."""
         return RequestAnswer(
-            self.key, self.received, self.successor, self.until, self.before, self.received_of
+            self.key,
+            self.received,
+            self.successor,
+            self.until,
+            self.before,
+            self.received_of,
+            self.acknowledged,
         )
 
 
@@ -246,7 +254,9 @@ class Registrations:
         while self._ending and self._ending[0][0] <= ends:
             self._ending.popleft()
 
-    def receive(self, key: Key, generation: int, home: BrokerNumber, through: int) -> list[Change]:
+    def receive(
+        self, key: Key, generation: int, home: BrokerNumber, through: int, acknowledged: int
+    ) -> list[Change]:
         """Record a client's receipt, and return the rows to write.
 
         Paper: [GES] §4 (receipts).
@@ -254,6 +264,7 @@ class Registrations:
         known = self._registrations.get(key)
         if known is None or (known.generation, known.home) != (generation, home):
             return []
+        known.acknowledged = max(acknowledged, known.acknowledged)
         if through <= known.received:
             return []
         known.received = through

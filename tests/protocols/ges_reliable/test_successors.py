@@ -217,7 +217,7 @@ def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
     home.machine.now_ns = 2 * 10**9
     home.receipt_due(FINER)
     asked = home.paper.sent[-1]
-    assert (asked.target, asked.through, asked.done) == (FINER, 12, ((KEY, STAY),))
+    assert (asked.target, asked.through, asked.done) == (FINER, 12, ((KEY, STAY, 0),))
 
 
 def nothing_is_over_before_its_client_is_done() -> None:
