@@ -202,9 +202,13 @@ class _WithoutGaps:
         return getattr(self._oracle, name) if name != "gap" else lambda *_: None
 
 
-def _return_with(subscription: Subscription, cluster: SimulatedCluster, state: ClientState) -> None:
+def _return_with(
+    subscription: Subscription, cluster: SimulatedCluster, state: ClientState, broker: str = ""
+) -> None:
     subscriber = subscription.client
     cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
+    if broker:
+        subscriber.broker = cluster.topology.number_of(broker)
     subscriber.core = ClientCore.restart(state, instance=b"copy")
     subscriber.core.keeps_state = False
     subscriber._observer = _WithoutGaps(cluster.oracle)
@@ -247,7 +251,28 @@ def test_an_older_store_is_announced_at_another_broker() -> None:
     """The storage of the subscription has what the client has acknowledged."""
     cluster, at, home = _cluster("ges_reliable")
     subscription, older = _receive_further(cluster, at, home)
-    subscription.client.broker = cluster.topology.number_of("n12")
-    _return_with(subscription, cluster, replace(older, incarnation=older.incarnation + 1))
+    older = replace(older, incarnation=older.incarnation + 1)
+    _return_with(subscription, cluster, older, "n12")
     gaps = subscription.client.gaps
     assert [(gap.first, gap.last, gap.reason) for gap in gaps] == [(6, 8, OLDER_COPY)]
+
+
+@pytest.mark.parametrize("protocol", ["durable", "ges_reliable"])
+def test_a_moved_subscriber_with_an_older_store_is_served(protocol: str) -> None:
+    """Its generation was used at its broker before it moved; the last one is elsewhere."""
+    cluster, at, home = _cluster(protocol)
+    subscription, older = _receive_further(cluster, at, home)
+    subscriber = subscription.client
+    for broker in cluster.topology.brokers[:2]:
+        cluster.reattach(subscriber.name, broker)
+        cluster.run_for(4)
+    subscriber.started_numbers.clear()
+    _return_with(subscription, cluster, older, home)
+    sessions: list[str] = []
+    subscriber.on_change = lambda: sessions.extend(["lost"] * (not subscriber.ends))
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(20)
+    assert subscriber.started_numbers
+    assert len(subscriber.received[1]) == 9
+    assert len(subscriber.gaps) == 1
+    assert not sessions

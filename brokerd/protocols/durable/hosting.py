@@ -675,7 +675,7 @@ class DurableClients:
         self._take_done(self.own.close(client))
         self._leave_lanes([*client.subscriptions.values()])
         client.brought = {}
-        if was_admitted and not client.subscriptions:
+        if was_admitted and not client.subscriptions and client.later is None:
             self._forget(name)
         else:
             self.table.keep(client)

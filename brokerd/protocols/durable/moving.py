@@ -11,7 +11,7 @@ Paper: [DS03] §1 (item 5, reconnect anywhere; the paper gives no method).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from brokerd.model.client_messages import Connect
+from brokerd.model.client_messages import Connect, Refused
 from brokerd.model.identity import ClientId
 from brokerd.protocols.durable.arrivals import Arrivals, Whose
 from brokerd.protocols.durable.hosted_streams import Snapshot
@@ -53,7 +53,8 @@ class MovingClients(DurableClients):
 
     def _resume(self, client: DurableClient, message: Connect) -> None:
         super()._resume(client, message)
-        client.generation = message.incarnation
+        later, client.later = client.later, None
+        client.generation = max(message.incarnation, 0 if later is None else later + 1)
         client.brought = {number: dict(seen) for number, seen in message.resume if seen}
 
     def _place(self, client: DurableClient, lane: Lane) -> None:
@@ -127,9 +128,21 @@ class MovingClients(DurableClients):
         return hosted.subscriptions.get(number) if hosted is not None else None
 
     def _cut(self, name: ClientId, generation: int) -> None:
+        """Close the session of a client with a later attachment to another broker.
+
+        A client that connects again is here all the same: it returned to an older copy of its
+        state, and exceeds the later generation. If that attachment returns, too, the client is told
+        of the other process.
+        """
         client = self.table.clients[name]
-        if client.session and client.generation < generation:
-            self._machine.emit(CloseSession(name, "it is at another broker"))
+        if not client.session or client.generation >= generation:
+            return
+        if client.was_cut:
+            reason = f"{name} is attached to another broker, too: another process has its state"
+            self._machine.send(name, Refused("connect", 0, reason, False))
+            return
+        client.was_cut, client.later = True, generation
+        self._machine.emit(CloseSession(name, "it is at another broker"))
 
     def _release_subscription(
         self, local: DurableSubscription, generation: int, then: Callable[[], None]
