@@ -437,12 +437,12 @@ class ClientTable(Generic[Client]):
 
     def check_publish(self, name: ClientId, message: Publish) -> Client:
         """Return the client that publishes as a source."""
-        client, run = self.requester(name, "Publish"), message.run
-        if has_marker(run):
+        client = self.requester(name, "Publish")
+        if has_marker(message.run):
             raise RemoteProtocolError(name, "publishes a loss marker")
-        if run.source != client.source or run.origins:
-            raise RemoteProtocolError(name, f"publishes as {run.source}")
-        self._record_published(name, run)
+        if message.run.source != client.source or message.run.origins:
+            raise RemoteProtocolError(name, f"publishes as {message.run.source}")
+        self._record_published(name, message.run)
         return client
 
     def _record_published(self, name: ClientId, run: PublicationRun) -> None:
