@@ -128,7 +128,7 @@ class ClientCore:
                 self.publishes,
                 attachment.incarnation,
                 self.outgoing.oldest,
-                self.outgoing.next_sequence - 1,
+                self.outgoing.highest_sent,
                 self.progress.resume(self.subscriptions.started),
                 self.source,
                 attachment.exact_incarnation and self.source is None,

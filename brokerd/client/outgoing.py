@@ -32,6 +32,7 @@ class OutgoingPublications:
     Attributes:
         source: source of the publications; None until the first attachment.
         next_sequence: the number of the next publication.
+        highest_sent: the last number that was sent, by this process or perhaps an earlier one.
         resubmitted: number of publications sent more than once.
     """
 
@@ -40,7 +41,7 @@ class OutgoingPublications:
         self.next_sequence = 1
         self.resubmitted = 0
         self._revision = revision
-        self._highest_sent = 0
+        self.highest_sent = 0
         self._window = Window()
         self._unsent: list[PublicationRun] = []
         self._singles = Singles()
@@ -116,7 +117,7 @@ class OutgoingPublications:
         self._flush_singles()
         runs, self._unsent = self._unsent, []
         if runs:
-            self._highest_sent = runs[-1].last
+            self.highest_sent = runs[-1].last
         runs = merge_short(runs)
         for run in runs:
             self._window.add(run)
@@ -128,7 +129,7 @@ class OutgoingPublications:
         Raises:
             RemoteProtocolError: the broker acknowledged publications that were never sent.
         """
-        if not 0 < first <= last <= self._highest_sent:
+        if not 0 < first <= last <= self.highest_sent:
             raise RemoteProtocolError("broker", f"acknowledged {first} to {last}, never sent here")
         done = self._window.remove(first, last)
         if not len(self):
@@ -139,7 +140,7 @@ class OutgoingPublications:
         """Publish as a new source from now on; every publication is acknowledged."""
         self.source = None
         self.next_sequence = 1
-        self._highest_sent = 0
+        self.highest_sent = 0
 
     # ------------------------------------------------------------ keeping
 
@@ -155,7 +156,7 @@ class OutgoingPublications:
         if state.source is None:
             self._unsent = list(state.runs)
             return
-        self._highest_sent = state.next_sequence - 1
+        self.highest_sent = state.next_sequence - 1
         for run in state.runs:
             self._window.add(run)
 

@@ -27,8 +27,9 @@ class Connect:
             broker. A new source gets at least this incarnation.
         next_sequence: the lowest sequence number that the client may still send (the oldest
             unacknowledged number, or the next new number).
-        highest_sequence: the highest number assigned so far; 0 before the first. Determines the
-            start cut of subscriptions that are confirmed before the resubmission arrives.
+        highest_sequence: the highest number sent so far; 0 before the first. Determines the start
+            cut of subscriptions that are confirmed before the resubmission arrives. A broker with
+            more of the source has received it from a process with a later state.
         resume: per started subscription of this client, the position reached in each stream.
         source: the source that the client continues to publish as; None for a publisher that starts
             counting, which gets a source that has never been used.

@@ -19,6 +19,9 @@ from brokerd.model.publication import PublicationRun
 STATE_LOST: Final = "lost state"
 """Reason of a gap: a broker lost durable state, and its operator accepted that."""
 
+OLDER_COPY: Final = "older copy of the client's state"
+"""Reason of a gap: a client has acknowledged more than it states when it returns."""
+
 MARKER: Final = b"\xa1\x65$lost\xf5"
 """Attributes of a marker, encoded: `$lost = true`. A client must not publish them."""
 

@@ -75,7 +75,7 @@ def test_publications_before_the_first_attach_are_sent_at_the_attach() -> None:
     assert core.outgoing.publish_many([b"a", b"b"], b"\0\1", 1, b"yz") == range(2, 4)
     assert core.messages_to_send() == []
     core.on_established()
-    assert core.messages_to_send() == [Connect(True, 7, 1, 3, ())]
+    assert core.messages_to_send() == [Connect(True, 7, 1, 0, ())]
     assert core.on_message(Connected(OURS, 5)) == [Attached(OURS, 5)]
     (publish,) = core.messages_to_send()
     assert publish.run.source == OURS
@@ -112,7 +112,7 @@ def test_after_an_interruption_everything_unacknowledged_is_sent_again_in_order(
     core.outgoing.publish(b"b", b"g")
     assert len(core.outgoing) == 4
     connect, *rest = attach(core)
-    assert (connect.next_sequence, connect.highest_sequence) == (3, 7)
+    assert (connect.next_sequence, connect.highest_sequence) == (3, 6)
     assert published(rest) == [3, 5, 6, 7]
     assert core.outgoing.resubmitted == 3
 
@@ -461,7 +461,7 @@ def test_a_message_waits_until_its_state_is_saved() -> None:
     core.on_established()
     assert core.messages_to_send() == []
     core.on_saved(core.version)
-    assert core.messages_to_send() == [Connect(True, 1, 1, 1, ())]
+    assert core.messages_to_send() == [Connect(True, 1, 1, 0, ())]
     core.on_message(Connected(OURS, 1))
     assert core.messages_to_send() == [], "a restart must know where it has published"
     version = core.version

@@ -1,14 +1,18 @@
-"""Publishers that are started again under their name, without a store, under every protocol."""
+"""Clients that are started again under their name, without a store or with an older copy of it."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bench
 from brokerd.client.core import ClientCore
+from brokerd.client.state import ClientState
+from brokerd.model.losses import OLDER_COPY
 from brokerd.protocols.registry import DEFINITIONS, read_topology
-from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from tests.helpers.cluster import STEADY
 
 TOPOLOGIES = {
@@ -73,27 +77,202 @@ def test_a_publisher_and_its_broker_are_started_again_together(protocol: str) ->
     assert sorted(subscription.client.received[1]) == sorted([(before, 1), (after, 1)])
 
 
-@pytest.mark.parametrize("protocol", ["delta_tree", "gryphon", "durable"])
-def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -> None:
-    """It would count again from where the copy was made, and lose what it publishes."""
-    cluster, at, home = _cluster(protocol)
-    subscription = cluster.subscribe(home)
-    cluster.run_until_quiet()
-    for number in range(5):
-        cluster.publish(at, n=number, client="shop")
-    cluster.run_until_quiet()
-    older = cluster.clients["shop"].core.state()
-    for number in range(5, 8):
-        cluster.publish(at, n=number, client="shop")
-    cluster.run_until_quiet()
+def _restore(cluster: SimulatedCluster, older: ClientState, broker: str) -> list[str]:
+    """Start `shop` at a broker from a copy of its state; return the refusals, as they arrive.
+
+    It publishes before it is connected, as programs do, up to the number that was published before.
+    """
     shop = cluster.clients["shop"]
     cluster.network.close(shop, shop.broker, "closed_by_us")
     refusals: list[str] = []
     shop.on_refused = lambda refused: refusals.append(refused.reason)
     shop.core = ClientCore.restart(older, instance=b"copy")
+    shop.core.keeps_state = False
+    for _ in range(8 - older.next_sequence + 1):
+        shop.core.outgoing.publish(b"\xa0", b"")
+    shop.broker = cluster.topology.number_of(broker)
     shop.dial()
     cluster.run_for(5)
-    assert refusals
-    assert "continues behind 5, and has published up to 8" in refusals[0]
-    assert not shop.core.attached
+    return refusals
+
+
+def _publish_further(cluster: SimulatedCluster, *, copied: int) -> ClientState:
+    """Publish 8 as `shop`; return its state after the first ones."""
+    states: list[ClientState] = []
+    for number in range(9):
+        if number == copied:
+            cluster.run_for(1)
+            states.append(cluster.clients["shop"].core.state())
+        if number < 8:
+            cluster.publish("", n=number, client="shop")
+    cluster.run_for(1)
+    return states[0]
+
+
+def _is_refused(refusals: list[str], copied: int) -> bool:
+    return f"continues behind {copied}, and has published up to 8" in "".join(refusals[:1])
+
+
+@pytest.mark.parametrize("protocol", [*DEFINITIONS])
+def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -> None:
+    """It would count again from where the copy was made, and lose what it publishes."""
+    for copied in (0, 5):
+        cluster, at, home = _cluster(protocol)
+        subscription = cluster.subscribe(home)
+        cluster.client("shop", at, publishes=True)
+        cluster.run_until_quiet()
+        older = _publish_further(cluster, copied=copied)
+        refusals = _restore(cluster, older, at)
+        assert _is_refused(refusals, copied), refusals
+        assert not cluster.clients["shop"].core.attached
+        assert len(subscription.client.received[1]) == 8
+
+
+@pytest.mark.parametrize("way", ["another broker", "a restarted broker"])
+def test_storages_refuse_an_older_copy_of_a_publishers_store(way: str) -> None:
+    """Its broker does not know how much of the source was published."""
+    for copied in (0, 5):
+        cluster, at, home = _cluster("ges_reliable")
+        subscription = cluster.subscribe(home)
+        cluster.client("shop", at, publishes=True)
+        cluster.run_until_quiet()
+        older = _publish_further(cluster, copied=copied)
+        shop = cluster.clients["shop"]
+        cluster.network.close(shop, shop.broker, "closed_by_us")
+        if way == "a restarted broker":
+            cluster.broker(at).kill().start()
+        refusals = _restore(cluster, older, home if way == "another broker" else at)
+        assert _is_refused(refusals, copied), refusals
+        assert len(shop.core.outgoing) == 8 - copied
+        assert len(subscription.client.received[1]) == 8
+
+
+def test_a_publisher_that_returns_waits_for_its_storage_once() -> None:
+    """With what its storage has, it goes on; the storage was down when it returned."""
+    cluster, at, home = _cluster("ges_reliable")
+    subscription = cluster.subscribe(home)
+    cluster.client("shop", at, publishes=True)
+    cluster.run_until_quiet()
+    _publish_further(cluster, copied=5)
+    cluster.broker("n1").freeze()
+    shop = cluster.clients["shop"]
+    cluster.network.close(shop, shop.broker, "closed_by_us")
+    shop.dial()
+    cluster.run_for(2)
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(2)
+    assert len(shop.core.outgoing) == 1
+    cluster.broker("n1").thaw()
+    cluster.run_for(20)
+    cluster.oracle.judge_end()
+    assert len(subscription.client.received[1]) == 9
+    assert not len(shop.core.outgoing)
+
+
+def _receive_further(
+    cluster: SimulatedCluster, at: str, home: str
+) -> tuple[Subscription, ClientState]:
+    """Publish 8; return a subscription that has received all, and its client's state after 5."""
+    subscription = cluster.subscribe(home)
+    cluster.run_until_quiet()
+    states = []
+    for count in (5, 3):
+        for number in range(count):
+            cluster.publish(at, n=number, client="shop")
+        cluster.run_for(4)
+        states.append(_kept(subscription))
     assert len(subscription.client.received[1]) == 8
+    return subscription, states[0]
+
+
+def _kept(subscription: Subscription) -> ClientState:
+    """Return the state of a subscriber as a store has it: what was delivered is on record."""
+    state = subscription.client.core.state()
+    kept = tuple(replace(each, given=each.committed) for each in state.subscriptions)
+    return replace(state, subscriptions=kept)
+
+
+class _WithoutGaps:
+    """An oracle that does not judge gaps: it has no client that returns to an older state."""
+
+    def __init__(self, oracle: Any) -> None:
+        self._oracle = oracle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._oracle, name) if name != "gap" else lambda *_: None
+
+
+def _return_with(
+    subscription: Subscription, cluster: SimulatedCluster, state: ClientState, broker: str = ""
+) -> None:
+    subscriber = subscription.client
+    cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
+    if broker:
+        subscriber.broker = cluster.topology.number_of(broker)
+    subscriber.core = ClientCore.restart(state, instance=b"copy")
+    subscriber.core.keeps_state = False
+    subscriber._observer = _WithoutGaps(cluster.oracle)
+    subscriber.dial()
+    cluster.run_for(4)
+
+
+@pytest.mark.parametrize(
+    "protocol", ["delta_tree", "gryphon", "durable", "multi_proxy", "ges_reliable"]
+)
+def test_a_subscriber_with_an_older_copy_of_its_store_receives_a_gap(protocol: str) -> None:
+    """No broker keeps what it had acknowledged since; a second session repeats nothing."""
+    cluster, at, home = _cluster(protocol)
+    subscription, older = _receive_further(cluster, at, home)
+    subscriber = subscription.client
+    _return_with(subscription, cluster, older)
+    assert subscriber.started_numbers
+    assert [gap.number for gap in subscriber.gaps] == [1]
+    cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
+    subscriber.core.on_lost()
+    subscriber.dial()
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(4)
+    assert len(subscriber.gaps) == 1
+    assert len(subscriber.received[1]) == 9
+
+
+@pytest.mark.parametrize("protocol", [*DEFINITIONS])
+def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str) -> None:
+    cluster, at, home = _cluster(protocol)
+    subscription, _ = _receive_further(cluster, at, home)
+    _return_with(subscription, cluster, _kept(subscription))
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(4)
+    assert subscription.client.gaps == []
+    assert len(subscription.client.received[1]) == 9
+
+
+def test_an_older_store_is_announced_at_another_broker() -> None:
+    """The storage of the subscription has what the client has acknowledged."""
+    cluster, at, home = _cluster("ges_reliable")
+    subscription, older = _receive_further(cluster, at, home)
+    older = replace(older, incarnation=older.incarnation + 1)
+    _return_with(subscription, cluster, older, "n12")
+    gaps = subscription.client.gaps
+    assert [(gap.first, gap.last, gap.reason) for gap in gaps] == [(6, 8, OLDER_COPY)]
+
+
+@pytest.mark.parametrize("protocol", ["durable", "ges_reliable"])
+def test_a_moved_subscriber_with_an_older_store_is_served(protocol: str) -> None:
+    """Its generation was used at its broker before it moved; the last one is elsewhere."""
+    cluster, at, home = _cluster(protocol)
+    subscription, older = _receive_further(cluster, at, home)
+    subscriber = subscription.client
+    for broker in cluster.topology.brokers[:2]:
+        cluster.reattach(subscriber.name, broker)
+        cluster.run_for(4)
+    subscriber.started_numbers.clear()
+    _return_with(subscription, cluster, older, home)
+    sessions: list[str] = []
+    subscriber.on_change = lambda: sessions.extend(["lost"] * (not subscriber.ends))
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(20)
+    assert subscriber.started_numbers
+    assert len(subscriber.received[1]) == 9
+    assert len(subscriber.gaps) == 1
+    assert not sessions

@@ -138,8 +138,10 @@ class DurableClients:
         for name in self.table.clients:
             self.table.linger(name)
         self._arrivals.recover(recovered)
-        for local in self._registered.present.values() if self.table.lineage else ():
-            self._arrivals.doubt(local)
+        if self.table.lineage:
+            self._arrivals.question_holds()
+            for local in self._registered.present.values():
+                self._arrivals.doubt(local)
         for local in self._registered.present.values():
             for identity in self._hosted:
                 local.lane(identity).given = ANY
@@ -205,7 +207,8 @@ class DurableClients:
         for number, seen in message.resume:
             if number in client.subscriptions:
                 client.subscriptions[number].presented = dict(seen)
-        client.generation = message.incarnation
+        later, client.later = client.later, None
+        client.generation = max(message.incarnation, 0 if later is None else later + 1)
         client.brought = {number: dict(seen) for number, seen in message.resume if seen}
         for local in client.subscriptions.values():
             self._consumers.forget(local)
@@ -216,7 +219,7 @@ class DurableClients:
         self._subscriptions.take_done(self.own.close(client))
         self._catchups.detach([*client.subscriptions.values()])
         client.brought = {}
-        if was_admitted and not client.subscriptions:
+        if was_admitted and not client.subscriptions and client.later is None:
             self._forget(name)
         else:
             self.table.keep(client)

@@ -185,6 +185,9 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
         self._outlets.pop(client, None)
         yield from ()
 
+    def _advance(self, finished: Iterable[Any]) -> None:
+        """See DeliveryWindows: a lane has the position that its client has acknowledged."""
+
     def queue_events(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
         """Queue events for subscriptions of a client."""
         self._queue(run, lanes, None)

@@ -380,7 +380,7 @@ class Durable:
 
     def begin(self, event: Started) -> None:
         """See SubendHost."""
-        self.holds.recover(event.recovered, self._lease_doubt_ns if event.lineage else 0)
+        self.holds.recover(event.recovered, self._lease_doubt_ns, is_doubtful=bool(event.lineage))
         for hosted in self.hosted.values():
             hosted.hold_undelivered()
         self.retention.begin()

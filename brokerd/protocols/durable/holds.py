@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.messages import Held, Hold
-from brokerd.protocols.durable.migration import Letters
+from brokerd.protocols.durable.migration import ALL_HOLDS, Letters
 from brokerd.protocols.durable.state import HOLDS
 from brokerd.protocols.gryphon import Stream, Streams
 from brokerd.protocols.interface import Change, Commit, Instant
@@ -64,20 +64,24 @@ class Holds:
         self._streams = streams
         self._letters = letters
         self.named: dict[_Key, _Hold] = {}
-        self._repetition_ns = 0
+        self._repetition_ns: Instant = 0
 
     def __len__(self) -> int:
         """Return the number of holds."""
         return len(self.named)
 
     def recover(
-        self, recovered: Mapping[str, Mapping[str, Any]], repetition_ns: Instant = 0
+        self,
+        recovered: Mapping[str, Mapping[str, Any]],
+        repetition_ns: Instant,
+        *,
+        is_doubtful: bool,
     ) -> None:
         """Restore the holds of an earlier incarnation, with new leases as their age is unknown.
 
         Args:
-            repetition_ns: after an accepted loss, when a hold may have ended since, the interval of
-                questions if it is required; 0 without a loss.
+            repetition_ns: the interval of questions if a doubtful hold is required.
+            is_doubtful: True after an accepted loss here, when a hold may have ended since.
         """
         self._repetition_ns = repetition_ns
         for key, (generation, behind) in recovered.get(HOLDS, {}).items():
@@ -87,7 +91,7 @@ class Holds:
             found = client, int(number), int(at)
             self.named[found] = _Hold(generation, ticks, is_on_disk=True)
             self._extend(found)
-            if repetition_ns:
+            if is_doubtful:
                 self._doubt(found)
 
     def of(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
@@ -106,8 +110,17 @@ class Holds:
     def on_hold(self, message: Hold) -> list[Stream]:
         """Set, reduce or remove a hold, and answer once that is durable.
 
+        After an accepted loss a broker does not recall what it had requested. It asks for
+        questions about all holds for it instead (`ALL_HOLDS`).
+
         Returns the streams of which less is held.
         """
+        if (message.client, message.number) == ALL_HOLDS:
+            for each in self.named:
+                if each[2] == message.at:
+                    self._doubt(each)
+            self._answer(message)
+            return []
         key = message.client, message.number, message.at
         known = self.named.get(key)
         if known is not None and known.generation > message.generation:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Refused
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.messages import Held, Hold, LetGo, Letter, Moved
 from brokerd.protocols.durable.parameters import DurableParameters
@@ -87,6 +88,9 @@ ARRIVALS: Final = "arrivals"
 
 Whose = tuple[ClientId, int]
 """A subscription, at any broker."""
+
+ALL_HOLDS: Final = "", 1
+"""No client's subscription: a Hold for it makes all holds for its broker doubtful."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,6 +226,15 @@ class Arrivals:
         arrival.is_doubtful, arrival.is_new = True, is_new
         self._send_due(whose, arrival)
 
+    def question_holds(self) -> None:
+        """Have all pubends question the holds for this broker, after a loss.
+
+        The broker may have lost arrivals whose subscriptions have ended, or moved, since.
+        """
+        arrival = self._begin(ALL_HOLDS, 0, None, lacks=True)
+        arrival.untold.clear()
+        self._send_due(ALL_HOLDS, arrival)
+
     def on_ended(self, local: DurableSubscription) -> None:
         """End a subscription here, with all holds for it."""
         whose = local.client, local.number
@@ -312,10 +325,21 @@ class Arrivals:
             self.cut(message.client, message.generation)
 
     def cut(self, name: ClientId, generation: int) -> None:
-        """Close the session of a client that is elsewhere in that generation."""
+        """Close the session of a client with a later attachment to another broker.
+
+        A client that connects again is here all the same: it returned to an older copy of its
+        state, and exceeds the later generation. If that attachment returns, too, the client is told
+        of the other process.
+        """
         client = self._table.clients[name]
-        if client.session and client.generation < generation:
-            self._machine.emit(CloseSession(name, "it is at another broker"))
+        if not client.session or client.generation >= generation:
+            return
+        if client.was_cut:
+            reason = f"{name} is attached to another broker, too: another process has its state"
+            self._machine.send(name, Refused("connect", 0, reason, False))
+            return
+        client.was_cut, client.later = True, generation
+        self._machine.emit(CloseSession(name, "it is at another broker"))
 
     def on_moved(self, message: Moved) -> DurableSubscription | None:
         """Return the subscription with an earlier attachment that ends here; `confirm` follows.

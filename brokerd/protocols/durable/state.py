@@ -152,9 +152,13 @@ class DurableClient(OwnClient[DurableSubscription]):
             of this broker may have to be released before the client requests it.
         uncommitted: the most uncommitted events in the present request; 0: the client keeps its
             token.
+        later: the generation of its attachment to another broker, for which its session was closed.
+        was_cut: True once its session was closed for such an attachment.
     """
 
     generation: int = 0
+    later: int | None = None
+    was_cut: bool = False
     brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
     uncommitted: int = 0
 

@@ -59,6 +59,7 @@ from brokerd.protocols.ges_reliable.state import (
     Delivery,
     EndConfirmation,
     EndReport,
+    EndStep,
     FetchStart,
     FetchStop,
     LastReceipt,
@@ -71,7 +72,12 @@ from brokerd.protocols.ges_reliable.state import (
     SubscriptionStart,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
-from brokerd.protocols.parts.clients.table import Admission, ClientTable
+from brokerd.protocols.parts.clients.table import (
+    Admission,
+    ClientTable,
+    gaps_of_older_copy,
+    older_copy,
+)
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
@@ -176,6 +182,8 @@ class RoamingClients:
         kind = type(step)
         if kind is PendingEnd:
             self._confirm(step)
+        elif kind is EndStep:
+            self._on_end_answer(step, begun)
         elif kind is RestatedStep:
             self._on_restated(step, begun)
         elif kind is HandoverStep:
@@ -218,6 +226,11 @@ class RoamingClients:
         self.take(self.requests.on_changed(peer, message, self._machine.now_ns))
 
     def _on_stored(self, _peer: Peer, message: Stored) -> None:
+        highest = self.publishes.refuse_older_copy(message)
+        if highest is not None:
+            self._refuse_older_copy(message, highest)
+            return
+        self.take(self.publishes.on_probed(message.source, self._machine.now_ns))
         lost = self.publishes.find_lost(message)
         if lost is not None:
             self.take((lost,))
@@ -300,8 +313,9 @@ class RoamingClients:
         if after is None:
             del client.subscriptions[local.number]
             local.is_over = True
+            is_behind = client.raise_generation(begun.later_generation)
             reason = f"{client.name} has attached to another broker since"
-            self._machine.send(client.name, Refused("subscribe", local.number, reason, False))
+            self._machine.send(client.name, Refused("subscribe", local.number, reason, is_behind))
             return
         assert local.storage is not None, f"{local} begins nowhere"
         local.begins_after = {stream_of(local.storage): after}
@@ -310,11 +324,22 @@ class RoamingClients:
         had = client.brought.get(local.number, {}).get(stream, after)
         if is_behind_loss(had, after):
             client.lost_positions[local.number] = {stream: had}
+        else:
+            self._recall_forgotten(local, begun.acknowledged)
         self.own.start(local)
         if client.connected and client.session == local.claimed:
             self._claim(client, local)
         self.take((FetchStart(local, after),))
         self.take(self.handovers.hand_over(local, heir, begun.until))
+
+    def _recall_forgotten(self, local: StoredSubscription, acknowledged: int) -> None:
+        """Recall what a client has acknowledged and does not state, for a gap."""
+        assert local.storage is not None, f"{local} begins nowhere"
+        had = self.handovers.had_at(local.storage, local.reported_positions)
+        if had is not None:
+            stream = stream_of(local.storage)
+            known = {stream: acknowledged}
+            local.forgotten = gaps_of_older_copy(local.number, known, ((stream, had),))
 
     # ------------------------------------------------------------ lost state of a storage
 
@@ -374,6 +399,8 @@ class RoamingClients:
                 lacked = beyond(lacked, dict(had_of)) if lacked is not None else None
                 if lacked is not None:
                     entry.open += 1
+                    for local in locals_:
+                        local.unacknowledged.append(lacked.last)
                     self.own.windows.deliver(name, lacked, tuple(locals_), (entry,))
 
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
@@ -398,35 +425,49 @@ class RoamingClients:
         if found is not None:
             self._end(client, [found], report)
         else:
-            self._end_everywhere(client, message.number, report)
+            self._end_everywhere(client, message.number, report, is_new=client.is_new)
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         """End the client's subscriptions at all storages."""
         client = self.table.check_detach(name)
-        over = [*client.subscriptions.values()]
+        over, is_new = [*client.subscriptions.values()], client.is_new
         for local in over:
             self.fetches.stop(local)
             if local.storage is None:
                 self.handovers.add_pending_end(local)
         self._take_done(self.own.end(client, over, drain=message.drain))
-        self._end_everywhere(client, 0, EndReport(client, client.session, 0))
+        self._end_everywhere(client, 0, EndReport(client, client.session, 0), is_new=is_new)
 
     def _end_everywhere(
-        self, client: RoamingClient, number: int, then: EndReport | PendingEnd
+        self, client: RoamingClient, number: int, then: EndReport | PendingEnd, *, is_new: bool
     ) -> None:
         """End a subscription, or with 0 all of a client, at all storages."""
-        ended = PendingEnd(len(self.searches.storages), then)
+        session, ended = client.session, PendingEnd(len(self.searches.storages), then)
         for storage in self.searches.storages:
-            self._request(
-                storage,
-                SubscriptionRequest(Key(client.name, number), client.generation, None),
-                ended,
-            )
+            self._request_end(EndStep(client, session, storage, number, is_new, ended))
+
+    def _request_end(self, step: EndStep) -> None:
+        key, generation = Key(step.client.name, step.number), step.client.generation
+        self._request(step.storage, SubscriptionRequest(key, generation, None), step)
+
+    def _on_end_answer(self, step: EndStep, begun: RequestAnswer) -> None:
+        """Take a storage's answer to an end; request the end again after a later attachment.
+
+        A client without a started subscription here is a new process of one that was at another
+        broker. No other broker would end its subscriptions.
+        """
+        client = step.client
+        is_here = client.session == step.session and client.connected
+        if step.is_new and is_here and client.raise_generation(begun.later_generation):
+            self._request_end(step)
+        else:
+            self._confirm(step.ended)
 
     def _end(
         self, client: RoamingClient, over: Sequence[StoredSubscription], then: EndReport | None
     ) -> None:
         """End subscriptions at their storages, and report the durable end."""
+        is_new = client.is_new
         for local in over:
             self.fetches.stop(local)
         self._take_done(self.own.end(client, over))
@@ -437,7 +478,7 @@ class RoamingClients:
             if not local.started:
                 self.handovers.add_pending_end(local)
             if local.storage is None:
-                self._end_everywhere(client, local.number, ended)
+                self._end_everywhere(client, local.number, ended, is_new=is_new)
                 continue
             local.pending_end = ended
             if local.started:
@@ -467,7 +508,10 @@ class RoamingClients:
     def on_connect(self, name: ClientId, message: Connect) -> Admission[RoamingClient] | None:
         """Return the admission of a client; None if it is refused."""
         client = self.table.check_connect(name, message)
-        return self.table.assign_source(client, message) if client is not None else None
+        if client is None:
+            return None
+        client.continues = message.source is not None
+        return self.table.assign_source(client, message)
 
     def enter(self, admission: Admission[RoamingClient]) -> bool:
         """Admit a client with the positions that it reports; return False if it has left."""
@@ -478,7 +522,9 @@ class RoamingClients:
         client.generation = message.incarnation
         client.brought = {number: dict(seen) for number, seen in message.resume if seen}
         if client.source is not None:
-            self.publishes.add_source(client.source, message.next_sequence - 1)
+            numbers = message.next_sequence - 1, message.highest_sequence
+            source, now_ns, continues = client.source, self._machine.now_ns, client.continues
+            self.take(self.publishes.add_source(source, *numbers, now_ns, continues=continues))
         self.table.enter(client)
         return True
 
@@ -506,6 +552,13 @@ class RoamingClients:
         client.submitted = max(client.submitted, run.last)
         self.take(self.publishes.add(run, self._machine.now_ns))
         self.own.acknowledge_through(client, self.publishes.done(run.source))
+
+    def _refuse_older_copy(self, message: Stored, highest: int) -> None:
+        """Refuse a publisher whose numbers the storage has from a process with a later state."""
+        for client in self.table.clients.values():
+            if client.source == message.source and client.connected:
+                reason = older_copy(client.name, highest, message.through)
+                self._machine.send(client.name, Refused("connect", 0, reason, False))
 
     def _tell_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.losses import is_behind_loss
-from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Key, Targets
+from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Targets
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import (
     Delivery,
@@ -122,6 +122,8 @@ class EpochFetches:
         following.locals[local.client, local.number] = local
         following.after = min(following.after, after)
         local.delivered_epoch, local.reported_epoch = after, after if told is None else told
+        local.unacknowledged.clear()
+        local.acknowledged_epoch = 0  # of another storage, perhaps
         following.valid = following.number + 1
         return self._ask(following, now_ns)
 
@@ -237,7 +239,7 @@ class EpochFetches:
             following.after,
             min(room, parameters.fetch_publications),
             following.done,
-            tuple((Key(each.client, each.number), each.generation) for each in untold),
+            tuple(each.receipt(following.done) for each in untold),
         )
 
     def _is_current(self, message: Events | Fetched) -> FollowedStorage | None:

@@ -104,7 +104,9 @@ class RequestAnswer(NamedTuple):
         until, before: as requested.
         received_of: per source, the number through which publications are from `before`; or, for
             `looks`, the frontiers of a storage, with `after` its last epoch.
-        has_moved: True if the client has been at another broker since.
+        acknowledged: the last publication that the client has acknowledged, while the storage runs.
+        later_generation: the generation of the client's later attachment to another broker, if
+            any.
     """
 
     key: Key
@@ -113,7 +115,8 @@ class RequestAnswer(NamedTuple):
     until: int | None = None
     before: BrokerNumber | None = None
     received_of: Sequences = ()
-    has_moved: bool = False
+    acknowledged: int = 0
+    later_generation: int | None = None
 
 
 @record
@@ -164,7 +167,8 @@ class Fetch:
         follower: the requesting broker.
         incarnation, number: of the follower, and of this.
         most: publications in the answer.
-        done: receipts: subscriptions that have acknowledged everything through `through`.
+        done: receipts: subscriptions that have acknowledged everything through `through`, with
+            their generations, and the last publications that their clients have acknowledged.
         stores: True from a storage that has everything through `through` on disk.
 
     Paper: [GES] §4 (receipts; negative acknowledgements).
@@ -178,7 +182,7 @@ class Fetch:
     after: int
     most: int
     through: int
-    done: tuple[tuple[Key, int], ...]
+    done: tuple[tuple[Key, int, int], ...]
     stores: bool = False
 
 

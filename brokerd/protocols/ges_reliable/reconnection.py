@@ -153,9 +153,13 @@ class StorageSearches:
             self._handovers.drop_pending_end(local.key)
             return
         local.earlier = [each for each in asked if answers[each].successor is not None]
-        if any(answer.has_moved for answer in answers.values()):
-            # It is known where its client has gone, and begins nowhere anew.
-            yield SubscriptionStart(client, local, RequestAnswer(local.key, None))
+        later = [
+            each.later_generation for each in answers.values() if each.later_generation is not None
+        ]
+        if later:
+            # Its client has been elsewhere since, and it begins nowhere anew.
+            moved = RequestAnswer(local.key, None, later_generation=max(later))
+            yield SubscriptionStart(client, local, moved)
             return
         known = [each for each in asked if answers[each].after is not None]
         first = min(known, key=lambda each: answers[each].successor is None, default=None)

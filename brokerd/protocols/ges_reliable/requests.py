@@ -164,10 +164,17 @@ class PendingPublications:
 
     Attributes:
         submitted: the last number.
+        highest: the last number at the time when the publisher connected.
+        is_probing: True until the storage has reported how much of the source it has. Until then,
+            numbers above `highest` wait.
+        is_refused: True after the storage has reported more than `highest`.
         runs: publications without an acknowledgement, in order.
     """
 
     submitted: int
+    highest: int = 0
+    is_probing: bool = False
+    is_refused: bool = False
     runs: deque[PublicationRun] = field(default_factory=deque)
 
     @property
@@ -199,9 +206,20 @@ class PublishRequests:
         self._sources: dict[SourceId, PendingPublications] = {}
         self._waited_ns = 0
 
-    def add_source(self, source: SourceId, published: int) -> None:
-        """Add a publisher with earlier publications acknowledged through a number."""
-        self._sources[source] = PendingPublications(published)
+    def add_source(
+        self, source: SourceId, published: int, highest: int, now_ns: Instant, *, continues: bool
+    ) -> Iterator[Store]:
+        """Add a publisher with earlier publications acknowledged through a number.
+
+        Args:
+            highest: the last number that the publisher has assigned.
+            continues: True if the source has been used. The storage may have more of it, if the
+                publisher's state is an older copy: further numbers would count as duplicates.
+        """
+        self._sources[source] = PendingPublications(published, highest, is_probing=continues)
+        if continues:
+            yield self._request(marker(source, published, published))
+            self._wait_first(now_ns)
 
     def remove_source(self, source: SourceId) -> None:
         """Remove a publisher; the publisher itself repeats unacknowledged publications."""
@@ -211,13 +229,13 @@ class PublishRequests:
         """Send the new publications of a run to the storage."""
         pending = self._sources[run.source]
         rest = run.after(pending.submitted)
-        if rest is None:
+        if rest is None or pending.is_refused:
             return
         pending.submitted = rest.last
         pending.runs.append(rest)
-        yield self._request(rest)
-        if (PUT, self._storage) not in self._deadlines:
-            self._wait(self._parameters.timeout_ns, now_ns)
+        if not pending.is_probing or rest.last <= pending.highest:
+            yield self._request(rest)
+            self._wait_first(now_ns)
 
     def done(self, source: SourceId) -> int:
         """Return the number through which a source's publications are stored."""
@@ -229,11 +247,43 @@ class PublishRequests:
 
     def due(self, now_ns: Instant) -> Iterator[Store]:
         """Send all unacknowledged publications again."""
-        runs = [run for pending in self._sources.values() for run in pending.runs]
+        runs: list[PublicationRun] = []
+        for source, pending in self._sources.items():
+            if pending.is_probing:
+                runs.append(marker(source, pending.done, pending.done))
+                runs.extend(run for run in pending.runs if run.last <= pending.highest)
+            else:
+                runs.extend(pending.runs)
         if not runs:
             return
         yield from map(self._request, runs)
         self._wait(min(2 * self._waited_ns, self._parameters.retry_limit_ns), now_ns)
+
+    def refuse_older_copy(self, message: Stored) -> int | None:
+        """Stop a source of which the storage has more than its publisher knows of.
+
+        Another process, with a later state, has published the further numbers.
+
+        Returns:
+            The last number that the publisher knows of; None if the source goes on.
+        """
+        pending = self._sources.get(message.source)
+        if pending is None or not pending.is_probing or message.through <= pending.highest:
+            return None
+        pending.is_probing, pending.is_refused = False, True
+        pending.runs.clear()
+        return pending.highest
+
+    def on_probed(self, source: SourceId, now_ns: Instant) -> Iterator[Store]:
+        """Send the publications that waited until the storage has reported what it has."""
+        pending = self._sources.get(source)
+        if pending is None or not pending.is_probing:
+            return
+        pending.is_probing = False
+        for run in pending.runs:
+            if run.last > pending.highest:
+                yield self._request(run)
+        self._wait(self._parameters.timeout_ns, now_ns)
 
     def find_lost(self, message: Stored) -> Store | None:
         """Return a marker for publications that the storage acknowledged and does not have.
@@ -262,9 +312,13 @@ class PublishRequests:
     def _request(self, run: PublicationRun) -> Store:
         return Store(self._targets.to(self._storage), 0, self._broker, run)
 
+    def _wait_first(self, now_ns: Instant) -> None:
+        if (PUT, self._storage) not in self._deadlines:
+            self._wait(self._parameters.timeout_ns, now_ns)
+
     def _wait(self, wait_ns: int, now_ns: Instant) -> None:
         self._waited_ns = wait_ns
-        if self.pending():
+        if any(each.runs or each.is_probing for each in self._sources.values()):
             self._deadlines.set((PUT, self._storage), now_ns + wait_ns)
         else:
             self._deadlines.cancel((PUT, self._storage))

@@ -11,6 +11,7 @@ can be printed.
 Paper: [GES] §4.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
@@ -81,6 +82,23 @@ class EndReport(NamedTuple):
     number: int
 
 
+class EndStep(NamedTuple):
+    """The step after a storage's answer to an end that all storages were asked for.
+
+    Attributes:
+        session, number: as in EndReport.
+        is_new: True if no subscription of the client had started in this attachment.
+        ended: the end of which this answer is a part.
+    """
+
+    client: "RoamingClient"
+    session: int
+    storage: BrokerNumber
+    number: int
+    is_new: bool
+    ended: PendingEnd
+
+
 @dataclass(slots=True, eq=False)
 class StoredSubscription(OwnSubscription):
     """A subscription of a client of this broker.
@@ -89,6 +107,8 @@ class StoredSubscription(OwnSubscription):
         storage: the storage of the subscription; None while unknown.
         generation: of the client's attachment to this broker.
         delivered_epoch: the epoch through which publications were forwarded to the client.
+        unacknowledged: the epochs of its publications that may have no acknowledgement yet.
+        acknowledged_epoch: that of the last publication with an acknowledgement; 0 for none.
         reported_epoch: the epoch through which the storage has the client's acknowledgement.
         reported_positions: the positions that the client reports, by storage.
         successor: the successor storage.
@@ -104,6 +124,8 @@ class StoredSubscription(OwnSubscription):
     storage: BrokerNumber | None = None
     generation: int = 0
     delivered_epoch: int = 0
+    unacknowledged: deque[int] = field(default_factory=deque)
+    acknowledged_epoch: int = 0
     reported_epoch: int = 0
     successor: BrokerNumber | None = None
     until: int | None = None
@@ -119,6 +141,12 @@ class StoredSubscription(OwnSubscription):
         """The key of the subscription at storages."""
         return Key(self.client, self.number)
 
+    def receipt(self, done: int) -> tuple[Key, int, int]:
+        """Return the receipt of a client that has acknowledged everything through an epoch."""
+        while self.unacknowledged and self.unacknowledged[0] <= done:
+            self.acknowledged_epoch = self.unacknowledged.popleft()
+        return self.key, self.generation, self.acknowledged_epoch
+
 
 @dataclass(slots=True, eq=False)
 class RoamingClient(OwnClient[StoredSubscription]):
@@ -127,10 +155,28 @@ class RoamingClient(OwnClient[StoredSubscription]):
     Attributes:
         generation: of the attachment to this broker; increases with every move to another broker.
         brought: the positions that the client reports for its subscriptions.
+        continues: True if the client continues a source.
     """
 
     generation: int = 0
+    continues: bool = False
     brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
+
+    @property
+    def is_new(self) -> bool:
+        """Return True if no subscription has started in this attachment."""
+        return not any(local.started for local in self.subscriptions.values())
+
+    def raise_generation(self, later: int | None) -> bool:
+        """Exceed the generation of a later attachment; return False if there is none.
+
+        The client counts its attachments itself. A new process without the earlier one's memory,
+        or with an older copy of it, has a generation that was used at another broker.
+        """
+        if later is None:
+            return False
+        self.generation = max(self.generation, later + 1)
+        return True
 
 
 # ---------------------------------------------------------------- facts of an access broker

@@ -431,9 +431,9 @@ class Storage:
             return
         rows = [
             row
-            for key, generation in message.done
+            for key, generation, acknowledged in message.done
             for row in self.registrations.receive(
-                key, generation, message.follower, message.through
+                key, generation, message.follower, message.through, acknowledged
             )
         ]
         if rows:

@@ -53,6 +53,7 @@ class Registration:
     Attributes:
         generation, home: the client's last attachment.
         received: the receipt.
+        acknowledged: the last publication that the client has acknowledged, in memory.
         successor: the future successor storage.
         until: the epoch after which everything is from the successor, which is in another tree.
         before: the storage that may have everything before; this storage itself if none has it any
@@ -66,6 +67,7 @@ class Registration:
     began: int
     predicate: Predicate
     received: int
+    acknowledged: int = 0
     successor: BrokerNumber | None = None
     until: int | None = None
     before: BrokerNumber | None = None
@@ -75,7 +77,13 @@ class Registration:
     def answer(self) -> RequestAnswer:
         """The answer to the access broker."""
         return RequestAnswer(
-            self.key, self.received, self.successor, self.until, self.before, self.received_of
+            self.key,
+            self.received,
+            self.successor,
+            self.until,
+            self.before,
+            self.received_of,
+            self.acknowledged,
         )
 
 
@@ -153,16 +161,17 @@ class Registrations:
         """Take a request of a client; a new subscription begins at the head of the log.
 
         The subscription of a client without memory continues at its receipt. A client that was at
-        another broker later is ignored. A subscription that has moved to another storage continues
-        there, and not here.
+        another broker later is ignored, and its broker receives the later generation. A
+        subscription that has moved to another storage continues there, and not here.
 
         Paper: [GES] §4 (reconnecting clients: storage, epoch, profile).
         """
         key, generation = wish.key, wish.generation
+        latest = self._generations.get(key.client, (_NONE, home))
         if self._is_earlier(key.client, generation, home):
-            return RequestAnswer(key, None, has_moved=True), []
+            return RequestAnswer(key, None, later_generation=latest[0]), []
         rows: list[Change] = []
-        if self._generations.get(key.client) != (generation, home):
+        if generation > latest[0]:
             self._generations[key.client] = generation, home
             rows.append(Change(GENERATIONS, key.client, [generation, home]))
         if wish.predicate is None:
@@ -210,7 +219,8 @@ class Registrations:
         """Return the same answer again."""
         known = self._registrations.get(wish.key)
         if self._is_earlier(wish.key.client, wish.generation, home):
-            return RequestAnswer(wish.key, None, has_moved=True)
+            later_generation = self._generations[wish.key.client][0]
+            return RequestAnswer(wish.key, None, later_generation=later_generation)
         if known is None or wish.predicate is None:
             heir = self._successors.get(wish.key) if wish.predicate is not None else None
             return RequestAnswer(wish.key, None, heir)
@@ -218,10 +228,14 @@ class Registrations:
         return known.answer if is_here else RequestAnswer(wish.key, None)
 
     def _is_earlier(self, client: ClientId, generation: int, home: BrokerNumber) -> bool:
+        """Return True for a request of an earlier attachment than the latest at another broker.
+
+        The requests of one broker arrive in order: there the last one counts.
+        """
         latest = self._generations.get(client)
-        return latest is not None and (
-            generation < latest[0] or (generation == latest[0] and home != latest[1])
-        )
+        if latest is None or home == latest[1]:
+            return False
+        return generation <= latest[0]
 
     def _end(self, key: Key) -> list[Change]:
         rows: list[Change] = []
@@ -240,7 +254,9 @@ class Registrations:
         while self._ending and self._ending[0][0] <= ends:
             self._ending.popleft()
 
-    def receive(self, key: Key, generation: int, home: BrokerNumber, through: int) -> list[Change]:
+    def receive(
+        self, key: Key, generation: int, home: BrokerNumber, through: int, acknowledged: int
+    ) -> list[Change]:
         """Record a client's receipt, and return the rows to write.
 
         Paper: [GES] §4 (receipts).
@@ -248,6 +264,7 @@ class Registrations:
         known = self._registrations.get(key)
         if known is None or (known.generation, known.home) != (generation, home):
             return []
+        known.acknowledged = max(acknowledged, known.acknowledged)
         if through <= known.received:
             return []
         known.received = through

@@ -418,10 +418,11 @@ class SimulatedCluster:
         old.leave()
         self._forgot[client] = self._forgot.get(client, 1) + 1
         self.oracle.on_memory_loss(client)
+        counts_anew = old.publishes or self.clients_leave_freely
         core = ClientCore(
             client,
             publishes=old.publishes,
-            incarnation=1 if old.publishes else old.core.attachment.incarnation,
+            incarnation=1 if counts_anew else old.core.attachment.incarnation,
             instance=b"%d" % self._forgot[client],
             in_transactions=client in self.consumers,
         )

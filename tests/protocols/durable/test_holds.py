@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
+from brokerd.protocols.durable.holds import ALL_HOLDS, DOUBT_OF_HOLD, LEASE, Holds
 from brokerd.protocols.durable.messages import Held, Hold
 from brokerd.protocols.interface import Commit
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -27,7 +27,7 @@ class Keeper:
         self.asked: dict[tuple[str, int, int], int] = {}
         self.start()
 
-    def start(self, repetition_ns: int = 0) -> None:
+    def start(self, *, is_doubtful: bool = False) -> None:
         self.machine = EventMachine()
         self.machine.now_ns = self.now_ns
         self.disk = Durability(self.machine)
@@ -42,7 +42,7 @@ class Keeper:
             SimpleNamespace(get=lambda _: SimpleNamespace(knowledge=knowledge)),  # type: ignore[arg-type]
             SimpleNamespace(send=self.told.append),  # type: ignore[arg-type]
         )
-        self.holds.recover({"holds": self.rows}, repetition_ns)
+        self.holds.recover({"holds": self.rows}, 100, is_doubtful=is_doubtful)
         self.asked = {key: self.now_ns for key in self.asked if self._row_of(key) in self.rows}
 
     @staticmethod
@@ -123,7 +123,7 @@ def test_a_hold_on_a_restored_disk_is_questioned_until_an_answer() -> None:
     keeper = Keeper()
     keeper.hold(("c", 1, 4), 2, 3)
     keeper.write()
-    keeper.start(repetition_ns=100)
+    keeper.start(is_doubtful=True)
     keeper.advance(350)
     assert keeper.told == [Held(4, HERE, "c", 1, 2, (), 0)] * 3
     keeper.hold(("c", 1, 4), 2, None)
@@ -137,9 +137,21 @@ def test_an_answer_that_requires_a_restored_hold_ends_its_questions() -> None:
     keeper = Keeper()
     keeper.hold(("c", 1, 4), 2, 3)
     keeper.write()
-    keeper.start(repetition_ns=100)
+    keeper.start(is_doubtful=True)
     keeper.hold(("c", 1, 4), 2, 3)
     keeper.write()
     keeper.advance(LEASE_NS // 2)
     assert keeper.held() == {("c", 1, 4)}
     assert all(each.asked_in for each in keeper.told)
+
+
+def test_a_broker_without_its_state_has_the_holds_for_it_questioned() -> None:
+    keeper = Keeper()
+    for at in (4, 5):
+        keeper.hold(("c", 1, at), 2, 3)
+    keeper.write()
+    keeper.told.clear()
+    keeper.holds.on_hold(Hold(HERE, 4, *ALL_HOLDS, 0, (), 7))
+    keeper.advance(150)
+    assert keeper.told == [Held(4, HERE, *ALL_HOLDS, 0, (), 7), Held(4, HERE, "c", 1, 2, (), 0)]
+    assert keeper.held() == {("c", 1, 4), ("c", 1, 5)}

@@ -5,7 +5,14 @@ Paper: [DS03] §1 (item 5, reconnect anywhere).
 
 import pytest
 
-from brokerd.model.client_messages import Connect, Gap, Subscribe, Subscribed, Unsubscribe
+from brokerd.model.client_messages import (
+    Connect,
+    Gap,
+    Refused,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
 from brokerd.model.identity import StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.durable.messages import (
@@ -593,3 +600,26 @@ def test_a_move_story_passes_without_its_named_bug_and_fails_with_it(name, told,
     assert told(*how)
     with plant([MUTANTS[name]]):
         assert fails(told, *how), f"{name} is not seen"
+
+
+def test_a_client_that_returns_with_an_earlier_generation_exceeds_the_later_one() -> None:
+    """Its state is an older copy. If the process with the later state returns, it is told."""
+    core, predicate = relay(), parse_predicate("true")
+    token, told = ((1, ((STREAM, 5),)),), []
+    for session, elsewhere in ((20, 3), (21, 9)):
+        handle(core, SessionEstablished("c", session, 1))
+        handle(core, MessageReceived("c", session, Connect(False, 1, 1, 0, token)))
+        effects = handle(core, MessageReceived("c", session, Subscribe(1, predicate)))
+        changes = [each for effect in effects if type(effect) is Commit for each in effect.changes]
+        told += [change.value for change in changes if change.table == ARRIVING and change.value]
+        effects = handle(core, MessageReceived(2, 12, Moved(1, 2, "c", 1, elsewhere)))
+        told += [type(each) for each in effects if type(each) is CloseSession]
+        told += [each.message for each in effects if _is_refusal(each)]
+        if session == 20:
+            handle(core, SessionLost("c", session, "closed_by_us"))
+    reason = "c is attached to another broker, too: another process has its state"
+    assert told == [1, CloseSession, 4, Refused("connect", 0, reason, False)]
+
+
+def _is_refusal(effect: Effect) -> bool:
+    return type(effect) is Send and type(effect.message) is Refused

@@ -126,6 +126,28 @@ def test_a_restored_subscription_of_a_client_that_has_moved_away_ends() -> None:
     assert report.counters["deliveries"] == 4
 
 
+LOST_ARRIVAL = """
+at 0 subscribe s1-b3 kind = 'a'
+at 0.5 publish p0-b1 a,10,3 a,40,3
+at 1 fault restored b2 empty then 1.52 2.5
+at 1.5 reattach s1-b3 b2
+at 1.5 publish p0-b1 a,10,3 a,40,3
+LATER
+at 3.5 publish p0-b1 a,10,3
+heal 7
+end 7
+"""
+
+
+def test_holds_for_an_arrival_that_its_broker_has_lost_end() -> None:
+    """All pubends hold for s1 at b2, whose disk is lost before it has ended the holds."""
+    for later, deliveries in ("reattach s1-b3 b1", 5), ("unsubscribe s1-b3 1", 4):
+        report = report_of(LOST_ARRIVAL.replace("LATER", f"at 1.6 {later}"))
+        assert not report.violations, report.describe()
+        assert report.counters["losses_accepted"] == 1
+        assert report.counters["deliveries"] == deliveries
+
+
 ENDED = """
 at 0 subscribe s1-b3 kind = 'a'
 at 0.1 subscribe s1-b3 kind = 'b'

@@ -3,7 +3,7 @@
 Waits for a silent storage double. Once the storage has answered, the next wait is a first one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import pytest
@@ -56,7 +56,7 @@ class Putting:
         self.now_ns, self.paper = 0, Paper()
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
         self.publishes = PublishRequests(HOME, self.deadlines, PARAMETERS, self.paper, S)
-        self.publishes.add_source(SOURCE, 0)
+        assert not [*self.publishes.add_source(SOURCE, 0, 0, self.now_ns, continues=False)]
         self.sent = 0
 
     def ask(self) -> None:
@@ -155,3 +155,23 @@ def test_after_an_answer_the_waits_are_those_of_a_new_one(
             if kind is Registering:
                 asker.ask()
     assert waits(asker, 6) == [100, 200, 400, 800, 1_500, 1_500]
+
+
+def test_new_numbers_of_a_source_wait_for_the_report_of_its_storage() -> None:
+    """Else a report of them would look like that of a process with a later state."""
+    paper, deadlines = Paper(), DeadlineQueue[Any]()
+    publishes = PublishRequests(HOME, deadlines, PARAMETERS, paper, S)
+
+    def numbers(sent: Iterable[Any]) -> list[range]:
+        return [each.run.sequences for each in sent]
+
+    assert numbers(publishes.add_source(SOURCE, 3, 4, 0, continues=True)) == [range(3, 4)]
+    assert numbers(publishes.add(run(4, 4), 0)) == [range(4, 5)]
+    assert numbers(publishes.add(run(5, 6), 0)) == []
+    assert numbers(publishes.due(1)) == [range(3, 4), range(4, 5)]
+    assert publishes.refuse_older_copy(Stored(HOME, 0, S, SOURCE, 4)) is None
+    assert numbers(publishes.on_probed(SOURCE, 2)) == [range(5, 7)]
+    assert publishes.refuse_older_copy(Stored(HOME, 0, S, SOURCE, 6)) is None
+    assert publishes.on_stored(Stored(HOME, 0, S, SOURCE, 6), 3)
+    assert not publishes.pending()
+    assert deadlines.earliest() is None

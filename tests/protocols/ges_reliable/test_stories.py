@@ -206,6 +206,38 @@ def whoever_has_lost_its_memory_goes_on() -> None:
     assert len(new.received[1]) == 4
 
 
+def a_new_process_at_another_broker_resumes() -> None:
+    """It counts its attachments from 1, and the earlier process had attached three times."""
+    for earlier in ("", "yz"):
+        story = Story()
+        name = story.subscription.client.name
+        for broker in earlier:
+            story.cluster.reattach(name, broker)
+            story.cluster.run_for(1)
+        story.publish("z", "a")
+        story.cluster.forget(name)
+        story.cluster.reattach(name, "y")
+        story.publish("z", "a", seconds=3)
+        story.settle()
+        new = story.cluster.clients[name]
+        assert len(new.received[1]) == 1, "does not resume at its receipt"
+        assert not new.refused
+
+
+def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
+    """Nothing stays of a subscription, whether the process ends it or detaches."""
+    for keeps in (0, 1):
+        story = Story()
+        name = story.subscription.client.name
+        story.cluster.forget(name, keeps)
+        story.cluster.reattach(name, "y")
+        story.cluster.run_for(0.01)
+        story.cluster.detach(name)
+        story.publish("z", "a", seconds=3)
+        story.settle()
+        assert not story.storage().registrations.subscriptions()
+
+
 def subscribe_again(between: Callable[[Story, str], None]) -> None:
     """A process ends its subscription, starts without memory, and subscribes with its number."""
     for milliseconds in (0, 1, 4, 12, 25):
@@ -258,6 +290,8 @@ STORIES = (
     whoever_dies_before_it_is_told_begins_once,
     whoever_leaves_from_elsewhere_leaves_nothing,
     whoever_has_lost_its_memory_goes_on,
+    a_new_process_at_another_broker_resumes,
+    a_new_process_at_another_broker_ends_what_it_asks_for,
     a_process_that_subscribes_again_is_stored_for,
     a_process_that_moved_twice_and_subscribes_again_is_stored_for,
     a_process_that_subscribes_again_behind_a_restarted_broker_is_stored_for,

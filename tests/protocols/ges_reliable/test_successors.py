@@ -217,7 +217,7 @@ def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
     home.machine.now_ns = 2 * 10**9
     home.receipt_due(FINER)
     asked = home.paper.sent[-1]
-    assert (asked.target, asked.through, asked.done) == (FINER, 12, ((KEY, STAY),))
+    assert (asked.target, asked.through, asked.done) == (FINER, 12, ((KEY, STAY, 0),))
 
 
 def nothing_is_over_before_its_client_is_done() -> None:
@@ -405,7 +405,7 @@ def who_knows_that_it_is_over_is_not_asked() -> None:
 
 
 def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
-    """Its home has not heard that it went, but one of the storages has (seed 51844)."""
+    """Its broker has not received that it left, but one of the storages has (seed 51844)."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 2, EVERYTHING), home=9)
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, claims=True))
@@ -413,14 +413,27 @@ def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, claims=True))
     alone.written(Append, Commit)
     told = [begun for each in alone.paper.take(Changed) for begun in each.answers]
-    assert [begun.has_moved for begun in told] == [False, True, True]
+    assert [begun.later_generation for begun in told] == [None, 2, 2]
 
     home = HomeOfTwo((ROOT, 7))
     home.told.answer(ROOT, 12)
     assert home.told.answer(FINER, None).claims
-    assert home.told.answer(ROOT, None, has_moved=True).claims
+    assert home.told.answer(ROOT, None, later_generation=STAY + 3).claims
     assert not home.told.wishes
-    assert [each.retry for each in home.answers(Refused)] == [False]
+    assert [each.retry for each in home.answers(Refused)] == [True]
+
+
+def requests_of_one_broker_count_in_their_order() -> None:
+    """A client that returns to its broker may have a lower generation than the one used there."""
+    alone = StorageAlone()
+    alone.wishes(1, SubscriptionRequest(KEY, 3, EVERYTHING), home=9)
+    alone.written(Append, Commit)
+    alone.wishes(2, SubscriptionRequest(KEY, 1, EVERYTHING, claims=True), home=9)
+    alone.written(Append, Commit)
+    alone.wishes(1, SubscriptionRequest(KEY, 3, EVERYTHING, claims=True))
+    alone.written(Append, Commit)
+    told = [begun for each in alone.paper.take(Changed) for begun in each.answers]
+    assert [each.later_generation for each in told] == [None, None, 3]
 
 
 def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
@@ -668,6 +681,7 @@ HEIR_STORIES = (
     whoever_comes_first_to_the_heir_asks_who_was_before,
     who_knows_that_it_is_over_is_not_asked,
     who_has_gone_elsewhere_begins_nowhere_anew,
+    requests_of_one_broker_count_in_their_order,
     whose_home_dies_before_it_is_over_is_stored_for_once,
     who_goes_back_and_forth_is_stored_for_once,
     heirs_are_kept,

@@ -58,6 +58,7 @@ class Asked:
     predicate: Predicate = ANYTHING
     is_over: bool = False
     begins_after: dict[SourceId, int] = field(default_factory=dict)
+    acknowledged: dict[SourceId, int] = field(default_factory=dict)
 
 
 class Plain:

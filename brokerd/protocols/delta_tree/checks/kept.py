@@ -36,7 +36,7 @@ KEPT = ContainerLimits(
         "Detector.ended",
         "LocalSubscription.begins_after",
         "LocalSubscription.late",
-        "LocalSubscription.reached",
+        "LocalSubscription.acknowledged",
         "LocalSubscription.start_cut",
         "RoutedSubscription.cut",
         "RoutedSubscription.senders",

@@ -44,7 +44,12 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
 )
 from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, CloseSession, Commit, LogEnds, RecordsRead
-from brokerd.protocols.parts.clients.table import Admission, ClientTable, HostedClient
+from brokerd.protocols.parts.clients.table import (
+    Admission,
+    ClientTable,
+    HostedClient,
+    gaps_of_older_copy,
+)
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.selection import match_run
 
@@ -274,7 +279,7 @@ class Clients:
             if not (drain and local.claimed):
                 self._take_done(self._publications.windows.discard_unsent(local))
             changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
-            sources = {**self._sequences.all_received(), **local.begins_after, **local.reached}
+            sources = {**self._sequences.all_received(), **local.begins_after, **local.acknowledged}
             changes.extend(
                 Change(POSITIONS, position_key(client.name, local.number, source), None)
                 for source in sources
@@ -369,6 +374,7 @@ class Clients:
         for subscription, seen in message.resume:
             local = client.subscriptions.get(subscription)
             if local is not None and local.phase is not Phase.PENDING:
+                local.forgotten = gaps_of_older_copy(local.number, local.acknowledged, seen)
                 raise_cut(local.begins_after, seen)
 
     def _on_connected(self, client: Client) -> None:
@@ -487,6 +493,9 @@ class Clients:
             subscription.is_restarted = False
             self._state.commit([subscription_change(subscription, started=True)], lambda: None)
         self._report_state(subscription)
+        for gap in reversed(subscription.forgotten):
+            self._publications.windows.announce_first(subscription, gap)
+        subscription.forgotten = ()
         self._take_done(self._publications.windows.claim(subscription))
         if subscription.phase is Phase.STARTED:
             self._announce_forgotten(subscription)

@@ -13,6 +13,7 @@ from enum import Enum
 from brokerd.errors import RemoteProtocolError, StorageCorrupt
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
+from brokerd.model.client_messages import Gap
 from brokerd.model.identity import (
     BrokerNumber,
     ClientId,
@@ -64,8 +65,9 @@ class LocalSubscription:
         start_cut: `begins_after` at the start.
         late: per source tagged at the start, the announced withheld range: first and last sequence
             number, and the partition.
-        reached: per source, the last acknowledged number; a repeated notice below that changes
-            nothing.
+        acknowledged: per source, the last acknowledged number; a repeated notice below that
+            changes nothing.
+        forgotten: gaps for a client that has acknowledged more than it stated, until its request.
     """
 
     client: ClientId
@@ -79,7 +81,8 @@ class LocalSubscription:
     tags: Region = ()
     start_cut: Cut = field(default_factory=dict)
     late: dict[SourceId, Withheld] = field(default_factory=dict)
-    reached: dict[SourceId, int] = field(default_factory=dict)
+    acknowledged: dict[SourceId, int] = field(default_factory=dict)
+    forgotten: tuple[Gap, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -88,9 +91,9 @@ class LocalSubscription:
 
     def advance(self, source: SourceId, last: int) -> bool:
         """Record an acknowledgement through `last`; return False if it is not new."""
-        if last <= max(self.reached.get(source, 0), self.begins_after.get(source, 0)):
+        if last <= max(self.acknowledged.get(source, 0), self.begins_after.get(source, 0)):
             return False
-        self.reached[source] = last
+        self.acknowledged[source] = last
         return True
 
     def withhold(self, source: SourceId, last: int, partition: PartitionId) -> Withheld | None:

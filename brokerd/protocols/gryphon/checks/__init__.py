@@ -60,6 +60,7 @@ SIMULATED = SimulatedProtocol(
             "Outlet.parked",
         ),
         paired=(
+            "OwnSubscription.acknowledged",
             "OwnSubscription.begins_after",
             "Streams._streams",
             "Stream._done",

@@ -30,6 +30,10 @@ class WindowedSubscription(Protocol):
     def begins_after(self) -> Mapping[StreamId, int]:
         """The client's positions by stream, as of its last Connect."""
 
+    @property
+    def acknowledged(self) -> dict[StreamId, int]:
+        """By stream, the last position that the client has acknowledged."""
+
 
 Instead = Notice | Silence | Gap
 """Items that a client may receive in place of publications."""

@@ -22,7 +22,11 @@ from brokerd.model.identity import ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.clients.table import ClientParameters, HostedClient
+from brokerd.protocols.parts.clients.table import (
+    ClientParameters,
+    HostedClient,
+    gaps_of_older_copy,
+)
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
@@ -57,6 +61,8 @@ class OwnSubscription:
         started: the subscription is on disk, and receives all later matching publications.
         begins_after: see WindowedSubscription.
         is_restarted: the client is behind the beginning, because this broker has lost state.
+        acknowledged: see WindowedSubscription.
+        forgotten: gaps for a client that has acknowledged more than it stated, until its request.
     """
 
     client: ClientId
@@ -67,6 +73,8 @@ class OwnSubscription:
     is_over: bool = False
     begins_after: dict[StreamId, int] = field(default_factory=dict)
     is_restarted: bool = False
+    acknowledged: dict[StreamId, int] = field(default_factory=dict)
+    forgotten: tuple[Gap, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -157,6 +165,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
                 the positions of streams with a gap from the gap.
             gaps: of lost state, before all deliveries.
         """
+        gaps, local.forgotten = [*gaps, *local.forgotten], ()
         told = {gap.stream for gap in gaps}
         positions = tuple(each for each in begins_after if each[0] not in told)
         self._machine.send(client.name, Subscribed(local.number, "started", positions))
@@ -225,10 +234,12 @@ class OwnSubscriptions(Generic[Local, Entry]):
         """Take the numbers and positions that a client states when it connects."""
         client.submitted = client.told = message.next_sequence - 1
         for number, seen in message.resume:
-            if number in client.subscriptions:
-                begins_after = client.subscriptions[number].begins_after
-                for stream, last in seen:
-                    begins_after[stream] = max(last, begins_after.get(stream, 0))
+            local = client.subscriptions.get(number)
+            if local is None:
+                continue
+            local.forgotten = gaps_of_older_copy(number, local.acknowledged, seen)
+            for stream, last in seen:
+                local.begins_after[stream] = max(last, local.begins_after.get(stream, 0))
 
     def close(self, client: OwnClient[Local]) -> Iterator[Entry]:
         """Keep the deliveries of a client whose session has ended for the next session."""

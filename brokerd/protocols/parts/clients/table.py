@@ -10,7 +10,7 @@ commits; `enter`, once the changes are durable and the protocol has restored the
 Connect; `welcome`.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
-from brokerd.model.losses import STATE_LOST, has_marker, marker
+from brokerd.model.losses import OLDER_COPY, STATE_LOST, has_marker, marker
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import LOSS_PROVED, Change
@@ -166,6 +166,7 @@ class ClientTable(Generic[Client]):
         self._takes_sources = takes_sources
         self._unseen_first = unseen_first
         self._publishers = PublisherTable(broker)
+        self._published: dict[ClientId, tuple[SourceId, int]] = {}
 
     def start(
         self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]], lineage: int = 0
@@ -257,9 +258,9 @@ class ClientTable(Generic[Client]):
         """Return the client of a permitted Connect; refuse any other.
 
         Args:
-            received: the last sequence number of the source that this broker has received. A
-                publisher that continues at a lower number has lost the counter: the next
-                publications would count as duplicates.
+            received: the last sequence number of the source that is on record here. A publisher
+                that continues at a lower number has lost the counter: the next publications would
+                count as duplicates.
             durable: the last sequence number of the source that is on disk here. None if this
                 broker stores no publications of its clients: then no client can prove a loss.
 
@@ -299,12 +300,11 @@ class ClientTable(Generic[Client]):
             self._machine.record(LOSS_PROVED, client=name, cause=objection)
         if objection or message.source is None:
             return objection
+        source, published = self._published.get(name, (None, 0))
+        if message.source == source:
+            received = max(received, published)
         if message.highest_sequence < received:
-            return (
-                f"publisher {name!r} continues behind {message.highest_sequence}, and has "
-                f"published up to {received}: its store is an older copy; start it without the "
-                "store"
-            )
+            return older_copy(name, message.highest_sequence, received)
         if self.lineage:
             return ""
         lost = lost_range(durable, message.next_sequence)
@@ -442,7 +442,16 @@ class ClientTable(Generic[Client]):
             raise RemoteProtocolError(name, "publishes a loss marker")
         if message.run.source != client.source or message.run.origins:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
+        self._record_published(name, message.run)
         return client
+
+    def _record_published(self, name: ClientId, run: PublicationRun) -> None:
+        """Record the last number of a source of this broker, while the broker runs."""
+        source, published = self._published.get(name, (None, 0))
+        if source != run.source:
+            published = 0
+        if run.source.broker == self._broker and run.last > published:
+            self._published[name] = run.source, run.last
 
     def check_acknowledge(self, name: ClientId, message: Acknowledge) -> Client:
         """Return the client that acknowledges deliveries on the session."""
@@ -455,6 +464,39 @@ class ClientTable(Generic[Client]):
         """Report the end of a subscription, or of all for number 0, if the session is current."""
         if client.session == session:
             self._machine.send(client.name, Unsubscribed(number))
+
+
+def older_copy(name: ClientId, highest: int, received: int) -> str:
+    """Return the refusal of a publisher that continues from an older copy of its state.
+
+    Args:
+        highest: the last number that the publisher has assigned.
+        received: the last number of its source that brokers have.
+    """
+    return (
+        f"publisher {name!r} continues behind {highest}, and has published up to {received}: its "
+        "store is an older copy; start it without the store"
+    )
+
+
+def gaps_of_older_copy(
+    number: int, acknowledged: Mapping[StreamId, int], stated: Iterable[tuple[StreamId, int]]
+) -> tuple[Gap, ...]:
+    """Return the gaps of a subscription whose client has acknowledged more than it states.
+
+    The client's state is an older copy, and no broker keeps acknowledged publications.
+
+    Args:
+        acknowledged: by stream, the last acknowledged position.
+        stated: the positions that the client states; the first lost one of another stream is
+            unknown.
+    """
+    had = dict(stated)
+    return tuple(
+        Gap((number,), stream, had.get(stream, last - 1) + 1, last, OLDER_COPY)
+        for stream, last in acknowledged.items()
+        if had.get(stream, 0) < last
+    )
 
 
 def lost_range(durable: int | None, next_sequence: int) -> range | None:

@@ -267,10 +267,15 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 deliveries.rotate(start)
 
     def _advance(self, finished: Iterable[Delivery[Entry, Subscription]]) -> None:
-        """Record the progress of subscriptions; empty unless a protocol overrides it.
+        """Record the progress of subscriptions.
 
         Called only if no older delivery is unacknowledged: all earlier deliveries are complete.
         """
+        for delivery in finished:
+            stream, last = delivery.remainder.source, delivery.remainder.last
+            for local in delivery.subscriptions:
+                if last > local.acknowledged.get(stream, 0):
+                    local.acknowledged[stream] = last
 
     def _outlet(self, client: ClientId) -> Outlet[Entry, Subscription]:
         outlet = self._outlets.get(client)
