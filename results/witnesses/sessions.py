@@ -182,9 +182,7 @@ def _is_explained(
 # --- Sessions between brokers ---------------------------------------------------------------
 
 
-def _check_recoveries(
-    folder: RunFolder, brokers: Mapping[str, ProcessFolder]
-) -> Iterator[str]:
+def _check_recoveries(folder: RunFolder, brokers: Mapping[str, ProcessFolder]) -> Iterator[str]:
     """Yield brokers that were started again with more sessions than other brokers logged.
 
     The controller logs how many brokers a new process had sessions with when it was ready. Each of
