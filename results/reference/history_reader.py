@@ -95,6 +95,19 @@ def read_streams(folder: Path, sources: Iterable[str], subscriptions: Iterable[s
     return _Folder(folder, wanted).history()
 
 
+def count_rows(folder: Path) -> Rows:
+    """Return the counts of all records of a run, as the witnesses get them.
+
+    Raises:
+        Refused: a file has changed since the run ended.
+    """
+    reader = _Folder(folder)
+    reader.history()
+    rows = reader._rows
+    assert rows is not None, folder
+    return rows
+
+
 class _Folder:
     def __init__(self, folder: Path, wanted: StreamSelection | None = None) -> None:
         self.folder = folder

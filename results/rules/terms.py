@@ -217,11 +217,19 @@ NOT_CHECKED: Mapping[str, tuple[str, ...]] = {
 """The properties that a verdict does not cover, by order."""
 
 ON_TRUST: tuple[str, ...] = (
-    "the exact times of receipts and acknowledgements, which one process stamps; counts of each "
-    "second bound them",
-    "waits for a processor, and the time until the brokers were ready, which the controller "
-    "measured once",
-    "processor shares of load generators and machines in what limited the run",
+    "the exact times of sending, receipts, acknowledgements and accepted subscriptions, which one "
+    "process stamps; counts of each second bound them",
+    "contents that subscribers received, and places in streams, which one process logs",
+    "counters of brokers beyond publications received and delivered, and these as far as faults "
+    "made brokers count anew or twice; counts from before the run",
+    "processor times and memory below what an agent or another second shows, waits for a "
+    "processor, and processor shares in what limited the run",
+    "the time until the brokers were ready, and the length of the drain within its phase, which "
+    "the controller measured once",
+    "the specification and the parameters of the protocol, such as δ, of which other files hold "
+    "digests only; the size of payloads where single deliveries are not recorded",
+    "the transport (plaintext or TLS), hosts that did not wait for their disks (without_fsync), "
+    "priorities of brokers, and use of disks, which the controller writes alone",
     "versions, labels, and the description of machines",
     "that the folder was not made anew as a whole: files witness against each other, not for their "
     "origin",

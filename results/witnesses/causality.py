@@ -217,6 +217,30 @@ def _check_clients(
         if is_last and lost and max(lost) < at_ns - error_ns:
             yield _differ(theirs, name, f"end of the sessions of {client}", at_ns, max(lost))
             return
+        began_ns = _find_last_start(folder, process, f"{client}.{run}", at_ns - error_ns)
+        last_ns = max(ups.get(client, ()), default=None)
+        if is_last and began_ns is not None and last_ns and last_ns < began_ns - error_ns:
+            what = f"start of the last session of {client}"
+            yield _differ(theirs, name, what, last_ns, began_ns)
+            return
+
+
+def _find_last_start(
+    folder: RunFolder, process: ProcessFolder, peer: str, after_ns: int
+) -> int | None:
+    """Return when a broker established the session that it lost last; None if before `after_ns`."""
+    opened: dict[object, int] = {}
+    found: int | None = None
+    for line in process.lines("events.jsonl"):
+        if line.get("peer") != peer:
+            continue
+        at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+        if line["event"] == "session_established":
+            opened[line.get("session")] = at_ns
+        elif line["event"] == "session_lost":
+            began_ns = opened.pop(line.get("session"), None)
+            found = began_ns if at_ns >= after_ns else None
+    return found
 
 
 def _check_subscriptions(folder: RunFolder) -> Iterator[str]:

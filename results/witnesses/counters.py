@@ -12,8 +12,10 @@ from brokerd.errors import ConfigError
 from brokerd.model.fault_verbs import KILLING_VERBS
 from brokerd.protocols.registry import DEFINITIONS, core_counters, read_topology
 from results.rules.terms import doubt
+from results.witnesses.faults import faults_at
 from results.witnesses.folder import TOPOLOGY, WORKLOAD, ProcessFolder, RunFolder
 from results.witnesses.rows import Rows
+from results.witnesses.service import has_delivered_from_zero, is_from_zero
 
 _JITTER_NS = 1_000_000
 """A line of statistics is stamped within that time of its counts."""
@@ -25,17 +27,39 @@ def doubts_about_counters(folder: RunFolder, rows: Rows) -> Iterator[str]:
         return
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
     yield from _check_names(folder, brokers)
-    if any(row["verb"] in ("restart", *KILLING_VERBS) for row in folder.fault_rows):
-        return  # counters of a new process begin anew
     if folder.rolling_ns is None and folder.manifest.get("state") == "complete":
-        homes = {home for role, home in folder.clients.values() if role == "publisher"}
-        yield from _check_seconds(
-            folder, rows, brokers, "publications_delivered", "deliveries", rows.delivered
-        )
-        at_home = [process for process in brokers if process.name in homes]
+        of_subscribers = _list_homes(folder, brokers, "subscriber")
+        if all(has_delivered_from_zero(rows, process) for process in of_subscribers):
+            yield from _check_seconds(
+                folder, rows, of_subscribers, "publications_delivered", "deliveries", rows.delivered
+            )
+        at_home = _list_homes(folder, brokers, "publisher")
+        if not is_from_zero(folder, rows, at_home):
+            return
         yield from _check_seconds(
             folder, rows, at_home, "publications_received", "acks", rows.published
         )
+
+
+def _list_homes(
+    folder: RunFolder, brokers: Sequence[ProcessFolder], role: str
+) -> list[ProcessFolder]:
+    """Return the brokers of all clients with a role; none if counters of one began anew.
+
+    A client that was elsewhere for a time is one of another broker, too.
+    """
+    clients = [client for client, (own, _) in folder.clients.items() if own == role]
+    homes = {folder.clients[client][1] for client in clients}
+    for client in clients:
+        homes |= {broker for _, _, broker in folder.session_lines.get(client, ())}
+    found = [process for process in brokers if process.name in homes]
+    renewed = [
+        row
+        for process in found
+        for row in faults_at(folder, process.name)
+        if row["verb"] in ("restart", *KILLING_VERBS)
+    ]
+    return [] if renewed else found
 
 
 def _check_names(folder: RunFolder, brokers: Sequence[ProcessFolder]) -> Iterator[str]:
@@ -77,7 +101,7 @@ def _check_seconds(
 ) -> Iterator[str]:
     """Yield a second at which more was logged than brokers had counted.
 
-    Only where brokers counted exactly what the records have in the end, from nothing on.
+    Only where brokers counted all that the records have in the end.
     """
     counts = [
         [(int(line["t_ns"]), int(line.get(counter, -1))) for line in process.lines("stats.jsonl")]
@@ -85,7 +109,7 @@ def _check_seconds(
     ]
     if not counts or not all(counts) or not set(totals) <= rows.whole:
         return
-    if sum(of[0][1] for of in counts) or sum(of[-1][1] for of in counts) != sum(totals.values()):
+    if sum(of[-1][1] for of in counts) < sum(totals.values()):
         return
     hosts = {process.host for process in brokers} | {place.split("/")[1] for place in totals}
     errors = [folder.timeline.error_ns(one, other) for one in hosts for other in hosts]

@@ -4,14 +4,15 @@ A broker logs the start and the end of every session and counts both. A client l
 session that neither end closed was closed by a fault of the client.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from brokerd.model.fault_verbs import CLIENT_VERBS, KILLING_VERBS, STANDING_VERBS
-from results.rules.terms import doubt
+from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.brokers import allowed_distance_ns, replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
+    FAULT_JOURNAL,
     FAULTS,
     Line,
     ProcessFolder,
@@ -31,6 +32,10 @@ _AROUND_NS = 5_000_000_000
 """Faults of links and machines end sessions for some time after the heal."""
 _BEFORE_NS = 100_000_000
 """Tolerance of the rule that a fault has no effect before the request."""
+_EDGE_NS = 250_000_000
+"""Two brokers that are not stalled establish a session at both ends within that time."""
+_LASTING_NS = 500_000_000
+"""A session that one end gave up while it began ends sooner at the other."""
 _LOST_LINES = "lines_left_out"
 
 
@@ -48,6 +53,17 @@ def doubts_about_sessions(folder: RunFolder) -> Iterator[str]:
     for process in folder.processes:
         if process.is_load:
             yield from _check_ends(folder, process, at_brokers)
+    logged = {
+        name: process
+        for name, process in at_brokers.items()
+        if not any(line.get("event") == _LOST_LINES for line in process.lines("events.jsonl"))
+    }
+    if folder.rolling_ns is None and not folder.joined and len(logged) == len(brokers):
+        yield from _check_recoveries(folder, logged)
+        for one in logged.values():
+            for other in logged.values():
+                if one is not other:
+                    yield from _check_between(folder, one, other)
 
 
 def _check_counters(
@@ -160,4 +176,133 @@ def _is_explained(
     return any(
         stopped_ns - limit_ns <= at_ns <= begun_ns + limit_ns
         for stopped_ns, begun_ns in replacements(folder, broker)
+    )
+
+
+# --- Sessions between brokers ---------------------------------------------------------------
+
+
+def _check_recoveries(folder: RunFolder, brokers: Mapping[str, ProcessFolder]) -> Iterator[str]:
+    """Yield brokers that were started again with more sessions than other brokers logged.
+
+    The controller logs how many brokers a new process had sessions with when it was ready. Each of
+    these sessions began after the start, at both ends.
+    """
+    for line in folder.lines(FAULT_JOURNAL):
+        seen = (line.get("evidence") or {}).get(str(line.get("target")))
+        is_ready = line.get("verb") == "restart" and line.get("stage") == "recovered"
+        row = next((row for row in folder.fault_rows if row["fault_id"] == line["fault_id"]), None)
+        if not is_ready or row is None or not isinstance(seen, dict):
+            continue
+        started_ns, ready_ns = (
+            stamp_of(folder, row, "requested", last=False), stamp_of(folder, row, "recovered"),
+        )  # fmt: skip
+        if started_ns is None or ready_ns is None:
+            continue
+        found = 0
+        for process in brokers.values():
+            reach_ns = allowed_distance_ns(folder, process)
+            found += any(
+                event.get("event") == "session_established"
+                and event.get("peer") == line["target"]
+                and started_ns - reach_ns <= at_ns <= ready_ns + reach_ns
+                for at_ns, event in _events(folder, process)
+            )
+        if found < int(seen.get("sessions", 0)):
+            yield doubt(
+                "disagree", one=FAULT_JOURNAL, other="raw/*/*/events.jsonl",
+                what=f"brokers with sessions with {line['target']}", found=seen["sessions"],
+                wanted=found,
+            )  # fmt: skip
+
+
+def _check_between(folder: RunFolder, one: ProcessFolder, other: ProcessFolder) -> Iterator[str]:
+    """Yield sessions between two brokers that only one of them logged.
+
+    A session that lasted was established at both ends. A broker logs no session before the run was
+    begun at it, and none after it was killed.
+    """
+    lasting = _lasting(folder, one, other.name)
+    reach_ns = _EDGE_NS + (folder.timeline.error_ns(one.host, other.host) or 0)
+    ends = _covered(folder, one)
+    for begun_ns, over_ns in ends:
+        needed = [
+            at_ns for at_ns in lasting
+            if begun_ns <= at_ns <= over_ns
+            and any(from_ns + _EDGE_NS < at_ns < to_ns for from_ns, to_ns in _covered(folder, other))
+        ]  # fmt: skip
+        there = [
+            at_ns
+            for at_ns, event in _events(folder, other)
+            if event.get("event") == "session_established" and event.get("peer") == one.name
+            and begun_ns - reach_ns <= at_ns <= over_ns
+        ]  # fmt: skip
+        if len(needed) > len(there):
+            yield doubt(
+                "disagree", one=f"{one.place}/events.jsonl", other=f"{other.place}/events.jsonl",
+                what=f"sessions of {one.name} with {other.name}", found=len(needed),
+                wanted=len(there),
+            )  # fmt: skip
+            return
+
+
+def _events(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, Line]]:
+    return [
+        (folder.timeline.to_timeline(line["t_ns"], process.host), line)
+        for line in process.lines("events.jsonl")
+    ]
+
+
+def _covered(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]:
+    """Return the times of which a broker logged its sessions, up to each kill."""
+    begun = [at for at, line in _events(folder, process) if line.get("event") == "run_begun"]
+    killed = [
+        at_ns
+        for row in faults_at(folder, process.name)
+        if row["verb"] in KILLING_VERBS
+        and (at_ns := stamp_of(folder, row, "requested", last=False)) is not None
+    ]
+    found = []
+    for from_ns, next_ns in pairwise([*begun, NEVER_NS]):
+        to_ns = min([next_ns, *(at for at in killed if at >= from_ns)])
+        found.append((from_ns, to_ns))
+    return found
+
+
+def _lasting(folder: RunFolder, process: ProcessFolder, peer: str) -> list[int]:
+    """Return the starts of a broker's sessions with a peer that lasted, and that no fault disturbed.
+
+    A broker may take a session for established that its peer, or the link, kept from the other end.
+    """
+    touching = [
+        (from_ns, span_of(folder, row))
+        for row in folder.fault_rows
+        if row["verb"] not in CLIENT_VERBS
+        and (
+            row in faults_at(folder, peer)
+            or ({peer, process.name} & {*str(row["target"]).replace("->", "-").split("-")})
+            or not ({*folder.brokers} & {str(row["target"])})
+        )
+        and (from_ns := stamp_of(folder, row, "requested", last=False)) is not None
+        and not (row["target"] == process.name and row["verb"] in STANDING_VERBS)
+    ]
+    opened: dict[object, int] = {}
+    lasted: list[tuple[int, int]] = []
+    for at_ns, line in _events(folder, process):
+        if line.get("peer") != peer:
+            continue
+        if line.get("event") == "session_established":
+            opened[line.get("session")] = at_ns
+        elif line.get("event") == "session_lost" and line.get("session") in opened:
+            lasted.append((opened.pop(line.get("session")), at_ns))
+    for from_ns, to_ns in _covered(folder, process):
+        lasted += [(at, to_ns) for at in opened.values() if from_ns <= at <= to_ns]
+    return sorted(
+        at_ns
+        for at_ns, over_ns in lasted
+        if over_ns - at_ns >= _LASTING_NS
+        and not any(
+            from_ns <= at_ns <= (NEVER_NS if span is None else span[1])
+            for from_ns, span in touching
+        )
     )

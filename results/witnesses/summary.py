@@ -31,6 +31,8 @@ _EDGE_NS = 2_000_000_000
 """Records so close to an end of a pause are no sign that statistics are missing."""
 _LONGEST_PAUSE_NS = 4_500_000_000
 """A process that writes records writes statistics more often, once a second."""
+_ROUGHLY, _TICK_S = 1.05, 0.05
+"""The kernel counts memory and processor time roughly."""
 _RISING: Final = ("t_ns", "offered", "sent", "acknowledged", "rejected", "delivered", "withheld")
 _COLUMNS: Final = {
     "publications": ("sequence", "intended_ns", "sent_ns", "publisher", "incarnation",
@@ -391,6 +393,27 @@ def _check_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
     drain = folder.phase_ns("drain")
     if drain is not None and told["t_exit_ns"] < drain[0]:
         yield _differ(name, MANIFEST, "t_exit_ns", told["t_exit_ns"], drain[0])
+    yield from _check_usage(process, name, told.get("usage") or {})
+
+
+def _check_usage(process: ProcessFolder, name: str, usage: Line) -> Iterator[str]:
+    """Yield statistics with more processor time or memory than the agent found at the end.
+
+    A load generator logs the share of a processor since its line before, and its memory.
+    """
+    lines, statistics = process.lines("stats.jsonl"), f"{process.place}/stats.jsonl"
+    used_s, peak = [usage.get(key) for key in ("user_s", "system_s")], usage.get("peak_rss_bytes")
+    if None not in used_s and all("cpu_ratio" in line for line in lines):
+        counted_s = sum(
+            after["cpu_ratio"] * (after["t_ns"] - before["t_ns"]) / 1e9
+            for before, after in pairwise(lines)
+        )
+        wanted_s = sum(each for each in used_s if each is not None)
+        if counted_s > wanted_s * _ROUGHLY + _TICK_S:
+            yield _differ(statistics, name, "processor time", counted_s, wanted_s)
+    largest = max((line.get("rss_bytes") or 0 for line in lines), default=0)
+    if peak is not None and largest > peak * _ROUGHLY:
+        yield _differ(statistics, name, "memory", largest, peak)
 
 
 # --- The online checker ---------------------------------------------------------------------

@@ -1,20 +1,23 @@
 """Both readers count the rows of record files alike, at and beside each end."""
 
+import json
 import shutil
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from random import Random
-from typing import Any
 
+import numpy as np
 import pytest
 
-from results.reference.history_reader import _Folder
+from results.reference.history_reader import count_rows
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
+from results.tables.record_files import RECORDS, STRETCH
 from results.tables.row_counts import rows_of
 from results.tables.seals import seal
 from results.witnesses.rows import Blockage
-from tests.helpers.forged_runs import FAR, NEAR, PUBLISHERS, RunFolder, write_honest_run
+from tests.helpers.forged_runs import FAR, LAST, NEAR, PUBLISHERS, RunFolder, write_honest_run
 from tests.helpers.runs import ORIGIN_NS, SECOND
 
 EDGES_NS = (ORIGIN_NS, ORIGIN_NS + 3 * SECOND)
@@ -80,6 +83,31 @@ def change_at_random(run: RunFolder, random: Random) -> None:
         rows.all["at_ns"][place] = sent_ns + random.choice((-1, 0, 1)) + 1_000_000
 
 
+def fold_at_random(run: RunFolder, random: Random) -> None:
+    """Let a process have stretches beside single deliveries, positions, and unpaced publications."""
+    with run.records(NEAR, "deliveries") as rows:
+        for place in random.sample([*np.flatnonzero(rows.all["sequence"] > LAST // 2)], 5):
+            rows.all["kind"][place] = STRETCH
+            rows.all["digest"][place] = random.randrange(1, 4)
+        sidecar = {**rows.sidecar, "layout": "positions"}
+        places = np.zeros(30, RECORDS["positions"])
+        places["row"] = np.arange(30)
+        places["position"] = [random.randrange(1, 900) for _ in places]
+        places["stream"] = [random.randrange(2) for _ in places]
+        places["received_ns"] = rows.all["received_ns"][:30]
+    tables = {**sidecar["tables"], "streams": ["0/0/0", "1/0/0"]}
+    sidecar |= {"tables": tables, "columns": ["row", "position", "received_ns", "stream"]}
+    run.path(f"raw/{NEAR}/positions.rec.json").write_text(json.dumps(sidecar))
+    run.path(f"raw/{NEAR}/positions.rec").write_bytes(b"")
+    with run.records(NEAR, "positions") as rows:
+        rows.all = places
+    with run.records(PUBLISHERS, "publications") as rows:
+        unpaced, early = random.sample(range(4), 2)
+        rows.all["intended_ns"][rows.places(publisher=unpaced)[3:9]] = 0
+        mask = rows.of(publisher=early)
+        rows.all["intended_ns"][mask] = np.minimum(rows.all["intended_ns"][mask], ORIGIN_NS - 1)
+
+
 def _blockages(random: Random) -> list[Blockage]:
     ends = sorted(_edge(random) - ORIGIN_NS for _ in range(4))
     silent = frozenset({"p1/0", "p1/2"})
@@ -90,17 +118,18 @@ def _blockages(random: Random) -> list[Blockage]:
     ]
 
 
+@pytest.mark.parametrize("change", [change_at_random, fold_at_random])
 @pytest.mark.parametrize("seed", range(8))
-def test_both_readers_count_the_same(honest: Path, tmp_path: Path, seed: int) -> None:
+def test_both_readers_count_the_same(
+    honest: Path, tmp_path: Path, seed: int, change: Callable[[RunFolder, Random], None]
+) -> None:
     random = Random(seed)
     folder = shutil.copytree(honest, tmp_path / honest.name)
-    change_at_random(RunFolder(folder), random)
+    change(RunFolder(folder), random)
     seal(folder)
     run = read_run(folder)
     ours = rows_of(run, read_logs(run))
-    reader: Any = _Folder(folder)
-    reader.history()
-    theirs = reader._rows
+    theirs = count_rows(folder)
     for each in fields(ours):
         if each.name not in FUNCTIONS:
             assert getattr(ours, each.name) == getattr(theirs, each.name), each.name
@@ -112,3 +141,12 @@ def test_both_readers_count_the_same(honest: Path, tmp_path: Path, seed: int) ->
         assert ours.sent_ns("p1/0", 0, number) == theirs.sent_ns("p1/0", 0, number)
     blockages = _blockages(random)
     assert [*map(tuple, ours.breaches(blockages))] == [*map(tuple, theirs.breaches(blockages))]
+
+
+def test_the_plain_reader_keeps_no_times_of_very_many_answers(
+    honest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.reference.row_counts._SAMPLE", 10)
+    headline = count_rows(honest).headline
+    assert headline is not None
+    assert headline.acknowledged_us is headline.response_us is headline.service_us is None

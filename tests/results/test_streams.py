@@ -210,6 +210,18 @@ def two_are_at_one_place(history: History, rng: Random) -> History:
     return with_log(history, 0, delivered=rows)
 
 
+@_case(STREAM, "promised", "INVALID", "place_back", "place_taken")
+def two_arrive_with_one_place(history: History, rng: Random) -> History:
+    """At one subscription, one after the other."""
+    rows = [*history.subscriptions[0].delivered]
+    moved = rng.choice(
+        [n for n in _data(history) if any(r.stream == rows[n].stream for r in rows[:n])]
+    )
+    before = next(row for row in reversed(rows[:moved]) if row.stream == rows[moved].stream)
+    rows[moved] = replace(rows[moved], position=before.position)
+    return with_log(history, 0, delivered=rows)
+
+
 @_case(STREAM, "promised", "INVALID", "place_taken")
 def one_is_in_two_streams(history: History, rng: Random) -> History:
     rows = [*history.subscriptions[0].delivered]

@@ -1,0 +1,104 @@
+"""A forger who changes all files of one author, and renews all digests, is contradicted or trusted.
+
+`witnessed_runs` holds a real run of each further protocol, on three brokers in a row, as `bench`
+left it (`argv` was shortened). The workload has two publishers at c1 and two subscribers at c3. The
+faults are those of `witnessed_run`.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from results.reference.files import FileRefusal
+from results.reference.history_reader import judge_folder
+from results.rules.terms import ON_TRUST
+from tests.helpers.consistent_lies import LIES, tell, unpack
+
+HERE = Path(__file__).parent
+RUNS = (
+    *sorted(path.name.partition(".")[0] for path in HERE.glob("witnessed_runs/*.tar.gz")),
+    "delta_tree-faults",
+)
+LOSSY = "best_effort-faults"
+"""The run with losses."""
+BOUND_BY = {
+    "c1_received_more": ("ges-calm", "gryphon-faults", "durable-faults"),
+    "c2_received_fewer": ("ges-calm", "ges_reliable-calm"),
+    "c2_received_more": ("ges-calm", "ges_reliable-calm"),
+    "c3_received_fewer": ("ges-calm",),
+    "c3_received_more": ("ges-calm",),
+    "c3_delivered_more": ("ges-calm", "ges_reliable-calm"),
+}
+"""Runs in which no fault made the brokers send anything again."""
+CONTRADICTED = [
+    name
+    for name, lie in LIES.items()
+    if lie.says
+    and name not in {f"c{n}_delivered_{word}" for n in (1, 2) for word in ("fewer", "more")}
+]
+"""The lies that a file of another author contradicts; c1 and c2 have no subscribers."""
+
+
+def judged(folder: Path) -> tuple[str, list[str]]:
+    """The verdict, and what is said of the run."""
+    try:
+        judgement = judge_folder(folder)
+    except FileRefusal as refused:
+        return "refused", [str(refused)]
+    return judgement.verdict, [*judgement.doubts, *judgement.counts.violations]
+
+
+def run_named(name: str, folder: Path) -> Path:
+    """The run of a name, in a folder of its own."""
+    if name == "delta_tree-faults":
+        return Path(shutil.copytree(HERE / "witnessed_run", folder))
+    return unpack(HERE / "witnessed_runs" / f"{name}.tar.gz", folder)
+
+
+def runs_of(lie: str) -> tuple[str, ...]:
+    """The runs that bind what a lie is about; all if no table names them."""
+    return BOUND_BY.get(lie, RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_honest_run_of_a_protocol_is_not_doubted(tmp_path: Path, name: str) -> None:
+    wanted = ("INVALID", ["missing"]) if name == LOSSY else ("VALID", [])
+    assert judged(run_named(name, tmp_path / name)) == wanted
+
+
+@pytest.mark.parametrize("number", range(len(CONTRADICTED)))
+def test_a_lie_in_all_files_of_one_author_is_contradicted_by_another(
+    tmp_path: Path, number: int
+) -> None:
+    """Each lie is told of one run; the runs take turns."""
+    lie, names = LIES[CONTRADICTED[number]], runs_of(CONTRADICTED[number])
+    for turn in range(len(names)):
+        folder = run_named(names[(number + turn) % len(names)], tmp_path / str(turn))
+        if tell(folder, lie):
+            verdict, said = judged(folder)
+            assert verdict != "VALID"
+            assert any(lie.says in each for each in said), said
+            return
+    pytest.fail(f"no run has anything to tell {lie.name} of")
+
+
+@pytest.mark.parametrize("lie, name", [("c1_never_lost_a_broker", "gryphon-faults")])
+def test_a_lie_of_a_run_is_contradicted(tmp_path: Path, lie: str, name: str) -> None:
+    folder = run_named(name, tmp_path / name)
+    assert tell(folder, LIES[lie])
+    verdict, said = judged(folder)
+    assert verdict != "VALID"
+    assert any(LIES[lie].says in each for each in said), said
+
+
+def test_a_lie_that_no_file_contradicts_is_in_the_list_of_facts_on_trust() -> None:
+    uncovered = [
+        lie.name
+        for lie in LIES.values()
+        if not lie.says and not any(lie.trust in line for line in ON_TRUST if lie.trust)
+    ]
+    assert uncovered == []
+    assert {lie.family for lie in LIES.values()} == {
+        "brokers", "controller", "publishers", "subscribers",
+    }  # fmt: skip
