@@ -306,6 +306,8 @@ class Server:
             for each in message.wanted
             if (part := Part(each.part, each.topic)) in follower.done
         }
+        if self._has_lost_topics(follower, message.wanted):
+            self._answer(home, Merged(home, ()))
         for part, wanted in waits.items():
             if wanted.done > max(self.log.part(part).durable, follower.done[part]):
                 reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
@@ -324,6 +326,14 @@ class Server:
         else:
             due_ns = self._machine.now_ns + self._parameters.get_wait_ns
             self._deadlines.set((WAITING, home), due_ns)
+
+    def _has_lost_topics(self, follower: Follower, wanted: Sequence[Wanted]) -> bool:
+        """Return True if an access broker follows topics that a server with a loss does not know.
+
+        A Follow from before the loss may have arrived in place of the repeated one.
+        """
+        asked = (Part(each.part, each.topic) for each in wanted)
+        return self.log.lost_through > 0 and any(part not in follower.done for part in asked)
 
     # ------------------------------------------------------------ answers
 
