@@ -11,7 +11,7 @@ reports when the other server has all of it.
 Paper: none. [MP22] §4 leaves open that two servers own a topic, whose merging loses messages.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -184,9 +184,10 @@ class Arbiter:
                 continue
             if decision is None or number > last:
                 raise RemoteProtocolError(peer, f"broker {message.server} was not given {topic}")
+            pending = number == decision.generation and decision.is_kept and not decision.is_owner
             if number > decision.generation:
                 self._move(topic, decision, message.server)
-            elif number == decision.generation and decision.is_kept and not decision.is_owner:
+            elif pending and message.server == decision.server:
                 self._assign_owner(topic, decision)
 
     def _assign_owner(self, topic: int, decision: Decision) -> None:
@@ -363,9 +364,8 @@ class Ownership:
     """The decisions of a server on owners, and the server's own topics.
 
     Args:
-        decides: returns True if this is the arbiter of a topic.
         servers: all servers.
-        topics: the number of topics.
+        arbiters: per topic the server that decides on its owner.
         proxies: proxies with a session.
         answer: sends owners to an access broker.
 
@@ -382,16 +382,15 @@ class Ownership:
         deadlines: DeadlineQueue[Any],
         retry_ns: int,
         *,
-        decides: Callable[[int], bool],
         servers: Collection[BrokerNumber],
-        topics: int,
+        arbiters: Sequence[BrokerNumber],
         proxies: Collection[BrokerNumber],
         answer: Callable[[BrokerNumber, Located], None],
     ) -> None:
         self._broker = broker
         self._machine = disk.machine
         self._proxies = proxies
-        self._topics = topics
+        self._arbiters = arbiters
         self._has_lost = False
         self._turn = 0
         self.give: Callable[[Give], None] = lambda _message: None
@@ -400,7 +399,7 @@ class Ownership:
             disk,
             deadlines,
             retry_ns,
-            decides=decides,
+            decides=lambda topic: topic < len(arbiters) and arbiters[topic] == broker,
             servers=servers,
             assign=self._assign,
             request=self._transfer,
@@ -428,7 +427,7 @@ class Ownership:
 
         Access brokers request a topic only from its owner, and no topic has moved.
         """
-        if not self._has_lost or topic >= self._topics:
+        if not self._has_lost or topic >= len(self._arbiters):
             return False
         self.assignments.adopt(topic)
         return True
@@ -469,6 +468,10 @@ class Ownership:
     def _on_assign(self, peer: Any, message: Assign) -> None:
         if message.server != self._broker:
             raise RemoteProtocolError(peer, f"assigns topics to {message.server}")
+        for topic, _ in message.generations:
+            if topic >= len(self._arbiters) or self._arbiters[topic] != message.arbiter:
+                reason = f"broker {message.arbiter} assigns topic {topic}, and is not its arbiter"
+                raise RemoteProtocolError(peer, reason)
         self.assignments.on_assign(peer, message)
 
     def _on_assigned(self, peer: Any, message: Assigned) -> None:

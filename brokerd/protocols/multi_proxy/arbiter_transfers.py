@@ -18,8 +18,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.arbiter import Ownership
-from brokerd.protocols.multi_proxy.messages import Give, Located, Merged, Owner
-from brokerd.protocols.multi_proxy.owners import Owners
+from brokerd.protocols.multi_proxy.messages import Give, Locate, Located, Merged, Owner
 from brokerd.protocols.multi_proxy.server_positions import StoredPositions
 from brokerd.protocols.multi_proxy.transfer_owners import CHOSEN, MovingOwners
 from brokerd.protocols.multi_proxy.transfer_server import (
@@ -114,6 +113,7 @@ class GivenOwners(MovingOwners):
     def __init__(self, *arguments: Any, **callbacks: Any) -> None:
         super().__init__(*arguments, **callbacks)
         self._generations: dict[int, int] = {}
+        self._doubted: dict[int, None] = {}
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See Owners."""
@@ -128,7 +128,7 @@ class GivenOwners(MovingOwners):
         """See Owners: the highest generation counts, from any sender.
 
         Each server has a topic once, so no owner is as many generations later than another as there
-        are servers.
+        are servers. Of two owners in the same generation one is wrong: the arbiter decides.
         """
         self._check(peer, owners)
         for owner in owners:
@@ -138,9 +138,10 @@ class GivenOwners(MovingOwners):
             if before is not None and known and stated >= known + len(self._names):
                 reason = f"generation {stated} of {owner.topic} leaps from {known}"
                 raise RemoteProtocolError(peer, reason)
-            if before not in (None, owner.server) and owner.generation == self._generation(owner):
-                reason = f"topic {owner.topic} is {before}'s and not {owner.server}'s"
-                raise RemoteProtocolError(peer, reason)
+        for owner in owners:
+            is_other = self._known.get(owner.topic, owner.server) != owner.server
+            if is_other and owner.generation == self._generation(owner):
+                self._doubt(owner.topic)
         first = [owner for owner in owners if self._is_new(owner.topic)]
         self._choose([owner for owner in first if owner.generation > 1])
         self._use_owners([owner for owner in first if owner.generation <= 1])
@@ -153,7 +154,7 @@ class GivenOwners(MovingOwners):
         if self._known.get(owner.topic) is None or owner.topic in self._choosing:
             return False
         if self._known[owner.topic] == owner.server:
-            self._generations[owner.topic] = max(owner.generation, self._generation(owner))
+            self._generations[owner.topic] = self._generation(owner) or owner.generation
             return False
         return owner.generation > self._generation(owner)
 
@@ -166,14 +167,51 @@ class GivenOwners(MovingOwners):
     def _row(self, owner: Owner) -> Change:
         return Change(CHOSEN, str(owner.topic), [owner.server, owner.generation])
 
-    def on_located(self, peer: Peer, message: Located) -> None:
+    # ------------------------------------------------------------ doubts
+
+    def _doubt(self, topic: int) -> None:
+        """Ask the arbiter for the owner of a topic, and use the present owner meanwhile."""
+        if topic in self._doubted or topic in self._choosing:
+            return
+        arbiter = self._arbiters[topic]
+        self._doubted[topic] = None
+        self._sought.setdefault(arbiter, {})[topic] = None
+        self._send(Locate(arbiter, self._broker, (topic,)))
+
+    def count_doubted(self) -> int:
         """See Owners."""
-        Owners.on_located(self, peer, message)
+        return len(self._doubted)
+
+    def on_located(self, peer: Peer, message: Located) -> None:
+        """See Owners: the arbiter's owner of a topic in doubt counts in any generation.
+
+        The generation on disk stays, since it never decreases.
+        """
+        self._check(peer, message.owners)
+        before = self.awaits(message.server)
+        settled = [owner for owner in message.owners if owner.topic in self._doubted]
+        self.learn(peer, [owner for owner in message.owners if owner not in settled])
+        for owner in settled:
+            del self._doubted[owner.topic]
+            self._sought[self._arbiters[owner.topic]].pop(owner.topic, None)
+        self._change(
+            [
+                owner._replace(generation=max(owner.generation, self._generation(owner)))
+                for owner in settled
+                if self._known[owner.topic] != owner.server
+            ]
+        )
+        if before:
+            self._answered(message.server, Locate, wholly=not self.awaits(message.server))
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
-        """See MovingOwners."""
-        self.learn(peer, message.owners)
-        self._follow_again(message.owners)
+        """See MovingOwners: a server names itself in generation 0 if it does not own a topic."""
+        owners = [owner for owner in message.owners if owner.generation]
+        self.learn(peer, owners)
+        for owner in message.owners:
+            if not owner.generation and self._known.get(owner.topic) == owner.server:
+                self._doubt(owner.topic)
+        self._follow_again(owners)
 
     def _move(self, owner: Owner) -> None:
         self._generations[owner.topic] = owner.generation

@@ -98,10 +98,22 @@ class Claims:
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
         """Take announced owners, and return those that are new.
 
+        A server announces a topic in generation 0 that it does not own. Of two owners in the same
+        generation neither is remembered: the arbiter has the right one.
+
         Raises:
-            RemoteProtocolError: no such topic or server, or another owner in the same generation;
-                the fault of the peer.
+            RemoteProtocolError: no such topic or server; the fault of the peer.
         """
+        for owner in owners:
+            if not owner.generation and owner.server == self._owners.get(owner.topic):
+                self._forget(owner.topic)
+        return self._record(peer, [owner for owner in owners if owner.generation])
+
+    def _forget(self, topic: int) -> None:
+        self._counts[self._owners.pop(topic)] -= 1
+        self._generations.pop(topic, None)
+
+    def _record(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
         for owner in owners:
             check_generation(peer, owner.topic, self._generations.get(owner.topic, 0), owner[2])
         new: list[Owner] = []
@@ -109,8 +121,11 @@ class Claims:
             topic, server, generation = owner
             if topic >= self._topics or server not in self._names:
                 raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
-            before = self._owners.get(topic)
-            if before is not None and not self._is_later(peer, owner, before):
+            before, known = self._owners.get(topic), self._generations.get(topic, 0)
+            if before not in (None, server) and generation == known:
+                self._forget(topic)
+                continue
+            if before is not None and (before == server or generation < known):
                 continue
             if before is not None:
                 self._counts[before] -= 1
@@ -121,13 +136,6 @@ class Claims:
                 self._counts[proposed] -= 1
             new.append(owner)
         return tuple(new)
-
-    def _is_later(self, peer: Peer, owner: Owner, before: BrokerNumber) -> bool:
-        known = self._generations.get(owner.topic, 0)
-        if before != owner.server and owner.generation == known:
-            reason = f"topic {owner.topic} is {before}'s and not {owner.server}'s"
-            raise RemoteProtocolError(peer, reason)
-        return before != owner.server and owner.generation > known
 
     # ------------------------------------------------------------ topics that are to move
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.definition import CoreContext
@@ -36,10 +37,13 @@ from brokerd.protocols.multi_proxy.messages import (
     Claim,
     Decommissioned,
     Merge,
+    Merged,
     Move,
     Owned,
+    Owner,
     Request,
     Servers,
+    topics_in,
 )
 from brokerd.protocols.multi_proxy.parameters import (
     ARBITER,
@@ -122,9 +126,8 @@ class MultiProxy(LogFirstMachine):
                     self._disk,
                     self._deadlines,
                     parameters.assign_retry_ns,
-                    decides=lambda topic: places.arbiter(topic) == broker,
                     servers=places.servers,
-                    topics=len(places.arbiters),
+                    arbiters=places.arbiters,
                     proxies=self._sessions,
                     answer=self._neighbours.answer,
                 )
@@ -135,7 +138,6 @@ class MultiProxy(LogFirstMachine):
                 parameters,
                 self._counters,
                 homes=places.homes,
-                owned=self._is_owned,
                 answer=self._neighbours.answer,
                 announce=self._ownership.announce if self._ownership else lambda topics: None,
             )
@@ -284,6 +286,8 @@ class MultiProxy(LogFirstMachine):
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
         if waiting := self._gets.waiting():
             idle_reasons.append(f"{waiting} servers without the current topics of this broker")
+        if doubted := self._owners.count_doubted():
+            idle_reasons.append(f"{doubted} topics whose server reports that it does not own them")
         return CoreStatus(
             state="recovering" if self.is_reading else "running",
             queued=queued,
@@ -435,7 +439,27 @@ class MultiProxy(LogFirstMachine):
             self._counters["messages_ignored"] += 1
             return
         self._neighbours.record_proxy(peer, message.home)
-        handler(peer, message)
+        lacked = [topic for topic in topics_in(message) if not self._is_owned(topic)]
+        if lacked:
+            self._deny(peer, message.home, lacked)
+        else:
+            handler(peer, message)
+
+    def _deny(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
+        """Report that topics are not this server's: an access broker asks their arbiters again.
+
+        Raises:
+            RemoteProtocolError: a topic does not exist, or owners follow from a hash; the fault of
+                the peer.
+        """
+        is_wrong = max(topics) >= len(self._places.arbiters)
+        if self._ownership is None or is_wrong:
+            raise RemoteProtocolError(peer, f"broker {home} asks for topics {topics} here")
+        denied = tuple(Owner(topic, self._broker) for topic in topics)
+        self._neighbours.answer(home, Merged(home, denied))
+        for proxy in self._sessions:
+            if proxy in self._places.proxies:
+                self.send(proxy, Owned(denied))
 
     def _on_answer(self, peer: Any, message: Answer) -> None:
         self._places.check_answer(peer, message)

@@ -169,6 +169,10 @@ class Owners:
         if self.awaits(server):
             self._send(Locate(server, self._broker, tuple(self._sought[server])))
 
+    def count_doubted(self) -> int:
+        """Return the number of topics whose owner an arbiter is asked to confirm."""
+        return 0
+
     def count_requested(self) -> int:
         """Return the number of topics with a request for an owner."""
         return sum(map(len, self._sought.values()))

@@ -92,7 +92,7 @@ class PaperClaims(Claims):
     def locate(self, message: Locate, peer: Peer) -> Located:
         """Return the owners of topics; a new topic is given to the server with the fewest."""
         claim = self.claim(message, peer)
-        super().learn(peer, claim.candidates)
+        self._record(peer, claim.candidates)
         return Located(message.server, message.home, claim.candidates)
 
     def owners(self) -> tuple[Owner, ...]:
@@ -102,7 +102,7 @@ class PaperClaims(Claims):
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
         """See Claims: takes a server's topics, and returns the owners of topics to merge."""
         merged = [self._smaller(peer, owner) for owner in self._conflicts(owners)]
-        super().learn(peer, [owner for owner in owners if owner.topic not in self._owners])
+        self._record(peer, [owner for owner in owners if owner.topic not in self._owners])
         return tuple(merged)
 
     def _conflicts(self, owners: Sequence[Owner]) -> list[Owner]:

@@ -52,7 +52,6 @@ class Server:
 
     Args:
         homes: all brokers, which are access brokers of their clients.
-        owned: returns True if this server owns a topic.
         answer: sends an answer to an access broker, over any proxy.
         announce: announces topics with a first request to proxies.
 
@@ -73,7 +72,6 @@ class Server:
         counters: dict[str, int],
         *,
         homes: Collection[BrokerNumber],
-        owned: Callable[[int], bool],
         answer: Callable[[BrokerNumber, Answer], None],
         announce: Callable[[Sequence[int]], None],
     ) -> None:
@@ -85,7 +83,6 @@ class Server:
         self._deadlines = deadlines
         self._parameters = parameters
         self._counters = counters
-        self._owned = owned
         self._answer = self.tell = answer
         self._announce = announce
         self.requested: dict[int, None] = {}
@@ -192,11 +189,6 @@ class Server:
     def _take_ownership(self, number: int) -> Part:
         return Part(self._broker, number)
 
-    def _check(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
-        for topic in topics:
-            if not self._owned(topic):
-                raise RemoteProtocolError(peer, f"broker {home} asks for topic {topic} here")
-
     def merge(self, owners: Sequence[Owner]) -> None:
         """Notify followers of topics that other servers own, too."""
         for owner in owners:
@@ -213,7 +205,6 @@ class Server:
 
     def _on_put(self, peer: Peer, message: Put) -> None:
         home, number, run = message.home, message.topic, message.run
-        self._check(peer, home, (number,))
         if run.source.broker != home or run.origins:
             raise RemoteProtocolError(peer, f"broker {home} puts for {run.source}")
         if self.sharing is not None and self.sharing.is_away(home, (number,)):
@@ -237,7 +228,6 @@ class Server:
 
     def _on_follow(self, peer: Peer, message: Follow) -> None:
         home = message.home
-        self._check(peer, home, message.topics)
         version = Version(message.incarnation, message.number)
         follower = self.followers.get(home)
         if follower is not None and version < follower.version:
@@ -290,7 +280,6 @@ class Server:
 
     def _on_get(self, peer: Peer, message: Get) -> None:
         home = message.home
-        self._check(peer, home, [wanted.topic for wanted in message.wanted])
         follower = self.followers.get(home)
         version = Version(message.incarnation, message.number)
         if self._restatements.is_awaited(home):
