@@ -9,7 +9,7 @@ at the beginning of a session and after additions, not every five seconds. If a 
 more topics than another, the proxy proposes to move one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
@@ -23,9 +23,10 @@ class Claims:
     Args:
         topics: the number of topics.
         servers: number and name of each.
-        is_reached: returns True if there is a session with a server.
+        sessions: brokers with a session.
         arbiters: per topic the server that decides on its owner.
         spread: the difference in topics at which a server gives one to another; 0: never.
+        decides: the proxy gives topics to servers itself, and detects double owners.
 
     Attributes:
         merges: messages to servers; the sender empties the list.
@@ -35,13 +36,16 @@ class Claims:
         self,
         topics: int,
         servers: Sequence[tuple[BrokerNumber, str]],
-        is_reached: Callable[[BrokerNumber], bool],
+        sessions: Container[BrokerNumber],
         arbiters: Sequence[BrokerNumber] = (),
         spread: int = 0,
+        *,
+        decides: bool = False,
     ) -> None:
         self._topics = topics
         self._names = dict(servers)
-        self._is_reached = is_reached
+        self._sessions = sessions
+        self._decides = decides
         self._owners: dict[int, BrokerNumber] = {}
         self._proposed: dict[int, BrokerNumber] = {}
         self._arbiters = arbiters
@@ -53,7 +57,9 @@ class Claims:
         self._counts = dict.fromkeys(self._names, 0)
 
     def owners(self) -> tuple[Owner, ...]:
-        """Return all owners in memory."""
+        """Return all owners in memory; none is announced without a request if proxies decide."""
+        if self._decides:
+            return ()
         return tuple(
             Owner(topic, server, self._generations.get(topic, 0))
             for topic, server in sorted(self._owners.items())
@@ -72,8 +78,15 @@ class Claims:
         )
 
     def locate(self, message: Locate, peer: Peer) -> Located | None:
-        """Return the answer to a request if this proxy decides; None: an arbiter does."""
-        return None
+        """Return the answer to a request if this proxy decides; None: an arbiter does.
+
+        A new topic is given to the server with the fewest.
+        """
+        if not self._decides:
+            return None
+        claim = self.claim(message, peer)
+        self._record(peer, claim.candidates)
+        return Located(message.server, message.home, claim.candidates)
 
     def _candidate(self, topic: int, peer: Peer) -> BrokerNumber:
         """Return the owner of a topic, or the reachable server with the fewest topics.
@@ -83,11 +96,11 @@ class Claims:
         if topic >= self._topics:
             raise RemoteProtocolError(peer, f"there is no topic {topic}")
         proposed = self._owners.get(topic, self._proposed.get(topic))
-        if proposed is not None and (topic in self._owners or self._is_reached(proposed)):
+        if proposed is not None and (topic in self._owners or proposed in self._sessions):
             return proposed
         if proposed is not None:
             self._counts[proposed] -= 1
-        reached = [server for server in self._names if self._is_reached(server)]
+        reached = [server for server in self._names if server in self._sessions]
         chosen = min(
             reached or [*self._names], key=lambda each: (self._counts[each], self._names[each])
         )
@@ -96,7 +109,7 @@ class Claims:
         return chosen
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
-        """Take announced owners, and return those that are new.
+        """Take announced owners, and return those that are new, or merged if proxies decide.
 
         A server announces a topic in generation 0 that it does not own. Of two owners in the same
         generation neither is remembered: the arbiter has the right one.
@@ -104,10 +117,30 @@ class Claims:
         Raises:
             RemoteProtocolError: no such topic or server; the fault of the peer.
         """
+        if self._decides:
+            merged = [self._merge(peer, owner) for owner in self._list_doubles(owners)]
+            self._record(peer, [owner for owner in owners if owner.topic not in self._owners])
+            return tuple(merged)
         for owner in owners:
             if not owner.generation and owner.server == self._owners.get(owner.topic):
                 self._forget(owner.topic)
         return self._record(peer, [owner for owner in owners if owner.generation])
+
+    def _list_doubles(self, owners: Sequence[Owner]) -> list[Owner]:
+        known = self._owners
+        return [owner for owner in owners if known.get(owner.topic, owner.server) != owner.server]
+
+    def _merge(self, peer: Peer, owner: Owner) -> Owner:
+        """Return the owner with the earlier name of two, which keeps the topic."""
+        topic, server, _ = owner
+        if server not in self._names:
+            raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
+        both = sorted((server, self._owners[topic]), key=self._names.__getitem__)
+        self.merges.append(Merge(both[1], (Owner(topic, both[0]),)))
+        self._counts[self._owners[topic]] -= 1
+        self._owners[topic] = both[0]
+        self._counts[both[0]] += 1
+        return Owner(topic, both[0])
 
     def _forget(self, topic: int) -> None:
         self._counts[self._owners.pop(topic)] -= 1
@@ -167,7 +200,7 @@ class Claims:
             return None
         for topic in owned[most]:
             proposed, arbiter = Owner(topic, least), self._arbiters[topic]
-            if proposed not in self._moved and self._is_reached(arbiter):
+            if proposed not in self._moved and arbiter in self._sessions:
                 self._moved[proposed] = None
                 return Move(arbiter, (proposed,))
         return None

@@ -220,7 +220,8 @@ class Clients:
                 self._followed[local] = topics
                 self._fetches.follow(topics, then)
 
-        self._owners.call_when_known(topics, follow)
+        if unknown := self._owners.requests.wait(topics, follow):
+            self._owners.seek(unknown)
 
     def _on_followed(self, client: Client, local: OwnSubscription, heads: Heads) -> None:
         """Start a subscription; no later publication is missed.
@@ -329,10 +330,11 @@ class Clients:
         self.own.check_run(run, name)
         parts = list(self._topics.parts(run, name))
         client.submitted = max(client.submitted, run.last)
-        self._publishes.put(run.source, parts)
+        for topic in self._publishes.put(run.source, parts):
+            self._owners.seek((topic,))
         self.own.acknowledge_through(client, self._publishes.done(run.source))
 
-    def tell_stored(self, source: SourceId) -> None:
+    def report_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
         client = self.table.clients.get(self.table.publisher_of(source))
         if client is not None and client.source == source:

@@ -3,9 +3,9 @@
 Paper: [MP22].
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -26,9 +26,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.multi_proxy.access_broker import AccessBroker
-from brokerd.protocols.multi_proxy.arbiter import GIVING, Ownership
-from brokerd.protocols.multi_proxy.arbiter_transfers import OwnerTransfers
-from brokerd.protocols.multi_proxy.causal_ownership import CausalClaims
+from brokerd.protocols.multi_proxy.arbiter import GIVING, Arbiter, Assignments
 from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.delayed_publishes import HELD
 from brokerd.protocols.multi_proxy.logs import LOG
@@ -41,7 +39,6 @@ from brokerd.protocols.multi_proxy.messages import (
     Move,
     Owned,
     Owner,
-    Request,
     Servers,
     topics_in,
 )
@@ -52,14 +49,14 @@ from brokerd.protocols.multi_proxy.parameters import (
     MultiProxyParameters,
 )
 from brokerd.protocols.multi_proxy.proxy import Proxy
-from brokerd.protocols.multi_proxy.proxy_ownership import PaperClaims, Periods
+from brokerd.protocols.multi_proxy.proxy_ownership import Periods
 from brokerd.protocols.multi_proxy.proxy_routes import UNANSWERED
 from brokerd.protocols.multi_proxy.retention import RETAINED
 from brokerd.protocols.multi_proxy.roles import Places
 from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
 from brokerd.protocols.multi_proxy.sessions import RETRY, Sessions
 from brokerd.protocols.multi_proxy.topic_transfers import MOVING
-from brokerd.protocols.multi_proxy.transfer_server import PERIOD, SharedTransfers, TopicTransfers
+from brokerd.protocols.multi_proxy.transfer_server import PERIOD, TopicTransfers
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
@@ -70,15 +67,12 @@ from brokerd.protocols.parts.event_machine import (
     message_handler,
 )
 
-Sharer = TypeVar("Sharer", bound=TopicTransfers)
-
 _COUNTERS: Final = (
     "publications_received",
     "publications_forwarded",
     "publications_delivered",
     "messages_ignored",
 )
-_CLAIMS: Final = {PAPER: PaperClaims, CAUSAL: CausalClaims}
 
 
 class MultiProxy(LogFirstMachine):
@@ -115,51 +109,12 @@ class MultiProxy(LogFirstMachine):
             may_leave=places.edges.__contains__,
             leave=self._continue_without,
         )
-        self.server: Server | None = None
-        self._ownership: Ownership | None = None
         self._periods: Periods | None = None
         self._proxy: Proxy | None = None
-        if broker in places.servers:
-            if parameters.ownership == ARBITER:
-                self._ownership = Ownership(
-                    broker,
-                    self._disk,
-                    self._deadlines,
-                    parameters.assign_retry_ns,
-                    servers=places.servers,
-                    arbiters=places.arbiters,
-                    proxies=self._sessions,
-                    answer=self._neighbours.answer,
-                )
-            self.server = Server(
-                broker,
-                self._disk,
-                self._deadlines,
-                parameters,
-                self._counters,
-                homes=places.homes,
-                answer=self._neighbours.answer,
-                announce=self._ownership.announce if self._ownership else lambda topics: None,
-            )
-        if broker in places.proxies:
-            self._proxy = Proxy(
-                broker,
-                self,
-                places.servers,
-                [other for other in places.neighbours if other not in places.proxies],
-                self._counters,
-                has_session=self._sessions.__contains__,
-                take=lambda peer, message: self._from_servers[type(message)](peer, message),
-                on_servers=self._reaches,
-                claims=_CLAIMS.get(parameters.ownership, Claims)(
-                    len(places.arbiters),
-                    places.servers_by_name,
-                    self._sessions.__contains__,
-                    places.arbiters,
-                    parameters.spread_topics if parameters.ownership == ARBITER else 0,
-                ),
-                on_owned=lambda proxy, owners: self._owners.learn(proxy, owners),
-            )
+        self._assignments: Assignments | None
+        self._arbiter: Arbiter | None
+        self._assignments, self._arbiter = self._make_arbiter()
+        self.server = self._make_server()
         self._access_broker = AccessBroker(
             broker,
             places,
@@ -168,10 +123,11 @@ class MultiProxy(LogFirstMachine):
             parameters,
             decode_attributes,
             self._counters,
-            pass_on=self._pass_on,
         )
         self._clients, self._gets = self._access_broker.clients, self._access_broker.fetches
-        self._ways, self._owners = self._access_broker.routes, self._access_broker.owners
+        self._owners = self._access_broker.owners
+        if broker in places.proxies:
+            self._proxy = self._access_broker.routes.proxy = self._make_proxy()
         self.dispatch_events(
             {
                 Started: self._on_started,
@@ -186,7 +142,7 @@ class MultiProxy(LogFirstMachine):
             }
         )
         self._from_clients = self._clients.handlers()
-        self._from_servers = self._access_broker.handlers()
+        self._from_servers = self._access_broker.handlers
         self._from_brokers: dict[type, MessageHandler] = {
             Servers: self._on_servers,
             Owned: self._on_owned,
@@ -201,37 +157,83 @@ class MultiProxy(LogFirstMachine):
                 kind: partial(self._on_request, handler)
                 for kind, handler in self.server.handlers().items()
             }
-        if self._ownership is not None:
-            self._from_brokers |= self._ownership.handlers()
-            self._from_brokers[Claim] = partial(self._on_request, self._ownership.arbiter.on_claim)
+        if self._arbiter is not None:
+            self._from_brokers |= self._arbiter.handlers()
+            self._from_brokers[Claim] = partial(self._on_request, self._arbiter.on_claim)
             self._from_brokers[Move] = self._on_move
         if parameters.ownership == PAPER and self.server is not None:
             self._periods = Periods(
                 broker, self, self._deadlines, parameters.period_ns, self.server, self._sessions
             )
             self._from_brokers[Merge] = self._on_merge
+        if self.server is not None and self.server.sharing is not None:
+            self._from_brokers |= {
+                kind: partial(self._from_proxy, handler)
+                for kind, handler in self.server.sharing.handlers().items()
+            }
 
-        if parameters.ownership == CAUSAL and self.server is not None:
-            self._share(self.server, SharedTransfers)
-        elif self._ownership is not None and self.server is not None:
-            ownership, arbiters = self._ownership, places.arbiters
-            kind = partial(OwnerTransfers, ownership=ownership, arbiter=arbiters.__getitem__)
-            ownership.give = self._share(self.server, kind).transfer
-
-    def _share(self, server: Server, kind: Callable[..., Sharer]) -> Sharer:
-        server.sharing = sharing = kind(
+    def _make_arbiter(self) -> tuple[Assignments, Arbiter] | tuple[None, None]:
+        places, sessions = self._places, self._neighbours
+        if self._broker not in places.servers or self._parameters.ownership != ARBITER:
+            return None, None
+        topics = len(places.arbiters)
+        assignments = Assignments(self._broker, self._disk, topics, sessions.sessions)
+        return assignments, Arbiter(
             self._broker,
-            dict(self._places.servers_by_name),
             self._disk,
             self._deadlines,
-            self._parameters,
-            server,
-            proxies=self._sessions,
+            self._parameters.assign_retry_ns,
+            arbiters=places.arbiters,
+            servers=places.servers,
+            sessions=sessions,
+            assignments=assignments,
         )
-        self._from_brokers |= {
-            each: partial(self._from_proxy, handler) for each, handler in sharing.handlers().items()
-        }
-        return sharing
+
+    def _make_server(self) -> Server | None:
+        broker, places, parameters = self._broker, self._places, self._parameters
+        if broker not in places.servers:
+            return None
+        disk, deadlines, sessions = self._disk, self._deadlines, self._neighbours
+        server = Server(
+            broker,
+            disk,
+            deadlines,
+            parameters,
+            self._counters,
+            homes=places.homes,
+            sessions=sessions,
+            assignments=self._assignments,
+        )
+        if parameters.ownership in (ARBITER, CAUSAL):
+            names = dict(places.servers_by_name)
+            own = broker, names, disk, deadlines, parameters
+            roles = server, sessions, self._arbiter, self._assignments
+            server.sharing = TopicTransfers(*own, *roles)
+            if self._arbiter is not None:
+                self._arbiter.transfers = server.sharing
+        return server
+
+    def _make_proxy(self) -> Proxy:
+        places, parameters, sessions = self._places, self._parameters, self._sessions
+        claims = Claims(
+            len(places.arbiters),
+            places.servers_by_name,
+            sessions,
+            places.arbiters,
+            parameters.spread_topics if parameters.ownership == ARBITER else 0,
+            decides=parameters.ownership in (CAUSAL, PAPER),
+        )
+        others = [other for other in places.neighbours if other not in places.proxies]
+        return Proxy(
+            self._broker,
+            self,
+            places.servers,
+            others,
+            self._counters,
+            sessions,
+            claims,
+            self._access_broker,
+        )
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
@@ -286,7 +288,7 @@ class MultiProxy(LogFirstMachine):
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
         if waiting := self._gets.waiting():
             idle_reasons.append(f"{waiting} servers without the current topics of this broker")
-        if doubted := self._owners.count_doubted():
+        if doubted := len(self._owners.requests.doubted):
             idle_reasons.append(f"{doubted} topics whose server reports that it does not own them")
         return CoreStatus(
             state="recovering" if self.is_reading else "running",
@@ -313,8 +315,9 @@ class MultiProxy(LogFirstMachine):
     def _on_started(self, event: Started) -> None:
         if self.server is not None:
             self.server.recover(event.recovered, event.logs[LOG])
-        if self._ownership is not None:
-            self._ownership.recover(event.recovered)
+        if self._arbiter is not None and self._assignments is not None:
+            self._arbiter.recover(event.recovered)
+            self._assignments.recover(event.recovered)
         self.begin_after_log(event, is_read=self._is_read())
 
     def _on_records(self, event: RecordsRead) -> None:
@@ -329,8 +332,9 @@ class MultiProxy(LogFirstMachine):
     def _begin(self, event: Started) -> None:
         if self.server is not None:
             self.server.begin(event.incarnation, event.lineage)
-        if self._ownership is not None:
-            self._ownership.begin(event.lineage)
+        if self._arbiter is not None and self._assignments is not None:
+            self._assignments.begin(event.lineage)
+            self._arbiter.begin(event.lineage)
         if self._periods is not None:
             self._periods.announce()
         self._owners.recover(event.recovered)
@@ -356,8 +360,8 @@ class MultiProxy(LogFirstMachine):
             return
         if self._proxy is not None:
             self._proxy.on_session(peer)
-        if self._ownership is not None and self.server is not None:
-            self._ownership.tell(peer, self.server.requested)
+        if self._assignments is not None and self.server is not None:
+            self._assignments.announce_to(peer, self.server.requested)
         if self.server is not None and peer in self._places.proxies:
             self.server.ask_to_restate()
         if self.server is not None and self.server.sharing is not None:
@@ -373,7 +377,7 @@ class MultiProxy(LogFirstMachine):
         if self._proxy is not None:
             self._proxy.on_session_lost(peer)
         else:
-            self._reaches(peer, ())
+            self._access_broker.on_servers(peer, ())
         if peer not in self._decommissioning:
             self._neighbours.retry_lost(peer, event)
 
@@ -395,19 +399,15 @@ class MultiProxy(LogFirstMachine):
 
     def _on_servers(self, peer: Any, message: Servers) -> None:
         self._places.check_proxy(peer, message.reached)
-        self._reaches(peer, message.reached)
-
-    def _reaches(self, proxy: BrokerNumber, servers: Sequence[BrokerNumber]) -> None:
-        self._ways.reaches(proxy, servers)
-        self._owners.ways_changed(self._ways.first())
+        self._access_broker.on_servers(peer, message.reached)
 
     def _on_owned(self, peer: Any, message: Owned) -> None:
         self._places.check_proxy(peer, [owner.server for owner in message.owners])
         self._owners.learn(peer, message.owners)
 
     def _is_owned(self, topic: int) -> bool:
-        if self._ownership is not None:
-            return self._ownership.owns(topic) or self._ownership.adopts(topic)
+        if self._assignments is not None:
+            return self._assignments.owns(topic) or self._assignments.adopts(topic)
         if self._parameters.ownership in (CAUSAL, PAPER):
             return topic < len(self._places.arbiters)
         return self._places.arbiter(topic) == self._broker
@@ -418,19 +418,14 @@ class MultiProxy(LogFirstMachine):
         self.server.merge(message.owners)
 
     def _on_move(self, peer: Any, message: Move) -> None:
-        assert self._ownership is not None, f"{self._broker} is no arbiter"
+        assert self._arbiter is not None, f"{self._broker} is no arbiter"
         self._places.check_proxy(peer, [owner.server for owner in message.owners])
-        self._ownership.arbiter.on_move(peer, message)
+        self._arbiter.on_move(peer, message)
 
     def _from_proxy(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """Handle a message of a proxy, or of another server over a proxy."""
         self._places.check_proxy(peer, ())
         handler(peer, message)
-
-    def _pass_on(self, request: Request) -> None:
-        """Forward a request of own clients; this broker is the proxy."""
-        assert self._proxy is not None, f"{self._broker} is no proxy and is asked to be"
-        self._proxy.pass_on(request)
 
     def _on_request(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """Handle a request over a proxy; the answer returns over the same proxy."""
@@ -453,7 +448,7 @@ class MultiProxy(LogFirstMachine):
                 the peer.
         """
         is_wrong = max(topics) >= len(self._places.arbiters)
-        if self._ownership is None or is_wrong:
+        if self._assignments is None or is_wrong:
             raise RemoteProtocolError(peer, f"broker {home} asks for topics {topics} here")
         denied = tuple(Owner(topic, self._broker) for topic in topics)
         self._neighbours.answer(home, Merged(home, denied))
@@ -472,16 +467,16 @@ class MultiProxy(LogFirstMachine):
             if purpose == RETRY:
                 self._neighbours.open(whose)
             elif purpose == UNANSWERED:
-                self._ways.due(whose)
+                self._access_broker.on_unanswered(whose)
             elif purpose == PERIOD:
                 self._announce_owned()
             elif purpose == MOVING:
                 assert self.server is not None, f"{whose} does not transfer topics"
                 assert self.server.sharing is not None, f"{whose} does not transfer topics"
-                self.server.sharing.moves.due()
+                self.server.sharing.moves.send_all()
             elif purpose == GIVING:
-                assert self._ownership is not None, f"{whose} is not an arbiter"
-                self._ownership.arbiter.due()
+                assert self._arbiter is not None, f"{whose} is not an arbiter"
+                self._arbiter.due()
             elif purpose == WAITING:
                 assert self.server is not None, f"get of {whose} waits at no server"
                 self.server.due(whose)

@@ -4,7 +4,7 @@ Paper: none. [MP22] §4 stores all publish requests; a publisher as fast as its 
 fill the server's disk and memory long before its subscribers have received anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -49,27 +49,17 @@ class Reader:
 
 
 class DelayedPublishes:
-    """The waiting publish requests of a server, by topic, in order of arrival.
-
-    Args:
-        append: appends a request, unless it was appended.
-        say_held: notifies an access broker that its request has arrived and waits.
-    """
+    """The waiting publish requests of a server, by topic, in order of arrival."""
 
     def __init__(
         self,
         machine: EventMachine,
         deadlines: DeadlineQueue[Any],
         parameters: RoomParameters,
-        *,
-        append: Callable[[Put], None],
-        say_held: Callable[[Put], None],
     ) -> None:
         self._machine = machine
         self._deadlines = deadlines
         self._parameters = parameters
-        self._append = append
-        self._say_held = say_held
         self._readers: dict[int, dict[BrokerNumber, Reader]] = {}
         self._held: dict[int, dict[tuple[SourceId, int], Put]] = {}
 
@@ -82,25 +72,24 @@ class DelayedPublishes:
         held = self._held.get(message.topic, {})
         return (message.run.source, message.run.last) in held
 
-    def put(self, topic: Topic, message: Put) -> None:
-        """Append a request, or queue it until there is room; none overtakes a waiting request."""
+    def delays(self, topic: Topic, message: Put) -> bool:
+        """Return True if a request waits until there is room; none overtakes a waiting request."""
         held = self._held.get(topic.number)
         if held is None and not self._is_full(topic):
-            self._append(message)
-            return
+            return False
         if held is None:
             held = self._held[topic.number] = {}
             self._wait(topic)
         held.setdefault((message.run.source, message.run.last), message)
-        self._say_held(message)
+        return True
 
-    def on_progress(self, home: BrokerNumber, topic: Topic, after: int) -> None:
-        """Record the progress of an access broker."""
+    def on_progress(self, home: BrokerNumber, topic: Topic, after: int) -> Iterator[Put]:
+        """Record the progress of an access broker; yield the requests to append."""
         readers = self._readers.setdefault(topic.number, {})
         reader = readers.get(home)
         if reader is None or after > reader.after:
             readers[home] = Reader(after, self._machine.now_ns)
-            self._process_ready(topic)
+            yield from self.list_ready(topic)
 
     def drop(self, number: int) -> None:
         """Drop the waiting requests to a topic that moves to another server.
@@ -111,22 +100,20 @@ class DelayedPublishes:
             self._deadlines.cancel((HELD, number))
         self._readers.pop(number, None)
 
-    def remove_follower(self, home: BrokerNumber, topic: Topic) -> None:
-        """Remove a follower of a topic."""
+    def remove_follower(self, home: BrokerNumber, topic: Topic) -> Iterator[Put]:
+        """Remove a follower of a topic; yield the requests to append."""
         self._readers.get(topic.number, {}).pop(home, None)
-        self._process_ready(topic)
+        yield from self.list_ready(topic)
 
-    def due(self, topic: Topic) -> None:
-        """Append requests that wait no longer, and notify the access brokers of the others."""
-        self._process_ready(topic)
+    def list_late(self, topic: Topic) -> list[Put]:
+        """Return the last waiting request of each source, and wait again."""
         if topic.number not in self._held:
-            return
+            return []
+        self._wait(topic)
         sources: dict[SourceId, Put] = {}
         for message in self._held[topic.number].values():
             sources[message.run.source] = message
-        for message in sources.values():
-            self._say_held(message)
-        self._wait(topic)
+        return [*sources.values()]
 
     def _wait(self, topic: Topic) -> None:
         due_ns = self._machine.now_ns + self._parameters.timeout_ns // 2
@@ -138,10 +125,11 @@ class DelayedPublishes:
         readers = self._readers.get(topic.number, {}).values()
         return any(reader.after < lowest and reader.moved_ns > since_ns for reader in readers)
 
-    def _process_ready(self, topic: Topic) -> None:
+    def list_ready(self, topic: Topic) -> Iterator[Put]:
+        """Yield the requests that wait no longer; each is appended before the next."""
         held = self._held.get(topic.number)
         while held and not self._is_full(topic):
-            self._append(held.pop(next(iter(held))))
+            yield held.pop(next(iter(held)))
         if held is not None and not held:
             del self._held[topic.number]
             self._deadlines.cancel((HELD, topic.number))

@@ -12,7 +12,6 @@ after those that have arrived, and separately reports the acknowledged position.
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
@@ -25,10 +24,10 @@ from brokerd.protocols.multi_proxy.messages import (
     Lost,
     Merged,
     Messages,
-    Request,
     Wanted,
 )
-from brokerd.protocols.multi_proxy.owners import Owners
+from brokerd.protocols.multi_proxy.owner_table import OwnerTable
+from brokerd.protocols.multi_proxy.proxy_routes import ServerRoutes
 
 Heads = Mapping[StreamId, int]
 """Per topic, the position before all later publications."""
@@ -133,34 +132,20 @@ class Fetches:
         servers: all servers.
         owners: the server of each topic; an owner is found before its topic is followed.
         window: the most unacknowledged publications of a topic before fetching stops.
-        send: sends a request, if there is a route.
-        hand_out: delivers a run to interested clients, and counts deliveries in the second
-            argument.
-        tell_lost: delivers a gap to clients that may be interested, and counts in the same way.
-        answered: called after an answer of a server.
     """
 
     def __init__(
         self,
         broker: BrokerNumber,
         servers: Sequence[BrokerNumber],
-        owners: Owners,
+        owners: OwnerTable,
         window: int,
-        *,
-        send: Callable[[Request], None],
-        hand_out: Callable[[PublicationRun, InFlightDelivery], None],
-        tell_lost: Callable[[Lost, InFlightDelivery], None],
-        check_run: Callable[[PublicationRun, Peer], None],
-        answered: Callable[[BrokerNumber, type], None],
+        routes: ServerRoutes,
     ) -> None:
         self._broker = broker
         self._owners = owners
         self._window = window
-        self._send = send
-        self._hand_out = hand_out
-        self._tell_lost = tell_lost
-        self._check_run = check_run
-        self._answered = answered
+        self._routes = routes
         self._servers = {server: FollowedServer(server) for server in servers}
         self._incarnation = 0
 
@@ -303,7 +288,7 @@ class Fetches:
         followed.follow = Follow(followed.server, self._broker, self._incarnation, number, topics)
         followed.is_answered = followed.is_stale = False
         followed.pending, followed.next = followed.next, []
-        self._send(followed.follow)
+        self._routes.send(followed.follow)
 
     def on_following(self, peer: Peer, message: Following) -> None:
         """Take the answer to a Follow.
@@ -324,7 +309,7 @@ class Fetches:
         if tuple(dict.fromkeys(each.topic for each in message.topics)) != follow.topics:
             raise RemoteProtocolError(peer, f"broker {message.server} answers for other topics")
         followed.is_answered = True
-        self._answered(message.server, Follow)
+        self._routes.on_answer(message.server, Follow)
         heads: dict[int, dict[StreamId, int]] = {}
         new = [number for number in follow.topics if self._begins(followed, number)]
         for each in message.topics:
@@ -402,7 +387,7 @@ class Fetches:
         followed.paused = tuple(
             self._stream(each.part, each.topic) for each in wanted if not each.most
         )
-        self._send(
+        self._routes.send(
             Get(followed.server, self._broker, self._incarnation, followed.fetch_number, wanted)
         )
 
@@ -420,8 +405,12 @@ class Fetches:
             return topics
         return [topic for topic in topics if topic.age >= lacking.get(topic.number, 0)]
 
-    def on_messages(self, peer: Peer, message: Messages) -> None:
-        """Deliver publications of a topic; drop known ones, and those after a gap.
+    def on_messages(
+        self, peer: Peer, message: Messages
+    ) -> tuple[PublicationRun, InFlightDelivery] | None:
+        """Return new publications of a topic to deliver; drop known ones, and those after a gap.
+
+        The caller counts the deliveries to clients, and ends with `complete`.
 
         Raises:
             RemoteProtocolError: the run is malformed; the fault of the peer.
@@ -431,14 +420,13 @@ class Fetches:
         is_topic = server in self._servers and run.source == self._stream(server, number)
         if not is_topic or not run.origins:
             raise RemoteProtocolError(peer, f"{run.source} is not topic {number}")
-        self._check_run(run, peer)
         topic = self._followed(run.source)
         if topic is None or topic.after is None or run.first > topic.after + 1:
-            return
+            return None
         rest = run.after(topic.after)
         if rest is None:
-            return
-        self._hand(topic, rest.first, rest.last, partial(self._hand_out, rest))
+            return None
+        return rest, self._take(topic, rest.first, rest.last)
 
     def arrived(self, stream: StreamId) -> int:
         """Return the position through which everything of a followed stream has arrived."""
@@ -452,8 +440,10 @@ class Fetches:
                 return followed.topics[stream]
         return None
 
-    def on_lost(self, peer: Peer, message: Lost) -> None:
-        """Deliver a gap for publications that the server has released without acknowledgement.
+    def on_lost(self, peer: Peer, message: Lost) -> InFlightDelivery | None:
+        """Return a gap of publications that the server has released without acknowledgement.
+
+        The caller counts the deliveries of the gap to clients, and ends with `complete`.
 
         Raises:
             RemoteProtocolError: the lost runs are malformed; the fault of the peer.
@@ -468,21 +458,23 @@ class Fetches:
             position = run.end + 1
         topic = followed.topics.get(self._stream(message.part, message.topic))
         if topic is None or topic.after is None or message.last <= topic.after:
-            return
-        if message.first <= topic.after + 1:
-            first = topic.after + 1
-            self._hand(topic, first, message.last, partial(self._tell_lost, message))
+            return None
+        if message.first > topic.after + 1:
+            return None
+        return self._take(topic, topic.after + 1, message.last)
 
     @staticmethod
-    def _hand(
-        topic: FollowedTopic, first: int, last: int, to_clients: Callable[[InFlightDelivery], None]
-    ) -> None:
+    def _take(topic: FollowedTopic, first: int, last: int) -> InFlightDelivery:
         topic.after = last
         handed = InFlightDelivery(topic, first)
         topic.in_flight.append(handed)
-        to_clients(handed)
+        return handed
+
+    @staticmethod
+    def complete(handed: InFlightDelivery) -> None:
+        """Take the end of a delivery to clients, some of which may not have acknowledged it."""
         handed.open -= 1
-        topic.close()
+        handed.topic.close()
 
     def on_answered(self, peer: Peer, message: Answered) -> None:
         """Take the end of an answer, and send the next Get.
@@ -497,7 +489,7 @@ class Fetches:
             return
         if followed.is_fetching:
             followed.is_fetching = False
-            self._answered(message.server, Get)
+            self._routes.on_answer(message.server, Get)
             self._get(followed)
 
     # ------------------------------------------------------------ unanswered requests
@@ -522,7 +514,7 @@ class Fetches:
         if followed is None:
             return
         if followed.follow is not None and not followed.is_answered:
-            self._send(followed.follow)
+            self._routes.send(followed.follow)
         if followed.is_fetching:
             self._get(followed, again=True)
 

@@ -6,8 +6,8 @@ that a crashed proxy has lost, over another proxy.
 Paper: [MP22] §3. Deviates: it does not repeat requests by itself, see `proxy_routes.py`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Container, Sequence
+from typing import Any, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
@@ -40,15 +40,26 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 
+class OwnAccess(Protocol):
+    """The access broker of a proxy's own clients."""
+
+    def take(self, peer: BrokerNumber, answer: Any) -> None:
+        """Take an answer of a server."""
+
+    def on_servers(self, proxy: BrokerNumber, servers: tuple[BrokerNumber, ...]) -> None:
+        """Take the reachable servers."""
+
+    def on_owned(self, peer: BrokerNumber, owners: tuple[Owner, ...]) -> None:
+        """Take owners of topics."""
+
+
 class Proxy:
     """The role of a broker between access brokers and servers.
 
     Args:
-        has_session: returns True if there is a session with a broker.
-        take: takes an answer for this broker's own clients.
-        on_servers: takes the reachable servers, for this broker's own clients.
+        sessions: brokers with a session.
         claims: the owners in this proxy's memory.
-        on_owned: takes owners of topics, for this broker's own clients.
+        access: of this broker's own clients.
     """
 
     def __init__(
@@ -58,23 +69,18 @@ class Proxy:
         servers: Sequence[BrokerNumber],
         homes: Sequence[BrokerNumber],
         counters: dict[str, int],
-        *,
-        has_session: Callable[[BrokerNumber], bool],
-        take: Callable[[BrokerNumber, Any], None],
-        on_servers: Callable[[BrokerNumber, Sequence[BrokerNumber]], None],
+        sessions: Container[BrokerNumber],
         claims: Claims,
-        on_owned: Callable[[BrokerNumber, Sequence[Owner]], None],
+        access: OwnAccess,
     ) -> None:
         self._broker = broker
         self._machine = machine
         self._servers = tuple(servers)
         self._homes = tuple(homes)
         self._counters = counters
-        self._has_session = has_session
-        self._take = take
-        self._on_servers = on_servers
+        self._sessions = sessions
         self._claims = claims
-        self._on_owned = on_owned
+        self._access = access
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of messages."""
@@ -120,7 +126,7 @@ class Proxy:
         self._send(request.server, request)
 
     def _send(self, peer: BrokerNumber, message: Any) -> None:
-        if self._has_session(peer):
+        if peer in self._sessions:
             self._machine.send(peer, message)
         else:
             self._counters["messages_ignored"] += 1
@@ -143,7 +149,7 @@ class Proxy:
 
     def _answer(self, peer: BrokerNumber, message: Answer) -> None:
         if message.home == self._broker:
-            self._take(peer, message)
+            self._access.take(peer, message)
         else:
             self._send(message.home, message)
 
@@ -162,9 +168,9 @@ class Proxy:
         if not new:
             return
         for home in self._homes:
-            if self._has_session(home):
+            if home in self._sessions:
                 self._machine.send(home, Owned(new))
-        self._on_owned(self._broker, new)
+        self._access.on_owned(self._broker, new)
 
     def _merge(self) -> None:
         for merge in self._claims.merges:
@@ -213,11 +219,11 @@ class Proxy:
             raise RemoteProtocolError(broker if peer is None else peer, f"{broker} is no server")
 
     def _reachable_servers(self) -> Servers:
-        return Servers(tuple(server for server in self._servers if self._has_session(server)))
+        return Servers(tuple(server for server in self._servers if server in self._sessions))
 
     def _announce_all(self) -> None:
         reached = self._reachable_servers()
         for home in self._homes:
-            if self._has_session(home):
+            if home in self._sessions:
                 self._machine.send(home, reached)
-        self._on_servers(self._broker, reached.reached)
+        self._access.on_servers(self._broker, reached.reached)

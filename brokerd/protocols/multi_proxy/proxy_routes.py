@@ -7,7 +7,7 @@ multiplies the load of an overloaded server. Timeouts are per kind of request: a
 with prompt answers to gets would otherwise never repeat a lost publish request.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -37,6 +37,13 @@ class WayParameters(Protocol):
         """The longest wait after failures."""
 
 
+class OwnProxy(Protocol):
+    """A proxy in the process of its access broker."""
+
+    def pass_on(self, request: Request) -> None:
+        """Forward a request of the access broker."""
+
+
 @dataclass(slots=True)
 class ServerRoute:
     """The route to a server.
@@ -58,10 +65,9 @@ class ServerRoutes:
 
     Args:
         proxies: in the order of this access broker.
-        pass_on: takes a request if the access broker is the proxy itself.
-        resend: repeats all requests that a server has not answered.
-        awaits: returns True if an answer of a server is awaited.
-        puts_since: returns the time since when a server should have stored something, or None.
+
+    Attributes:
+        proxy: the proxy of an access broker that is a proxy itself.
     """
 
     def __init__(
@@ -72,21 +78,13 @@ class ServerRoutes:
         servers: Sequence[BrokerNumber],
         deadlines: DeadlineQueue[Any],
         parameters: WayParameters,
-        *,
-        pass_on: Callable[[Request], None],
-        resend: Callable[[BrokerNumber], None],
-        awaits: Callable[[BrokerNumber], bool],
-        puts_since: Callable[[BrokerNumber], Instant | None],
     ) -> None:
+        self.proxy: OwnProxy | None = None
         self._broker = broker
         self._machine = machine
         self._proxies = tuple(proxies)
         self._deadlines = deadlines
         self._parameters = parameters
-        self._pass_on = pass_on
-        self._resend = resend
-        self._awaits = awaits
-        self._publishes_since = puts_since
         self._reached: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
         self._routes = {server: ServerRoute(server) for server in servers}
 
@@ -100,7 +98,8 @@ class ServerRoutes:
         if proxy is None:
             return
         if proxy == self._broker:
-            self._pass_on(request)
+            assert self.proxy is not None, f"{self._broker} is no proxy and is asked to be"
+            self.proxy.pass_on(request)
         else:
             self._machine.send(proxy, request)
         if type(request) is not Put:
@@ -122,28 +121,40 @@ class ServerRoutes:
         if way.asked.pop(kind, None) is not None and not wholly:
             way.asked[kind] = self._machine.now_ns
 
-    def due(self, server: BrokerNumber) -> None:
-        """Try the next proxy if a server has left a request unanswered for too long."""
+    def change_late(
+        self, server: BrokerNumber, *, is_awaited: bool, puts_ns: Instant | None
+    ) -> bool:
+        """Use the next proxy if a server has left a request unanswered for too long.
+
+        Return True if all requests that the server has not answered are to be repeated.
+
+        Args:
+            is_awaited: an answer of the server is awaited.
+            puts_ns: the time since when the server should have stored something, or None.
+        """
         way = self._routes[server]
-        if not self._awaits(server) or way.proxy is None:
+        if not is_awaited or way.proxy is None:
             way.asked.clear()
-            return
-        due_ns = self._due_ns(way)
+            return False
+        due_ns = self._due_ns(way, puts_ns)
         if due_ns > self._machine.now_ns:
             self._deadlines.set((UNANSWERED, server), due_ns)
-            return
+            return False
         way.waited_ns = min(
             max(2 * way.waited_ns, self._parameters.timeout_ns),
             max(self._parameters.retry_limit_ns, self._parameters.timeout_ns),
         )
         way.proxy = self._next_proxy(server, way.proxy)
         way.asked.clear()
-        self._resend(server)
+        return True
 
-    def reaches(self, proxy: BrokerNumber, servers: Sequence[BrokerNumber]) -> None:
+    def reaches(
+        self, proxy: BrokerNumber, servers: Sequence[BrokerNumber]
+    ) -> Iterator[BrokerNumber]:
         """Take the servers that a proxy reaches; without any, the proxy is unreachable.
 
-        A proxy that is earlier in the order is used as soon as it reaches a server again.
+        Yield the servers with another route, to which unanswered requests are to be repeated. A
+        proxy that is earlier in the order is used as soon as it reaches a server again.
         """
         before = self._reached.get(proxy, ())
         self._reached[proxy] = tuple(servers)
@@ -156,7 +167,7 @@ class ServerRoutes:
             else:
                 way.proxy = proxy
             if way.proxy is not None:
-                self._resend(way.server)
+                yield way.server
 
     def first(self) -> BrokerNumber | None:
         """Return the first proxy in order that reaches any server."""
@@ -181,10 +192,9 @@ class ServerRoutes:
         more_ns = self._parameters.get_wait_ns if kind is Get else 0
         return self._parameters.timeout_ns + more_ns
 
-    def _due_ns(self, way: ServerRoute) -> Instant:
+    def _due_ns(self, way: ServerRoute, puts_ns: Instant | None) -> Instant:
         """Return the time at which the first unanswered request times out."""
         dues = [since_ns + self._timeout_ns(kind) for kind, since_ns in way.asked.items()]
-        puts_ns = self._publishes_since(way.server)
         if puts_ns is not None:
             dues.append(puts_ns + self._timeout_ns(Put))
         return min(dues, default=self._machine.now_ns) + way.waited_ns

@@ -5,7 +5,8 @@ message is stored once, and each follower of the topic has an acknowledged posit
 crashes has lost the last positions, and receives them again.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
@@ -13,11 +14,12 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.losses import has_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
+from brokerd.protocols.multi_proxy.arbiter import Assignments
 from brokerd.protocols.multi_proxy.delayed_publishes import DelayedPublishes
 from brokerd.protocols.multi_proxy.followers import Follower, Followers, Version
+from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.lost_records import list_lost_runs
 from brokerd.protocols.multi_proxy.messages import (
-    Answer,
     Answered,
     Elsewhere,
     Follow,
@@ -36,7 +38,14 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.restatements import Restatements
 from brokerd.protocols.multi_proxy.retention import Retention
-from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog, split_by_markers
+from brokerd.protocols.multi_proxy.sessions import Sessions
+from brokerd.protocols.multi_proxy.topic_log import (
+    Part,
+    PlacedRun,
+    Topic,
+    TopicLog,
+    split_by_markers,
+)
 from brokerd.protocols.multi_proxy.transfer_server import TopicTransfers
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
@@ -52,13 +61,12 @@ class Server:
 
     Args:
         homes: all brokers, which are access brokers of their clients.
-        answer: sends an answer to an access broker, over any proxy.
-        announce: announces topics with a first request to proxies.
+        sessions: send answers to access brokers, over any proxy.
+        assignments: the topics that arbiters have given to this server, if any.
 
     Attributes:
         log, followers: the publications, and their followers.
         retention: releases publications by age and size.
-        tell: sends an answer to an access broker.
         sharing: transfers of topics between servers, if enabled.
         requested: topics with requests, for which access brokers have this server as owner.
     """
@@ -72,10 +80,10 @@ class Server:
         counters: dict[str, int],
         *,
         homes: Collection[BrokerNumber],
-        answer: Callable[[BrokerNumber, Answer], None],
-        announce: Callable[[Sequence[int]], None],
+        sessions: Sessions,
+        assignments: Assignments | None,
     ) -> None:
-        self.log = TopicLog(broker, disk, self._on_durable)
+        self.log = TopicLog(broker, disk)
         self.retention = Retention(broker, disk.machine, deadlines, self.log, parameters)
         self._broker = broker
         self._disk = disk
@@ -83,15 +91,13 @@ class Server:
         self._deadlines = deadlines
         self._parameters = parameters
         self._counters = counters
-        self._answer = self.tell = answer
-        self._announce = announce
+        self._sessions = sessions
+        self._assignments = assignments
         self.requested: dict[int, None] = {}
         self.followers = Followers(broker, self.log)
         self._restatements = Restatements(homes)
         self.sharing: TopicTransfers | None = None
-        self._held = DelayedPublishes(
-            self._machine, deadlines, parameters, append=self._append, say_held=self._report_held
-        )
+        self._held = DelayedPublishes(self._machine, deadlines, parameters)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of requests."""
@@ -117,7 +123,8 @@ class Server:
         """
         if lineage:
             self._restatements.begin(lineage)
-            self.log.announce_loss(lineage)
+            for marker in self.log.announce_loss(lineage):
+                self._disk.append(LOG, marker.record, partial(self._store, marker, None))
         for topic in self.log:
             self.requested[topic.number] = None
         if self.sharing is not None:
@@ -138,7 +145,7 @@ class Server:
         self._deadlines.cancel((WAITING, home))
         for part in follower.done if follower is not None else ():
             if part.server == self._broker:
-                self._held.remove_follower(home, self.log.part(part))
+                self._append_all(self._held.remove_follower(home, self.log.part(part)))
         self.settle_all()
 
     def count_retained(self) -> int:
@@ -174,12 +181,15 @@ class Server:
 
     def on_held_deadline(self, number: int) -> None:
         """Process publish requests to a topic that have waited for a while."""
-        self._held.due(self.log.topic(number))
+        topic = self.log.topic(number)
+        self._append_all(self._held.list_ready(topic))
+        for message in self._held.list_late(topic):
+            self._report_held(message)
 
     def ask_to_restate(self) -> None:
         """Ask all access brokers for their topics that have not stated them since a loss."""
         for home in self._restatements.list_awaited():
-            self._answer(home, Merged(home, ()))
+            self._sessions.answer(home, Merged(home, ()))
         if self._restatements.are_awaited:
             due_ns = self._machine.now_ns + self._parameters.retry_limit_ns
             self._deadlines.set((RESTATING, self._broker), due_ns)
@@ -195,13 +205,14 @@ class Server:
             self.requested.pop(owner.topic, None)
             for home, follower in self.followers:
                 if self.followers.follows(follower, owner.topic):
-                    self._answer(home, Merged(home, (owner,)))
+                    self._sessions.answer(home, Merged(home, (owner,)))
 
     def _ask(self, topics: Sequence[int]) -> None:
         new = dict.fromkeys(topic for topic in topics if topic not in self.requested)
         if new:
             self.requested.update(new)
-            self._announce(tuple(new))
+            if self._assignments is not None:
+                self._assignments.announce(tuple(new))
 
     def _on_put(self, peer: Peer, message: Put) -> None:
         home, number, run = message.home, message.topic, message.run
@@ -211,20 +222,37 @@ class Server:
             return
         self._ask((number,))
         self._counters["publications_received"] += len(run)
-        self._held.put(self.log.topic(number), message)
+        if self._held.delays(self.log.topic(number), message):
+            self._report_held(message)
+        else:
+            self._append(message)
+
+    def _append_all(self, ready: Iterable[Put]) -> None:
+        for message in ready:
+            self._append(message)
 
     def _append(self, message: Put) -> None:
-        home, number, source = message.home, message.topic, message.run.source
+        placed = self.log.put(message.topic, message.previous, message.run)
+        if isinstance(placed, int):
+            self._report_stored(message, placed)
+        elif placed is not None:
+            self._disk.append(LOG, placed.record, partial(self._store, placed, message))
 
-        def tell(through: int) -> None:
-            self._answer(home, Stored(self._broker, home, number, source, through))
+    def _store(self, placed: PlacedRun, message: Put | None) -> None:
+        """Take publications, or a loss marker without a request, whose record is durable."""
+        self.log.store(placed)
+        if message is not None and placed.last is not None:
+            self._report_stored(message, placed.last.through)
+        self._on_durable(placed.topic)
 
-        self.log.put(number, message.previous, message.run, tell)
+    def _report_stored(self, message: Put, through: int) -> None:
+        home, source = message.home, message.run.source
+        answer = Stored(self._broker, home, message.topic, source, through)
+        self._sessions.answer(home, answer)
 
     def _report_held(self, message: Put) -> None:
-        home, number, source = message.home, message.topic, message.run.source
-        through = self.log.topic(number).stored.get(source, 0)
-        self._answer(home, Stored(self._broker, home, number, source, through))
+        stored = self.log.topic(message.topic).stored
+        self._report_stored(message, stored.get(message.run.source, 0))
 
     def _on_follow(self, peer: Peer, message: Follow) -> None:
         home = message.home
@@ -263,7 +291,7 @@ class Server:
         for gone in before:
             if gone not in follower.done:
                 if gone.server == self._broker:
-                    self._held.remove_follower(home, self.log.part(gone))
+                    self._append_all(self._held.remove_follower(home, self.log.part(gone)))
                 self._settle(self.log.part(gone))
 
         if is_restated:
@@ -271,7 +299,7 @@ class Server:
 
         def written() -> None:
             # A position that a crash could give to another publication must not be sent.
-            self.log.sync(lambda: self._answer(home, answer))
+            self.log.sync(lambda: self._sessions.answer(home, answer))
 
         if changes:
             self._disk.commit(changes, written)
@@ -283,7 +311,7 @@ class Server:
         follower = self.followers.get(home)
         version = Version(message.incarnation, message.number)
         if self._restatements.is_awaited(home):
-            self._answer(home, Merged(home, ()))
+            self._sessions.answer(home, Merged(home, ()))
             return
         if follower is None or version <= follower.got:
             return
@@ -296,7 +324,7 @@ class Server:
             if (part := Part(each.part, each.topic)) in follower.done
         }
         if self._has_lost_topics(follower, message.wanted):
-            self._answer(home, Merged(home, ()))
+            self._sessions.answer(home, Merged(home, ()))
         for part, wanted in waits.items():
             if wanted.done > max(self.log.part(part).durable, follower.done[part]):
                 reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
@@ -306,7 +334,8 @@ class Server:
             self.sharing.got(home, follower, message.wanted)
         for part, wanted in waits.items():
             if part.server == self._broker:
-                self._held.on_progress(home, self.log.part(part), wanted.after)
+                topic = self.log.part(part)
+                self._append_all(self._held.on_progress(home, topic, wanted.after))
             if wanted.done > follower.done[part]:
                 follower.done[part] = wanted.done
                 self._settle(self.log.part(part))
@@ -349,23 +378,25 @@ class Server:
             if most and self.log.lost_through and after < topic.needed_position:
                 stream, last = SourceId(*part, 0), topic.needed_position
                 lacked = (LostRun(after + 1, stream, after + 1, last),)
-                self._answer(home, Lost(self._broker, home, *part, lacked))
+                self._sessions.answer(home, Lost(self._broker, home, *part, lacked))
                 after = last
             for lost in self.retention.losses_after(home, topic, after) if most else ():
-                self._answer(home, lost)
+                self._sessions.answer(home, lost)
                 after = lost.last
             run = topic.after(after, most) if most else None
             for part_run in split_by_markers(run) if run is not None else ():
                 self._answer_run(home, topic, part_run)
-        self._answer(home, Answered(self._broker, home, *follower.got))
+        self._sessions.answer(home, Answered(self._broker, home, *follower.got))
 
     def _answer_run(self, home: BrokerNumber, topic: Topic, run: PublicationRun) -> None:
         """Send publications of a topic, or the loss that a marker stands for."""
         if has_marker(run):
-            self._answer(home, Lost(self._broker, home, *topic.part, tuple(list_lost_runs(run))))
+            self._sessions.answer(
+                home, Lost(self._broker, home, *topic.part, tuple(list_lost_runs(run)))
+            )
             return
         self._counters["publications_forwarded"] += len(run)
-        self._answer(home, Messages(home, topic.number, run))
+        self._sessions.answer(home, Messages(home, topic.number, run))
 
     def _settle(self, topic: Topic) -> None:
         """Release a topic as far as all followers have acknowledged; without one, everything."""

@@ -26,6 +26,7 @@ from brokerd.model.publication import Buffer, OriginRun, PublicationRun, merge_r
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS, LostRecords
+from brokerd.protocols.multi_proxy.messages import PutThrough
 from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
@@ -173,11 +174,22 @@ class Topic:
         self.release(through)
 
 
+class PlacedRun(NamedTuple):
+    """Publications at their positions in a topic, to be appended to the log.
+
+    Attributes:
+        last: the last publication of the publisher; None for a loss marker.
+        record: of the log.
+    """
+
+    topic: Topic
+    run: PublicationRun
+    last: PutThrough | None
+    record: tuple[Buffer, ...]
+
+
 class TopicLog:
     """The topics of a server.
-
-    Args:
-        on_durable: called with a topic that has newly durable publications.
 
     Attributes:
         is_read: True once the log of earlier incarnations is read.
@@ -185,14 +197,11 @@ class TopicLog:
         lost_through: the position through which this server lost positions; 0 without a loss.
     """
 
-    def __init__(
-        self, broker: BrokerNumber, disk: Durability, on_durable: Callable[[Topic], None]
-    ) -> None:
+    def __init__(self, broker: BrokerNumber, disk: Durability) -> None:
         self.is_read = True
         self.logged_bytes = self.lost_through = 0
         self._broker = broker
         self._disk = disk
-        self._on_durable = on_durable
         self._topics: dict[Part, Topic] = {}
         self._logged: deque[_LogRecord] = deque()
         self._next = 1
@@ -295,17 +304,17 @@ class TopicLog:
         else:
             self._disk.machine.emit(Read(LOG, after, self._next))
 
-    def announce_loss(self, lineage: int) -> None:
-        """Continue all topics of this server behind a loss, which markers in the log announce.
+    def announce_loss(self, lineage: int) -> Iterator[PlacedRun]:
+        """Continue all topics of this server behind a loss; yield the markers to append.
 
         Positions behind the last one in the log may have been given to lost publications.
         """
         self.lost_through = last_lost_position(lineage)
         for topic in [*self]:
             if topic.part.server == self._broker and topic.assigned < self.lost_through:
-                self._log_marker(topic, lineage)
+                yield self._place_marker(topic, lineage)
 
-    def _log_marker(self, topic: Topic, lineage: int) -> None:
+    def _place_marker(self, topic: Topic, lineage: int) -> PlacedRun:
         stream, first = SourceId(*topic.part, 0), topic.assigned + 1
         run = loss_marker(SourceId(self._broker, 0, lineage), 1, stream, first, self.lost_through)
         topic.assigned = self.lost_through
@@ -313,12 +322,7 @@ class TopicLog:
         head, *payload = pack_run(run)
         record = (_HEAD.pack(topic.number, topic.assigned) + bytes(head), *payload)
         self._log(topic, placed.last, run.source, record)
-
-        def store() -> None:
-            topic.retain(placed, self._disk.machine.now_ns)
-            self._on_durable(topic)
-
-        self._disk.append(LOG, record, store)
+        return PlacedRun(topic, placed, None, record)
 
     @staticmethod
     def _skip_loss(topic: Topic, first: int, run: PublicationRun) -> None:
@@ -328,23 +332,20 @@ class TopicLog:
 
     # ------------------------------------------------------------ put
 
-    def put(
-        self, number: int, previous: int, run: PublicationRun, then: Callable[[int], None]
-    ) -> None:
-        """Append the new publications of a run, and call `then` once all of it is durable.
+    def put(self, number: int, previous: int, run: PublicationRun) -> PlacedRun | int | None:
+        """Return the new publications of a run to append; the caller calls `store` once durable.
 
-        `then` receives the last durable number of the source. Without the previous publication
-        nothing happens: that request is repeated, and then this one.
+        Return the last durable number of the source if it has all of the run. Without the previous
+        publication nothing happens: that request is repeated, and then this one.
         """
         topic = self.topic(number)
         had = topic.put.get(run.source, 0)
         if previous > had:
-            return
+            return None
         rest = run.after(had)
         if rest is None:
-            if topic.stored.get(run.source, 0) >= run.last:
-                then(topic.stored[run.source])
-            return
+            stored = topic.stored.get(run.source, 0)
+            return stored if stored >= run.last else None
         first = topic.assigned + 1
         topic.assigned += len(rest)
         topic.put[rest.source] = rest.last
@@ -352,14 +353,13 @@ class TopicLog:
         head, *payload = pack_run(rest)
         record = (_HEAD.pack(number, first) + bytes(head), *payload)
         self._log(topic, placed.last, rest.source, record)
+        return PlacedRun(topic, placed, PutThrough(rest.source, rest.last), record)
 
-        def store() -> None:
-            topic.retain(placed, self._disk.machine.now_ns)
-            topic.stored[rest.source] = rest.last
-            then(rest.last)
-            self._on_durable(topic)
-
-        self._disk.append(LOG, record, store)
+    def store(self, placed: PlacedRun) -> None:
+        """Take publications of this server whose record is durable."""
+        placed.topic.retain(placed.run, self._disk.machine.now_ns)
+        if placed.last is not None:
+            placed.topic.stored[placed.last.source] = placed.last.through
 
     def carry(self, part: Part, released: int, run: PublicationRun) -> None:
         """Append the next publications of another server's part.

@@ -8,9 +8,9 @@ from brokerd.protocols.multi_proxy.checks.recounts import RECOUNTS
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.checks.words import MultiProxyWording
 from brokerd.protocols.multi_proxy.followers import FOLLOWERS
+from brokerd.protocols.multi_proxy.owners import CHOSEN
 from brokerd.protocols.multi_proxy.topic_log import PUT, RELEASED
 from brokerd.protocols.multi_proxy.topic_transfers import MOVES
-from brokerd.protocols.multi_proxy.transfer_owners import CHOSEN
 from brokerd.simulator.checks.growth import ContainerLimits, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position

@@ -143,7 +143,7 @@ class MultiProxyChecks(ProtocolChecks):
             topic
             for topic in core._clients._followed[local]
             if topic not in followed
-            and not self._awaits_restatement(core._owners.of(topic), broker)
+            and not self._awaits_restatement(core._owners.table.of(topic), broker)
         ]
         if missing:
             what = f"{broker.name} reports {client}/{message.number} as started"
