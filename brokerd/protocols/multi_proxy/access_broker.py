@@ -20,12 +20,11 @@ from brokerd.protocols.multi_proxy.messages import (
     Owner,
     Stored,
 )
-from brokerd.protocols.multi_proxy.owners import make_owners, make_table
+from brokerd.protocols.multi_proxy.ownership import make_owners, make_table
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.proxy_routes import ServerRoutes
 from brokerd.protocols.multi_proxy.publishes import Publishes
-from brokerd.protocols.multi_proxy.roles import Places
-from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.protocols.multi_proxy.routes import ServerRoutes
+from brokerd.protocols.multi_proxy.topics import Places, Topics
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 

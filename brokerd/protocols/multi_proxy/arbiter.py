@@ -12,13 +12,12 @@ Paper: none. [MP22] §4 leaves open that two servers own a topic, whose merging 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.interface import Change, Instant
+from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import (
     Assign,
     Assigned,
@@ -30,45 +29,14 @@ from brokerd.protocols.multi_proxy.messages import (
     Owned,
     Owner,
 )
-from brokerd.protocols.multi_proxy.sessions import Sessions
+from brokerd.protocols.multi_proxy.routes import Sessions
+from brokerd.protocols.multi_proxy.state import ASSIGNED, OWNERS, Decision
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.version_bounds import check_generation
 
 GIVING: Final = "giving"
 """Purpose of the deadline at which owners are asked again to give topics away."""
-OWNERS: Final = "owners"
-"""Per topic of this arbiter: the server, the generation, and a flag for ownership.
-
-Of a moved topic also the future server and the past servers.
-"""
-ASSIGNED: Final = "assigned"
-"""Per topic assigned to this server, the generation."""
-
-
-@dataclass(slots=True)
-class Decision:
-    """The owner of a topic, or a candidate.
-
-    Attributes:
-        is_owner: True once the server has confirmed the topic, durably.
-        is_kept: True once this decision is durable.
-        since_ns: the time of the decision; 0: before a crash.
-        waiting: the access brokers that have asked, in order.
-        unasked: after a loss, the servers that have not answered if the topic is theirs.
-        to: the server that the topic moves to; None: it stays.
-        had: the servers that have given the topic away.
-    """
-
-    server: BrokerNumber
-    generation: int
-    is_owner: bool = False
-    is_kept: bool = False
-    since_ns: Instant = 0
-    waiting: dict[BrokerNumber, None] = field(default_factory=dict)
-    unasked: dict[BrokerNumber, None] = field(default_factory=dict)
-    to: BrokerNumber | None = None
-    had: tuple[BrokerNumber, ...] = ()
 
 
 class Assignments:

@@ -7,7 +7,7 @@ predicate, which is followed in all topics where it may hold.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 from brokerd.model.client_messages import (
     Acknowledge,
@@ -26,11 +26,12 @@ from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
-from brokerd.protocols.multi_proxy.fetches import Fetches, Heads, InFlightDelivery
+from brokerd.protocols.multi_proxy.fetches import Fetches
 from brokerd.protocols.multi_proxy.messages import LOST, Lost, Owner
-from brokerd.protocols.multi_proxy.owners import Owners
+from brokerd.protocols.multi_proxy.ownership import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
+from brokerd.protocols.multi_proxy.state import BEGINS, RESTARTED, Heads, InFlightDelivery
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
@@ -45,12 +46,6 @@ from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
-
-BEGINS: Final = "begins"
-"""Per started subscription, the position in each topic after which it begins."""
-
-RESTARTED: Final = "restarted"
-"""Subscriptions that started again after this broker had lost them, behind gaps."""
 
 Client = OwnClient[OwnSubscription]
 

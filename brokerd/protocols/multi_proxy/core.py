@@ -27,9 +27,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.multi_proxy.access_broker import AccessBroker
 from brokerd.protocols.multi_proxy.arbiter import GIVING, Arbiter, Assignments
-from brokerd.protocols.multi_proxy.claims import Claims
-from brokerd.protocols.multi_proxy.delayed_publishes import HELD
-from brokerd.protocols.multi_proxy.logs import LOG
+from brokerd.protocols.multi_proxy.followers import HELD, RETAINED
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Claim,
@@ -42,21 +40,14 @@ from brokerd.protocols.multi_proxy.messages import (
     Servers,
     topics_in,
 )
-from brokerd.protocols.multi_proxy.parameters import (
-    ARBITER,
-    CAUSAL,
-    PAPER,
-    MultiProxyParameters,
-)
-from brokerd.protocols.multi_proxy.proxy import Proxy
-from brokerd.protocols.multi_proxy.proxy_ownership import Periods
-from brokerd.protocols.multi_proxy.proxy_routes import UNANSWERED
-from brokerd.protocols.multi_proxy.retention import RETAINED
-from brokerd.protocols.multi_proxy.roles import Places
+from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, MultiProxyParameters
+from brokerd.protocols.multi_proxy.proxy import Claims, Proxy
+from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Sessions
 from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
-from brokerd.protocols.multi_proxy.sessions import RETRY, Sessions
-from brokerd.protocols.multi_proxy.topic_transfers import MOVING
-from brokerd.protocols.multi_proxy.transfer_server import PERIOD, TopicTransfers
+from brokerd.protocols.multi_proxy.state import LOG
+from brokerd.protocols.multi_proxy.topics import Places
+from brokerd.protocols.multi_proxy.transfer_server import PERIOD, Periods, TopicTransfers
+from brokerd.protocols.multi_proxy.transfers import MOVING
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning

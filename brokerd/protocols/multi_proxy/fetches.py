@@ -9,9 +9,7 @@ Deviates: an access broker is one subscriber for all of its clients; a get reque
 after those that have arrived, and separately reports the acknowledged position.
 """
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
@@ -26,103 +24,15 @@ from brokerd.protocols.multi_proxy.messages import (
     Messages,
     Wanted,
 )
-from brokerd.protocols.multi_proxy.owner_table import OwnerTable
-from brokerd.protocols.multi_proxy.proxy_routes import ServerRoutes
-
-Heads = Mapping[StreamId, int]
-"""Per topic, the position before all later publications."""
-
-
-@dataclass(slots=True, eq=False)
-class InFlightDelivery:
-    """Publications that were delivered to clients; `open` parts are not acknowledged yet."""
-
-    topic: "FollowedTopic"
-    first: int
-    open: int = 1
-
-
-@dataclass(slots=True, eq=False)
-class FollowedTopic:
-    """A topic that clients of this broker have subscribed to.
-
-    Attributes:
-        server: the server of the topic.
-        stream: the server's positions.
-        followers: the number of subscriptions that need it.
-        is_resumed: True for a subscription since before a crash; else nothing before the head is
-            needed.
-        after: the position through which everything has arrived; None until the server has
-            answered.
-        last: the last position of another server that assigns no more.
-        age: the number of later owners after the one that has assigned these positions.
-        in_flight: deliveries without an acknowledgement, in order.
-    """
-
-    server: BrokerNumber
-    stream: StreamId
-    is_resumed: bool = False
-    followers: int = 0
-    after: int | None = None
-    last: int = 0
-    age: int = 0
-    in_flight: deque[InFlightDelivery] = field(default_factory=deque)
-
-    @property
-    def number(self) -> int:
-        """The number of the topic."""
-        return self.stream.publisher
-
-    @property
-    def done(self) -> int:
-        """The position through which nothing is needed again."""
-        return self.in_flight[0].first - 1 if self.in_flight else self.after or 0
-
-    def close(self) -> None:
-        """Remove acknowledged deliveries."""
-        while self.in_flight and not self.in_flight[0].open:
-            self.in_flight.popleft()
-
-
-@dataclass(slots=True, eq=False)
-class PendingSubscription:
-    """A subscription that waits until all servers of its topics have confirmed."""
-
-    then: Callable[[Heads], None]
-    heads: dict[StreamId, int] = field(default_factory=dict)
-    missing: int = 0
-
-
-@dataclass(slots=True)
-class FollowedServer:
-    """A server that this access broker follows.
-
-    Attributes:
-        topics: the topics with followers, by positions.
-        follow: the last Follow; None before the first.
-        is_answered: True once the server has answered the last Follow.
-        is_stale: True while the last Follow lacks a change.
-        next: subscriptions, and their topics here, for the next Follow.
-        pending: those of the present Follow.
-        fetch_number: number of the last Get.
-        is_fetching: True while that is not answered.
-        paused: topics without a request in that, because clients are behind.
-    """
-
-    server: BrokerNumber
-    topics: dict[StreamId, FollowedTopic] = field(default_factory=dict)
-    follow: Follow | None = None
-    is_answered: bool = True
-    is_stale: bool = False
-    next: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
-    pending: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
-    fetch_number: int = 0
-    is_fetching: bool = False
-    paused: tuple[StreamId, ...] = ()
-
-    def parts(self, number: int) -> list[FollowedTopic]:
-        """Return all followed parts of a topic, the server's own positions first."""
-        return [topic for topic in self.topics.values() if topic.number == number]
+from brokerd.protocols.multi_proxy.routes import ServerRoutes
+from brokerd.protocols.multi_proxy.state import (
+    FollowedServer,
+    FollowedTopic,
+    Heads,
+    InFlightDelivery,
+    OwnerTable,
+    PendingSubscription,
+)
 
 
 class Fetches:

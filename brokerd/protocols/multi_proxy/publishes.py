@@ -8,67 +8,20 @@ because a later one arrived first over another proxy.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.multi_proxy.messages import Put, Stored
-from brokerd.protocols.multi_proxy.owner_table import OwnerTable
-from brokerd.protocols.multi_proxy.proxy_routes import ServerRoutes
+from brokerd.protocols.multi_proxy.routes import ServerRoutes
+from brokerd.protocols.multi_proxy.state import (
+    OwnerTable,
+    PendingSource,
+    PublishAnswers,
+    SentPublish,
+)
 from brokerd.protocols.parts.event_machine import EventMachine
-
-
-@dataclass(slots=True)
-class SentPublish:
-    """Publications to a topic, with the time of the last request or answer.
-
-    The answer may be that the publications wait at their server.
-    """
-
-    run: PublicationRun
-    sent_ns: Instant
-
-
-Chain = deque[SentPublish]
-"""The publish requests of a source to a topic, in order; the first is sent first."""
-
-
-@dataclass(slots=True)
-class PublishAnswers:
-    """The answers of a server to publish requests, in order of arrival.
-
-    Attributes:
-        unanswered: the number of requests that are not stored.
-        answered_ns: the time of the last answer, stored or waiting.
-        sent_ns: the time of the latest request that is stored.
-    """
-
-    unanswered: int = 0
-    answered_ns: Instant = 0
-    sent_ns: Instant = 0
-
-
-@dataclass(slots=True)
-class PendingSource:
-    """A publisher of this broker.
-
-    Attributes:
-        submitted: the last number published here.
-        chains: by topic; none is empty.
-        is_here: True if the client has a session.
-    """
-
-    submitted: int
-    chains: dict[int, Chain] = field(default_factory=dict)
-    is_here: bool = True
-
-    @property
-    def done(self) -> int:
-        """The number through which everything is stored."""
-        firsts = [chain[0].run.first for chain in self.chains.values()]
-        return min(firsts) - 1 if firsts else self.submitted
 
 
 class Publishes:

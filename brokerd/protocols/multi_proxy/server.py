@@ -15,10 +15,12 @@ from brokerd.model.losses import has_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
 from brokerd.protocols.multi_proxy.arbiter import Assignments
-from brokerd.protocols.multi_proxy.delayed_publishes import DelayedPublishes
-from brokerd.protocols.multi_proxy.followers import Follower, Followers, Version
-from brokerd.protocols.multi_proxy.logs import LOG
-from brokerd.protocols.multi_proxy.lost_records import list_lost_runs
+from brokerd.protocols.multi_proxy.followers import (
+    DelayedPublishes,
+    Followers,
+    Restatements,
+    Retention,
+)
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Elsewhere,
@@ -36,22 +38,17 @@ from brokerd.protocols.multi_proxy.messages import (
     Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.restatements import Restatements
-from brokerd.protocols.multi_proxy.retention import Retention
-from brokerd.protocols.multi_proxy.sessions import Sessions
-from brokerd.protocols.multi_proxy.topic_log import (
-    Part,
-    PlacedRun,
-    Topic,
-    TopicLog,
-    split_by_markers,
-)
+from brokerd.protocols.multi_proxy.retention import Topic, list_lost_runs
+from brokerd.protocols.multi_proxy.routes import Sessions
+from brokerd.protocols.multi_proxy.state import LOG, Follower, Part, Version
+from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog, split_by_markers
 from brokerd.protocols.multi_proxy.transfer_server import TopicTransfers
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 RESTATING: Final = "restating"
 """Purpose of the deadline at which access brokers are asked again for their topics."""
+
 WAITING: Final = "waiting"
 """Purpose of the deadline at which a get is answered without publications."""
 

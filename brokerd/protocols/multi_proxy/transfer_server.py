@@ -19,31 +19,34 @@ Paper: [MP22] §3.1.5 (PERIODIC), §3.1.6, §3.1.7; §4 leaves open the loss fro
 a topic. Deviates: see `topic_transfers.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.multi_proxy.arbiter import Arbiter, Assignments
-from brokerd.protocols.multi_proxy.followers import Follower, Followers
+from brokerd.protocols.multi_proxy.followers import Followers
 from brokerd.protocols.multi_proxy.messages import (
     Carry,
     Elsewhere,
     Give,
     Merge,
     Merged,
+    Owned,
     Owner,
     Periodic,
     Transfer,
     Transferred,
     Wanted,
 )
-from brokerd.protocols.multi_proxy.sessions import Sessions
-from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
-from brokerd.protocols.multi_proxy.topic_transfers import Moves
+from brokerd.protocols.multi_proxy.retention import Topic
+from brokerd.protocols.multi_proxy.routes import Sessions
+from brokerd.protocols.multi_proxy.state import Follower, Part
+from brokerd.protocols.multi_proxy.topic_log import TopicLog
+from brokerd.protocols.multi_proxy.transfers import Moves
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, EventMachine, MessageHandler
 
 PERIOD: Final = "period"
 """Purpose of the deadline at which a server announces its topics."""
@@ -377,3 +380,37 @@ class TopicTransfers:
             raise RemoteProtocolError(peer, f"broker {message.server} answers a request for itself")
         if self.positions.on_announcement(message):
             self._server.settle_all()
+
+
+class Periods:
+    """The periodic announcement of a server's topics to all proxies.
+
+    Args:
+        proxies: proxies with a session.
+
+    Paper: [MP22] §3.1.5 (PERIODIC), §5.2.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        machine: EventMachine,
+        deadlines: DeadlineQueue[Any],
+        period_ns: int,
+        server: TransferHost,
+        proxies: Collection[BrokerNumber],
+    ) -> None:
+        self._broker = broker
+        self._machine = machine
+        self._deadlines = deadlines
+        self._period_ns = period_ns
+        self._server = server
+        self._proxies = proxies
+
+    def announce(self) -> None:
+        """Send the announcement, and schedule the next."""
+        owned = Owned(tuple(Owner(topic, self._broker) for topic in self._server.requested))
+        for proxy in self._proxies:
+            self._machine.send(proxy, owned)
+        due_ns = self._machine.now_ns + self._period_ns
+        self._deadlines.set((PERIOD, self._broker), due_ns)

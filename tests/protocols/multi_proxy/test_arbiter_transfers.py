@@ -18,7 +18,6 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
-from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.messages import (
     Assign,
     Assigned,
@@ -40,8 +39,8 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
-from brokerd.protocols.multi_proxy.roles import Places
-from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.protocols.multi_proxy.proxy import Claims
+from brokerd.protocols.multi_proxy.topics import Places, Topics
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant

@@ -7,10 +7,11 @@ import pytest
 
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.multi_proxy.delayed_publishes import HELD, DelayedPublishes
+from brokerd.protocols.multi_proxy.followers import HELD, DelayedPublishes
 from brokerd.protocols.multi_proxy.messages import Put
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.topic_log import Part, Topic
+from brokerd.protocols.multi_proxy.retention import Topic
+from brokerd.protocols.multi_proxy.state import Part
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 

@@ -7,7 +7,7 @@ import pytest
 from brokerd.protocols.interface import Send
 from brokerd.protocols.multi_proxy.messages import Follow
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.proxy_routes import UNANSWERED, ServerRoutes
+from brokerd.protocols.multi_proxy.routes import UNANSWERED, ServerRoutes
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 

@@ -25,7 +25,6 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
-from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Follow,
@@ -38,6 +37,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
+from brokerd.protocols.multi_proxy.state import LOG
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.authority import AUTHORITY, make_signature

@@ -25,9 +25,6 @@ from brokerd.protocols.interface import (
     Shutdown,
     Started,
 )
-from brokerd.protocols.multi_proxy.arbiter import OWNERS
-from brokerd.protocols.multi_proxy.followers import FOLLOWERS
-from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Assign,
@@ -49,7 +46,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.owners import CHOSEN
+from brokerd.protocols.multi_proxy.state import CHOSEN, FOLLOWERS, LOST_ROWS, OWNERS
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 

@@ -29,10 +29,9 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, Strea
 from brokerd.model.losses import LIFE_BITS, last_lost_position
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Append, Effect, Event, Send, Started
-from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, Stored
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
-from brokerd.protocols.multi_proxy.restatements import RESTATED
+from brokerd.protocols.multi_proxy.state import FOLLOWERS, RESTATED
 from brokerd.protocols.multi_proxy.topic_log import read_placed
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.linger import LingerChecker

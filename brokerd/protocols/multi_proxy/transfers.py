@@ -20,7 +20,6 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.followers import Followers
-from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     CarriedFollower,
     CarriedPart,
@@ -33,8 +32,10 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.sessions import Sessions
-from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
+from brokerd.protocols.multi_proxy.retention import Topic
+from brokerd.protocols.multi_proxy.routes import Sessions
+from brokerd.protocols.multi_proxy.state import LOG, MOVES, PARTS, Part
+from brokerd.protocols.multi_proxy.topic_log import TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
 
@@ -43,10 +44,6 @@ Arrival = Callable[[int, int], None]
 
 MOVING: Final = "moving"
 """Purpose of the deadline at which unanswered transfers are repeated."""
-MOVES: Final = "moves"
-"""Per topic that moves away: the new owner, a flag for its confirmation, and any generation."""
-PARTS: Final = "parts"
-"""Per topic and server with positions that were transferred here: the giver, and the age."""
 
 
 class MovingServer(Protocol):
