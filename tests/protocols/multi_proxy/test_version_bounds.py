@@ -19,7 +19,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Owner,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER
-from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.protocols.multi_proxy.topics import Places, Topics
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import CountedStory, Story, sides
@@ -72,9 +72,9 @@ class Forged(CountedStory):
         self.cluster.run_for(1)
         topics = Topics(self.parameters, decode_attribute_table)
         self.topic = topics.topic_of_value("a")
-        self.owners: Any = self.cluster.broker("e1").broker.core._owners
+        self.owners: Any = self.cluster.broker("e1").broker.core._owners.table
         self.right = self.owners.of(self.topic)
-        arbiter = self.owners._arbiters[self.topic]
+        arbiter = Places(0, self.topology, self.parameters.topics).arbiters[self.topic]
         self.wrong = next(each for each in (2, 3, 4) if each != self.right)
         self.proxy = self.topology.number_of("x1")
         self.arbiter = arbiter
@@ -87,7 +87,7 @@ def test_an_owner_beyond_the_number_of_servers_is_refused(kind: str) -> None:
     def refused() -> bool:
         story = Forged()
         home = story.cluster.broker("e1").broker
-        owners = (Owner(story.topic, story.wrong, story.owners._generations[story.topic] + 3),)
+        owners = (Owner(story.topic, story.wrong, story.owners.generations[story.topic] + 3),)
         number = story.topology.number_of("e1")
         message = {
             "located": Located(story.arbiter, number, owners),
@@ -135,7 +135,7 @@ def heals(story: Forged) -> bool:
 def test_a_forged_owner_is_denied_and_the_arbiter_names_the_right_one(kind: str) -> None:
     """The named server denies the topic, and keeps its sessions with innocent proxies."""
     story = Forged()
-    owners = (Owner(story.topic, story.wrong, story.owners._generations[story.topic] + 1),)
+    owners = (Owner(story.topic, story.wrong, story.owners.generations[story.topic] + 1),)
     home = story.topology.number_of("e1")
     message = {
         "located": Located(story.arbiter, home, owners),
@@ -156,8 +156,8 @@ def test_a_forged_generation_of_the_right_owner_does_not_block_its_move() -> Non
     story.cluster.run_for(0.1)
     story.cluster.broker("e1").start()
     story.cluster.run_for(1)
-    story.owners = story.cluster.broker("e1").broker.core._owners
-    story.owners._generations[story.topic] += 1
+    story.owners = story.cluster.broker("e1").broker.core._owners.table
+    story.owners.generations[story.topic] += 1
     third = next(each for each in (2, 3, 4) if each != story.right)
     move = Move(story.arbiter, (Owner(story.topic, third),))
     perform(story, story.topology.brokers[story.arbiter], story.proxy, move)
@@ -169,7 +169,7 @@ def test_a_forged_generation_of_the_right_owner_does_not_block_its_move() -> Non
 def test_a_proxy_forgets_two_owners_of_one_generation() -> None:
     """Its sessions with both servers last, and access brokers ask the arbiter."""
     story = Forged()
-    generation = story.owners._generations[story.topic]
+    generation = story.owners.generations[story.topic]
     perform(story, "x1", story.wrong, Owned((Owner(story.topic, story.wrong, generation),)))
     proxy: Any = story.cluster.broker("x1").broker.core
     assert story.topic not in {owner.topic for owner in proxy._proxy._claims.owners()}
