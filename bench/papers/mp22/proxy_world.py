@@ -20,7 +20,8 @@ from bench.spec.experiment import ExperimentFile
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, MultiProxyParameters
-from brokerd.protocols.multi_proxy.topics import Places, Topics
+from brokerd.protocols.multi_proxy.routes import Places
+from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
 from brokerd.simulator.world.sessions import NetworkParameters

@@ -23,8 +23,8 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.ownership import make_owners, make_table
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
-from brokerd.protocols.multi_proxy.routes import ServerRoutes
-from brokerd.protocols.multi_proxy.topics import Places, Topics
+from brokerd.protocols.multi_proxy.routes import Places, ServerRoutes
+from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 

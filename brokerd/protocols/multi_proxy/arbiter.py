@@ -45,6 +45,9 @@ class Assignments:
     Args:
         topics: the number of topics.
         proxies: proxies with a session.
+
+    Attributes:
+        generations: of the topics that are durably assigned to this server.
     """
 
     def __init__(
@@ -59,11 +62,11 @@ class Assignments:
         self._topics = topics
         self._proxies = proxies
         self._has_lost = False
-        self._kept: dict[int, int] = {}
+        self.generations: dict[int, int] = {}
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore the assignments of an earlier incarnation."""
-        self._kept = {int(key): number for key, number in recovered.get(ASSIGNED, {}).items()}
+        self.generations = {int(key): number for key, number in recovered.get(ASSIGNED, {}).items()}
 
     def begin(self, lineage: int) -> None:
         """Continue after an accepted loss, which took assignments."""
@@ -86,7 +89,7 @@ class Assignments:
 
     def generation(self, topic: int) -> int:
         """Return the durable generation of an assigned topic; 0 if not assigned."""
-        return self._kept.get(topic, 0)
+        return self.generations.get(topic, 0)
 
     def row(self, topic: int, number: int) -> Change:
         """Return the row of a topic that another server gives to this one."""
@@ -94,7 +97,7 @@ class Assignments:
 
     def keep(self, topic: int, number: int) -> None:
         """Record a durable generation of a topic of this server."""
-        self._kept[topic] = max(number, self._kept.get(topic, 0))
+        self.generations[topic] = max(number, self.generations.get(topic, 0))
 
     def take(
         self, peer: BrokerNumber, message: Assign, then: Callable[[tuple[Generation, ...]], None]
@@ -105,15 +108,21 @@ class Assignments:
             then: receives the durable generations, to confirm them.
         """
         for topic, number in message.generations:
-            check_generation(peer, topic, self._kept.get(topic, 0), number)
-        new = [each for each in message.generations if each.number > self._kept.get(each.topic, 0)]
+            check_generation(peer, topic, self.generations.get(topic, 0), number)
+        new = [
+            each
+            for each in message.generations
+            if each.number > self.generations.get(each.topic, 0)
+        ]
 
         def kept() -> None:
             for topic, number in new:
                 self.keep(topic, number)
             then(
                 tuple(
-                    each if each.number else Generation(each.topic, self._kept.get(each.topic, 0))
+                    each
+                    if each.number
+                    else Generation(each.topic, self.generations.get(each.topic, 0))
                     for each in message.generations
                 )
             )

@@ -38,14 +38,12 @@ from brokerd.protocols.multi_proxy.messages import (
     Owned,
     Owner,
     Servers,
-    topics_in,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.proxy import Claims, Proxy
-from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Sessions
+from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Places, Sessions, topics_in
 from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
 from brokerd.protocols.multi_proxy.state import LOG
-from brokerd.protocols.multi_proxy.topics import Places
 from brokerd.protocols.multi_proxy.transfer_server import PERIOD, Periods, TopicTransfers
 from brokerd.protocols.multi_proxy.transfers import MOVING
 from brokerd.protocols.parts.clients.table import LINGER
@@ -102,6 +100,7 @@ class MultiProxy(LogFirstMachine):
         )
         self._periods: Periods | None = None
         self._proxy: Proxy | None = None
+        self._departed = self._decommissioning.decommissioned
         self._assignments: Assignments | None
         self._arbiter: Arbiter | None
         self._assignments, self._arbiter = self._make_arbiter()
@@ -381,7 +380,7 @@ class MultiProxy(LogFirstMachine):
             handlers, current = self._from_brokers, self._sessions.get(event.peer)
         else:
             handlers, current = self._from_clients, self._clients.table.session_of(event.peer)
-        if current != event.session or event.peer in self._decommissioning:
+        if current != event.session or event.peer in self._departed:
             self._counters["messages_ignored"] += 1
             return
         message_handler(handlers, event)(event.peer, event.message)
@@ -398,7 +397,8 @@ class MultiProxy(LogFirstMachine):
 
     def _is_owned(self, topic: int) -> bool:
         if self._assignments is not None:
-            return self._assignments.owns(topic) or self._assignments.adopts(topic)
+            generations = self._assignments.generations
+            return bool(generations.get(topic)) or self._assignments.adopts(topic)
         if self._parameters.ownership in (CAUSAL, PAPER):
             return topic < len(self._places.arbiters)
         return self._places.arbiter(topic) == self._broker
@@ -421,7 +421,7 @@ class MultiProxy(LogFirstMachine):
     def _on_request(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """Handle a request over a proxy; the answer returns over the same proxy."""
         self._places.check_request(peer, message)
-        if message.home in self._decommissioning:
+        if message.home in self._departed:
             self._counters["messages_ignored"] += 1
             return
         self._neighbours.record_proxy(peer, message.home)

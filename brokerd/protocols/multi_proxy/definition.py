@@ -16,8 +16,8 @@ from brokerd.protocols.definition import (
 )
 from brokerd.protocols.multi_proxy.messages import KINDS, LOST
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
+from brokerd.protocols.multi_proxy.routes import KIND
 from brokerd.protocols.multi_proxy.state import LOG
-from brokerd.protocols.multi_proxy.topics import KIND
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 

@@ -447,17 +447,6 @@ Request = Put | Follow | Get | Locate | Claim
 Answer = Stored | Following | Messages | Lost | Answered | Located | Merged
 
 
-def topics_in(request: Request) -> tuple[int, ...]:
-    """Return the topics that a request needs at their server."""
-    if isinstance(request, Put):
-        return (request.topic,)
-    if isinstance(request, Follow):
-        return request.topics
-    if isinstance(request, Get):
-        return tuple(wanted.topic for wanted in request.wanted)
-    return ()
-
-
 Between = Carry | Transfer
 """A message from server to server, which is answered with Transferred."""
 

@@ -18,9 +18,8 @@ from brokerd.protocols.multi_proxy.messages import Located, Merged, Owner
 from brokerd.protocols.multi_proxy.owners import OwnerChanges, OwnerRequests
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, RENDEZVOUS
 from brokerd.protocols.multi_proxy.publishes import Publishes
-from brokerd.protocols.multi_proxy.routes import ServerRoutes
+from brokerd.protocols.multi_proxy.routes import Places, ServerRoutes
 from brokerd.protocols.multi_proxy.state import CHOSEN, OwnerTable
-from brokerd.protocols.multi_proxy.topics import Places
 from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.version_bounds import check_generation
 

@@ -1,9 +1,9 @@
-"""Sessions with other brokers, and the routes of requests and answers over proxies.
+"""The roles of brokers, sessions, and the routes of requests and answers over proxies.
 
 An access broker sends a request to a server over one proxy, and tries the next proxy after a
 timeout. A server answers over the proxy of the last request.
 
-Paper: [MP22] §3 (a client tries the proxies in order; no answer in time: again, three times).
+Paper: [MP22] §1, §3 (clients, proxies, servers; a client tries the proxies in order; no answer in time: again, three times).
 Deviates: access brokers begin with different proxies, which shares the load; retries never end,
 since their requests are not complete; only the access broker retries, because a retrying proxy
 multiplies the load of an overloaded server. Timeouts are per kind of request: an access broker
@@ -13,13 +13,111 @@ with prompt answers to gets would otherwise never repeat a lost publish request.
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.overlay.bipartite import Bipartite
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Instant, OpenSession, SessionEstablished, SessionLost
-from brokerd.protocols.multi_proxy.messages import Answer, Get, Put, Request
+from brokerd.protocols.multi_proxy.messages import Answer, Follow, Get, Put, Request
 from brokerd.protocols.multi_proxy.state import ServerRoute
+from brokerd.protocols.multi_proxy.topics import owners
 from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
+
+KIND: Final = "bipartite"
+
+
+class Places:
+    """Proxies, servers and access brokers.
+
+    Attributes:
+        proxies, servers: all of them, in the order of the topology.
+        neighbours: the brokers that this broker requires sessions with.
+        arbiters: per topic the server that follows from a hash: its arbiter, or its owner.
+        servers_by_name: number and name of each server.
+        edges: brokers that are access brokers only.
+        homes: all brokers, which are access brokers of their clients.
+        role: the role of this broker, for display.
+    """
+
+    def __init__(self, broker: BrokerNumber, topology: Topology, topics: int) -> None:
+        overlay = topology.overlay(KIND)
+        assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
+        self._broker = broker
+        self._brokers = len(topology.brokers)
+        self.homes = range(self._brokers)
+        self.proxies = overlay.proxies
+        self.servers = overlay.servers
+        self.edges = overlay.edges
+        self.role = overlay.role(broker)
+        across = [a if b == broker else b for a, b in overlay.links if broker in (a, b)]
+        self.neighbours = tuple(sorted(across))
+        self.servers_by_name = [(server, topology.brokers[server]) for server in self.servers]
+        self.arbiters = owners(topics, self.servers_by_name)
+
+    def arbiter(self, topic: int) -> BrokerNumber | None:
+        """Return the server that follows from a topic's hash; None without such a topic."""
+        return self.arbiters[topic] if topic < len(self.arbiters) else None
+
+    def proxies_of(self, home: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Return the proxies in an access broker's order; a proxy uses itself only.
+
+        Access brokers begin with different proxies.
+        """
+        if home in self.proxies:
+            return (home,)
+        first = home % len(self.proxies)
+        return (*self.proxies[first:], *self.proxies[:first])
+
+    def check_proxy(self, peer: Peer, reached: Sequence[BrokerNumber]) -> None:
+        """Check that a report of reachable servers is from a proxy and of servers.
+
+        Raises:
+            RemoteProtocolError: the report is not; the fault of the peer.
+        """
+        if peer not in self.proxies:
+            raise RemoteProtocolError(peer, "it reaches servers, and is no proxy")
+        if not set(self.servers).issuperset(reached):
+            raise RemoteProtocolError(peer, f"not all of {reached} are servers")
+
+    def check_request(self, peer: Peer, message: Request) -> None:
+        """Check that a request to this server is from an access broker, over a proxy.
+
+        Raises:
+            RemoteProtocolError: the request is not, or is for another server; the fault of the
+                peer.
+        """
+        if peer not in self.proxies:
+            raise RemoteProtocolError(peer, "it passes on a request, and is no proxy")
+        home = message.home
+        if message.server != self._broker or home >= self._brokers:
+            raise RemoteProtocolError(peer, f"a request of {home} for {message.server}")
+        if home in self.proxies and home != peer:
+            raise RemoteProtocolError(peer, f"a request of {home}, which is a proxy itself")
+
+    def check_answer(self, peer: Peer, message: Answer) -> None:
+        """Check that an answer is for this access broker, over a proxy.
+
+        Raises:
+            RemoteProtocolError: the answer is not; the fault of the peer.
+        """
+        if peer not in self.proxies:
+            raise RemoteProtocolError(peer, "it passes on an answer, and is no proxy")
+        if message.home != self._broker:
+            raise RemoteProtocolError(peer, f"an answer for {message.home}")
+
+
+def topics_in(request: Request) -> tuple[int, ...]:
+    """Return the topics that a request needs at their server."""
+    if isinstance(request, Put):
+        return (request.topic,)
+    if isinstance(request, Follow):
+        return request.topics
+    if isinstance(request, Get):
+        return tuple(wanted.topic for wanted in request.wanted)
+    return ()
+
 
 RETRY: Final = "retry"
 """Purpose of the deadline at which an unreachable broker is tried again."""

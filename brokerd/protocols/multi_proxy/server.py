@@ -215,7 +215,9 @@ class Server:
         home, number, run = message.home, message.topic, message.run
         if run.source.broker != home or run.origins:
             raise RemoteProtocolError(peer, f"broker {home} puts for {run.source}")
-        if self.sharing is not None and self.sharing.is_away(home, (number,)):
+        sharing = self.sharing
+        is_moving = sharing is not None and (sharing.moves.moving or sharing.moves.moved)
+        if sharing is not None and is_moving and sharing.is_away(home, (number,)):
             return
         self._ask((number,))
         self._counters["publications_received"] += len(run)
@@ -327,7 +329,7 @@ class Server:
                 reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
                 raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
-        if self.sharing is not None:
+        if self.sharing is not None and len(waits) < len(follower.done):
             self.sharing.got(home, follower, message.wanted)
         for part, wanted in waits.items():
             if part.server == self._broker:
@@ -401,7 +403,7 @@ class Server:
             return
         done = self.followers.done_with(topic)
         through = min((topic.durable, *done))
-        if self.sharing is not None:
+        if self.sharing is not None and self.sharing.is_shared:
             through = min(through, self.sharing.positions.owed_nothing_through(topic))
         if through > topic.released or len(topic.lost):
             self.log.release(topic, through)

@@ -1,11 +1,11 @@
-"""The topics of publications and predicates, hashed owners, and the roles of brokers.
+"""The topics of publications and predicates, and hashed owners.
 
 Topics are numbers: 0 is for publications without the topic attribute, and each value of the
 attribute has one of the others, shared with other values. So any predicate can be followed, a
 predicate without a value in all topics, and other publications of a topic are filtered at the
 access broker.
 
-Paper: [MP22] §1, §3 (clients, proxies, servers; topics). Deviates: the owner is the highest of a
+Paper: [MP22] §3 (topics, servers). Deviates: the owner is the highest of a
 hash over the servers that the topology names, so that all proxies agree without messages; the
 paper's proxies choose the least loaded server by themselves, by which two servers may own a topic
 (§4).
@@ -19,9 +19,6 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import Attributes, DecodeAttributes, Predicate, Scalar
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.bipartite import Bipartite
-from brokerd.overlay.topology import Topology
-from brokerd.protocols.multi_proxy.messages import Answer, Request
 from brokerd.protocols.parts.selection import RunSelection, places_by_result
 
 NO_TOPIC: Final = 0
@@ -151,86 +148,3 @@ def _canonical(value: Scalar) -> str:
 
 def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")
-
-
-KIND: Final = "bipartite"
-
-
-class Places:
-    """Proxies, servers and access brokers.
-
-    Attributes:
-        proxies, servers: all of them, in the order of the topology.
-        neighbours: the brokers that this broker requires sessions with.
-        arbiters: per topic the server that follows from a hash: its arbiter, or its owner.
-        servers_by_name: number and name of each server.
-        edges: brokers that are access brokers only.
-        homes: all brokers, which are access brokers of their clients.
-        role: the role of this broker, for display.
-    """
-
-    def __init__(self, broker: BrokerNumber, topology: Topology, topics: int) -> None:
-        overlay = topology.overlay(KIND)
-        assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
-        self._broker = broker
-        self._brokers = len(topology.brokers)
-        self.homes = range(self._brokers)
-        self.proxies = overlay.proxies
-        self.servers = overlay.servers
-        self.edges = overlay.edges
-        self.role = overlay.role(broker)
-        across = [a if b == broker else b for a, b in overlay.links if broker in (a, b)]
-        self.neighbours = tuple(sorted(across))
-        self.servers_by_name = [(server, topology.brokers[server]) for server in self.servers]
-        self.arbiters = owners(topics, self.servers_by_name)
-
-    def arbiter(self, topic: int) -> BrokerNumber | None:
-        """Return the server that follows from a topic's hash; None without such a topic."""
-        return self.arbiters[topic] if topic < len(self.arbiters) else None
-
-    def proxies_of(self, home: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Return the proxies in an access broker's order; a proxy uses itself only.
-
-        Access brokers begin with different proxies.
-        """
-        if home in self.proxies:
-            return (home,)
-        first = home % len(self.proxies)
-        return (*self.proxies[first:], *self.proxies[:first])
-
-    def check_proxy(self, peer: Peer, reached: Sequence[BrokerNumber]) -> None:
-        """Check that a report of reachable servers is from a proxy and of servers.
-
-        Raises:
-            RemoteProtocolError: the report is not; the fault of the peer.
-        """
-        if peer not in self.proxies:
-            raise RemoteProtocolError(peer, "it reaches servers, and is no proxy")
-        if not set(self.servers).issuperset(reached):
-            raise RemoteProtocolError(peer, f"not all of {reached} are servers")
-
-    def check_request(self, peer: Peer, message: Request) -> None:
-        """Check that a request to this server is from an access broker, over a proxy.
-
-        Raises:
-            RemoteProtocolError: the request is not, or is for another server; the fault of the
-                peer.
-        """
-        if peer not in self.proxies:
-            raise RemoteProtocolError(peer, "it passes on a request, and is no proxy")
-        home = message.home
-        if message.server != self._broker or home >= self._brokers:
-            raise RemoteProtocolError(peer, f"a request of {home} for {message.server}")
-        if home in self.proxies and home != peer:
-            raise RemoteProtocolError(peer, f"a request of {home}, which is a proxy itself")
-
-    def check_answer(self, peer: Peer, message: Answer) -> None:
-        """Check that an answer is for this access broker, over a proxy.
-
-        Raises:
-            RemoteProtocolError: the answer is not; the fault of the peer.
-        """
-        if peer not in self.proxies:
-            raise RemoteProtocolError(peer, "it passes on an answer, and is no proxy")
-        if message.home != self._broker:
-            raise RemoteProtocolError(peer, f"an answer for {message.home}")

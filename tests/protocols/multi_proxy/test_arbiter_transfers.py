@@ -40,7 +40,8 @@ from brokerd.protocols.multi_proxy.messages import (
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.proxy import Claims
-from brokerd.protocols.multi_proxy.topics import Places, Topics
+from brokerd.protocols.multi_proxy.routes import Places
+from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant

@@ -19,7 +19,8 @@ from brokerd.protocols.multi_proxy.messages import (
     Owner,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER
-from brokerd.protocols.multi_proxy.topics import Places, Topics
+from brokerd.protocols.multi_proxy.routes import Places
+from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import CountedStory, Story, sides
