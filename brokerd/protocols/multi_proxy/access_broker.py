@@ -24,6 +24,7 @@ from brokerd.protocols.multi_proxy.ownership import make_owners, make_table
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.routes import Places, ServerRoutes
+from brokerd.protocols.multi_proxy.state import ServerState, VolatileState
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
@@ -70,7 +71,7 @@ class AccessBroker:
 
         self.handlers: dict[type, MessageHandler] = {
             Stored: self._on_stored,
-            Following: self.fetches.on_following,
+            Following: self._on_following,
             Messages: self._on_messages,
             Lost: self._on_lost,
             Answered: self.fetches.on_answered,
@@ -82,11 +83,31 @@ class AccessBroker:
         """Take an answer that this broker forwards itself."""
         self.handlers[type(answer)](peer, answer)
 
+    def state(self, role: str, server: ServerState | None) -> VolatileState:
+        """Return the state in memory, for people."""
+        requests = self.owners.requests
+        return VolatileState(
+            role=role,
+            undone=self.fetches.undone(),
+            unstored=self.publishes.count_pending(),
+            owners=dict(self.owners.table.known),
+            doubted=tuple(requests.doubted),
+            sought=tuple(topic for topics in requests.sought.values() for topic in topics),
+            followed={
+                route.server: self.fetches.state(route.server, route.proxy) for route in self.routes
+            },
+            server=server,
+        )
+
     # ------------------------------------------------------------ servers' answers
 
     def _on_stored(self, peer: Any, message: Stored) -> None:
         for source in self.publishes.on_stored(peer, message):
             self.clients.report_stored(source)
+
+    def _on_following(self, peer: Any, message: Following) -> None:
+        for beginning in self.fetches.on_following(peer, message):
+            self.clients.begin(beginning)
 
     def _on_messages(self, peer: Any, message: Messages) -> None:
         """Deliver publications of a topic; drop known ones, and those after a gap."""

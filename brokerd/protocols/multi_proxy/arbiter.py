@@ -381,7 +381,7 @@ class Arbiter:
         for topic, decision in self._decisions.items():
             self._order_transfer(topic, decision)
 
-    def due(self) -> None:
+    def on_due(self, _broker: BrokerNumber) -> None:
         """Repeat requests to give topics away, and questions for owners."""
         self._order_transfers()
         self._ask_servers()

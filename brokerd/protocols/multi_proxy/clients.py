@@ -31,7 +31,13 @@ from brokerd.protocols.multi_proxy.messages import LOST, Lost, Owner
 from brokerd.protocols.multi_proxy.ownership import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
-from brokerd.protocols.multi_proxy.state import BEGINS, RESTARTED, Heads, InFlightDelivery
+from brokerd.protocols.multi_proxy.state import (
+    BEGINS,
+    RESTARTED,
+    Heads,
+    InFlightDelivery,
+    PendingSubscription,
+)
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
@@ -127,7 +133,7 @@ class Clients:
             elif self.table.lineage:
                 self._deferred[local] = None
             else:
-                self._begin_to_follow(client, local)
+                self._begin_to_follow(local)
         for name in self.table.clients:
             self.table.linger(name)
 
@@ -187,11 +193,11 @@ class Clients:
             self._claim(client, known)
             if known in self._deferred:
                 del self._deferred[known]
-                self._begin_to_follow(client, known)
+                self._begin_to_follow(known)
             return
         local = new_subscription(client, message)
         self._machine.send(name, Subscribed(local.number, "pending"))
-        on_kept = partial(self._begin_to_follow, client, local)
+        on_kept = partial(self._begin_to_follow, local)
         self._disk.commit((kept_subscription(local),), on_kept)
 
     def _claim(self, client: Client, local: OwnSubscription) -> None:
@@ -202,30 +208,34 @@ class Clients:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
             self._take_done(self.own.claim(client, local, (), gaps))
 
-    def _begin_to_follow(self, client: Client, local: OwnSubscription) -> None:
+    def _begin_to_follow(self, local: OwnSubscription) -> None:
         """Start a subscription once the servers of all topics have confirmed."""
         if not local.is_over:
-            self._follow(local, partial(self._on_followed, client, local))
+            self._follow(local, PendingSubscription(local))
 
-    def _follow(self, local: OwnSubscription, then: Callable[[Heads], None] | None) -> None:
+    def _follow(self, local: OwnSubscription, beginning: PendingSubscription | None) -> None:
         topics = self._topics.topics_of_predicate(local.predicate)
 
         def follow() -> None:
-            if not local.is_over:
-                self._followed[local] = topics
-                self._fetches.follow(topics, then)
+            if local.is_over:
+                return
+            self._followed[local] = topics
+            if self._fetches.follow(topics, beginning) and beginning is not None:
+                self.begin(beginning)
 
         if unknown := self._owners.requests.wait(topics, follow):
             self._owners.seek(unknown)
 
-    def _on_followed(self, client: Client, local: OwnSubscription, heads: Heads) -> None:
+    def begin(self, beginning: PendingSubscription) -> None:
         """Start a subscription; no later publication is missed.
 
         A subscription that this broker had lost receives all publications from here on, before its
         start is on disk. Publications that have arrived since the heads are in its gaps.
         """
+        local, heads = beginning.local, beginning.heads
         if local.is_over:
             return
+        client = self.table.clients[local.client]
         if local.number in client.lost_positions:
             local.is_restarted = True
             heads = {each: max(head, self._fetches.arrived(each)) for each, head in heads.items()}
@@ -237,7 +247,7 @@ class Clients:
             self._begin_after(local, heads)
             self.own.start(local)
 
-        def begin() -> None:
+        def start() -> None:
             if local.is_over:
                 return
             if not local.is_restarted:
@@ -246,7 +256,7 @@ class Clients:
             if client.connected and client.session == local.claimed:
                 self._claim(client, local)
 
-        self._disk.commit(changes, begin)
+        self._disk.commit(changes, start)
 
     @staticmethod
     def _begin_after(local: OwnSubscription, heads: Heads) -> None:

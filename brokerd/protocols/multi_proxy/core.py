@@ -3,7 +3,7 @@
 Paper: [MP22].
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.multi_proxy.access_broker import AccessBroker
 from brokerd.protocols.multi_proxy.arbiter import GIVING, Arbiter, Assignments
-from brokerd.protocols.multi_proxy.followers import HELD, RETAINED
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Claim,
@@ -42,10 +41,9 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.proxy import Claims, Proxy
 from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Places, Sessions, topics_in
-from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
-from brokerd.protocols.multi_proxy.state import LOG
+from brokerd.protocols.multi_proxy.server import Server
+from brokerd.protocols.multi_proxy.state import LOG, VolatileState
 from brokerd.protocols.multi_proxy.transfer_server import PERIOD, Periods, TopicTransfers
-from brokerd.protocols.multi_proxy.transfers import MOVING
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
@@ -161,6 +159,7 @@ class MultiProxy(LogFirstMachine):
                 kind: partial(self._from_proxy, handler)
                 for kind, handler in self.server.sharing.handlers().items()
             }
+        self._due = self._due_handlers()
 
     def _make_arbiter(self) -> tuple[Assignments, Arbiter] | tuple[None, None]:
         places, sessions = self._places, self._neighbours
@@ -288,8 +287,13 @@ class MultiProxy(LogFirstMachine):
             wanted=tuple(neighbours),
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
-            detail={"role": self._places.role, "undone": self._gets.undone()},
+            detail=self.state().to_mapping(),
         )
+
+    def state(self) -> VolatileState:
+        """Return the volatile state, for people."""
+        server = self.server.state() if self.server is not None else None
+        return self._access_broker.state(self._places.role, server)
 
     def follows(self, topic: int) -> bool:
         """Return True if a client here needs a topic, at any server."""
@@ -326,7 +330,7 @@ class MultiProxy(LogFirstMachine):
             self._assignments.begin(event.lineage)
             self._arbiter.begin(event.lineage)
         if self._periods is not None:
-            self._periods.announce()
+            self._periods.announce(self._broker)
         self._owners.recover(event.recovered)
         self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
@@ -455,42 +459,23 @@ class MultiProxy(LogFirstMachine):
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
         for purpose, whose in self._deadlines.due(self.now_ns):
-            if purpose == RETRY:
-                self._neighbours.open(whose)
-            elif purpose == UNANSWERED:
-                self._access_broker.on_unanswered(whose)
-            elif purpose == PERIOD:
-                self._announce_owned()
-            elif purpose == MOVING:
-                assert self.server is not None, f"{whose} does not transfer topics"
-                assert self.server.sharing is not None, f"{whose} does not transfer topics"
-                self.server.sharing.moves.send_all()
-            elif purpose == GIVING:
-                assert self._arbiter is not None, f"{whose} is not an arbiter"
-                self._arbiter.due()
-            elif purpose == WAITING:
-                assert self.server is not None, f"get of {whose} waits at no server"
-                self.server.due(whose)
-            elif purpose == RESTATING:
-                assert self.server is not None, f"{self._broker} is no server"
-                self.server.ask_to_restate()
-            elif purpose == RETAINED:
-                assert self.server is not None, f"{self._broker} is no server and keeps nothing"
-                self.server.retention.due()
-            elif purpose == HELD:
-                assert self.server is not None, f"puts to {whose} wait at no server"
-                self.server.on_held_deadline(whose)
-            else:
-                assert purpose == LINGER, f"{purpose!r} of {whose!r}"
-                self._clients.linger_over(whose)
+            self._due[purpose](whose)
 
-    def _announce_owned(self) -> None:
-        sharing = self.server.sharing if self.server is not None else None
-        if sharing is not None:
-            sharing.period()
-        else:
-            assert self._periods is not None, f"{self._broker} does not announce its topics"
-            self._periods.announce()
+    def _due_handlers(self) -> dict[str, Callable[[Any], None]]:
+        """Return the handlers of deadlines by their purposes, for the roles of this broker."""
+        access = self._access_broker
+        handlers: dict[str, Callable[[Any], None]] = {
+            RETRY: self._neighbours.open,
+            UNANSWERED: access.on_unanswered,
+            LINGER: access.clients.linger_over,
+        }
+        if self.server is not None:
+            handlers |= self.server.due_handlers()
+        if self._arbiter is not None:
+            handlers[GIVING] = self._arbiter.on_due
+        if self._periods is not None:
+            handlers[PERIOD] = self._periods.announce
+        return handlers
 
 
 def make_core(context: CoreContext) -> MultiProxy:

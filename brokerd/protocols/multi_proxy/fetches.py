@@ -9,7 +9,7 @@ Deviates: an access broker is one subscriber for all of its clients; a get reque
 after those that have arrived, and separately reports the acknowledged position.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
@@ -27,8 +27,8 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.routes import ServerRoutes
 from brokerd.protocols.multi_proxy.state import (
     FollowedServer,
+    FollowedState,
     FollowedTopic,
-    Heads,
     InFlightDelivery,
     OwnerTable,
     PendingSubscription,
@@ -68,14 +68,15 @@ class Fetches:
 
     # ------------------------------------------------------------ subscriptions
 
-    def follow(self, topics: Sequence[int], then: Callable[[Heads], None] | None) -> None:
+    def follow(self, topics: Sequence[int], beginning: PendingSubscription | None) -> bool:
         """Add a subscription to these topics.
 
+        Return True if it waits for no server; else `on_following` yields it later.
+
         Args:
-            then: receives the head of each topic, as soon as nothing later is missed; None if the
-                servers had confirmed these topics before.
+            beginning: receives the head of each topic, as soon as nothing later is missed; None if
+                the servers had confirmed these topics before.
         """
-        beginning = PendingSubscription(then) if then is not None else None
         for followed, numbers in self._group_by_server(topics):
             is_new = False
             for number in numbers:
@@ -92,8 +93,7 @@ class Fetches:
             followed.is_stale = followed.is_stale or is_new or beginning is not None
             if self._incarnation:
                 self._follow(followed)
-        if beginning is not None and not beginning.missing:
-            beginning.then({})
+        return beginning is not None and not beginning.missing
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
         """Follow topics also at another owner.
@@ -200,8 +200,8 @@ class Fetches:
         followed.pending, followed.next = followed.next, []
         self._routes.send(followed.follow)
 
-    def on_following(self, peer: Peer, message: Following) -> None:
-        """Take the answer to a Follow.
+    def on_following(self, peer: Peer, message: Following) -> Iterator[PendingSubscription]:
+        """Take the answer to a Follow, and yield the subscriptions that wait for nothing more.
 
         Raises:
             RemoteProtocolError: the answer is to no Follow, or for other topics; the fault of the
@@ -239,7 +239,7 @@ class Fetches:
                 beginning.heads.update(heads.get(number, {}))  # none: it ended before it was said
             beginning.missing -= 1
             if not beginning.missing:
-                beginning.then(beginning.heads)
+                yield beginning
         self._leave(followed, follow.topics)
         self._follow(followed)
         self._get(followed)
@@ -427,6 +427,15 @@ class Fetches:
             self._routes.send(followed.follow)
         if followed.is_fetching:
             self._get(followed, again=True)
+
+    def state(self, server: BrokerNumber, proxy: BrokerNumber | None) -> FollowedState:
+        """Return the state about a server that is reached over a proxy, for people."""
+        followed = self._servers[server]
+        topics = {
+            f"{stream.publisher} of {stream.broker}": topic.after
+            for stream, topic in followed.topics.items()
+        }
+        return FollowedState(proxy, topics, followed.is_answered)
 
     def waiting(self) -> int:
         """Return the number of servers that have not answered a Follow."""

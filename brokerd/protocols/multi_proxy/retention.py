@@ -19,7 +19,7 @@ from brokerd.model.losses import has_marker, lost_range
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.multi_proxy.messages import LostRun
-from brokerd.protocols.multi_proxy.state import LOST_ROWS, Part
+from brokerd.protocols.multi_proxy.state import LOST_ROWS, Part, TopicState
 
 
 @dataclass(slots=True)
@@ -181,6 +181,18 @@ class Topic:
     def key(self) -> str:
         """The key of its rows."""
         return f"{self.number}{self.suffix}"
+
+    def state(self) -> TopicState:
+        """Return the state, for people."""
+        return TopicState(
+            self.assigned,
+            self.durable,
+            self.released,
+            self.count_retained(),
+            len(self.lost),
+            self.is_here,
+            self.is_frozen,
+        )
 
     def begin_behind(self, position: int) -> None:
         """Begin after a position; nothing through it is ever needed here."""

@@ -4,10 +4,11 @@ An access broker sends a request to a server over one proxy, and tries the next 
 timeout. A server answers over the proxy of the last request.
 
 Paper: [MP22] §1, §3 (clients, proxies, servers; a client tries the proxies in order; no answer in
-time: again, three times). Deviates: access brokers begin with different proxies, which shares the load; retries never end,
-since their requests are not complete; only the access broker retries, because a retrying proxy
-multiplies the load of an overloaded server. Timeouts are per kind of request: an access broker
-with prompt answers to gets would otherwise never repeat a lost publish request.
+time: again, three times). Deviates: access brokers begin with different proxies, which shares the
+load; retries never end, since their requests are not complete; only the access broker retries,
+because a retrying proxy multiplies the load of an overloaded server. Timeouts are per kind of
+request: an access broker with prompt answers to gets would otherwise never repeat a lost publish
+request.
 """
 
 from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ message is stored once, and each follower of the topic has an acknowledged posit
 crashes has lost the last positions, and receives them again.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
 from brokerd.protocols.multi_proxy.arbiter import Assignments
 from brokerd.protocols.multi_proxy.followers import (
+    HELD,
+    RETAINED,
     DelayedPublishes,
     Followers,
     Restatements,
@@ -40,7 +42,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Topic, list_lost_runs
 from brokerd.protocols.multi_proxy.routes import Sessions
-from brokerd.protocols.multi_proxy.state import LOG, Follower, Part, Version
+from brokerd.protocols.multi_proxy.state import LOG, Follower, Part, ServerState, Version
 from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog, split_by_markers
 from brokerd.protocols.multi_proxy.transfer_server import TopicTransfers
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -100,6 +102,17 @@ class Server:
         """Return the handlers of requests."""
         return {Put: self._on_put, Follow: self._on_follow, Get: self._on_get}
 
+    def due_handlers(self) -> dict[str, Callable[[Any], None]]:
+        """Return the handlers of deadlines by their purposes."""
+        sharing = self.sharing
+        return {
+            WAITING: self.on_get_due,
+            HELD: self.on_held_due,
+            RESTATING: lambda _broker: self.ask_to_restate(),
+            RETAINED: lambda _: self.retention.due(),
+            **(sharing.due_handlers() if sharing is not None else {}),
+        }
+
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
         """Restore the state of an earlier incarnation from disk."""
         self.log.recover(recovered, ends)
@@ -154,6 +167,22 @@ class Server:
         """Return the size of the retained payloads."""
         return sum(topic.retained_bytes for topic in self.log)
 
+    def state(self) -> ServerState:
+        """Return the state in memory, for people."""
+        moves = self.sharing.moves if self.sharing is not None else None
+        return ServerState(
+            topics={f"{topic.number} of {topic.part.server}": topic.state() for topic in self.log},
+            followers={
+                home: tuple({part.topic: None for part in follower.done})
+                for home, follower in self.followers
+            },
+            waiting=self._held.count(),
+            awaited=tuple(self._restatements.list_awaited()),
+            moving=dict(moves.moving) if moves is not None else {},
+            moved=dict(moves.moved) if moves is not None else {},
+            assigned=dict(self._assignments.generations) if self._assignments is not None else {},
+        )
+
     def aftermath(self) -> Sequence[str]:
         """Return the remaining effects of failures, in words."""
         lost = sum(len(topic.lost) for topic in self.log)
@@ -162,7 +191,7 @@ class Server:
         words = f"{lost} records are lost, and not announced to all servers and access brokers yet"
         return (*left, words) if lost else left
 
-    def due(self, home: BrokerNumber) -> None:
+    def on_get_due(self, home: BrokerNumber) -> None:
         """Answer a get that has waited long enough."""
         follower = self.followers.get(home)
         if follower is not None and follower.waits:
@@ -176,7 +205,7 @@ class Server:
         """Drop waiting publish requests to a topic that moves; they are repeated elsewhere."""
         self._held.drop(number)
 
-    def on_held_deadline(self, number: int) -> None:
+    def on_held_due(self, number: int) -> None:
         """Process publish requests to a topic that have waited for a while."""
         topic = self.log.topic(number)
         self._append_all(self._held.list_ready(topic))

@@ -11,9 +11,9 @@ Paper: [MP22] §2, §4 (the state of clients, proxies and servers).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
@@ -22,6 +22,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Follow,
     Wanted,
 )
+from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 
 LOG: Final = "topics"
 
@@ -126,7 +127,7 @@ class FollowedTopic:
 class PendingSubscription:
     """A subscription that waits until all servers of its topics have confirmed."""
 
-    then: Callable[[Heads], None]
+    local: OwnSubscription
     heads: dict[StreamId, int] = field(default_factory=dict)
     missing: int = 0
 
@@ -332,3 +333,107 @@ class Reader:
 
     after: int
     moved_ns: Instant
+
+
+# ---------------------------------------------------------------- printable state
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The state of a topic, or of a part of it, at a server.
+
+    Attributes:
+        assigned: the last assigned position.
+        durable: everything through this position is on disk.
+        released: publications through this position are not needed.
+        retained: the number of publications that may still be needed.
+        lost: the number of records that a follower receives as a gap.
+        is_here: False while the part is about to arrive.
+        is_frozen: True while the topic moves to another server.
+    """
+
+    assigned: int
+    durable: int
+    released: int
+    retained: int
+    lost: int
+    is_here: bool
+    is_frozen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The state of a server.
+
+    Attributes:
+        topics: by topic, and the server that has assigned the positions.
+        followers: the topics that each access broker follows here.
+        waiting: the number of publications that wait for followers.
+        awaited: the access brokers that have not stated their topics since a loss.
+        moving: topics that move away, with their next owners.
+        moved: topics that have moved away, with their owners.
+        assigned: the generations of the topics of this server.
+    """
+
+    topics: Mapping[str, TopicState]
+    followers: Mapping[BrokerNumber, tuple[int, ...]]
+    waiting: int
+    awaited: tuple[BrokerNumber, ...]
+    moving: Mapping[int, BrokerNumber]
+    moved: Mapping[int, BrokerNumber]
+    assigned: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedState:
+    """The state of an access broker about a server that it follows.
+
+    Attributes:
+        proxy: the proxy on the route; None without a route.
+        topics: by topic, and the server that has assigned the positions: everything through this
+            position has arrived; None: the server has not answered yet.
+        is_answered: True once the server has answered the last Follow.
+    """
+
+    proxy: BrokerNumber | None
+    topics: Mapping[str, int | None]
+    is_answered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileState:
+    """The state in memory, for people.
+
+    Attributes:
+        role: of the broker in the overlay.
+        undone: the number of arrived publications that clients have not acknowledged.
+        unstored: the number of publications of clients here that no server has stored.
+        owners: the server of each topic, as this access broker uses it.
+        doubted: topics whose owner an arbiter is asked to confirm.
+        sought: topics whose owner is requested.
+        followed: the servers that this broker follows.
+        server: the state of this broker as a server; None if it is none.
+    """
+
+    role: str
+    undone: int
+    unstored: int
+    owners: Mapping[int, BrokerNumber]
+    doubted: tuple[int, ...]
+    sought: tuple[int, ...]
+    followed: Mapping[BrokerNumber, FollowedState]
+    server: ServerState | None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the state with text keys, for JSON."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in which all keys are texts, and all sequences lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -19,7 +19,7 @@ Paper: [MP22] §3.1.5 (PERIODIC), §3.1.6, §3.1.7; §4 leaves open the loss fro
 a topic. Deviates: see `topic_transfers.py`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
@@ -44,7 +44,7 @@ from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.routes import Sessions
 from brokerd.protocols.multi_proxy.state import Follower, Part
 from brokerd.protocols.multi_proxy.topic_log import TopicLog
-from brokerd.protocols.multi_proxy.transfers import Moves
+from brokerd.protocols.multi_proxy.transfers import MOVING, Moves
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, EventMachine, MessageHandler
 
@@ -187,6 +187,13 @@ class TopicTransfers:
         if self.is_shared:
             handlers |= {Periodic: self._on_periodic, Merge: self._on_merge}
         return handlers
+
+    def due_handlers(self) -> dict[str, Callable[[Any], None]]:
+        """Return the handlers of deadlines by their purposes."""
+        return {
+            PERIOD: lambda _broker: self.period(),
+            MOVING: lambda _broker: self.moves.send_all(),
+        }
 
     def begin(self, incarnation: int) -> None:
         """Begin after all rows and the log are read."""
@@ -407,7 +414,7 @@ class Periods:
         self._server = server
         self._proxies = proxies
 
-    def announce(self) -> None:
+    def announce(self, _broker: BrokerNumber) -> None:
         """Send the announcement, and schedule the next."""
         owned = Owned(tuple(Owner(topic, self._broker) for topic in self._server.requested))
         for proxy in self._proxies:
