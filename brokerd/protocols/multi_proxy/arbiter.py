@@ -5,7 +5,7 @@ in three steps, each durable before the next: pending, assigned at the server, o
 notified of an owner before the last step, so that until then another server can be chosen.
 
 A topic with an owner may move to another server (MOVE), in a higher generation: the decision is
-durable before the owner is notified; the owner gives the topic away (`arbiter_transfers.py`) and
+durable before the owner is notified; the owner gives the topic away (`transfer_server.py`) and
 reports when the other server has all of it.
 
 Paper: none. [MP22] §4 leaves open that two servers own a topic, whose merging loses messages.

@@ -2,7 +2,7 @@
 
 With `arbiter` a proxy with a server that has many more topics than another asks the arbiter of a
 topic to move it. The arbiter's decision is durable before the owner is notified, which gives the
-topic away (`topic_transfers.py`): no publication is accepted until everything is durable at the
+topic away (`transfers.py`): no publication is accepted until everything is durable at the
 other server, in the higher generation; then the old owner stores the new owner, and notifies access
 brokers and the arbiter. So at any crash, at most one server accepts publications, and access
 brokers use the highest generation that they have received, which is durable there. A topic never
@@ -16,7 +16,7 @@ have received, because no new follower elsewhere is owed older positions. This n
 design has a clock at every server, with a bound on its error.
 
 Paper: [MP22] §3.1.5 (PERIODIC), §3.1.6, §3.1.7; §4 leaves open the loss from merging two copies of
-a topic. Deviates: see `topic_transfers.py`.
+a topic. Deviates: see `transfers.py`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

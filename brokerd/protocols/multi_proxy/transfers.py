@@ -1,7 +1,7 @@
 """Transfers of topics from and to a server (`causal`, `arbiter`).
 
 A proxy that finds two owners of a topic asks the owner with the later name to give the topic to the
-other (MERGE); or a topic's arbiter asks the owner (`arbiter_transfers.py`). The giver accepts no
+other (MERGE); or a topic's arbiter asks the owner (`transfer_server.py`). The giver accepts no
 publications any more, durably, and sends its whole state: publications at their positions, the
 numbers of sources, and followers with their positions (TRANSFER). The other server confirms once
 that is durable; then access brokers are notified. Positions stay the same: a follower does not
