@@ -8,7 +8,7 @@ from brokerd.model.identity import Peer
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
-from brokerd.protocols.multi_proxy.roles import Places
+from brokerd.protocols.multi_proxy.routes import Places
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
 from brokerd.units import MILLISECOND_NS

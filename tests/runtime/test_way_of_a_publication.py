@@ -21,6 +21,7 @@ from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import cells
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
+from tests.helpers.proxy_stories import sides
 from tests.helpers.virtual_time import in_virtual_time
 from tests.protocols.ges_reliable.test_trees import TREES
 
@@ -270,3 +271,31 @@ def test_a_publication_visits_few_files_of_durable(broker: str, own: int, most: 
 def test_a_broker_with_all_roles_of_gryphon_visits_few_files() -> None:
     visits = core_visits("gryphon", "p", "p", cells("p-m", "m-s"))
     assert len(visits["p"]) <= MOST_FILES_IN_ALL_ROLES + 1, [*visits["p"]]
+
+
+@pytest.mark.parametrize(
+    "broker, most",
+    [
+        ("server", MOST_FILES),
+        ("proxy", MOST_FILES),
+        ("publisher", MOST_FILES + 5),
+        ("subscriber", MOST_FILES + 3),
+    ],
+)
+def test_a_publication_visits_few_files_of_multi_proxy(broker: str, most: int) -> None:
+    """Brokers of one role; the access brokers also visit the service of clients."""
+    names = {"publisher": "e1", "proxy": "x1", "server": "v1", "subscriber": "e2"}
+    topology = sides(proxies=1, servers=1, edges=2)
+    visits = core_visits("multi_proxy", names["publisher"], names["subscriber"], topology)
+    assert visits.keys() == {*names.values()}
+    files = visits[names[broker]]
+    own = [file for file in files if file.startswith("protocols/multi_proxy/")]
+    assert "protocols/multi_proxy/core.py" in own
+    assert len(own) <= MOST_FILES, own
+    assert len(files) <= most, [*files]
+
+
+def test_a_server_with_clients_visits_the_files_of_two_roles() -> None:
+    topology = sides(proxies=1, servers=1, edges=1)
+    visits = core_visits("multi_proxy", "v1", "v1", topology)
+    assert len(visits["v1"]) <= 2 * MOST_FILES, [*visits["v1"]]

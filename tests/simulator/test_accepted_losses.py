@@ -95,6 +95,44 @@ def test_a_subscription_that_its_broker_lost_has_to_start_again() -> None:
         story.oracle.judge_end()
 
 
+class TransitStory(LossStory):
+    """A server lost the second and third publications while acknowledgements were in transit.
+
+    The server has stored the fourth publication again, behind the loss.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(acknowledged=1)
+        self.oracle.origins_of = lambda _stream, first, last: [
+            (SOURCE, sequence) for sequence in range(first, last + 1)
+        ]
+        self.oracle.has_lost = lambda _source, sequence: sequence in (2, 3)
+
+    def announce_positions(self) -> None:
+        self.oracle.gap("s", 1, SOURCE._replace(publisher=7), 2, 4, STATE_LOST)
+
+
+@pytest.mark.parametrize("acknowledged_before_the_gap", [1, 2, 3])
+def test_a_lost_publication_may_be_acknowledged_after_the_loss(
+    acknowledged_before_the_gap: int,
+) -> None:
+    story = TransitStory()
+    story.acknowledge(2, acknowledged_before_the_gap)
+    story.announce_positions()
+    story.deliver(4, 5)
+    story.acknowledge(acknowledged_before_the_gap + 1, 5)
+    assert story.oracle.in_gaps == {STATE_LOST: 2}
+    story.oracle.judge_end()
+
+
+def test_a_publication_that_is_stored_again_behind_a_loss_is_owed() -> None:
+    story = TransitStory()
+    story.announce_positions()
+    story.acknowledge(2, 5)
+    with pytest.raises(InvariantViolated, match="without 4"):
+        story.deliver(5)
+
+
 def test_a_consumer_receives_only_lost_commits_again() -> None:
     redeliveries = Redeliveries()
     redeliveries.begin("c", 1)

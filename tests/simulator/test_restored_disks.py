@@ -225,3 +225,51 @@ def test_one_plan_in_eight_restores_a_disk(protocol: str, monkeypatch: pytest.Mo
     ]
     assert 15 < sum(map(bool, drawn)) < 35
     assert {moves[0].on[1] for moves in drawn if moves} == {"copy", "empty"}
+
+
+OVERTAKEN = """
+simulation adversarial
+protocol multi_proxy
+brokers b1 b2 b3 b4 b5
+overlay bipartite {"proxies": ["b5", "b3"], "servers": ["b4", "b1"], "edges": ["b2"]}
+limits failed=1 links=1
+core ownership=rendezvous topic_attribute=kind topics=1 client_linger_ns=1000000000000000
+chance 62043850045770 only
+publisher p1-b2
+at 1 take b3:dials:b4
+at 2 take b4>b3
+at 3 take b3>b4
+at 4 take b3>b4
+at 5 take b4>b3
+at 6 take b4:log
+at 7 take b4>b3
+at 8 subscribe s4-b3 price = 10 or price = 60
+at 8 take s4-b3:dials:b3
+at 9 take b3>s4-b3
+at 10 take s4-b3>b3
+at 11 take b3>s4-b3
+at 12 take s4-b3>b3
+at 13 take b3:disk
+at 14 take b3>b4
+at 15 take b4:log
+at 16 take b4>b3
+at 17 take b3>b4
+at 18 fault restored b4 copy
+at 20 take b4:disk
+at 21 take b4:log
+at 22 take b4>b3
+at 25 publish p1-b2 "1",90,3 "true",10,8 "true",60,0 true,40,8
+heal 31
+end 31
+"""
+
+
+def test_a_server_may_lose_a_subscription_before_its_start_is_announced() -> None:
+    """The server asks for the topics of the access broker again, and keeps all until then."""
+    assert accepted(OVERTAKEN)["deliveries"] == 2
+
+
+def test_a_client_that_has_left_since_the_copy_leaves_its_subscription() -> None:
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "copy")
+    text = text.replace("kind\nchance", "kind client_linger_ns=1000000000000000\nchance")
+    accepted(text.replace("at 4 pub", "at 5 detach s1-e2\nat 4 pub"))

@@ -24,7 +24,6 @@ from bench.papers.mp22.proxy_world import (
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.protocols.interface import Append, Commit, Effect, Event, MessageReceived
-from brokerd.protocols.multi_proxy.arbiter import OWNERS
 from brokerd.protocols.multi_proxy.messages import (
     Assigned,
     Claim,
@@ -37,7 +36,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.topic_transfers import MOVES
+from brokerd.protocols.multi_proxy.state import MOVES, OWNERS
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.units import SECOND_NS

@@ -19,12 +19,8 @@ from pydantic import Field, model_validator
 from bench.spec.experiment import ExperimentFile
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.interface import Effect, Event, Send
-from brokerd.protocols.multi_proxy.parameters import (
-    ARBITER,
-    CAUSAL,
-    MultiProxyParameters,
-)
-from brokerd.protocols.multi_proxy.roles import Places
+from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, MultiProxyParameters
+from brokerd.protocols.multi_proxy.routes import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster

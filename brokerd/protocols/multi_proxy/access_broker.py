@@ -4,14 +4,10 @@ Paper: [MP22] §2. Deviates: the paper's client is one user; an access broker se
 clients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import DecodeAttributes
-from brokerd.protocols.multi_proxy.arbiter_transfers import GivenOwners
-from brokerd.protocols.multi_proxy.causal_ownership import CausalOwners
 from brokerd.protocols.multi_proxy.clients import Clients
 from brokerd.protocols.multi_proxy.fetches import Fetches
 from brokerd.protocols.multi_proxy.messages import (
@@ -21,22 +17,15 @@ from brokerd.protocols.multi_proxy.messages import (
     Lost,
     Merged,
     Messages,
-    Request,
+    Owner,
     Stored,
 )
-from brokerd.protocols.multi_proxy.owners import Owners
-from brokerd.protocols.multi_proxy.parameters import (
-    CAUSAL,
-    PAPER,
-    RENDEZVOUS,
-    MultiProxyParameters,
-)
-from brokerd.protocols.multi_proxy.proxy_ownership import PaperOwners
-from brokerd.protocols.multi_proxy.proxy_routes import ServerRoutes
+from brokerd.protocols.multi_proxy.ownership import make_owners, make_table
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
-from brokerd.protocols.multi_proxy.roles import Places
+from brokerd.protocols.multi_proxy.routes import Places, ServerRoutes
+from brokerd.protocols.multi_proxy.state import ServerState, VolatileState
 from brokerd.protocols.multi_proxy.topics import Topics
-from brokerd.protocols.multi_proxy.transfer_owners import MovingOwners
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
@@ -44,8 +33,8 @@ from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 class AccessBroker:
     """The parts of an access broker, and their connections.
 
-    Args:
-        pass_on: takes a request if the access broker is the proxy itself.
+    Attributes:
+        handlers: of servers' answers.
     """
 
     def __init__(
@@ -57,42 +46,16 @@ class AccessBroker:
         parameters: MultiProxyParameters,
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
-        *,
-        pass_on: Callable[[Request], None],
     ) -> None:
-        self.routes = ServerRoutes(
-            broker,
-            disk.machine,
-            places.proxies_of(broker),
-            places.servers,
-            deadlines,
-            parameters,
-            pass_on=pass_on,
-            resend=self._resend,
-            awaits=self._awaits,
-            puts_since=lambda server: self.publishes.waits_since(server),
+        table = make_table(places, parameters.ownership)
+        machine, servers = disk.machine, places.servers
+        self.routes = routes = ServerRoutes(
+            broker, machine, places.proxies_of(broker), servers, deadlines, parameters
         )
-        self._disk = disk
-        self.owners = self._make_owners(broker, places, parameters.ownership)
-        self.publishes = Publishes(
-            broker,
-            disk.machine,
-            self.owners,
-            send=self.routes.send,
-            on_stored=lambda source: self.clients.tell_stored(source),
-            answered=self.routes.on_answer,
-        )
-        self.fetches = Fetches(
-            broker,
-            places.servers,
-            self.owners,
-            parameters.home_window,
-            send=self.routes.send,
-            hand_out=lambda run, handed: self.clients.own.hand_out(run, handed),
-            tell_lost=lambda message, handed: self.clients.deliver_gaps(message, handed),
-            check_run=lambda run, peer: self.clients.own.check_run(run, peer),
-            answered=self.routes.on_answer,
-        )
+        self.publishes = Publishes(broker, machine, table, routes)
+        self.fetches = Fetches(broker, servers, table, parameters.home_window, routes)
+        parts = table, routes, self.publishes, self.fetches
+        self.owners = make_owners(broker, places, parameters.ownership, disk, *parts)
         self.clients = Clients(
             broker,
             disk,
@@ -106,69 +69,99 @@ class AccessBroker:
             gets=self.fetches,
         )
 
-    def _make_owners(self, broker: BrokerNumber, places: Places, ownership: str) -> Owners:
-        """Return the owners at this broker, by the topology's `ownership`."""
-        send, answered, arbiters = self.routes.send, self.routes.on_answer, places.arbiters
-
-        def on_known(topics: Sequence[int]) -> None:
-            self.publishes.on_owners(topics)
-
-        def on_gone(gone: Mapping[int, BrokerNumber]) -> Sequence[int]:
-            return self.publishes.forget_owners(gone)
-
-        if ownership == PAPER:
-            return PaperOwners(
-                broker, arbiters, send=send, on_known=on_known, answered=answered, on_gone=on_gone
-            )
-        if ownership == RENDEZVOUS:
-            known = dict(enumerate(arbiters))
-            return Owners(broker, arbiters, known, send=send, on_known=on_known, answered=answered)
-        kind: Callable[..., MovingOwners] = GivenOwners
-        if ownership == CAUSAL:
-            kind = partial(CausalOwners, carrier=self.routes.first_server)
-        return kind(
-            broker,
-            arbiters,
-            dict(places.servers_by_name),
-            self._disk,
-            send=send,
-            on_known=on_known,
-            answered=answered,
-            on_gone=on_gone,
-            on_moved=lambda topic, before, server: self.fetches.move(topic, before, server),
-            on_merged=lambda topic, server: self.fetches.ask_again(topic, server),
-        )
-
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of servers' answers."""
-        return {
-            Stored: self.publishes.on_stored,
-            Following: self.fetches.on_following,
-            Messages: self.fetches.on_messages,
-            Lost: self.fetches.on_lost,
+        self.handlers: dict[type, MessageHandler] = {
+            Stored: self._on_stored,
+            Following: self._on_following,
+            Messages: self._on_messages,
+            Lost: self._on_lost,
             Answered: self.fetches.on_answered,
-            Located: self.owners.on_located,
+            Located: self._on_located,
             Merged: self._on_merged,
         }
+
+    def take(self, peer: BrokerNumber, answer: Any) -> None:
+        """Take an answer that this broker forwards itself."""
+        self.handlers[type(answer)](peer, answer)
+
+    def state(self, role: str, server: ServerState | None) -> VolatileState:
+        """Return the state in memory, for people."""
+        requests = self.owners.requests
+        return VolatileState(
+            role=role,
+            undone=self.fetches.undone(),
+            unstored=self.publishes.count_pending(),
+            owners=dict(self.owners.table.known),
+            doubted=tuple(requests.doubted),
+            sought=tuple(topic for topics in requests.sought.values() for topic in topics),
+            followed={
+                route.server: self.fetches.state(route.server, route.proxy) for route in self.routes
+            },
+            server=server,
+        )
+
+    # ------------------------------------------------------------ servers' answers
+
+    def _on_stored(self, peer: Any, message: Stored) -> None:
+        for source in self.publishes.on_stored(peer, message):
+            self.clients.report_stored(source)
+
+    def _on_following(self, peer: Any, message: Following) -> None:
+        for beginning in self.fetches.on_following(peer, message):
+            self.clients.begin(beginning)
+
+    def _on_messages(self, peer: Any, message: Messages) -> None:
+        """Deliver publications of a topic; drop known ones, and those after a gap."""
+        self.clients.own.check_run(message.run, peer)
+        arrival = self.fetches.on_messages(peer, message)
+        if arrival is not None:
+            run, handed = arrival
+            self.clients.own.hand_out(run, handed)
+            self.fetches.complete(handed)
+
+    def _on_lost(self, peer: Any, message: Lost) -> None:
+        """Deliver a gap of publications that the server has released without acknowledgement."""
+        handed = self.fetches.on_lost(peer, message)
+        if handed is not None:
+            self.clients.deliver_gaps(message, handed)
+            self.fetches.complete(handed)
+
+    def _on_located(self, peer: Any, message: Located) -> None:
+        self.owners.on_located(peer, message)
 
     def _on_merged(self, peer: Any, message: Merged) -> None:
         """Take other owners of topics; without any, a server lost which topics are followed."""
         if not message.owners:
             self.fetches.restate()
-        elif isinstance(self.owners, MovingOwners):
-            self.owners.on_merged(peer, message)
         else:
-            self.fetches.on_merged(peer, message)
+            self.owners.on_merged(peer, message)
+
+    # ------------------------------------------------------------ routes
+
+    def on_owned(self, peer: BrokerNumber, owners: tuple[Owner, ...]) -> None:
+        """Take announced owners."""
+        self.owners.learn(peer, owners)
+
+    def on_servers(self, proxy: BrokerNumber, servers: tuple[BrokerNumber, ...]) -> None:
+        """Take the servers that a proxy reaches, and repeat requests over new routes."""
+        for server in self.routes.reaches(proxy, servers):
+            self._resend(server)
+        self.owners.on_routes(self.routes.first())
+
+    def on_unanswered(self, server: BrokerNumber) -> None:
+        """Repeat unanswered requests over another proxy if their wait is over."""
+        puts_ns = self.publishes.waits_since(server)
+        if self.routes.change_late(server, is_awaited=self._awaits(server), puts_ns=puts_ns):
+            self._resend(server)
 
     def _awaits(self, server: BrokerNumber) -> bool:
         return (
             self.publishes.unanswered(server)
             or self.fetches.awaits_follow(server)
             or self.fetches.awaits_get(server)
-            or self.owners.awaits(server)
+            or self.owners.requests.awaits(server)
         )
 
     def _resend(self, server: BrokerNumber) -> None:
-        self.owners.resend(server)
+        self.owners.requests.resend(server)
         self.publishes.resend(server)
         self.fetches.resend(server)

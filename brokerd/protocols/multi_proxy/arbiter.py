@@ -5,20 +5,19 @@ in three steps, each durable before the next: pending, assigned at the server, o
 notified of an owner before the last step, so that until then another server can be chosen.
 
 A topic with an owner may move to another server (MOVE), in a higher generation: the decision is
-durable before the owner is notified; the owner gives the topic away (`arbiter_transfers.py`) and
+durable before the owner is notified; the owner gives the topic away (`transfer_server.py`) and
 reports when the other server has all of it.
 
 Paper: none. [MP22] §4 leaves open that two servers own a topic, whose merging loses messages.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.interface import Change, Instant
+from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import (
     Assign,
     Assigned,
@@ -30,44 +29,127 @@ from brokerd.protocols.multi_proxy.messages import (
     Owned,
     Owner,
 )
+from brokerd.protocols.multi_proxy.routes import Sessions
+from brokerd.protocols.multi_proxy.state import ASSIGNED, OWNERS, Decision
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.version_bounds import check_generation
 
 GIVING: Final = "giving"
 """Purpose of the deadline at which owners are asked again to give topics away."""
-OWNERS: Final = "owners"
-"""Per topic of this arbiter: the server, the generation, and a flag for ownership.
-
-Of a moved topic also the future server and the past servers.
-"""
-ASSIGNED: Final = "assigned"
-"""Per topic assigned to this server, the generation."""
 
 
-@dataclass(slots=True)
-class Decision:
-    """The owner of a topic, or a candidate.
+class Assignments:
+    """The topics assigned to a server.
+
+    Args:
+        topics: the number of topics.
+        proxies: proxies with a session.
 
     Attributes:
-        is_owner: True once the server has confirmed the topic, durably.
-        is_kept: True once this decision is durable.
-        since_ns: the time of the decision; 0: before a crash.
-        waiting: the access brokers that have asked, in order.
-        unasked: after a loss, the servers that have not answered if the topic is theirs.
-        to: the server that the topic moves to; None: it stays.
-        had: the servers that have given the topic away.
+        generations: of the topics that are durably assigned to this server.
     """
 
-    server: BrokerNumber
-    generation: int
-    is_owner: bool = False
-    is_kept: bool = False
-    since_ns: Instant = 0
-    waiting: dict[BrokerNumber, None] = field(default_factory=dict)
-    unasked: dict[BrokerNumber, None] = field(default_factory=dict)
-    to: BrokerNumber | None = None
-    had: tuple[BrokerNumber, ...] = ()
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        disk: Durability,
+        topics: int,
+        proxies: Collection[BrokerNumber],
+    ) -> None:
+        self._broker = broker
+        self._disk = disk
+        self._topics = topics
+        self._proxies = proxies
+        self._has_lost = False
+        self.generations: dict[int, int] = {}
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """Restore the assignments of an earlier incarnation."""
+        self.generations = {int(key): number for key, number in recovered.get(ASSIGNED, {}).items()}
+
+    def begin(self, lineage: int) -> None:
+        """Continue after an accepted loss, which took assignments."""
+        self._has_lost = lineage > 0
+
+    def owns(self, topic: int) -> bool:
+        """Return True if a topic is durably assigned to this server."""
+        return self.generation(topic) > 0
+
+    def adopts(self, topic: int) -> bool:
+        """Own a topic that is requested here, if a loss may have taken its assignment.
+
+        Access brokers request a topic only from its owner, and no topic has moved.
+        """
+        if not self._has_lost or topic >= self._topics:
+            return False
+        self.keep(topic, 1)
+        self._disk.commit((self.row(topic, 1),), lambda: None)
+        return True
+
+    def generation(self, topic: int) -> int:
+        """Return the durable generation of an assigned topic; 0 if not assigned."""
+        return self.generations.get(topic, 0)
+
+    def row(self, topic: int, number: int) -> Change:
+        """Return the row of a topic that another server gives to this one."""
+        return Change(ASSIGNED, str(topic), number)
+
+    def keep(self, topic: int, number: int) -> None:
+        """Record a durable generation of a topic of this server."""
+        self.generations[topic] = max(number, self.generations.get(topic, 0))
+
+    def take(
+        self, peer: BrokerNumber, message: Assign, then: Callable[[tuple[Generation, ...]], None]
+    ) -> None:
+        """Take an assignment of topics, unless a later generation is here already.
+
+        Args:
+            then: receives the durable generations, to confirm them.
+        """
+        for topic, number in message.generations:
+            check_generation(peer, topic, self.generations.get(topic, 0), number)
+        new = [
+            each
+            for each in message.generations
+            if each.number > self.generations.get(each.topic, 0)
+        ]
+
+        def kept() -> None:
+            for topic, number in new:
+                self.keep(topic, number)
+            then(
+                tuple(
+                    each
+                    if each.number
+                    else Generation(each.topic, self.generations.get(each.topic, 0))
+                    for each in message.generations
+                )
+            )
+
+        changes = [self.row(*each) for each in new]
+        self._disk.commit(changes, kept)
+
+    def announce(self, topics: Collection[int]) -> None:
+        """Announce topics of this server to all proxies, as access brokers use them now."""
+        for proxy in self._proxies:
+            self.announce_to(proxy, topics)
+
+    def announce_to(self, proxy: BrokerNumber, topics: Collection[int]) -> None:
+        """Announce topics to a proxy, except those that are not durably assigned."""
+        owners = tuple(
+            Owner(topic, self._broker, self.generation(topic))
+            for topic in topics
+            if self.owns(topic)
+        )
+        self._disk.machine.send(proxy, Owned(owners))
+
+
+class GivingServer(Protocol):
+    """The transfers of topics from a server."""
+
+    def give(self, message: Give) -> None:
+        """Give a topic away, or report a completed transfer again."""
 
 
 class Arbiter:
@@ -75,11 +157,13 @@ class Arbiter:
 
     Args:
         retry_ns: how long a server may leave an Assign unanswered before another server is chosen.
-        decides: returns True if this is the arbiter of a topic.
+        arbiters: per topic the server that decides on its owner.
         servers: all servers.
-        assign: sends an assignment to a server, over a proxy.
-        request: asks a server to give a topic away, or for its assignment, over any proxy.
-        answer: sends owners to an access broker.
+        sessions: with proxies, which forward messages to servers and access brokers.
+        assignments: the topics assigned to this server.
+
+    Attributes:
+        transfers: of topics from this server.
     """
 
     def __init__(
@@ -89,21 +173,21 @@ class Arbiter:
         deadlines: DeadlineQueue[Any],
         retry_ns: int,
         *,
-        decides: Callable[[int], bool],
+        arbiters: Sequence[BrokerNumber],
         servers: Collection[BrokerNumber],
-        assign: Callable[[BrokerNumber, Assign], None],
-        request: Callable[[Give | Assign], None],
-        answer: Callable[[BrokerNumber, Located], None],
+        sessions: Sessions,
+        assignments: Assignments,
     ) -> None:
+        self.transfers: GivingServer | None = None
         self._broker = broker
         self._disk = disk
         self._deadlines = deadlines
         self._retry_ns = retry_ns
-        self._decides = decides
+        self._arbiters = arbiters
         self._servers = tuple(servers)
-        self._assign = assign
-        self._request = request
-        self._answer = answer
+        self._sessions = sessions
+        self._assignments = assignments
+        self._turn = 0
         self._decisions: dict[int, Decision] = {}
         self._has_lost = False
 
@@ -114,6 +198,13 @@ class Arbiter:
             if moves:
                 decision.to, decision.had = next(iter(moves[0]), None), (*moves[1],)
             self._decisions[int(key)] = decision
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Return the handlers of messages from other servers over a proxy."""
+        return {Assign: self._on_assign, Assigned: self._on_assigned, Give: self._on_give}
+
+    def _decides(self, topic: int) -> bool:
+        return topic < len(self._arbiters) and self._arbiters[topic] == self._broker
 
     def on_claim(self, peer: BrokerNumber, message: Claim) -> None:
         """Answer with the owners of topics, and decide on those without an owner.
@@ -148,7 +239,7 @@ class Arbiter:
         if is_asking:
             self._ask_servers()
         if owners:
-            self._answer(message.home, Located(self._broker, message.home, tuple(owners)))
+            self._sessions.answer(message.home, Located(self._broker, message.home, tuple(owners)))
 
     def _is_late(self, decision: Decision) -> bool:
         return self._disk.machine.now_ns - decision.since_ns >= self._retry_ns
@@ -166,7 +257,11 @@ class Arbiter:
 
     def _send(self, peer: BrokerNumber, topic: int, decision: Decision) -> None:
         generation = Generation(topic, decision.generation)
-        self._assign(peer, Assign(decision.server, self._broker, (generation,)))
+        message = Assign(decision.server, self._broker, (generation,))
+        if decision.server == self._broker:
+            self._take_assignment(peer, message)
+        else:
+            self._send_over(peer, message)
 
     def on_assigned(self, peer: Peer, message: Assigned) -> None:
         """Take the confirmation of a server; an older generation is another server's now.
@@ -184,9 +279,10 @@ class Arbiter:
                 continue
             if decision is None or number > last:
                 raise RemoteProtocolError(peer, f"broker {message.server} was not given {topic}")
+            pending = number == decision.generation and decision.is_kept and not decision.is_owner
             if number > decision.generation:
                 self._move(topic, decision, message.server)
-            elif number == decision.generation and decision.is_kept and not decision.is_owner:
+            elif pending and message.server == decision.server:
                 self._assign_owner(topic, decision)
 
     def _assign_owner(self, topic: int, decision: Decision) -> None:
@@ -197,20 +293,22 @@ class Arbiter:
             waiting, decision.waiting = decision.waiting, {}
             for home in waiting:
                 owners = (Owner(topic, decision.server, decision.generation),)
-                self._answer(home, Located(self._broker, home, owners))
+                self._sessions.answer(home, Located(self._broker, home, owners))
 
         self._disk.commit((_row(topic, decision),), kept)
 
     # ------------------------------------------------------------ topics that move
 
-    def begin(self) -> None:
+    def order_again(self) -> None:
         """Repeat unanswered requests after all rows and the log are read."""
         self._order_transfers()
 
     # ------------------------------------------------------------ lost decisions
 
-    def forget_pending(self) -> None:
+    def begin(self, lineage: int) -> None:
         """Forget decisions that an accepted loss may have overtaken; owners never change."""
+        if not lineage:
+            return
         self._has_lost = True
         owned = {topic: each for topic, each in self._decisions.items() if each.is_owner}
         self._decisions = owned
@@ -231,7 +329,7 @@ class Arbiter:
             for server in decision.unasked:
                 asked.setdefault(server, []).append(Generation(topic, 0))
         for server, generations in asked.items():
-            self._request(Assign(server, self._broker, tuple(generations)))
+            self._send_over_any(server, Assign(server, self._broker, tuple(generations)))
         if asked:
             due_ns = self._disk.machine.now_ns + self._retry_ns
             self._deadlines.set((GIVING, self._broker), due_ns)
@@ -275,13 +373,15 @@ class Arbiter:
             return
         self._deadlines.set((GIVING, self._broker), self._disk.machine.now_ns + self._retry_ns)
         generation = decision.generation + 1
-        self._request(Give(decision.server, self._broker, topic, decision.to, generation))
+        self._send_over_any(
+            decision.server, Give(decision.server, self._broker, topic, decision.to, generation)
+        )
 
     def _order_transfers(self) -> None:
         for topic, decision in self._decisions.items():
             self._order_transfer(topic, decision)
 
-    def due(self) -> None:
+    def on_due(self, _broker: BrokerNumber) -> None:
         """Repeat requests to give topics away, and questions for owners."""
         self._order_transfers()
         self._ask_servers()
@@ -299,208 +399,66 @@ class Arbiter:
 
         self._disk.commit((_row(topic, moved),), kept)
 
+    # ------------------------------------------------------------ messages between servers
+
+    def _on_assign(self, peer: Any, message: Assign) -> None:
+        if message.server != self._broker:
+            raise RemoteProtocolError(peer, f"assigns topics to {message.server}")
+        for topic, _ in message.generations:
+            if topic >= len(self._arbiters) or self._arbiters[topic] != message.arbiter:
+                reason = f"broker {message.arbiter} assigns topic {topic}, and is not its arbiter"
+                raise RemoteProtocolError(peer, reason)
+        self._take_assignment(peer, message)
+
+    def _take_assignment(self, peer: BrokerNumber, message: Assign) -> None:
+        def confirm(generations: tuple[Generation, ...]) -> None:
+            answer = Assigned(message.server, message.arbiter, generations)
+            if message.arbiter == self._broker:
+                self.on_assigned(peer, answer)
+            else:
+                self._send_over(peer, answer)
+
+        self._assignments.take(peer, message, confirm)
+
+    def _on_assigned(self, peer: Any, message: Assigned) -> None:
+        if message.arbiter != self._broker:
+            raise RemoteProtocolError(peer, f"{message.arbiter} has assigned that")
+        self.on_assigned(peer, message)
+
+    def _on_give(self, peer: Any, message: Give) -> None:
+        if message.server != self._broker or message.owner == self._broker:
+            reason = f"broker {message.server} has to transfer topic {message.topic}"
+            raise RemoteProtocolError(peer, reason)
+        self._give(message)
+
+    def _give(self, message: Give) -> None:
+        if self.transfers is not None:
+            self.transfers.give(message)
+
+    def report_given(self, topic: int, owner: BrokerNumber, number: int) -> None:
+        """Report to its arbiter that another server has a topic that this server gave away."""
+        arbiter = self._arbiters[topic]
+        self._send_over_any(arbiter, Assigned(owner, arbiter, (Generation(topic, number),)))
+
+    def _send_over(self, proxy: BrokerNumber, message: Assign | Assigned) -> None:
+        if proxy in self._sessions.sessions:
+            self._disk.machine.send(proxy, message)
+
+    def _send_over_any(self, server: BrokerNumber, message: Give | Assigned | Assign) -> None:
+        """Send a message to a server, over one proxy after the other; it may be this server."""
+        proxies = [*self._sessions.sessions]
+        if server == self._broker:
+            if isinstance(message, Give):
+                self._give(message)
+            elif isinstance(message, Assigned):
+                self.on_assigned(server, message)
+        elif proxies:
+            self._turn += 1
+            self._disk.machine.send(proxies[self._turn % len(proxies)], message)
+
 
 def _row(topic: int, decision: Decision) -> Change:
     row: list[Any] = [decision.server, decision.generation, decision.is_owner]
     if decision.to is not None or decision.had:
         row += [[decision.to] if decision.to is not None else [], [*decision.had]]
     return Change(OWNERS, str(topic), row)
-
-
-class Assignments:
-    """The topics assigned to a server.
-
-    Args:
-        answer: sends a confirmation of durable assignments to an arbiter, over a proxy.
-    """
-
-    def __init__(self, disk: Durability, answer: Callable[[BrokerNumber, Assigned], None]) -> None:
-        self._disk = disk
-        self._answer = answer
-        self._kept: dict[int, int] = {}
-
-    def adopt(self, topic: int) -> None:
-        """Record a topic that access brokers use here; a loss took its assignment."""
-        self.keep(topic, 1)
-        self._disk.commit((self.row(topic, 1),), lambda: None)
-
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore the assignments of an earlier incarnation."""
-        self._kept = {int(key): number for key, number in recovered.get(ASSIGNED, {}).items()}
-
-    def generation(self, topic: int) -> int:
-        """Return the durable generation of an assigned topic; 0 if not assigned."""
-        return self._kept.get(topic, 0)
-
-    def row(self, topic: int, number: int) -> Change:
-        """Return the row of a topic that another server gives to this one."""
-        return Change(ASSIGNED, str(topic), number)
-
-    def keep(self, topic: int, number: int) -> None:
-        """Record a durable generation of a topic of this server."""
-        self._kept[topic] = max(number, self._kept.get(topic, 0))
-
-    def on_assign(self, peer: BrokerNumber, message: Assign) -> None:
-        """Take an assignment of topics, unless a later generation is here already."""
-        for topic, number in message.generations:
-            check_generation(peer, topic, self._kept.get(topic, 0), number)
-        new = [each for each in message.generations if each.number > self._kept.get(each.topic, 0)]
-
-        def kept() -> None:
-            for topic, number in new:
-                self.keep(topic, number)
-            generations = tuple(
-                each if each.number else Generation(each.topic, self._kept.get(each.topic, 0))
-                for each in message.generations
-            )
-            self._answer(peer, Assigned(message.server, message.arbiter, generations))
-
-        changes = [self.row(*each) for each in new]
-        self._disk.commit(changes, kept)
-
-
-class Ownership:
-    """The decisions of a server on owners, and the server's own topics.
-
-    Args:
-        decides: returns True if this is the arbiter of a topic.
-        servers: all servers.
-        topics: the number of topics.
-        proxies: proxies with a session.
-        answer: sends owners to an access broker.
-
-    Attributes:
-        arbiter: for the topics that it decides on.
-        assignments: the topics assigned to this server.
-        give: gives a topic away.
-    """
-
-    def __init__(
-        self,
-        broker: BrokerNumber,
-        disk: Durability,
-        deadlines: DeadlineQueue[Any],
-        retry_ns: int,
-        *,
-        decides: Callable[[int], bool],
-        servers: Collection[BrokerNumber],
-        topics: int,
-        proxies: Collection[BrokerNumber],
-        answer: Callable[[BrokerNumber, Located], None],
-    ) -> None:
-        self._broker = broker
-        self._machine = disk.machine
-        self._proxies = proxies
-        self._topics = topics
-        self._has_lost = False
-        self._turn = 0
-        self.give: Callable[[Give], None] = lambda _message: None
-        self.arbiter = Arbiter(
-            broker,
-            disk,
-            deadlines,
-            retry_ns,
-            decides=decides,
-            servers=servers,
-            assign=self._assign,
-            request=self._transfer,
-            answer=answer,
-        )
-        self.assignments = Assignments(disk, self._list_assigned)
-
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore decisions and assignments of an earlier incarnation."""
-        self.arbiter.recover(recovered)
-        self.assignments.recover(recovered)
-
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of messages from other servers over a proxy."""
-        return {Assign: self._on_assign, Assigned: self._on_assigned, Give: self._on_give}
-
-    def begin(self, lineage: int) -> None:
-        """Continue after an accepted loss, which took decisions and assignments."""
-        self._has_lost = lineage > 0
-        if self._has_lost:
-            self.arbiter.forget_pending()
-
-    def adopts(self, topic: int) -> bool:
-        """Own a topic that is requested here, if a loss may have taken its assignment.
-
-        Access brokers request a topic only from its owner, and no topic has moved.
-        """
-        if not self._has_lost or topic >= self._topics:
-            return False
-        self.assignments.adopt(topic)
-        return True
-
-    def owns(self, topic: int) -> bool:
-        """Return True if a topic is durably assigned to this server."""
-        return self.assignments.generation(topic) > 0
-
-    def announce(self, topics: Collection[int]) -> None:
-        """Announce topics of this server to all proxies, as access brokers use them now."""
-        for proxy in self._proxies:
-            self.tell(proxy, topics)
-
-    def tell(self, proxy: BrokerNumber, topics: Collection[int]) -> None:
-        """Announce topics to a proxy, except those that are not durably assigned."""
-        generation = self.assignments.generation
-        owners = tuple(
-            Owner(topic, self._broker, generation(topic)) for topic in topics if self.owns(topic)
-        )
-        self._machine.send(proxy, Owned(owners))
-
-    def _send(self, proxy: BrokerNumber, message: Assign | Assigned) -> None:
-        if proxy in self._proxies:
-            self._machine.send(proxy, message)
-
-    def _assign(self, proxy: BrokerNumber, message: Assign) -> None:
-        if message.server == self._broker:
-            self.assignments.on_assign(proxy, message)
-        else:
-            self._send(proxy, message)
-
-    def _list_assigned(self, proxy: BrokerNumber, message: Assigned) -> None:
-        if message.arbiter == self._broker:
-            self.arbiter.on_assigned(proxy, message)
-        else:
-            self._send(proxy, message)
-
-    def _on_assign(self, peer: Any, message: Assign) -> None:
-        if message.server != self._broker:
-            raise RemoteProtocolError(peer, f"assigns topics to {message.server}")
-        self.assignments.on_assign(peer, message)
-
-    def _on_assigned(self, peer: Any, message: Assigned) -> None:
-        if message.arbiter != self._broker:
-            raise RemoteProtocolError(peer, f"{message.arbiter} has assigned that")
-        self.arbiter.on_assigned(peer, message)
-
-    # ------------------------------------------------------------ topics that move
-
-    def report_given(
-        self, arbiter: BrokerNumber, topic: int, owner: BrokerNumber, number: int
-    ) -> None:
-        """Report to an arbiter that another server has a topic that this server gave away."""
-        self._send_over_any(arbiter, Assigned(owner, arbiter, (Generation(topic, number),)))
-
-    def _transfer(self, message: Give | Assign) -> None:
-        self._send_over_any(message.server, message)
-
-    def _send_over_any(self, server: BrokerNumber, message: Give | Assigned | Assign) -> None:
-        """Send a message to a server, over one proxy after the other; it may be this server."""
-        proxies = [*self._proxies]
-        if server == self._broker:
-            if isinstance(message, Give):
-                self.give(message)
-            elif isinstance(message, Assigned):
-                self.arbiter.on_assigned(server, message)
-        elif proxies:
-            self._turn += 1
-            self._machine.send(proxies[self._turn % len(proxies)], message)
-
-    def _on_give(self, peer: Any, message: Give) -> None:
-        if message.server != self._broker or message.owner == self._broker:
-            reason = f"broker {message.server} has to transfer topic {message.topic}"
-            raise RemoteProtocolError(peer, reason)
-        self.give(message)

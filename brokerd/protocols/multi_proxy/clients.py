@@ -7,7 +7,7 @@ predicate, which is followed in all topics where it may hold.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 from brokerd.model.client_messages import (
     Acknowledge,
@@ -26,11 +26,18 @@ from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
-from brokerd.protocols.multi_proxy.fetches import Fetches, Heads, InFlightDelivery
+from brokerd.protocols.multi_proxy.fetches import Fetches
 from brokerd.protocols.multi_proxy.messages import LOST, Lost, Owner
-from brokerd.protocols.multi_proxy.owners import Owners
+from brokerd.protocols.multi_proxy.ownership import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
+from brokerd.protocols.multi_proxy.state import (
+    BEGINS,
+    RESTARTED,
+    Heads,
+    InFlightDelivery,
+    PendingSubscription,
+)
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
@@ -45,12 +52,6 @@ from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
-
-BEGINS: Final = "begins"
-"""Per started subscription, the position in each topic after which it begins."""
-
-RESTARTED: Final = "restarted"
-"""Subscriptions that started again after this broker had lost them, behind gaps."""
 
 Client = OwnClient[OwnSubscription]
 
@@ -132,7 +133,7 @@ class Clients:
             elif self.table.lineage:
                 self._deferred[local] = None
             else:
-                self._begin_to_follow(client, local)
+                self._begin_to_follow(local)
         for name in self.table.clients:
             self.table.linger(name)
 
@@ -192,11 +193,11 @@ class Clients:
             self._claim(client, known)
             if known in self._deferred:
                 del self._deferred[known]
-                self._begin_to_follow(client, known)
+                self._begin_to_follow(known)
             return
         local = new_subscription(client, message)
         self._machine.send(name, Subscribed(local.number, "pending"))
-        on_kept = partial(self._begin_to_follow, client, local)
+        on_kept = partial(self._begin_to_follow, local)
         self._disk.commit((kept_subscription(local),), on_kept)
 
     def _claim(self, client: Client, local: OwnSubscription) -> None:
@@ -207,29 +208,34 @@ class Clients:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
             self._take_done(self.own.claim(client, local, (), gaps))
 
-    def _begin_to_follow(self, client: Client, local: OwnSubscription) -> None:
+    def _begin_to_follow(self, local: OwnSubscription) -> None:
         """Start a subscription once the servers of all topics have confirmed."""
         if not local.is_over:
-            self._follow(local, partial(self._on_followed, client, local))
+            self._follow(local, PendingSubscription(local))
 
-    def _follow(self, local: OwnSubscription, then: Callable[[Heads], None] | None) -> None:
+    def _follow(self, local: OwnSubscription, beginning: PendingSubscription | None) -> None:
         topics = self._topics.topics_of_predicate(local.predicate)
 
         def follow() -> None:
-            if not local.is_over:
-                self._followed[local] = topics
-                self._fetches.follow(topics, then)
+            if local.is_over:
+                return
+            self._followed[local] = topics
+            if self._fetches.follow(topics, beginning) and beginning is not None:
+                self.begin(beginning)
 
-        self._owners.call_when_known(topics, follow)
+        if unknown := self._owners.requests.wait(topics, follow):
+            self._owners.seek(unknown)
 
-    def _on_followed(self, client: Client, local: OwnSubscription, heads: Heads) -> None:
+    def begin(self, beginning: PendingSubscription) -> None:
         """Start a subscription; no later publication is missed.
 
         A subscription that this broker had lost receives all publications from here on, before its
         start is on disk. Publications that have arrived since the heads are in its gaps.
         """
+        local, heads = beginning.local, beginning.heads
         if local.is_over:
             return
+        client = self.table.clients[local.client]
         if local.number in client.lost_positions:
             local.is_restarted = True
             heads = {each: max(head, self._fetches.arrived(each)) for each, head in heads.items()}
@@ -241,7 +247,7 @@ class Clients:
             self._begin_after(local, heads)
             self.own.start(local)
 
-        def begin() -> None:
+        def start() -> None:
             if local.is_over:
                 return
             if not local.is_restarted:
@@ -250,7 +256,7 @@ class Clients:
             if client.connected and client.session == local.claimed:
                 self._claim(client, local)
 
-        self._disk.commit(changes, begin)
+        self._disk.commit(changes, start)
 
     @staticmethod
     def _begin_after(local: OwnSubscription, heads: Heads) -> None:
@@ -329,10 +335,11 @@ class Clients:
         self.own.check_run(run, name)
         parts = list(self._topics.parts(run, name))
         client.submitted = max(client.submitted, run.last)
-        self._publishes.put(run.source, parts)
+        for topic in self._publishes.put(run.source, parts):
+            self._owners.seek((topic,))
         self.own.acknowledge_through(client, self._publishes.done(run.source))
 
-    def tell_stored(self, source: SourceId) -> None:
+    def report_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
         client = self.table.clients.get(self.table.publisher_of(source))
         if client is not None and client.source == source:

@@ -5,8 +5,9 @@ Paper: [MP22].
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.definition import CoreContext
@@ -25,37 +26,24 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.multi_proxy.access_broker import AccessBroker
-from brokerd.protocols.multi_proxy.arbiter import GIVING, Ownership
-from brokerd.protocols.multi_proxy.arbiter_transfers import OwnerTransfers
-from brokerd.protocols.multi_proxy.causal_ownership import CausalClaims
-from brokerd.protocols.multi_proxy.claims import Claims
-from brokerd.protocols.multi_proxy.delayed_publishes import HELD
-from brokerd.protocols.multi_proxy.logs import LOG
+from brokerd.protocols.multi_proxy.arbiter import GIVING, Arbiter, Assignments
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Claim,
     Decommissioned,
     Merge,
+    Merged,
     Move,
     Owned,
-    Request,
+    Owner,
     Servers,
 )
-from brokerd.protocols.multi_proxy.parameters import (
-    ARBITER,
-    CAUSAL,
-    PAPER,
-    MultiProxyParameters,
-)
-from brokerd.protocols.multi_proxy.proxy import Proxy
-from brokerd.protocols.multi_proxy.proxy_ownership import PaperClaims, Periods
-from brokerd.protocols.multi_proxy.proxy_routes import UNANSWERED
-from brokerd.protocols.multi_proxy.retention import RETAINED
-from brokerd.protocols.multi_proxy.roles import Places
-from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
-from brokerd.protocols.multi_proxy.sessions import RETRY, Sessions
-from brokerd.protocols.multi_proxy.topic_transfers import MOVING
-from brokerd.protocols.multi_proxy.transfer_server import PERIOD, SharedTransfers, TopicTransfers
+from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, MultiProxyParameters
+from brokerd.protocols.multi_proxy.proxy import Claims, Proxy
+from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Places, Sessions, topics_in
+from brokerd.protocols.multi_proxy.server import Server
+from brokerd.protocols.multi_proxy.state import LOG, VolatileState
+from brokerd.protocols.multi_proxy.transfer_server import PERIOD, Periods, TopicTransfers
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
@@ -66,15 +54,12 @@ from brokerd.protocols.parts.event_machine import (
     message_handler,
 )
 
-Sharer = TypeVar("Sharer", bound=TopicTransfers)
-
 _COUNTERS: Final = (
     "publications_received",
     "publications_forwarded",
     "publications_delivered",
     "messages_ignored",
 )
-_CLAIMS: Final = {PAPER: PaperClaims, CAUSAL: CausalClaims}
 
 
 class MultiProxy(LogFirstMachine):
@@ -111,53 +96,13 @@ class MultiProxy(LogFirstMachine):
             may_leave=places.edges.__contains__,
             leave=self._continue_without,
         )
-        self.server: Server | None = None
-        self._ownership: Ownership | None = None
         self._periods: Periods | None = None
         self._proxy: Proxy | None = None
-        if broker in places.servers:
-            if parameters.ownership == ARBITER:
-                self._ownership = Ownership(
-                    broker,
-                    self._disk,
-                    self._deadlines,
-                    parameters.assign_retry_ns,
-                    decides=lambda topic: places.arbiter(topic) == broker,
-                    servers=places.servers,
-                    topics=len(places.arbiters),
-                    proxies=self._sessions,
-                    answer=self._neighbours.answer,
-                )
-            self.server = Server(
-                broker,
-                self._disk,
-                self._deadlines,
-                parameters,
-                self._counters,
-                homes=places.homes,
-                owned=self._is_owned,
-                answer=self._neighbours.answer,
-                announce=self._ownership.announce if self._ownership else lambda topics: None,
-            )
-        if broker in places.proxies:
-            self._proxy = Proxy(
-                broker,
-                self,
-                places.servers,
-                [other for other in places.neighbours if other not in places.proxies],
-                self._counters,
-                has_session=self._sessions.__contains__,
-                take=lambda peer, message: self._from_servers[type(message)](peer, message),
-                on_servers=self._reaches,
-                claims=_CLAIMS.get(parameters.ownership, Claims)(
-                    len(places.arbiters),
-                    places.servers_by_name,
-                    self._sessions.__contains__,
-                    places.arbiters,
-                    parameters.spread_topics if parameters.ownership == ARBITER else 0,
-                ),
-                on_owned=lambda proxy, owners: self._owners.learn(proxy, owners),
-            )
+        self._departed = self._decommissioning.decommissioned
+        self._assignments: Assignments | None
+        self._arbiter: Arbiter | None
+        self._assignments, self._arbiter = self._make_arbiter()
+        self.server = self._make_server()
         self._access_broker = AccessBroker(
             broker,
             places,
@@ -166,10 +111,11 @@ class MultiProxy(LogFirstMachine):
             parameters,
             decode_attributes,
             self._counters,
-            pass_on=self._pass_on,
         )
         self._clients, self._gets = self._access_broker.clients, self._access_broker.fetches
-        self._ways, self._owners = self._access_broker.routes, self._access_broker.owners
+        self._owners = self._access_broker.owners
+        if broker in places.proxies:
+            self._proxy = self._access_broker.routes.proxy = self._make_proxy()
         self.dispatch_events(
             {
                 Started: self._on_started,
@@ -184,7 +130,7 @@ class MultiProxy(LogFirstMachine):
             }
         )
         self._from_clients = self._clients.handlers()
-        self._from_servers = self._access_broker.handlers()
+        self._from_servers = self._access_broker.handlers
         self._from_brokers: dict[type, MessageHandler] = {
             Servers: self._on_servers,
             Owned: self._on_owned,
@@ -199,37 +145,84 @@ class MultiProxy(LogFirstMachine):
                 kind: partial(self._on_request, handler)
                 for kind, handler in self.server.handlers().items()
             }
-        if self._ownership is not None:
-            self._from_brokers |= self._ownership.handlers()
-            self._from_brokers[Claim] = partial(self._on_request, self._ownership.arbiter.on_claim)
+        if self._arbiter is not None:
+            self._from_brokers |= self._arbiter.handlers()
+            self._from_brokers[Claim] = partial(self._on_request, self._arbiter.on_claim)
             self._from_brokers[Move] = self._on_move
         if parameters.ownership == PAPER and self.server is not None:
             self._periods = Periods(
                 broker, self, self._deadlines, parameters.period_ns, self.server, self._sessions
             )
             self._from_brokers[Merge] = self._on_merge
+        if self.server is not None and self.server.sharing is not None:
+            self._from_brokers |= {
+                kind: partial(self._from_proxy, handler)
+                for kind, handler in self.server.sharing.handlers().items()
+            }
+        self._due = self._due_handlers()
 
-        if parameters.ownership == CAUSAL and self.server is not None:
-            self._share(self.server, SharedTransfers)
-        elif self._ownership is not None and self.server is not None:
-            ownership, arbiters = self._ownership, places.arbiters
-            kind = partial(OwnerTransfers, ownership=ownership, arbiter=arbiters.__getitem__)
-            ownership.give = self._share(self.server, kind).transfer
-
-    def _share(self, server: Server, kind: Callable[..., Sharer]) -> Sharer:
-        server.sharing = sharing = kind(
+    def _make_arbiter(self) -> tuple[Assignments, Arbiter] | tuple[None, None]:
+        places, sessions = self._places, self._neighbours
+        if self._broker not in places.servers or self._parameters.ownership != ARBITER:
+            return None, None
+        topics = len(places.arbiters)
+        assignments = Assignments(self._broker, self._disk, topics, sessions.sessions)
+        return assignments, Arbiter(
             self._broker,
-            dict(self._places.servers_by_name),
             self._disk,
             self._deadlines,
-            self._parameters,
-            server,
-            proxies=self._sessions,
+            self._parameters.assign_retry_ns,
+            arbiters=places.arbiters,
+            servers=places.servers,
+            sessions=sessions,
+            assignments=assignments,
         )
-        self._from_brokers |= {
-            each: partial(self._from_proxy, handler) for each, handler in sharing.handlers().items()
-        }
-        return sharing
+
+    def _make_server(self) -> Server | None:
+        broker, places, parameters = self._broker, self._places, self._parameters
+        if broker not in places.servers:
+            return None
+        disk, deadlines, sessions = self._disk, self._deadlines, self._neighbours
+        server = Server(
+            broker,
+            disk,
+            deadlines,
+            parameters,
+            self._counters,
+            homes=places.homes,
+            sessions=sessions,
+            assignments=self._assignments,
+        )
+        if parameters.ownership in (ARBITER, CAUSAL):
+            names = dict(places.servers_by_name)
+            own = broker, names, disk, deadlines, parameters
+            roles = server, sessions, self._arbiter, self._assignments
+            server.sharing = TopicTransfers(*own, *roles)
+            if self._arbiter is not None:
+                self._arbiter.transfers = server.sharing
+        return server
+
+    def _make_proxy(self) -> Proxy:
+        places, parameters, sessions = self._places, self._parameters, self._sessions
+        claims = Claims(
+            len(places.arbiters),
+            places.servers_by_name,
+            sessions,
+            places.arbiters,
+            parameters.spread_topics if parameters.ownership == ARBITER else 0,
+            decides=parameters.ownership in (CAUSAL, PAPER),
+        )
+        others = [other for other in places.neighbours if other not in places.proxies]
+        return Proxy(
+            self._broker,
+            self,
+            places.servers,
+            others,
+            self._counters,
+            sessions,
+            claims,
+            self._access_broker,
+        )
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
@@ -284,6 +277,8 @@ class MultiProxy(LogFirstMachine):
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
         if waiting := self._gets.waiting():
             idle_reasons.append(f"{waiting} servers without the current topics of this broker")
+        if doubted := len(self._owners.requests.doubted):
+            idle_reasons.append(f"{doubted} topics whose server reports that it does not own them")
         return CoreStatus(
             state="recovering" if self.is_reading else "running",
             queued=queued,
@@ -292,8 +287,13 @@ class MultiProxy(LogFirstMachine):
             wanted=tuple(neighbours),
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
-            detail={"role": self._places.role, "undone": self._gets.undone()},
+            detail=self.state().to_mapping(),
         )
+
+    def state(self) -> VolatileState:
+        """Return the volatile state, for people."""
+        server = self.server.state() if self.server is not None else None
+        return self._access_broker.state(self._places.role, server)
 
     def follows(self, topic: int) -> bool:
         """Return True if a client here needs a topic, at any server."""
@@ -309,8 +309,9 @@ class MultiProxy(LogFirstMachine):
     def _on_started(self, event: Started) -> None:
         if self.server is not None:
             self.server.recover(event.recovered, event.logs[LOG])
-        if self._ownership is not None:
-            self._ownership.recover(event.recovered)
+        if self._arbiter is not None and self._assignments is not None:
+            self._arbiter.recover(event.recovered)
+            self._assignments.recover(event.recovered)
         self.begin_after_log(event, is_read=self._is_read())
 
     def _on_records(self, event: RecordsRead) -> None:
@@ -325,10 +326,11 @@ class MultiProxy(LogFirstMachine):
     def _begin(self, event: Started) -> None:
         if self.server is not None:
             self.server.begin(event.incarnation, event.lineage)
-        if self._ownership is not None:
-            self._ownership.begin(event.lineage)
+        if self._arbiter is not None and self._assignments is not None:
+            self._assignments.begin(event.lineage)
+            self._arbiter.begin(event.lineage)
         if self._periods is not None:
-            self._periods.announce()
+            self._periods.announce(self._broker)
         self._owners.recover(event.recovered)
         self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
@@ -352,8 +354,8 @@ class MultiProxy(LogFirstMachine):
             return
         if self._proxy is not None:
             self._proxy.on_session(peer)
-        if self._ownership is not None and self.server is not None:
-            self._ownership.tell(peer, self.server.requested)
+        if self._assignments is not None and self.server is not None:
+            self._assignments.announce_to(peer, self.server.requested)
         if self.server is not None and peer in self._places.proxies:
             self.server.ask_to_restate()
         if self.server is not None and self.server.sharing is not None:
@@ -369,7 +371,7 @@ class MultiProxy(LogFirstMachine):
         if self._proxy is not None:
             self._proxy.on_session_lost(peer)
         else:
-            self._reaches(peer, ())
+            self._access_broker.on_servers(peer, ())
         if peer not in self._decommissioning:
             self._neighbours.retry_lost(peer, event)
 
@@ -382,7 +384,7 @@ class MultiProxy(LogFirstMachine):
             handlers, current = self._from_brokers, self._sessions.get(event.peer)
         else:
             handlers, current = self._from_clients, self._clients.table.session_of(event.peer)
-        if current != event.session or event.peer in self._decommissioning:
+        if current != event.session or event.peer in self._departed:
             self._counters["messages_ignored"] += 1
             return
         message_handler(handlers, event)(event.peer, event.message)
@@ -391,19 +393,16 @@ class MultiProxy(LogFirstMachine):
 
     def _on_servers(self, peer: Any, message: Servers) -> None:
         self._places.check_proxy(peer, message.reached)
-        self._reaches(peer, message.reached)
-
-    def _reaches(self, proxy: BrokerNumber, servers: Sequence[BrokerNumber]) -> None:
-        self._ways.reaches(proxy, servers)
-        self._owners.ways_changed(self._ways.first())
+        self._access_broker.on_servers(peer, message.reached)
 
     def _on_owned(self, peer: Any, message: Owned) -> None:
         self._places.check_proxy(peer, [owner.server for owner in message.owners])
         self._owners.learn(peer, message.owners)
 
     def _is_owned(self, topic: int) -> bool:
-        if self._ownership is not None:
-            return self._ownership.owns(topic) or self._ownership.adopts(topic)
+        if self._assignments is not None:
+            generations = self._assignments.generations
+            return bool(generations.get(topic)) or self._assignments.adopts(topic)
         if self._parameters.ownership in (CAUSAL, PAPER):
             return topic < len(self._places.arbiters)
         return self._places.arbiter(topic) == self._broker
@@ -414,28 +413,43 @@ class MultiProxy(LogFirstMachine):
         self.server.merge(message.owners)
 
     def _on_move(self, peer: Any, message: Move) -> None:
-        assert self._ownership is not None, f"{self._broker} is no arbiter"
+        assert self._arbiter is not None, f"{self._broker} is no arbiter"
         self._places.check_proxy(peer, [owner.server for owner in message.owners])
-        self._ownership.arbiter.on_move(peer, message)
+        self._arbiter.on_move(peer, message)
 
     def _from_proxy(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """Handle a message of a proxy, or of another server over a proxy."""
         self._places.check_proxy(peer, ())
         handler(peer, message)
 
-    def _pass_on(self, request: Request) -> None:
-        """Forward a request of own clients; this broker is the proxy."""
-        assert self._proxy is not None, f"{self._broker} is no proxy and is asked to be"
-        self._proxy.pass_on(request)
-
     def _on_request(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """Handle a request over a proxy; the answer returns over the same proxy."""
         self._places.check_request(peer, message)
-        if message.home in self._decommissioning:
+        if message.home in self._departed:
             self._counters["messages_ignored"] += 1
             return
         self._neighbours.record_proxy(peer, message.home)
-        handler(peer, message)
+        lacked = [topic for topic in topics_in(message) if not self._is_owned(topic)]
+        if lacked:
+            self._deny(peer, message.home, lacked)
+        else:
+            handler(peer, message)
+
+    def _deny(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
+        """Report that topics are not this server's: an access broker asks their arbiters again.
+
+        Raises:
+            RemoteProtocolError: a topic does not exist, or owners follow from a hash; the fault of
+                the peer.
+        """
+        is_wrong = max(topics) >= len(self._places.arbiters)
+        if self._assignments is None or is_wrong:
+            raise RemoteProtocolError(peer, f"broker {home} asks for topics {topics} here")
+        denied = tuple(Owner(topic, self._broker) for topic in topics)
+        self._neighbours.answer(home, Merged(home, denied))
+        for proxy in self._sessions:
+            if proxy in self._places.proxies:
+                self.send(proxy, Owned(denied))
 
     def _on_answer(self, peer: Any, message: Answer) -> None:
         self._places.check_answer(peer, message)
@@ -445,42 +459,23 @@ class MultiProxy(LogFirstMachine):
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
         for purpose, whose in self._deadlines.due(self.now_ns):
-            if purpose == RETRY:
-                self._neighbours.open(whose)
-            elif purpose == UNANSWERED:
-                self._ways.due(whose)
-            elif purpose == PERIOD:
-                self._announce_owned()
-            elif purpose == MOVING:
-                assert self.server is not None, f"{whose} does not transfer topics"
-                assert self.server.sharing is not None, f"{whose} does not transfer topics"
-                self.server.sharing.moves.due()
-            elif purpose == GIVING:
-                assert self._ownership is not None, f"{whose} is not an arbiter"
-                self._ownership.arbiter.due()
-            elif purpose == WAITING:
-                assert self.server is not None, f"get of {whose} waits at no server"
-                self.server.due(whose)
-            elif purpose == RESTATING:
-                assert self.server is not None, f"{self._broker} is no server"
-                self.server.ask_to_restate()
-            elif purpose == RETAINED:
-                assert self.server is not None, f"{self._broker} is no server and keeps nothing"
-                self.server.retention.due()
-            elif purpose == HELD:
-                assert self.server is not None, f"puts to {whose} wait at no server"
-                self.server.on_held_deadline(whose)
-            else:
-                assert purpose == LINGER, f"{purpose!r} of {whose!r}"
-                self._clients.linger_over(whose)
+            self._due[purpose](whose)
 
-    def _announce_owned(self) -> None:
-        sharing = self.server.sharing if self.server is not None else None
-        if sharing is not None:
-            sharing.period()
-        else:
-            assert self._periods is not None, f"{self._broker} does not announce its topics"
-            self._periods.announce()
+    def _due_handlers(self) -> dict[str, Callable[[Any], None]]:
+        """Return the handlers of deadlines by their purposes, for the roles of this broker."""
+        access = self._access_broker
+        handlers: dict[str, Callable[[Any], None]] = {
+            RETRY: self._neighbours.open,
+            UNANSWERED: access.on_unanswered,
+            LINGER: access.clients.linger_over,
+        }
+        if self.server is not None:
+            handlers |= self.server.due_handlers()
+        if self._arbiter is not None:
+            handlers[GIVING] = self._arbiter.on_due
+        if self._periods is not None:
+            handlers[PERIOD] = self._periods.announce
+        return handlers
 
 
 def make_core(context: CoreContext) -> MultiProxy:

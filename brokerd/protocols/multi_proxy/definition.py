@@ -14,10 +14,10 @@ from brokerd.protocols.definition import (
     ProtocolDefinition,
     excess_of_routes,
 )
-from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import KINDS, LOST
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
-from brokerd.protocols.multi_proxy.roles import KIND
+from brokerd.protocols.multi_proxy.routes import KIND
+from brokerd.protocols.multi_proxy.state import LOG
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 

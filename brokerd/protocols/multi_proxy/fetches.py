@@ -9,10 +9,7 @@ Deviates: an access broker is one subscriber for all of its clients; a get reque
 after those that have arrived, and separately reports the acknowledged position.
 """
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
@@ -25,105 +22,17 @@ from brokerd.protocols.multi_proxy.messages import (
     Lost,
     Merged,
     Messages,
-    Request,
     Wanted,
 )
-from brokerd.protocols.multi_proxy.owners import Owners
-
-Heads = Mapping[StreamId, int]
-"""Per topic, the position before all later publications."""
-
-
-@dataclass(slots=True, eq=False)
-class InFlightDelivery:
-    """Publications that were delivered to clients; `open` parts are not acknowledged yet."""
-
-    topic: "FollowedTopic"
-    first: int
-    open: int = 1
-
-
-@dataclass(slots=True, eq=False)
-class FollowedTopic:
-    """A topic that clients of this broker have subscribed to.
-
-    Attributes:
-        server: the server of the topic.
-        stream: the server's positions.
-        followers: the number of subscriptions that need it.
-        is_resumed: True for a subscription since before a crash; else nothing before the head is
-            needed.
-        after: the position through which everything has arrived; None until the server has
-            answered.
-        last: the last position of another server that assigns no more.
-        age: the number of later owners after the one that has assigned these positions.
-        in_flight: deliveries without an acknowledgement, in order.
-    """
-
-    server: BrokerNumber
-    stream: StreamId
-    is_resumed: bool = False
-    followers: int = 0
-    after: int | None = None
-    last: int = 0
-    age: int = 0
-    in_flight: deque[InFlightDelivery] = field(default_factory=deque)
-
-    @property
-    def number(self) -> int:
-        """The number of the topic."""
-        return self.stream.publisher
-
-    @property
-    def done(self) -> int:
-        """The position through which nothing is needed again."""
-        return self.in_flight[0].first - 1 if self.in_flight else self.after or 0
-
-    def close(self) -> None:
-        """Remove acknowledged deliveries."""
-        while self.in_flight and not self.in_flight[0].open:
-            self.in_flight.popleft()
-
-
-@dataclass(slots=True, eq=False)
-class PendingSubscription:
-    """A subscription that waits until all servers of its topics have confirmed."""
-
-    then: Callable[[Heads], None]
-    heads: dict[StreamId, int] = field(default_factory=dict)
-    missing: int = 0
-
-
-@dataclass(slots=True)
-class FollowedServer:
-    """A server that this access broker follows.
-
-    Attributes:
-        topics: the topics with followers, by positions.
-        follow: the last Follow; None before the first.
-        is_answered: True once the server has answered the last Follow.
-        is_stale: True while the last Follow lacks a change.
-        next: subscriptions, and their topics here, for the next Follow.
-        pending: those of the present Follow.
-        fetch_number: number of the last Get.
-        is_fetching: True while that is not answered.
-        paused: topics without a request in that, because clients are behind.
-    """
-
-    server: BrokerNumber
-    topics: dict[StreamId, FollowedTopic] = field(default_factory=dict)
-    follow: Follow | None = None
-    is_answered: bool = True
-    is_stale: bool = False
-    next: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
-    pending: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
-    fetch_number: int = 0
-    is_fetching: bool = False
-    paused: tuple[StreamId, ...] = ()
-
-    def parts(self, number: int) -> list[FollowedTopic]:
-        """Return all followed parts of a topic, the server's own positions first."""
-        return [topic for topic in self.topics.values() if topic.number == number]
+from brokerd.protocols.multi_proxy.routes import ServerRoutes
+from brokerd.protocols.multi_proxy.state import (
+    FollowedServer,
+    FollowedState,
+    FollowedTopic,
+    InFlightDelivery,
+    OwnerTable,
+    PendingSubscription,
+)
 
 
 class Fetches:
@@ -133,34 +42,20 @@ class Fetches:
         servers: all servers.
         owners: the server of each topic; an owner is found before its topic is followed.
         window: the most unacknowledged publications of a topic before fetching stops.
-        send: sends a request, if there is a route.
-        hand_out: delivers a run to interested clients, and counts deliveries in the second
-            argument.
-        tell_lost: delivers a gap to clients that may be interested, and counts in the same way.
-        answered: called after an answer of a server.
     """
 
     def __init__(
         self,
         broker: BrokerNumber,
         servers: Sequence[BrokerNumber],
-        owners: Owners,
+        owners: OwnerTable,
         window: int,
-        *,
-        send: Callable[[Request], None],
-        hand_out: Callable[[PublicationRun, InFlightDelivery], None],
-        tell_lost: Callable[[Lost, InFlightDelivery], None],
-        check_run: Callable[[PublicationRun, Peer], None],
-        answered: Callable[[BrokerNumber, type], None],
+        routes: ServerRoutes,
     ) -> None:
         self._broker = broker
         self._owners = owners
         self._window = window
-        self._send = send
-        self._hand_out = hand_out
-        self._tell_lost = tell_lost
-        self._check_run = check_run
-        self._answered = answered
+        self._routes = routes
         self._servers = {server: FollowedServer(server) for server in servers}
         self._incarnation = 0
 
@@ -173,14 +68,15 @@ class Fetches:
 
     # ------------------------------------------------------------ subscriptions
 
-    def follow(self, topics: Sequence[int], then: Callable[[Heads], None] | None) -> None:
+    def follow(self, topics: Sequence[int], beginning: PendingSubscription | None) -> bool:
         """Add a subscription to these topics.
 
+        Return True if it waits for no server; else `on_following` yields it later.
+
         Args:
-            then: receives the head of each topic, as soon as nothing later is missed; None if the
-                servers had confirmed these topics before.
+            beginning: receives the head of each topic, as soon as nothing later is missed; None if
+                the servers had confirmed these topics before.
         """
-        beginning = PendingSubscription(then) if then is not None else None
         for followed, numbers in self._group_by_server(topics):
             is_new = False
             for number in numbers:
@@ -197,8 +93,7 @@ class Fetches:
             followed.is_stale = followed.is_stale or is_new or beginning is not None
             if self._incarnation:
                 self._follow(followed)
-        if beginning is not None and not beginning.missing:
-            beginning.then({})
+        return beginning is not None and not beginning.missing
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
         """Follow topics also at another owner.
@@ -303,10 +198,10 @@ class Fetches:
         followed.follow = Follow(followed.server, self._broker, self._incarnation, number, topics)
         followed.is_answered = followed.is_stale = False
         followed.pending, followed.next = followed.next, []
-        self._send(followed.follow)
+        self._routes.send(followed.follow)
 
-    def on_following(self, peer: Peer, message: Following) -> None:
-        """Take the answer to a Follow.
+    def on_following(self, peer: Peer, message: Following) -> Iterator[PendingSubscription]:
+        """Take the answer to a Follow, and yield the subscriptions that wait for nothing more.
 
         Raises:
             RemoteProtocolError: the answer is to no Follow, or for other topics; the fault of the
@@ -324,7 +219,7 @@ class Fetches:
         if tuple(dict.fromkeys(each.topic for each in message.topics)) != follow.topics:
             raise RemoteProtocolError(peer, f"broker {message.server} answers for other topics")
         followed.is_answered = True
-        self._answered(message.server, Follow)
+        self._routes.on_answer(message.server, Follow)
         heads: dict[int, dict[StreamId, int]] = {}
         new = [number for number in follow.topics if self._begins(followed, number)]
         for each in message.topics:
@@ -344,7 +239,7 @@ class Fetches:
                 beginning.heads.update(heads.get(number, {}))  # none: it ended before it was said
             beginning.missing -= 1
             if not beginning.missing:
-                beginning.then(beginning.heads)
+                yield beginning
         self._leave(followed, follow.topics)
         self._follow(followed)
         self._get(followed)
@@ -402,7 +297,7 @@ class Fetches:
         followed.paused = tuple(
             self._stream(each.part, each.topic) for each in wanted if not each.most
         )
-        self._send(
+        self._routes.send(
             Get(followed.server, self._broker, self._incarnation, followed.fetch_number, wanted)
         )
 
@@ -420,8 +315,12 @@ class Fetches:
             return topics
         return [topic for topic in topics if topic.age >= lacking.get(topic.number, 0)]
 
-    def on_messages(self, peer: Peer, message: Messages) -> None:
-        """Deliver publications of a topic; drop known ones, and those after a gap.
+    def on_messages(
+        self, peer: Peer, message: Messages
+    ) -> tuple[PublicationRun, InFlightDelivery] | None:
+        """Return new publications of a topic to deliver; drop known ones, and those after a gap.
+
+        The caller counts the deliveries to clients, and ends with `complete`.
 
         Raises:
             RemoteProtocolError: the run is malformed; the fault of the peer.
@@ -431,14 +330,13 @@ class Fetches:
         is_topic = server in self._servers and run.source == self._stream(server, number)
         if not is_topic or not run.origins:
             raise RemoteProtocolError(peer, f"{run.source} is not topic {number}")
-        self._check_run(run, peer)
         topic = self._followed(run.source)
         if topic is None or topic.after is None or run.first > topic.after + 1:
-            return
+            return None
         rest = run.after(topic.after)
         if rest is None:
-            return
-        self._hand(topic, rest.first, rest.last, partial(self._hand_out, rest))
+            return None
+        return rest, self._take(topic, rest.first, rest.last)
 
     def arrived(self, stream: StreamId) -> int:
         """Return the position through which everything of a followed stream has arrived."""
@@ -452,8 +350,10 @@ class Fetches:
                 return followed.topics[stream]
         return None
 
-    def on_lost(self, peer: Peer, message: Lost) -> None:
-        """Deliver a gap for publications that the server has released without acknowledgement.
+    def on_lost(self, peer: Peer, message: Lost) -> InFlightDelivery | None:
+        """Return a gap of publications that the server has released without acknowledgement.
+
+        The caller counts the deliveries of the gap to clients, and ends with `complete`.
 
         Raises:
             RemoteProtocolError: the lost runs are malformed; the fault of the peer.
@@ -468,21 +368,23 @@ class Fetches:
             position = run.end + 1
         topic = followed.topics.get(self._stream(message.part, message.topic))
         if topic is None or topic.after is None or message.last <= topic.after:
-            return
-        if message.first <= topic.after + 1:
-            first = topic.after + 1
-            self._hand(topic, first, message.last, partial(self._tell_lost, message))
+            return None
+        if message.first > topic.after + 1:
+            return None
+        return self._take(topic, topic.after + 1, message.last)
 
     @staticmethod
-    def _hand(
-        topic: FollowedTopic, first: int, last: int, to_clients: Callable[[InFlightDelivery], None]
-    ) -> None:
+    def _take(topic: FollowedTopic, first: int, last: int) -> InFlightDelivery:
         topic.after = last
         handed = InFlightDelivery(topic, first)
         topic.in_flight.append(handed)
-        to_clients(handed)
+        return handed
+
+    @staticmethod
+    def complete(handed: InFlightDelivery) -> None:
+        """Take the end of a delivery to clients, some of which may not have acknowledged it."""
         handed.open -= 1
-        topic.close()
+        handed.topic.close()
 
     def on_answered(self, peer: Peer, message: Answered) -> None:
         """Take the end of an answer, and send the next Get.
@@ -497,7 +399,7 @@ class Fetches:
             return
         if followed.is_fetching:
             followed.is_fetching = False
-            self._answered(message.server, Get)
+            self._routes.on_answer(message.server, Get)
             self._get(followed)
 
     # ------------------------------------------------------------ unanswered requests
@@ -522,9 +424,18 @@ class Fetches:
         if followed is None:
             return
         if followed.follow is not None and not followed.is_answered:
-            self._send(followed.follow)
+            self._routes.send(followed.follow)
         if followed.is_fetching:
             self._get(followed, again=True)
+
+    def state(self, server: BrokerNumber, proxy: BrokerNumber | None) -> FollowedState:
+        """Return the state about a server that is reached over a proxy, for people."""
+        followed = self._servers[server]
+        topics = {
+            f"{stream.publisher} of {stream.broker}": topic.after
+            for stream, topic in followed.topics.items()
+        }
+        return FollowedState(proxy, topics, followed.is_answered)
 
     def waiting(self) -> int:
         """Return the number of servers that have not answered a Follow."""

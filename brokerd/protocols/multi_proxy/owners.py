@@ -1,26 +1,25 @@
-"""The owners of topics at an access broker, and requests that wait for an owner.
+"""The owners of topics at an access broker: requests for owners, and durable changes.
 
-An owner stays valid: no topic changes its owner. Ownerships with changes have other classes
-(`transfer_owners.py`, `proxy_ownership.py`). If owners follow from a hash all are present from the
-start, and none is requested.
+A later owner is durable before its use, so that this broker never returns to a server that has
+given a topic away: the new owner would drop what this broker follows. `ownership.py` has the rules
+by which an owner is believed.
 
-Paper: [MP22] §3. Deviates: the access broker asks, through a proxy, and keeps the answer; the
-paper's proxies keep it, and guess missing owners.
+Paper: [MP22] §3, §3.1.7. Deviates: the access broker asks, through a proxy, and keeps the answer;
+the paper's proxies keep it, and guess missing owners.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.multi_proxy.messages import Locate, Located, Owner
-
-
-class AnswerCallback(Protocol):
-    """A callback for an answer of a server to requests of one type, complete or not."""
-
-    def __call__(self, server: BrokerNumber, kind: type, *, wholly: bool) -> None: ...
+from brokerd.protocols.interface import Change
+from brokerd.protocols.multi_proxy.fetches import Fetches
+from brokerd.protocols.multi_proxy.messages import Locate, Owner
+from brokerd.protocols.multi_proxy.publishes import Publishes
+from brokerd.protocols.multi_proxy.routes import ServerRoutes
+from brokerd.protocols.multi_proxy.state import CHOSEN, OwnerTable
+from brokerd.protocols.parts.event_machine import Durability
 
 
 @dataclass(slots=True, eq=False)
@@ -31,65 +30,53 @@ class _OwnerWait:
     then: Callable[[], None]
 
 
-class Owners:
-    """The owners at an access broker; none ever changes.
+class OwnerRequests:
+    """The requests for owners, and the actions that wait for owners.
 
     Args:
         arbiters: per topic the server that decides on its owner.
-        known: the owners from the start.
-        send: sends a request, if there is a route.
-        on_known: called with topics that have a new owner.
-        answered: called after an answer of a server.
+        publishes: sends the publications that wait for an owner.
 
     Attributes:
-        may_change: True if a topic may get another owner.
-        are_in_turn: True if a topic has one owner at a time.
+        sought: the requested topics, by the server that a request names.
+        doubted: topics whose owner an arbiter is asked to confirm.
     """
-
-    may_change = False
-    are_in_turn = False
 
     def __init__(
         self,
         broker: BrokerNumber,
         arbiters: Sequence[BrokerNumber],
-        known: Mapping[int, BrokerNumber],
-        *,
-        send: Callable[[Locate], None],
-        on_known: Callable[[Sequence[int]], None],
-        answered: AnswerCallback,
+        table: OwnerTable,
+        routes: ServerRoutes,
+        publishes: Publishes,
     ) -> None:
+        self.sought: dict[BrokerNumber, dict[int, None]] = {}
+        self.doubted: dict[int, None] = {}
         self._broker = broker
         self._arbiters = arbiters
-        self._known = dict(known)
-        self._send = send
-        self._on_known = on_known
-        self._answered = answered
-        self._sought: dict[BrokerNumber, dict[int, None]] = {}
+        self._table = table
+        self._routes = routes
+        self._publishes = publishes
         self._waiting: list[_OwnerWait] = []
 
-    def of(self, topic: int) -> BrokerNumber | None:
-        """Return the owner of a topic; None without one, or without such a topic."""
-        return self._known.get(topic)
-
-    def topics_of(self, server: BrokerNumber, topics: Sequence[int]) -> tuple[int, ...]:
-        """Return the topics that a server owns."""
-        return tuple(topic for topic in topics if self._known.get(topic) == server)
-
-    def call_when_known(self, topics: Sequence[int], then: Callable[[], None]) -> None:
-        """Call `then` once all these topics have owners: at once if they have."""
-        unknown = [topic for topic in topics if topic not in self._known]
-        if not unknown:
+    def wait(self, topics: Sequence[int], then: Callable[[], None]) -> list[int]:
+        """Call `then` once all these topics have owners; return the topics without an owner."""
+        unknown = [topic for topic in topics if topic not in self._table.known]
+        if unknown:
+            self._waiting.append(_OwnerWait(tuple(topics), then))
+        else:
             then()
-            return
-        self._waiting.append(_OwnerWait(tuple(topics), then))
-        self.seek(unknown)
+        return unknown
 
     def seek(self, topics: Sequence[int]) -> None:
-        """Request the owners of topics, unless present or requested."""
+        """Request the owners of topics from their arbiters, unless present or requested."""
         for arbiter, new in self._group_by_arbiter(topics):
-            self._sought.setdefault(arbiter, {}).update(dict.fromkeys(new))
-            self._send(Locate(arbiter, self._broker, new))
+            self.ask(arbiter, new)
+
+    def ask(self, server: BrokerNumber, topics: Sequence[int]) -> None:
+        """Request the owners of topics, in a request to a server."""
+        self.sought.setdefault(server, {}).update(dict.fromkeys(topics))
+        self._routes.send(Locate(server, self._broker, tuple(topics)))
 
     def _group_by_arbiter(
         self, topics: Sequence[int]
@@ -97,54 +84,39 @@ class Owners:
         found: dict[BrokerNumber, list[int]] = {}
         for topic in topics:
             arbiter = self._arbiters[topic]
-            if topic not in self._known and topic not in self._sought.get(arbiter, ()):
+            if topic not in self._table.known and topic not in self.sought.get(arbiter, ()):
                 found.setdefault(arbiter, []).append(topic)
         return iter([(arbiter, tuple(new)) for arbiter, new in found.items()])
 
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore the owners of an earlier incarnation."""
-
-    def ways_changed(self, first: BrokerNumber | None) -> None:
-        """Take a change of routes, with the first proxy in this broker's order."""
-
     def remember(self, owners: Sequence[Owner]) -> None:
         """Take owners from before a crash; an earlier row may have requested them already."""
-        self._known.update((owner.topic, owner.server) for owner in owners)
-        sought = {topic for asked in self._sought.values() for topic in asked}
+        self._table.known.update((owner.topic, owner.server) for owner in owners)
+        sought = {topic for asked in self.sought.values() for topic in asked}
         self._found([owner.topic for owner in owners if owner.topic in sought])
 
-    def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """Take announced owners.
-
-        Raises:
-            RemoteProtocolError: another owner was announced before, or there is no such topic; the
-                fault of the peer.
-        """
-        for topic, server, _ in owners:
-            if topic >= len(self._arbiters):
-                raise RemoteProtocolError(peer, f"there is no topic {topic}")
-            if self._known.get(topic, server) != server:
-                told = self._known[topic]
-                raise RemoteProtocolError(peer, f"topic {topic} is {told}'s and not {server}'s")
-        self._add(owners)
-
-    def _add(self, owners: Sequence[Owner]) -> None:
-        new = [owner for owner in owners if owner.topic not in self._known]
-        self._known.update((owner.topic, owner.server) for owner in new)
+    def add(self, owners: Sequence[Owner]) -> None:
+        """Use the owners of topics without an owner."""
+        known = self._table.known
+        new = [owner for owner in owners if owner.topic not in known]
+        known.update((owner.topic, owner.server) for owner in new)
         self._found([owner.topic for owner in new])
 
     def _found(self, topics: Sequence[int]) -> None:
         for topic in topics:
-            for sought in self._sought.values():
-                sought.pop(topic, None)
+            self.settle(topic)
         if topics:
-            self._on_known(topics)
+            self._publishes.on_owners(topics)
             self._call_ready()
+
+    def settle(self, topic: int) -> None:
+        """Take the answer to a request for an owner."""
+        for sought in self.sought.values():
+            sought.pop(topic, None)
 
     def _call_ready(self) -> None:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            if all(topic in self._known for topic in each.topics):
+            if all(topic in self._table.known for topic in each.topics):
                 each.then()
             else:
                 self._waiting.append(each)
@@ -153,22 +125,116 @@ class Owners:
         """Return the topics without an owner that an action waits for."""
         return tuple({topic: None for each in self._waiting for topic in each.topics})
 
-    def on_located(self, peer: Peer, message: Located) -> None:
-        """Take an arbiter's answer."""
-        before = self.awaits(message.server)
-        self.learn(peer, message.owners)
-        if before:
-            self._answered(message.server, Locate, wholly=not self.awaits(message.server))
-
     def awaits(self, server: BrokerNumber) -> bool:
         """Return True if a server has not answered a request for owners."""
-        return bool(self._sought.get(server))
+        return bool(self.sought.get(server))
+
+    def answer(self, server: BrokerNumber, *, was_awaited: bool) -> None:
+        """Record an answer of a server, if one was awaited."""
+        if was_awaited:
+            self._routes.on_answer(server, Locate, wholly=not self.awaits(server))
 
     def resend(self, server: BrokerNumber) -> None:
         """Repeat unanswered requests for owners to a server."""
         if self.awaits(server):
-            self._send(Locate(server, self._broker, tuple(self._sought[server])))
+            self._routes.send(Locate(server, self._broker, tuple(self.sought[server])))
 
-    def count_requested(self) -> int:
-        """Return the number of topics with a request for an owner."""
-        return sum(map(len, self._sought.values()))
+    def doubt(self, topic: int) -> None:
+        """Ask the arbiter for the owner of a topic, and use the present owner meanwhile."""
+        if topic not in self.doubted:
+            self.doubted[topic] = None
+            self.ask(self._arbiters[topic], (topic,))
+
+
+class OwnerChanges:
+    """The durable changes of owners at an access broker.
+
+    Args:
+        names: of all servers.
+        fetches: continues a topic at another server.
+
+    Attributes:
+        choosing: the servers of topics that are not durable yet.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[BrokerNumber, str],
+        topics: int,
+        disk: Durability,
+        table: OwnerTable,
+        requests: OwnerRequests,
+        publishes: Publishes,
+        fetches: Fetches,
+    ) -> None:
+        self.choosing: dict[int, BrokerNumber] = {}
+        self._names = names
+        self._topics = topics
+        self._disk = disk
+        self._table = table
+        self._requests = requests
+        self._publishes = publishes
+        self._fetches = fetches
+
+    def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """Check that topics and servers exist.
+
+        Raises:
+            RemoteProtocolError: they do not; the fault of the peer.
+        """
+        for topic, server, _ in owners:
+            if topic >= self._topics or server not in self._names:
+                raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
+
+    def is_new(self, topic: int) -> bool:
+        """Return True for a topic without an owner, or a server that is about to be one."""
+        return topic not in self._table.known and topic not in self.choosing
+
+    def use(self, owners: Sequence[Owner]) -> None:
+        """Use servers for topics without an owner from now on."""
+        if self._table.are_in_turn:
+            self._table.generations.update((each.topic, each.generation) for each in owners)
+        self._requests.add(owners)
+
+    def choose(self, owners: Sequence[Owner]) -> None:
+        """Use servers for topics without an owner, once durable."""
+        self.choosing.update((owner.topic, owner.server) for owner in owners)
+
+        def chosen() -> None:
+            for owner in owners:
+                self.choosing.pop(owner.topic, None)
+            self.use(owners)
+
+        self._disk.commit([self._row(owner) for owner in owners], chosen)
+
+    def change(self, owners: Sequence[Owner]) -> None:
+        """Use other servers for topics, once durable."""
+        self.choosing.update((owner.topic, owner.server) for owner in owners)
+
+        def chosen() -> None:
+            for owner in owners:
+                self._move(owner)
+
+        self._disk.commit([self._row(owner) for owner in owners], chosen)
+
+    def _row(self, owner: Owner) -> Change:
+        in_turn = self._table.are_in_turn
+        value = [owner.server, owner.generation] if in_turn else owner.server
+        return Change(CHOSEN, str(owner.topic), value)
+
+    def _move(self, owner: Owner) -> None:
+        topic, server, generation = owner
+        if self._table.are_in_turn:
+            self._table.generations[topic] = generation
+        del self.choosing[topic]
+        before = self._table.known[topic]
+        self._publishes.forget_owners({topic: before})
+        self._table.known[topic] = server
+        self._fetches.move(topic, before, server)
+        self._publishes.on_owners((topic,))
+
+    def follow_again(self, owners: Sequence[Owner]) -> None:
+        """Repeat the Follow to servers that have more of a topic, or wait for it."""
+        for topic, server, _ in owners:
+            if self._table.known.get(topic) == server:
+                self._fetches.ask_again(topic, server)

@@ -7,67 +7,21 @@ because a later one arrived first over another proxy.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.multi_proxy.messages import Put, Stored
-from brokerd.protocols.multi_proxy.owners import Owners
+from brokerd.protocols.multi_proxy.routes import ServerRoutes
+from brokerd.protocols.multi_proxy.state import (
+    OwnerTable,
+    PendingSource,
+    PublishAnswers,
+    SentPublish,
+)
 from brokerd.protocols.parts.event_machine import EventMachine
-
-
-@dataclass(slots=True)
-class SentPublish:
-    """Publications to a topic, with the time of the last request or answer.
-
-    The answer may be that the publications wait at their server.
-    """
-
-    run: PublicationRun
-    sent_ns: Instant
-
-
-Chain = deque[SentPublish]
-"""The publish requests of a source to a topic, in order; the first is sent first."""
-
-
-@dataclass(slots=True)
-class PublishAnswers:
-    """The answers of a server to publish requests, in order of arrival.
-
-    Attributes:
-        unanswered: the number of requests that are not stored.
-        answered_ns: the time of the last answer, stored or waiting.
-        sent_ns: the time of the latest request that is stored.
-    """
-
-    unanswered: int = 0
-    answered_ns: Instant = 0
-    sent_ns: Instant = 0
-
-
-@dataclass(slots=True)
-class PendingSource:
-    """A publisher of this broker.
-
-    Attributes:
-        submitted: the last number published here.
-        chains: by topic; none is empty.
-        is_here: True if the client has a session.
-    """
-
-    submitted: int
-    chains: dict[int, Chain] = field(default_factory=dict)
-    is_here: bool = True
-
-    @property
-    def done(self) -> int:
-        """The number through which everything is stored."""
-        firsts = [chain[0].run.first for chain in self.chains.values()]
-        return min(firsts) - 1 if firsts else self.submitted
 
 
 class Publishes:
@@ -75,27 +29,19 @@ class Publishes:
 
     Args:
         owners: the server of each topic, as far as determined.
-        send: sends a request, if there is a route.
-        on_stored: called with a source that has further stored publications.
-        answered: called after an answer of a server.
     """
 
     def __init__(
         self,
         broker: BrokerNumber,
         machine: EventMachine,
-        owners: Owners,
-        *,
-        send: Callable[[Put], None],
-        on_stored: Callable[[SourceId], None],
-        answered: Callable[[BrokerNumber, type], None],
+        owners: OwnerTable,
+        routes: ServerRoutes,
     ) -> None:
         self._broker = broker
         self._machine = machine
         self._owners = owners
-        self._send = send
-        self._on_stored = on_stored
-        self._answered = answered
+        self._routes = routes
         self._sources: dict[SourceId, PendingSource] = {}
         self._servers: dict[BrokerNumber, PublishAnswers] = {}
 
@@ -113,8 +59,8 @@ class Publishes:
         pending.is_here = False
         self._forget(source, pending)
 
-    def put(self, source: SourceId, parts: Sequence[tuple[int, PublicationRun]]) -> None:
-        """Send the new publications of a run, by topics."""
+    def put(self, source: SourceId, parts: Sequence[tuple[int, PublicationRun]]) -> Iterator[int]:
+        """Send the new publications of a run, by topics; yield the topics without an owner."""
         pending = self._sources[source]
         before = pending.submitted
         for topic, part in parts:
@@ -127,10 +73,10 @@ class Publishes:
             chain.append(SentPublish(rest, self._machine.now_ns))
             server = self._owners.of(topic)
             if server is None:
-                self._owners.seek((topic,))
+                yield topic
             else:
                 self._server(server).unanswered += 1
-                self._send(Put(server, self._broker, topic, previous, rest))
+                self._routes.send(Put(server, self._broker, topic, previous, rest))
 
     def on_owners(self, topics: Iterable[int]) -> None:
         """Send the publications that have waited for owners of topics."""
@@ -202,11 +148,13 @@ class Publishes:
         previous = 0
         for put in chain:
             put.sent_ns = self._machine.now_ns
-            self._send(Put(server, self._broker, topic, previous, put.run))
+            self._routes.send(Put(server, self._broker, topic, previous, put.run))
             previous = put.run.last
 
-    def on_stored(self, peer: Peer, message: Stored) -> None:
+    def on_stored(self, peer: Peer, message: Stored) -> Iterator[SourceId]:
         """Take a server's acknowledgement of a source in a topic.
+
+        Yield the source if more of its publications are stored.
 
         Raises:
             RemoteProtocolError: the server does not own the topic; the fault of the peer.
@@ -222,7 +170,7 @@ class Publishes:
             return
         answering = self._server(message.server)
         answering.answered_ns = self._machine.now_ns
-        self._answered(message.server, Put)
+        self._routes.on_answer(message.server, Put)
         if chain[0].run.first > message.through:
             # The server has the request, and no room for it yet.
             chain[0].sent_ns = self._machine.now_ns
@@ -235,7 +183,7 @@ class Publishes:
             chain[0].run = rest
         else:
             del pending.chains[topic]
-        self._on_stored(source)
+        yield source
         self._forget(source, pending)
 
     def _forget(self, source: SourceId, pending: PendingSource) -> None:

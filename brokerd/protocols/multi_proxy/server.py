@@ -5,7 +5,8 @@ message is stored once, and each follower of the topic has an acknowledged posit
 crashes has lost the last positions, and receives them again.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
@@ -13,11 +14,16 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.losses import has_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
-from brokerd.protocols.multi_proxy.delayed_publishes import DelayedPublishes
-from brokerd.protocols.multi_proxy.followers import Follower, Followers, Version
-from brokerd.protocols.multi_proxy.lost_records import list_lost_runs
+from brokerd.protocols.multi_proxy.arbiter import Assignments
+from brokerd.protocols.multi_proxy.followers import (
+    HELD,
+    RETAINED,
+    DelayedPublishes,
+    Followers,
+    Restatements,
+    Retention,
+)
 from brokerd.protocols.multi_proxy.messages import (
-    Answer,
     Answered,
     Elsewhere,
     Follow,
@@ -34,15 +40,17 @@ from brokerd.protocols.multi_proxy.messages import (
     Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.restatements import Restatements
-from brokerd.protocols.multi_proxy.retention import Retention
-from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog, split_by_markers
+from brokerd.protocols.multi_proxy.retention import Topic, list_lost_runs
+from brokerd.protocols.multi_proxy.routes import Sessions
+from brokerd.protocols.multi_proxy.state import LOG, Follower, Part, ServerState, Version
+from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog, split_by_markers
 from brokerd.protocols.multi_proxy.transfer_server import TopicTransfers
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 RESTATING: Final = "restating"
 """Purpose of the deadline at which access brokers are asked again for their topics."""
+
 WAITING: Final = "waiting"
 """Purpose of the deadline at which a get is answered without publications."""
 
@@ -52,14 +60,12 @@ class Server:
 
     Args:
         homes: all brokers, which are access brokers of their clients.
-        owned: returns True if this server owns a topic.
-        answer: sends an answer to an access broker, over any proxy.
-        announce: announces topics with a first request to proxies.
+        sessions: send answers to access brokers, over any proxy.
+        assignments: the topics that arbiters have given to this server, if any.
 
     Attributes:
         log, followers: the publications, and their followers.
         retention: releases publications by age and size.
-        tell: sends an answer to an access broker.
         sharing: transfers of topics between servers, if enabled.
         requested: topics with requests, for which access brokers have this server as owner.
     """
@@ -73,11 +79,10 @@ class Server:
         counters: dict[str, int],
         *,
         homes: Collection[BrokerNumber],
-        owned: Callable[[int], bool],
-        answer: Callable[[BrokerNumber, Answer], None],
-        announce: Callable[[Sequence[int]], None],
+        sessions: Sessions,
+        assignments: Assignments | None,
     ) -> None:
-        self.log = TopicLog(broker, disk, self._on_durable)
+        self.log = TopicLog(broker, disk)
         self.retention = Retention(broker, disk.machine, deadlines, self.log, parameters)
         self._broker = broker
         self._disk = disk
@@ -85,20 +90,28 @@ class Server:
         self._deadlines = deadlines
         self._parameters = parameters
         self._counters = counters
-        self._owned = owned
-        self._answer = self.tell = answer
-        self._announce = announce
+        self._sessions = sessions
+        self._assignments = assignments
         self.requested: dict[int, None] = {}
         self.followers = Followers(broker, self.log)
         self._restatements = Restatements(homes)
         self.sharing: TopicTransfers | None = None
-        self._held = DelayedPublishes(
-            self._machine, deadlines, parameters, append=self._append, say_held=self._report_held
-        )
+        self._held = DelayedPublishes(self._machine, deadlines, parameters)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of requests."""
         return {Put: self._on_put, Follow: self._on_follow, Get: self._on_get}
+
+    def due_handlers(self) -> dict[str, Callable[[Any], None]]:
+        """Return the handlers of deadlines by their purposes."""
+        sharing = self.sharing
+        return {
+            WAITING: self.on_get_due,
+            HELD: self.on_held_due,
+            RESTATING: lambda _broker: self.ask_to_restate(),
+            RETAINED: lambda _: self.retention.due(),
+            **(sharing.due_handlers() if sharing is not None else {}),
+        }
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
         """Restore the state of an earlier incarnation from disk."""
@@ -120,7 +133,8 @@ class Server:
         """
         if lineage:
             self._restatements.begin(lineage)
-            self.log.announce_loss(lineage)
+            for marker in self.log.announce_loss(lineage):
+                self._disk.append(LOG, marker.record, partial(self._store, marker, None))
         for topic in self.log:
             self.requested[topic.number] = None
         if self.sharing is not None:
@@ -141,7 +155,7 @@ class Server:
         self._deadlines.cancel((WAITING, home))
         for part in follower.done if follower is not None else ():
             if part.server == self._broker:
-                self._held.remove_follower(home, self.log.part(part))
+                self._append_all(self._held.remove_follower(home, self.log.part(part)))
         self.settle_all()
 
     def count_retained(self) -> int:
@@ -153,6 +167,22 @@ class Server:
         """Return the size of the retained payloads."""
         return sum(topic.retained_bytes for topic in self.log)
 
+    def state(self) -> ServerState:
+        """Return the state in memory, for people."""
+        moves = self.sharing.moves if self.sharing is not None else None
+        return ServerState(
+            topics={f"{topic.number} of {topic.part.server}": topic.state() for topic in self.log},
+            followers={
+                home: tuple({part.topic: None for part in follower.done})
+                for home, follower in self.followers
+            },
+            waiting=self._held.count(),
+            awaited=tuple(self._restatements.list_awaited()),
+            moving=dict(moves.moving) if moves is not None else {},
+            moved=dict(moves.moved) if moves is not None else {},
+            assigned=dict(self._assignments.generations) if self._assignments is not None else {},
+        )
+
     def aftermath(self) -> Sequence[str]:
         """Return the remaining effects of failures, in words."""
         lost = sum(len(topic.lost) for topic in self.log)
@@ -161,7 +191,7 @@ class Server:
         words = f"{lost} records are lost, and not announced to all servers and access brokers yet"
         return (*left, words) if lost else left
 
-    def due(self, home: BrokerNumber) -> None:
+    def on_get_due(self, home: BrokerNumber) -> None:
         """Answer a get that has waited long enough."""
         follower = self.followers.get(home)
         if follower is not None and follower.waits:
@@ -175,14 +205,17 @@ class Server:
         """Drop waiting publish requests to a topic that moves; they are repeated elsewhere."""
         self._held.drop(number)
 
-    def on_held_deadline(self, number: int) -> None:
+    def on_held_due(self, number: int) -> None:
         """Process publish requests to a topic that have waited for a while."""
-        self._held.due(self.log.topic(number))
+        topic = self.log.topic(number)
+        self._append_all(self._held.list_ready(topic))
+        for message in self._held.list_late(topic):
+            self._report_held(message)
 
     def ask_to_restate(self) -> None:
         """Ask all access brokers for their topics that have not stated them since a loss."""
         for home in self._restatements.list_awaited():
-            self._answer(home, Merged(home, ()))
+            self._sessions.answer(home, Merged(home, ()))
         if self._restatements.are_awaited:
             due_ns = self._machine.now_ns + self._parameters.retry_limit_ns
             self._deadlines.set((RESTATING, self._broker), due_ns)
@@ -192,52 +225,65 @@ class Server:
     def _take_ownership(self, number: int) -> Part:
         return Part(self._broker, number)
 
-    def _check(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
-        for topic in topics:
-            if not self._owned(topic):
-                raise RemoteProtocolError(peer, f"broker {home} asks for topic {topic} here")
-
     def merge(self, owners: Sequence[Owner]) -> None:
         """Notify followers of topics that other servers own, too."""
         for owner in owners:
             self.requested.pop(owner.topic, None)
             for home, follower in self.followers:
                 if self.followers.follows(follower, owner.topic):
-                    self._answer(home, Merged(home, (owner,)))
+                    self._sessions.answer(home, Merged(home, (owner,)))
 
     def _ask(self, topics: Sequence[int]) -> None:
         new = dict.fromkeys(topic for topic in topics if topic not in self.requested)
         if new:
             self.requested.update(new)
-            self._announce(tuple(new))
+            if self._assignments is not None:
+                self._assignments.announce(tuple(new))
 
     def _on_put(self, peer: Peer, message: Put) -> None:
         home, number, run = message.home, message.topic, message.run
-        self._check(peer, home, (number,))
         if run.source.broker != home or run.origins:
             raise RemoteProtocolError(peer, f"broker {home} puts for {run.source}")
-        if self.sharing is not None and self.sharing.is_away(home, (number,)):
+        sharing = self.sharing
+        is_moving = sharing is not None and (sharing.moves.moving or sharing.moves.moved)
+        if sharing is not None and is_moving and sharing.is_away(home, (number,)):
             return
         self._ask((number,))
         self._counters["publications_received"] += len(run)
-        self._held.put(self.log.topic(number), message)
+        if self._held.delays(self.log.topic(number), message):
+            self._report_held(message)
+        else:
+            self._append(message)
+
+    def _append_all(self, ready: Iterable[Put]) -> None:
+        for message in ready:
+            self._append(message)
 
     def _append(self, message: Put) -> None:
-        home, number, source = message.home, message.topic, message.run.source
+        placed = self.log.put(message.topic, message.previous, message.run)
+        if isinstance(placed, int):
+            self._report_stored(message, placed)
+        elif placed is not None:
+            self._disk.append(LOG, placed.record, partial(self._store, placed, message))
 
-        def tell(through: int) -> None:
-            self._answer(home, Stored(self._broker, home, number, source, through))
+    def _store(self, placed: PlacedRun, message: Put | None) -> None:
+        """Take publications, or a loss marker without a request, whose record is durable."""
+        self.log.store(placed)
+        if message is not None and placed.last is not None:
+            self._report_stored(message, placed.last.through)
+        self._on_durable(placed.topic)
 
-        self.log.put(number, message.previous, message.run, tell)
+    def _report_stored(self, message: Put, through: int) -> None:
+        home, source = message.home, message.run.source
+        answer = Stored(self._broker, home, message.topic, source, through)
+        self._sessions.answer(home, answer)
 
     def _report_held(self, message: Put) -> None:
-        home, number, source = message.home, message.topic, message.run.source
-        through = self.log.topic(number).stored.get(source, 0)
-        self._answer(home, Stored(self._broker, home, number, source, through))
+        stored = self.log.topic(message.topic).stored
+        self._report_stored(message, stored.get(message.run.source, 0))
 
     def _on_follow(self, peer: Peer, message: Follow) -> None:
         home = message.home
-        self._check(peer, home, message.topics)
         version = Version(message.incarnation, message.number)
         follower = self.followers.get(home)
         if follower is not None and version < follower.version:
@@ -273,7 +319,7 @@ class Server:
         for gone in before:
             if gone not in follower.done:
                 if gone.server == self._broker:
-                    self._held.remove_follower(home, self.log.part(gone))
+                    self._append_all(self._held.remove_follower(home, self.log.part(gone)))
                 self._settle(self.log.part(gone))
 
         if is_restated:
@@ -281,7 +327,7 @@ class Server:
 
         def written() -> None:
             # A position that a crash could give to another publication must not be sent.
-            self.log.sync(lambda: self._answer(home, answer))
+            self.log.sync(lambda: self._sessions.answer(home, answer))
 
         if changes:
             self._disk.commit(changes, written)
@@ -290,11 +336,10 @@ class Server:
 
     def _on_get(self, peer: Peer, message: Get) -> None:
         home = message.home
-        self._check(peer, home, [wanted.topic for wanted in message.wanted])
         follower = self.followers.get(home)
         version = Version(message.incarnation, message.number)
         if self._restatements.is_awaited(home):
-            self._answer(home, Merged(home, ()))
+            self._sessions.answer(home, Merged(home, ()))
             return
         if follower is None or version <= follower.got:
             return
@@ -306,16 +351,19 @@ class Server:
             for each in message.wanted
             if (part := Part(each.part, each.topic)) in follower.done
         }
+        if self._has_lost_topics(follower, message.wanted):
+            self._sessions.answer(home, Merged(home, ()))
         for part, wanted in waits.items():
             if wanted.done > max(self.log.part(part).durable, follower.done[part]):
                 reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
                 raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
-        if self.sharing is not None:
+        if self.sharing is not None and len(waits) < len(follower.done):
             self.sharing.got(home, follower, message.wanted)
         for part, wanted in waits.items():
             if part.server == self._broker:
-                self._held.on_progress(home, self.log.part(part), wanted.after)
+                topic = self.log.part(part)
+                self._append_all(self._held.on_progress(home, topic, wanted.after))
             if wanted.done > follower.done[part]:
                 follower.done[part] = wanted.done
                 self._settle(self.log.part(part))
@@ -324,6 +372,14 @@ class Server:
         else:
             due_ns = self._machine.now_ns + self._parameters.get_wait_ns
             self._deadlines.set((WAITING, home), due_ns)
+
+    def _has_lost_topics(self, follower: Follower, wanted: Sequence[Wanted]) -> bool:
+        """Return True if an access broker follows topics that a server with a loss does not know.
+
+        A Follow from before the loss may have arrived in place of the repeated one.
+        """
+        asked = (Part(each.part, each.topic) for each in wanted)
+        return self.log.lost_through > 0 and any(part not in follower.done for part in asked)
 
     # ------------------------------------------------------------ answers
 
@@ -350,23 +406,25 @@ class Server:
             if most and self.log.lost_through and after < topic.needed_position:
                 stream, last = SourceId(*part, 0), topic.needed_position
                 lacked = (LostRun(after + 1, stream, after + 1, last),)
-                self._answer(home, Lost(self._broker, home, *part, lacked))
+                self._sessions.answer(home, Lost(self._broker, home, *part, lacked))
                 after = last
             for lost in self.retention.losses_after(home, topic, after) if most else ():
-                self._answer(home, lost)
+                self._sessions.answer(home, lost)
                 after = lost.last
             run = topic.after(after, most) if most else None
             for part_run in split_by_markers(run) if run is not None else ():
                 self._answer_run(home, topic, part_run)
-        self._answer(home, Answered(self._broker, home, *follower.got))
+        self._sessions.answer(home, Answered(self._broker, home, *follower.got))
 
     def _answer_run(self, home: BrokerNumber, topic: Topic, run: PublicationRun) -> None:
         """Send publications of a topic, or the loss that a marker stands for."""
         if has_marker(run):
-            self._answer(home, Lost(self._broker, home, *topic.part, tuple(list_lost_runs(run))))
+            self._sessions.answer(
+                home, Lost(self._broker, home, *topic.part, tuple(list_lost_runs(run)))
+            )
             return
         self._counters["publications_forwarded"] += len(run)
-        self._answer(home, Messages(home, topic.number, run))
+        self._sessions.answer(home, Messages(home, topic.number, run))
 
     def _settle(self, topic: Topic) -> None:
         """Release a topic as far as all followers have acknowledged; without one, everything."""
@@ -374,7 +432,7 @@ class Server:
             return
         done = self.followers.done_with(topic)
         through = min((topic.durable, *done))
-        if self.sharing is not None:
+        if self.sharing is not None and self.sharing.is_shared:
             through = min(through, self.sharing.positions.owed_nothing_through(topic))
         if through > topic.released or len(topic.lost):
             self.log.release(topic, through)

@@ -7,10 +7,8 @@ no crash separates them.
 """
 
 import struct
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
@@ -22,30 +20,21 @@ from brokerd.model.losses import (
     last_lost_position,
     loss_marker,
 )
-from brokerd.model.publication import Buffer, OriginRun, PublicationRun, merge_runs
-from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
-from brokerd.protocols.multi_proxy.logs import LOG
-from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS, LostRecords
+from brokerd.model.publication import Buffer, OriginRun, PublicationRun
+from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
+from brokerd.protocols.multi_proxy.messages import PutThrough
+from brokerd.protocols.multi_proxy.retention import Topic
+from brokerd.protocols.multi_proxy.state import LOG, LOST_ROWS, PUT, RELEASED, Part
 from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
-RELEASED: Final = "released"
-"""Per topic, the position through which publications may be missing in the log."""
-PUT: Final = "put"
-"""Per topic and source, the last number among those."""
-
 _HEAD: Final = struct.Struct(">IQ")
 # topic, first position
+
 _CARRIED: Final = 1 << 31
 # in the topic's place: the number of the server that has assigned the position follows
+
 _PART: Final = struct.Struct(">I")
-
-
-class Part(NamedTuple):
-    """The positions that a server has assigned in a topic; another server may store them."""
-
-    server: BrokerNumber
-    topic: int
 
 
 class _LogRecord(NamedTuple):
@@ -58,126 +47,22 @@ class _LogRecord(NamedTuple):
     size_bytes: int
 
 
-@dataclass(slots=True)
-class Topic:
-    """A topic, or the part of a topic that another server has assigned.
+class PlacedRun(NamedTuple):
+    """Publications at their positions in a topic, to be appended to the log.
 
     Attributes:
-        is_here: True if access brokers may follow the topic here; else the topic is about to
-            arrive.
-        is_frozen: True while the topic moves to another server and must not change.
-        assigned: the last assigned position, durable or not.
-        durable: the last durable position; later positions are not sent.
-        released: publications through this position are not needed.
-        put: the last publication of every source with a position.
-        stored: the last durable publication of every source.
-        runs: durable and not released, in order; sequences are positions.
-        retained_bytes: of their payloads.
-        age: of positions of earlier owners: an older owner has the higher age.
-        since: the times of retention, with the last position of each.
-        lost: released publications that a follower has not acknowledged.
+        last: the last publication of the publisher; None for a loss marker.
+        record: of the log.
     """
 
-    part: Part
-    suffix: str = ""
-    is_here: bool = True
-    is_frozen: bool = False
-    lost: LostRecords = field(init=False)
-    assigned: int = 0
-    durable: int = 0
-    released: int = 0
-    put: dict[SourceId, int] = field(default_factory=dict)
-    stored: dict[SourceId, int] = field(default_factory=dict)
-    runs: deque[PublicationRun] = field(default_factory=deque)
-    retained_bytes: int = 0
-    age: int = 0
-    since: deque[tuple[int, Instant]] = field(default_factory=deque)
-
-    def __post_init__(self) -> None:
-        self.lost = LostRecords(self.number, self.suffix)
-
-    @property
-    def number(self) -> int:
-        """The number of the topic."""
-        return self.part.topic
-
-    @property
-    def key(self) -> str:
-        """The key of its rows."""
-        return f"{self.number}{self.suffix}"
-
-    def begin_behind(self, position: int) -> None:
-        """Begin after a position; nothing through it is ever needed here."""
-        self.assigned = self.durable = self.released = position
-
-    def on_durable(self, source: SourceId, sequence: int) -> None:
-        """Record the durable number of a source."""
-        sequence = max(sequence, self.put.get(source, 0))
-        self.put[source] = self.stored[source] = sequence
-
-    def retain(self, run: PublicationRun, now_ns: Instant) -> None:
-        """Retain durable publications until they are released."""
-        self.durable = run.last
-        if run.last > self.released:
-            self.runs.append(run)
-            self.retained_bytes += run.payload_bytes()
-            self.since.append((run.last, now_ns))
-
-    def after(self, position: int, most: int) -> PublicationRun | None:
-        """Return at most `most` publications after a position, in one run, or None."""
-        place = bisect_right(self.runs, position, key=lambda run: run.last)
-        found: list[PublicationRun] = []
-        count = 0
-        while place < len(self.runs) and count < most:
-            run = self.runs[place].after(position)
-            assert run is not None, f"{self.runs[place].sequences} ends at {position}"
-            found.append(run.select(range(min(len(run), most - count))))
-            count += len(found[-1])
-            place += 1
-        return merge_runs(found) if found else None
-
-    def release(self, through: int) -> None:
-        """Release publications through a position."""
-        self.released = max(self.released, through)
-        while self.runs and self.runs[0].last <= self.released:
-            self.retained_bytes -= self.runs.popleft().payload_bytes()
-        while self.since and self.since[0][0] <= self.released:
-            self.since.popleft()
-
-    def count_retained(self) -> int:
-        """Return the number of retained publications."""
-        begun = max(0, self.released - self.runs[0].first + 1) if self.runs else 0
-        return sum(len(run) for run in self.runs) - begun
-
-    @property
-    def needed_position(self) -> int:
-        """The position through which no follower needs anything, not even a gap."""
-        first = self.lost.first
-        return self.released if first is None else first - 1
-
-    def old_through(self, before_ns: Instant) -> int:
-        """Return the position through which publications are retained since an instant."""
-        through = self.released
-        for last, since_ns in self.since:
-            if since_ns > before_ns:
-                break
-            through = last
-        return through
-
-    def expire(self, through: int) -> None:
-        """Release publications through a position, and record them as lost."""
-        for run in self.runs:
-            if run.last > through:
-                break
-            self.lost.add(run)
-        self.release(through)
+    topic: Topic
+    run: PublicationRun
+    last: PutThrough | None
+    record: tuple[Buffer, ...]
 
 
 class TopicLog:
     """The topics of a server.
-
-    Args:
-        on_durable: called with a topic that has newly durable publications.
 
     Attributes:
         is_read: True once the log of earlier incarnations is read.
@@ -185,14 +70,11 @@ class TopicLog:
         lost_through: the position through which this server lost positions; 0 without a loss.
     """
 
-    def __init__(
-        self, broker: BrokerNumber, disk: Durability, on_durable: Callable[[Topic], None]
-    ) -> None:
+    def __init__(self, broker: BrokerNumber, disk: Durability) -> None:
         self.is_read = True
         self.logged_bytes = self.lost_through = 0
         self._broker = broker
         self._disk = disk
-        self._on_durable = on_durable
         self._topics: dict[Part, Topic] = {}
         self._logged: deque[_LogRecord] = deque()
         self._next = 1
@@ -295,17 +177,17 @@ class TopicLog:
         else:
             self._disk.machine.emit(Read(LOG, after, self._next))
 
-    def announce_loss(self, lineage: int) -> None:
-        """Continue all topics of this server behind a loss, which markers in the log announce.
+    def announce_loss(self, lineage: int) -> Iterator[PlacedRun]:
+        """Continue all topics of this server behind a loss; yield the markers to append.
 
         Positions behind the last one in the log may have been given to lost publications.
         """
         self.lost_through = last_lost_position(lineage)
         for topic in [*self]:
             if topic.part.server == self._broker and topic.assigned < self.lost_through:
-                self._log_marker(topic, lineage)
+                yield self._place_marker(topic, lineage)
 
-    def _log_marker(self, topic: Topic, lineage: int) -> None:
+    def _place_marker(self, topic: Topic, lineage: int) -> PlacedRun:
         stream, first = SourceId(*topic.part, 0), topic.assigned + 1
         run = loss_marker(SourceId(self._broker, 0, lineage), 1, stream, first, self.lost_through)
         topic.assigned = self.lost_through
@@ -313,12 +195,7 @@ class TopicLog:
         head, *payload = pack_run(run)
         record = (_HEAD.pack(topic.number, topic.assigned) + bytes(head), *payload)
         self._log(topic, placed.last, run.source, record)
-
-        def store() -> None:
-            topic.retain(placed, self._disk.machine.now_ns)
-            self._on_durable(topic)
-
-        self._disk.append(LOG, record, store)
+        return PlacedRun(topic, placed, None, record)
 
     @staticmethod
     def _skip_loss(topic: Topic, first: int, run: PublicationRun) -> None:
@@ -328,23 +205,20 @@ class TopicLog:
 
     # ------------------------------------------------------------ put
 
-    def put(
-        self, number: int, previous: int, run: PublicationRun, then: Callable[[int], None]
-    ) -> None:
-        """Append the new publications of a run, and call `then` once all of it is durable.
+    def put(self, number: int, previous: int, run: PublicationRun) -> PlacedRun | int | None:
+        """Return the new publications of a run to append; the caller calls `store` once durable.
 
-        `then` receives the last durable number of the source. Without the previous publication
-        nothing happens: that request is repeated, and then this one.
+        Return the last durable number of the source if it has all of the run. Without the previous
+        publication nothing happens: that request is repeated, and then this one.
         """
         topic = self.topic(number)
         had = topic.put.get(run.source, 0)
         if previous > had:
-            return
+            return None
         rest = run.after(had)
         if rest is None:
-            if topic.stored.get(run.source, 0) >= run.last:
-                then(topic.stored[run.source])
-            return
+            stored = topic.stored.get(run.source, 0)
+            return stored if stored >= run.last else None
         first = topic.assigned + 1
         topic.assigned += len(rest)
         topic.put[rest.source] = rest.last
@@ -352,14 +226,13 @@ class TopicLog:
         head, *payload = pack_run(rest)
         record = (_HEAD.pack(number, first) + bytes(head), *payload)
         self._log(topic, placed.last, rest.source, record)
+        return PlacedRun(topic, placed, PutThrough(rest.source, rest.last), record)
 
-        def store() -> None:
-            topic.retain(placed, self._disk.machine.now_ns)
-            topic.stored[rest.source] = rest.last
-            then(rest.last)
-            self._on_durable(topic)
-
-        self._disk.append(LOG, record, store)
+    def store(self, placed: PlacedRun) -> None:
+        """Take publications of this server whose record is durable."""
+        placed.topic.retain(placed.run, self._disk.machine.now_ns)
+        if placed.last is not None:
+            placed.topic.stored[placed.last.source] = placed.last.through
 
     def carry(self, part: Part, released: int, run: PublicationRun) -> None:
         """Append the next publications of another server's part.

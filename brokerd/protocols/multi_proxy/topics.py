@@ -5,9 +5,10 @@ attribute has one of the others, shared with other values. So any predicate can 
 predicate without a value in all topics, and other publications of a topic are filtered at the
 access broker.
 
-Paper: [MP22] §3 (topics, servers). Deviates: the owner is the highest of a hash over the servers
-that the topology names, so that all proxies agree without messages; the paper's proxies choose the
-least loaded server by themselves, by which two servers may own a topic (§4).
+Paper: [MP22] §3 (topics, servers). Deviates: the owner is the highest of a
+hash over the servers that the topology names, so that all proxies agree without messages; the
+paper's proxies choose the least loaded server by themselves, by which two servers may own a topic
+(§4).
 """
 
 from collections.abc import Iterator, Sequence

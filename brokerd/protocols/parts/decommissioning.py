@@ -77,6 +77,9 @@ class Decommissioning:
         has_session: returns whether a neighbour has a session.
         may_leave: returns whether the others can continue without a broker.
         leave: releases all state held for a broker.
+
+    Attributes:
+        decommissioned: the signatures of acts that are on disk here, by broker.
     """
 
     def __init__(
@@ -100,14 +103,14 @@ class Decommissioning:
         self._has_session = has_session
         self._may_leave = may_leave
         self._leave = leave
-        self._decommissioned: dict[BrokerNumber, bytes] = {}
+        self.decommissioned: dict[BrokerNumber, bytes] = {}
 
     def __contains__(self, broker: object) -> bool:
         """Return True if a broker is decommissioned, and the act is on disk here."""
-        return broker in self._decommissioned
+        return broker in self.decommissioned
 
     def __iter__(self) -> Iterator[BrokerNumber]:
-        return iter(self._decommissioned)
+        return iter(self.decommissioned)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of neighbours' messages by type."""
@@ -122,7 +125,7 @@ class Decommissioning:
 
     def on_event(self, event: BrokerDecommissioned) -> None:
         """Record an operator's act; the driver has verified the signature."""
-        if event.broker not in self._decommissioned:
+        if event.broker not in self.decommissioned:
             assert self._authority.has_signed(event.broker, event.signature), f"unsigned: {event}"
         self._decommission(event.broker, event.signature)
 
@@ -135,18 +138,18 @@ class Decommissioning:
                     "its subscriptions, so it cannot continue; it can join a new deployment"
                 )
             )
-        elif broker not in self._decommissioned:
+        elif broker not in self.decommissioned:
             row = Change(DECOMMISSIONED, str(broker), signature)
             self._disk.commit((row,), lambda: self._on_kept(broker, signature))
 
     def on_session(self, peer: BrokerNumber) -> None:
         """Announce all signed decommissions to a neighbour with a new session."""
-        signed = tuple(each for each in self._decommissioned.items() if each[1])
+        signed = tuple(each for each in self.decommissioned.items() if each[1])
         if signed:
             self._machine.send(peer, self._kind(signed))
 
     def _on_kept(self, broker: BrokerNumber, signature: bytes) -> None:
-        if broker in self._decommissioned:
+        if broker in self.decommissioned:
             return
         self._take(broker, signature)
         for peer in self._neighbours:
@@ -154,14 +157,14 @@ class Decommissioning:
                 self.on_session(peer)
 
     def _take(self, broker: BrokerNumber, signature: bytes) -> None:
-        self._decommissioned[broker] = signature
+        self.decommissioned[broker] = signature
         self._leave(broker)
 
     def _on_message(self, peer: BrokerNumber, message: DecommissionMessage) -> None:
         for broker, signature in message.decommissions:
             if broker == peer or not self._may_leave(broker):
                 raise RemoteProtocolError(peer, f"broker {broker} cannot be decommissioned")
-            if broker not in self._decommissioned and not self._authority.has_signed(
+            if broker not in self.decommissioned and not self._authority.has_signed(
                 broker, signature
             ):
                 raise RemoteProtocolError(

@@ -50,6 +50,9 @@ StoresFor = Callable[[BrokerNumber, BrokerNumber], bool]
 """Returns True if a broker, the first, has the subscriptions of an access broker on disk."""
 
 KeeperOf = Callable[[SourceId, int, BrokerNumber], BrokerNumber]
+
+HasLost = Callable[[SourceId, int], bool]
+"""Returns True if an accepted loss took a publication that no broker has stored again."""
 """Returns the broker that has an acknowledged publication, whose access broker is the last one."""
 
 
@@ -94,6 +97,7 @@ class Oracle:
         origins_of: returns the publications at positions of a stream that no publisher has.
         stores_for: returns True if a broker has the subscriptions at an access broker on disk.
         keeper_of: returns the broker that has an acknowledged publication on disk.
+        has_lost: returns True if an accepted loss took a publication that is not stored again.
         logged: an acknowledgement means only that the publication is on disk.
         violations: number of violations by rule.
         first_violations: the first few violations of each rule, in words.
@@ -132,6 +136,8 @@ class Oracle:
         self.origins_of: OriginsOf = lambda stream, first, last: None
         self.stores_for: StoresFor = lambda broker, home: broker == home
         self.keeper_of: KeeperOf = lambda source, sequence, home: home
+        self.has_lost: HasLost = lambda source, sequence: False
+        self._unjudged: dict[tuple[SourceId, int], dict[tuple[ClientId, int], None]] = {}
         self.owed = 0
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
@@ -574,8 +580,12 @@ class Oracle:
             for origin, sequence in origins:
                 # A restarted subscription may have some of them from before.
                 is_had = self.register.has_delivered(subscription, origin, sequence)
-                if not is_had and self._is_lost(client, origin, sequence):
+                if is_had:
+                    continue
+                if self._is_lost(client, origin, sequence):
                     self.gap(client, number, origin, sequence, sequence, reason)
+                else:
+                    self._unjudged.setdefault((origin, sequence), {})[client, number] = None
             return
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which was never published")
@@ -653,6 +663,7 @@ class Oracle:
         home = self.homes.get(client, -1)
         if publisher.source is not None:
             home = self.keeper_of(publisher.source, sequence, home)
+            self._judge_late(publisher, publisher.source, sequence)
         publisher.kept_at[sequence] = home
         if not self.reliable or self.logged:
             return
@@ -663,6 +674,19 @@ class Oracle:
                     f"{client} received the acknowledgement of {sequence}, "
                     f"but {subscription.client}/{subscription.number} lacks it",
                 )
+
+    def _judge_late(self, publisher: Publisher, source: SourceId, sequence: int) -> None:
+        """Judge gaps of a publication whose acknowledgement was in transit during the loss."""
+        gaps = self._unjudged.pop((source, sequence), {})
+        if not self.has_lost(source, sequence):
+            return
+        publisher.lost[sequence] = None
+        for client, number in gaps:
+            subscription = self.register.subscriptions.get((client, number))
+            if subscription is not None and not self.register.has_delivered(
+                subscription, source, sequence
+            ):
+                self.gap(client, number, source, sequence, sequence, STATE_LOST)
 
     # ------------------------------------------------------------ queries
 
@@ -700,11 +724,15 @@ class Oracle:
 
     # ------------------------------------------------------------ internals
 
-    @staticmethod
-    def _put_lost_aside(stream: Stream, publisher: Publisher, missing: list[int]) -> list[int]:
+    def _put_lost_aside(
+        self, stream: Stream, publisher: Publisher, missing: list[int]
+    ) -> list[int]:
         """Return missing publications that no loss of state explains; others await their gap."""
-        stream.unexplained.update(n for n in missing if n in publisher.lost)
-        return [n for n in missing if n not in publisher.lost]
+        source, lost = publisher.source, dict(publisher.lost)
+        if source is not None:
+            lost.update((n, None) for n in missing if self.has_lost(source, n))
+        stream.unexplained.update(n for n in missing if n in lost)
+        return [n for n in missing if n not in lost]
 
     def _check_first(self, stream: Stream, publisher: Publisher, rank: int, what: str) -> None:
         """Check that no owed publication lies before the first delivery."""

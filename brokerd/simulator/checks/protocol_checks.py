@@ -118,6 +118,13 @@ class ProtocolChecks:
         """
         return home
 
+    def has_lost(self, source: SourceId, sequence: int) -> bool:
+        """Return True if an accepted loss took a publication that no broker has stored again.
+
+        Its acknowledgement may still be in transit.
+        """
+        return False
+
     def stores_for(self, broker: BrokerNumber, home: BrokerNumber) -> bool:
         """Return True if a broker has the subscriptions of clients at an access broker on disk."""
         return broker == home

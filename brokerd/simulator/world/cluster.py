@@ -186,6 +186,7 @@ class SimulatedCluster:
         )
         self.oracle.origins_of = self.checker.own.origins_of
         self.oracle.keeper_of = self.checker.own.keeper_of
+        self.oracle.has_lost = self.checker.own.has_lost
         self.oracle.stores_for = self.checker.own.stores_for
         self._topologies: dict[BrokerNumber, Topology] = {}
         self._watched = watched

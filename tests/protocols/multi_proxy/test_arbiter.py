@@ -14,7 +14,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Owner,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
-from brokerd.protocols.multi_proxy.roles import Places
+from brokerd.protocols.multi_proxy.routes import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
@@ -85,6 +85,8 @@ HOME, OTHER = 4, 5
 """Of a server with two more beside it."""
 TOPIC = Places(SERVER, sides(1, 3, 2), 8).arbiters.index(SERVER)
 """A topic on which it decides."""
+ELSEWHERE = Places(SERVER, sides(1, 3, 2), 8).arbiters.index(2)
+"""A topic on which the second server decides."""
 
 
 def claim(candidate: int, home: int = HOME) -> Claim:
@@ -122,9 +124,9 @@ def an_owner_is_told_when_it_is_on_disk() -> bool:
 
 def a_server_says_that_it_has_a_topic_when_that_is_on_disk() -> bool:
     disk = Disk(ARBITER, 3)
-    message = Assign(SERVER, 2, (Generation(TOPIC, 1),))
+    message = Assign(SERVER, 2, (Generation(ELSEWHERE, 1),))
     early = disk.ask(message)
-    answer = Assigned(SERVER, 2, (Generation(TOPIC, 1),))
+    answer = Assigned(SERVER, 2, (Generation(ELSEWHERE, 1),))
     return early == [] and disk.tell(message) == [answer, answer]
 
 
@@ -133,11 +135,20 @@ def a_late_server_loses_its_topic() -> bool:
     disk = Disk(ARBITER, 3)
     disk.tell(claim(2))
     disk.now_ns = 2 * SECOND_NS
+    if disk.tell(claim(3)) != [assign(3, 2)] or disk.tell(assigned(2, 1)):
+        return False
+    disk.now_ns = 4 * SECOND_NS
     return (
-        disk.tell(claim(3)) == [assign(3, 2)]
+        disk.tell(claim(2)) == [assign(2, 3)]
         and disk.tell(assigned(2, 1)) == []
-        and disk.tell(assigned(3, 2)) == [located(3, number=2)]
+        and disk.tell(assigned(2, 3)) == [located(2, number=3)]
     )
+
+
+def another_server_confirms_no_assignment() -> bool:
+    disk = Disk(ARBITER, 3)
+    disk.tell(claim(2))
+    return disk.tell(assigned(3, 1)) == [] and disk.tell(assigned(2, 1)) == [located(2)]
 
 
 def decisions_outlive_a_crash() -> bool:
@@ -218,6 +229,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "owner-told-before-it-is-written": an_owner_is_told_when_it_is_on_disk,
     "assigned-before-it-is-written": a_server_says_that_it_has_a_topic_when_that_is_on_disk,
     "older-generation-owns": a_late_server_loses_its_topic,
+    "confirmed-by-any-server": another_server_confirms_no_assignment,
     "keeps-to-its-candidate": a_candidate_that_dies_is_replaced,
     "never-put-when-owned": what_waits_for_an_owner_is_put_once_there_is_one,
     "asks-an-arbiter-once": an_arbiter_is_asked_until_it_answers,

@@ -18,7 +18,6 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
-from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.messages import (
     Assign,
     Assigned,
@@ -40,7 +39,8 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
-from brokerd.protocols.multi_proxy.roles import Places
+from brokerd.protocols.multi_proxy.proxy import Claims
+from brokerd.protocols.multi_proxy.routes import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
@@ -366,7 +366,7 @@ def who_asks_for_an_owner_that_a_later_row_knows_waits_no_more() -> bool:
 
 def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
     """It knows of one what a home was told, and of the other one nothing yet."""
-    claims = Claims(8, [(1, "v1"), (2, "v2")], lambda _server: True, [1] * 8, spread=2)
+    claims = Claims(8, [(1, "v1"), (2, "v2")], (1, 2), [1] * 8, spread=2)
     claims.learn(1, [Owner(topic, 1, 1) for topic in (5, 3)])
     claims.on_announcement(1)
     early = claims.move()

@@ -1,16 +1,17 @@
 """Publish requests wait for a follower that is behind, and only as long as it makes progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
 
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.multi_proxy.delayed_publishes import HELD, DelayedPublishes
+from brokerd.protocols.multi_proxy.followers import HELD, DelayedPublishes
 from brokerd.protocols.multi_proxy.messages import Put
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.topic_log import Part, Topic
+from brokerd.protocols.multi_proxy.retention import Topic
+from brokerd.protocols.multi_proxy.state import Part
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
@@ -34,31 +35,35 @@ class Room:
             MultiProxyParameters(
                 topic_window=WINDOW, patience_ns=PATIENCE_NS, timeout_ns=TIMEOUT_NS
             ),
-            append=self._append,
-            say_held=lambda put: self.held.append(put.run.last),
         )
 
-    def _append(self, put: Put) -> None:
-        self.appended.append(put.run.last)
-        self.topic.assigned += 1
+    def _append(self, ready: Iterable[Put]) -> None:
+        for put in ready:
+            self.appended.append(put.run.last)
+            self.topic.assigned += 1
 
     def put(self) -> bool:
         """One more request; returns True if it does not wait."""
         self.sequence += 1
         numbers = range(self.sequence, self.sequence + 1)
         run = PublicationRun(SourceId(9, 0, 1), numbers, (b"a",), b"\0", 0, ())
-        self.puts.put(self.topic, Put(SERVER, HOME, TOPIC, self.sequence - 1, run))
+        put = Put(SERVER, HOME, TOPIC, self.sequence - 1, run)
+        if self.puts.delays(self.topic, put):
+            self.held.append(put.run.last)
+        else:
+            self._append([put])
         return self.appended[-1:] == [self.sequence]
 
     def got(self, home: int, after: int) -> None:
-        self.puts.on_progress(home, self.topic, after)
+        self._append(self.puts.on_progress(home, self.topic, after))
 
     def advance(self, by_ns: int) -> None:
         end_ns = self.machine.now_ns + by_ns
         while (due_ns := self.deadlines.earliest()) is not None and due_ns <= end_ns:
             self.machine.now_ns = due_ns
             assert self.deadlines.due(due_ns) == [(HELD, TOPIC)]
-            self.puts.due(self.topic)
+            self._append(self.puts.list_ready(self.topic))
+            self.held += [put.run.last for put in self.puts.list_late(self.topic)]
         self.machine.now_ns = end_ns
 
     def fill(self) -> None:
@@ -143,5 +148,5 @@ def test_requests_keep_their_order_and_none_is_lost(seed: int) -> None:
         assert room.puts.count() == waiting
         assert ((HELD, TOPIC) in room.deadlines) == bool(waiting)
     for home in (HOME, OTHER):
-        room.puts.remove_follower(home, room.topic)
+        room._append(room.puts.remove_follower(home, room.topic))
     assert room.appended == [*range(1, room.sequence + 1)]

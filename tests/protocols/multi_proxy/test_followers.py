@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.multi_proxy.followers import FOLLOWERS, Followers, Version
+from brokerd.protocols.multi_proxy.followers import Followers
 from brokerd.protocols.multi_proxy.messages import CarriedFollower, Elsewhere, Wanted
-from brokerd.protocols.multi_proxy.topic_log import Part
+from brokerd.protocols.multi_proxy.state import FOLLOWERS, Part, Version
 
 HERE, GIVER, HOME, OTHER = 1, 2, 7, 8
 MOVED, STAYS = 3, 4

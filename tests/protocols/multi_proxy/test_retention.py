@@ -20,7 +20,6 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.multi_proxy.definition import MULTI_PROXY
-from brokerd.protocols.multi_proxy.lost_records import LostRecords
 from brokerd.protocols.multi_proxy.messages import (
     LOST,
     Followed,
@@ -31,6 +30,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Servers,
 )
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
+from brokerd.protocols.multi_proxy.retention import LostRecords
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant

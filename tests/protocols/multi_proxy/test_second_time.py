@@ -7,7 +7,7 @@ import pytest
 from brokerd.protocols.interface import Send
 from brokerd.protocols.multi_proxy.messages import Follow
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.proxy_routes import UNANSWERED, ServerRoutes
+from brokerd.protocols.multi_proxy.routes import UNANSWERED, ServerRoutes
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
@@ -29,13 +29,10 @@ class Asking:
             (SERVER,),
             self.deadlines,
             MultiProxyParameters(timeout_ns=TIMEOUT_NS, retry_limit_ns=LIMIT_NS),
-            pass_on=lambda _: None,
-            resend=lambda _: self._send(),
-            awaits=lambda _: self.is_awaited,
-            puts_since=lambda _: None,
         )
         for proxy in PROXIES:
-            self.ways.reaches(proxy, (SERVER,))
+            for _ in self.ways.reaches(proxy, (SERVER,)):
+                self._send()
 
     def _send(self) -> None:
         if self.is_awaited:
@@ -44,6 +41,10 @@ class Asking:
     def ask(self) -> None:
         self.is_awaited = True
         self._send()
+
+    def due(self) -> None:
+        if self.ways.change_late(SERVER, is_awaited=self.is_awaited, puts_ns=None):
+            self._send()
 
     def answer(self) -> None:
         self.is_awaited = False
@@ -61,7 +62,7 @@ class Asking:
                 assert due_ns is not None, "a request without an answer is never repeated"
                 self.machine.now_ns = due_ns
                 assert self.deadlines.due(due_ns) == [(UNANSWERED, SERVER)]
-                self.ways.due(SERVER)
+                self.due()
             found.append((self.machine.now_ns - began_ns, proxy))
         return found
 
@@ -92,7 +93,7 @@ def test_a_wait_that_an_answer_has_ended_is_no_silence() -> None:
         while (due_ns := asking.deadlines.earliest()) is not None:
             assert due_ns <= asking.machine.now_ns
             asking.deadlines.due(due_ns)
-            asking.ways.due(SERVER)
+            asking.due()
         assert len(asking.machine.effects) == before, "nothing is repeated"
     asking.ask()
     assert asking.waits(1)[0][0] == TIMEOUT_NS

@@ -25,7 +25,6 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
-from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Follow,
@@ -38,6 +37,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
+from brokerd.protocols.multi_proxy.state import LOG
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.authority import AUTHORITY, make_signature
@@ -60,8 +60,10 @@ class Disk:
         topic_window: int = 2_048,
         number: int = SERVER,
         max_retain_ns: int = 0,
+        lineage: int = 0,
     ) -> None:
         self._number = number
+        self._lineage = lineage
         self._max_retain_ns = max_retain_ns
         self._ownership, self._servers = ownership, servers
         self._topic_window = topic_window
@@ -97,7 +99,8 @@ class Disk:
             AUTHORITY,
         )
         ends = LogEnds(self._first, self._first + len(self._records))
-        self._do(Started(incarnation, incarnation > 1, self._rows, {LOG: ends}))
+        is_restart = incarnation > 1
+        self._do(Started(incarnation, is_restart, self._rows, {LOG: ends}, lineage=self._lineage))
         self._do(SessionEstablished(PROXY, 7, 1))
 
     def _do(self, event: Any) -> None:

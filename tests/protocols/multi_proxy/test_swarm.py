@@ -16,6 +16,7 @@ from tests.protocols.multi_proxy.test_proxy_ownership import RULES as WITH_TWO_O
 from tests.protocols.multi_proxy.test_retention import RULES as WHERE_IT_IS_LET_GO_OF
 from tests.protocols.multi_proxy.test_server import RULES as AT_A_SERVER
 from tests.protocols.multi_proxy.test_stories import RULES as STORIES
+from tests.protocols.multi_proxy.test_version_bounds import FORGED
 
 MUTANTS = bugs_of("multi_proxy")
 BUGS = tuple(bugs_of("multi_proxy").values())
@@ -69,6 +70,7 @@ def test_each_bug_has_a_story() -> None:
         "begins-for-all",
         "begins-with-what-was-kept",
         *AT_A_HOME,
+        *FORGED,
         "chopped-while-it-is-given",
     }
     assert told == {*MUTANTS}

@@ -1,16 +1,20 @@
 """The parts of multi_proxy that simulations use."""
 
-from brokerd.protocols.multi_proxy.arbiter import ASSIGNED, OWNERS
 from brokerd.protocols.multi_proxy.checks.marks import MARKS, MultiProxyMarks
 from brokerd.protocols.multi_proxy.checks.planning import MultiProxyPlanning
 from brokerd.protocols.multi_proxy.checks.reach import MultiProxyReach
 from brokerd.protocols.multi_proxy.checks.recounts import RECOUNTS
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.checks.words import MultiProxyWording
-from brokerd.protocols.multi_proxy.followers import FOLLOWERS
-from brokerd.protocols.multi_proxy.topic_log import PUT, RELEASED
-from brokerd.protocols.multi_proxy.topic_transfers import MOVES
-from brokerd.protocols.multi_proxy.transfer_owners import CHOSEN
+from brokerd.protocols.multi_proxy.state import (
+    ASSIGNED,
+    CHOSEN,
+    FOLLOWERS,
+    MOVES,
+    OWNERS,
+    PUT,
+    RELEASED,
+)
 from brokerd.simulator.checks.growth import ContainerLimits, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position
@@ -35,7 +39,7 @@ SIMULATED = SimulatedProtocol(
     make_planning=MultiProxyPlanning,
     limits=(
         Limit("brokerd.protocols.multi_proxy.topics", "_REMEMBERED", (1, 4)),
-        Limit("brokerd.protocols.multi_proxy.retention", "_RUNS_TOLD", (1, 3)),
+        Limit("brokerd.protocols.multi_proxy.followers", "_RUNS_TOLD", (1, 3)),
     ),
     kept=ContainerLimits(
         streams="topics",

@@ -25,9 +25,6 @@ from brokerd.protocols.interface import (
     Shutdown,
     Started,
 )
-from brokerd.protocols.multi_proxy.arbiter import OWNERS
-from brokerd.protocols.multi_proxy.followers import FOLLOWERS
-from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Assign,
@@ -49,8 +46,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.transfer_owners import CHOSEN
-from brokerd.protocols.multi_proxy.transfer_server import SharedTransfers
+from brokerd.protocols.multi_proxy.state import CHOSEN, FOLLOWERS, LOST_ROWS, OWNERS
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
@@ -199,7 +195,7 @@ def _find_shared(
     elif type(message) is Get and message.server == broker.number:
         core: Any = broker.core
         sharing, log = core.server.sharing, core.server.log
-        if not isinstance(sharing, SharedTransfers):
+        if sharing is None or not sharing.is_shared:
             return
         for topic in log:
             done = core.server.followers.done_with(topic)

@@ -2,11 +2,12 @@
 
 from collections import Counter
 
-from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.clients import Clients
-from brokerd.protocols.multi_proxy.fetches import FollowedTopic
+from brokerd.protocols.multi_proxy.proxy import Claims
 from brokerd.protocols.multi_proxy.publishes import Publishes
-from brokerd.protocols.multi_proxy.topic_log import Topic, TopicLog
+from brokerd.protocols.multi_proxy.retention import Topic
+from brokerd.protocols.multi_proxy.state import FollowedTopic
+from brokerd.protocols.multi_proxy.topic_log import TopicLog
 from brokerd.simulator.checks.recounts import Holdings, Recount, nonzero
 
 

@@ -12,7 +12,8 @@ The places that check the invariants of the protocol's design, by the names of t
     9    positions stay        here: position reused
     13   positions only grow   here: done less
     14   order in a topic      here: topic order
-    16   started means followed here: started early (a server of each topic has it on disk)
+    16   started means followed here: started early (a server of each topic has it on disk, or
+                                waits for the topics of the access broker after a loss)
     15   no wait is for ever   swarm: liveness
 
 Publications in a gap were retained for `max_retain_ns`: oracle, `gap`. Lost positions are those of
@@ -25,12 +26,12 @@ from typing import Any
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
-from brokerd.model.losses import LIFE_BITS
+from brokerd.model.losses import LIFE_BITS, last_lost_position
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import Append, Effect, Event, Send
-from brokerd.protocols.multi_proxy.followers import FOLLOWERS
+from brokerd.protocols.interface import Append, Effect, Event, Send, Started
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, Stored
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
+from brokerd.protocols.multi_proxy.state import FOLLOWERS, RESTATED
 from brokerd.protocols.multi_proxy.topic_log import read_placed
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.linger import LingerChecker
@@ -54,7 +55,8 @@ class MultiProxyChecks(ProtocolChecks):
         self._stored_at: dict[int, list[BrokerNumber]] = {}
         self._puts_once = ownership != PAPER
         self._assigned: dict[StreamId, dict[int, _Origin]] = {}
-        self._kept_at: dict[_Origin, BrokerNumber] = {}
+        self._kept_at: dict[_Origin, tuple[BrokerNumber, int]] = {}
+        self._lineages: dict[BrokerNumber, int] = {}
         self._places: dict[tuple[StreamId | int, _Origin], tuple[StreamId, int]] = {}
         self._done: dict[tuple[BrokerNumber, int, BrokerNumber, int], int] = {}
         self._lingering = LingerChecker(
@@ -65,6 +67,8 @@ class MultiProxyChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
         """See ProtocolChecks."""
+        if type(event) is Started and event.lineage:
+            self._lineages[broker.number] = event.lineage
         for effect in effects:
             if type(effect) is Append:
                 for record in effect.records:
@@ -98,13 +102,31 @@ class MultiProxyChecks(ProtocolChecks):
         """Note the positions of a record; a crash may lose it, and another may have them then."""
         for run in read_placed(broker.number, record):
             assigned = self._assigned.setdefault(run.source, {})
-            origins = ((each.source, number) for each in run.origins for number in each.sequences)
-            assigned.update(zip(run.sequences, origins, strict=True))
-            self._kept_at.update((origin, broker.number) for origin in _origins_in(run))
+            placed = [*zip(run.sequences, _origins_in(run), strict=True)]
+            assigned.update(placed)
+            self._kept_at.update((origin, (broker.number, place)) for place, origin in placed)
 
     def keeper_of(self, source: SourceId, sequence: int, home: BrokerNumber) -> BrokerNumber:
         """See ProtocolChecks: the server that has appended it."""
-        return self._kept_at.get((source, sequence), home)
+        kept = self._kept_at.get((source, sequence))
+        return home if kept is None else kept[0]
+
+    def has_lost(self, source: SourceId, sequence: int) -> bool:
+        """See ProtocolChecks: no position behind the loss has it; the copy may have it."""
+        server, position = self._kept_at.get((source, sequence), (-1, 1))
+        return position <= last_lost_position(self._lineages.get(server, 0))
+
+    def restored(self, broker: BrokerView) -> int:
+        """See ProtocolChecks: subscriptions that have ended since the copy of the disk."""
+        core: Any = broker.core
+        oracle = self.world.oracle
+        if not oracle.is_lossy(broker.number):
+            return 0
+        return sum(
+            not local.claimed and (name, local.number) not in oracle.register.subscriptions
+            for name, client in core._clients.table.clients.items()
+            for local in client.subscriptions.values()
+        )
 
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
         """Check that no later publication is missed, whichever broker crashes next."""
@@ -116,10 +138,21 @@ class MultiProxyChecks(ProtocolChecks):
             if row is not None:
                 followed |= dict.fromkeys(row[2])
                 followed |= dict.fromkeys(row[4] if len(row) > 4 else ())
-        missing = [each for each in core._clients._followed[local] if each not in followed]
+        missing = [
+            topic
+            for topic in core._clients._followed[local]
+            if topic not in followed
+            and not self._awaits_restatement(core._owners.table.of(topic), broker)
+        ]
         if missing:
             what = f"{broker.name} reports {client}/{message.number} as started"
             raise InvariantViolated("started early", f"{what}, and no server has {missing} of it")
+
+    def _awaits_restatement(self, owner: BrokerNumber, home: BrokerView) -> bool:
+        """Return True if a server with a loss keeps all until a broker states its topics again."""
+        lineage = self._lineages.get(owner, 0)
+        rows = self.world.brokers()[owner].on_disk().get(RESTATED, {})
+        return lineage > 0 and rows.get(str(home.number)) != lineage
 
     def _is_serving(self, broker: BrokerView, message: Messages) -> bool:
         """Return True at the server that stores these positions, False at a proxy on the route."""

@@ -1,7 +1,7 @@
 """Transfers of topics from and to a server (`causal`, `arbiter`).
 
 A proxy that finds two owners of a topic asks the owner with the later name to give the topic to the
-other (MERGE); or a topic's arbiter asks the owner (`arbiter_transfers.py`). The giver accepts no
+other (MERGE); or a topic's arbiter asks the owner (`transfer_server.py`). The giver accepts no
 publications any more, durably, and sends its whole state: publications at their positions, the
 numbers of sources, and followers with their positions (TRANSFER). The other server confirms once
 that is durable; then access brokers are notified. Positions stay the same: a follower does not
@@ -13,14 +13,13 @@ nothing can be lost or doubled; the numbers of sources are included, which the r
 lacks.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.followers import Followers
-from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     CarriedFollower,
     CarriedPart,
@@ -33,28 +32,36 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
+from brokerd.protocols.multi_proxy.retention import Topic
+from brokerd.protocols.multi_proxy.routes import Sessions
+from brokerd.protocols.multi_proxy.state import LOG, MOVES, PARTS, Part
+from brokerd.protocols.multi_proxy.topic_log import TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
 
+Arrival = Callable[[int, int], None]
+"""Receives a topic that has arrived, and its generation."""
+
 MOVING: Final = "moving"
 """Purpose of the deadline at which unanswered transfers are repeated."""
-MOVES: Final = "moves"
-"""Per topic that moves away: the new owner, a flag for its confirmation, and any generation."""
-PARTS: Final = "parts"
-"""Per topic and server with positions that were transferred here: the giver, and the age."""
+
+
+class MovingServer(Protocol):
+    """The parts of a server that transfers use."""
+
+    log: TopicLog
+    followers: Followers
+
+    def freeze(self, number: int) -> None:
+        """Accept no publish requests to a topic any more."""
 
 
 class Moves:
     """The transfers of topics from and to a server.
 
     Args:
-        proxies: proxies with a session.
-        may_have: returns True if a topic may be given to a server.
-        gone: called with topics that have moved away, once no publish requests are accepted.
-        rows: returns further rows of a topic that arrives in a generation.
-        came: called with topics that have arrived completely, and the generation.
-        tell: notifies an access broker of an owner.
+        server: accepts no publish requests to a topic that moves.
+        sessions: with proxies, which forward messages to servers and access brokers.
 
     Attributes:
         moving: topics that are being given away, with their new owners.
@@ -68,16 +75,8 @@ class Moves:
         disk: Durability,
         deadlines: DeadlineQueue[Any],
         retry_ns: int,
-        log: TopicLog,
-        followers: Followers,
-        *,
-        proxies: Collection[BrokerNumber],
-        may_have: Callable[[BrokerNumber], bool],
-        frozen: Callable[[int], None],
-        gone: Callable[[int], None],
-        rows: Callable[[int, int], Sequence[Change]],
-        came: Callable[[int, int], None],
-        tell: Callable[[BrokerNumber, Merged], None],
+        server: MovingServer,
+        sessions: Sessions,
     ) -> None:
         self.moving: dict[int, BrokerNumber] = {}
         self.moved: dict[int, BrokerNumber] = {}
@@ -86,15 +85,10 @@ class Moves:
         self._disk = disk
         self._deadlines = deadlines
         self._retry_ns = retry_ns
-        self._log = log
-        self._followers = followers
-        self._proxies = proxies
-        self._may_have = may_have
-        self._frozen = frozen
-        self._gone = gone
-        self._rows = rows
-        self._came = came
-        self._tell = tell
+        self._server = server
+        self._log = server.log
+        self._followers = server.followers
+        self._sessions = sessions
         self._unwritten: dict[int, None] = {}
         self._coming: dict[int, BrokerNumber] = {}
         self._turn = 0
@@ -114,9 +108,12 @@ class Moves:
         """Continue unanswered transfers after all rows and the log are read."""
         for number in self.moving:
             self._freeze(number)
-        for number in self.moved:
-            self._drop(number)
-        self._send_all()
+
+    def send_all(self) -> None:
+        """Send all topics that move away, or repeat what is unanswered."""
+        for number in self.moving:
+            if number not in self._unwritten:
+                self._send_topic(number)
 
     def is_away(self, number: int) -> bool:
         """Return True if a topic has moved, or moves, to another server."""
@@ -130,20 +127,13 @@ class Moves:
             if each in self.moved
         )
         if owners:
-            self._tell(home, Merged(home, owners))
+            self._sessions.answer(home, Merged(home, owners))
         return bool(owners)
 
     # ------------------------------------------------------------ giving
 
-    def on_merge(self, peer: Peer, message: Merge) -> None:
-        """Give away topics that other servers own, too.
-
-        Raises:
-            RemoteProtocolError: a topic may not be given to that server; the fault of the peer.
-        """
-        for number, owner, _ in message.owners:
-            if not self._may_have(owner):
-                raise RemoteProtocolError(peer, f"topic {number} is to be {owner}'s")
+    def on_merge(self, message: Merge) -> None:
+        """Give away topics that other servers own, too."""
         for number, owner, _ in message.owners:
             if not self.is_away(number):
                 self.transfer(number, owner)
@@ -176,12 +166,12 @@ class Moves:
     def _freeze(self, number: int) -> None:
         for topic in self._log.parts(number):
             topic.is_frozen = True
-        self._frozen(number)
+        self._server.freeze(number)
 
     def _send_topic(self, number: int) -> None:
         """Send the whole state of a topic, over one proxy after the other."""
         self._deadlines.set((MOVING, self._broker), self._disk.machine.now_ns + self._retry_ns)
-        proxies, owner = [*self._proxies], self.moving.get(number)
+        proxies, owner = [*self._sessions.sessions], self.moving.get(number)
         if not proxies or owner is None:
             return
         self._turn += 1
@@ -209,26 +199,13 @@ class Moves:
             ),
         )
 
-    def _send_all(self) -> None:
-        for number in self.moving:
-            if number not in self._unwritten:
-                self._send_topic(number)
-
-    def due(self) -> None:
-        """Repeat unanswered transfers."""
-        self._send_all()
-
-    def on_transferred(self, peer: Peer, message: Transferred) -> None:
+    def on_transferred(self, message: Transferred, gone: Callable[[int], None]) -> None:
         """Take the confirmation of a transfer, or the name of a further owner.
 
-        Raises:
-            RemoteProtocolError: the topic may not be that owner's; the fault of the peer.
+        Args:
+            gone: called with the topic once it is durably away.
         """
         number = message.topic
-        if self.moving.get(number) != message.server:
-            return
-        if not self._may_have(message.owner):
-            raise RemoteProtocolError(peer, f"topic {number} is {message.owner}'s")
         if message.owner != message.server:
             self.moving[number] = message.owner
             change = self._row(number, message.owner, is_over=False)
@@ -239,16 +216,16 @@ class Moves:
         homes = [home for home, _ in self._followers.of(number)]
 
         def over() -> None:
-            self._drop(number)
+            gone(number)
+            self.release(number)
             for home in homes:
                 self.notify_moved(home, (number,))
 
         change = self._row(number, message.owner, is_over=True)
         self._disk.commit((change, *self._followers.leave(number)), over)
 
-    def _drop(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Release a topic that has moved away, with incomplete parts of other servers."""
-        self._gone(number)
         for topic in self._log.everything(number):
             topic.is_frozen = False
             self._log.release(topic, topic.durable)
@@ -268,8 +245,15 @@ class Moves:
         if not self.is_away(part.topic) and not self._log.holds(part):
             self._log.carry(part, message.released, run)
 
-    def on_transfer(self, peer: BrokerNumber, message: Transfer) -> None:
-        """Take a topic, unless a part of it was lost on the route."""
+    def on_transfer(
+        self, peer: BrokerNumber, message: Transfer, rows: Sequence[Change], came: Arrival
+    ) -> None:
+        """Take a topic, unless a part of it was lost on the route.
+
+        Args:
+            rows: further rows of a topic that arrives.
+            came: called with the topic and its generation once it is durable here.
+        """
         number, giver = message.topic, message.giver
         if self.is_away(number):
             owner = self.moved.get(number, self.moving.get(number, giver))
@@ -277,7 +261,7 @@ class Moves:
         elif self._log.holds(Part(giver, number)):
             self._answer(peer, Transferred(self._broker, giver, number, self._broker))
         elif number not in self._coming and all(self._is_whole(number, message)):
-            self._take(peer, message)
+            self._take(peer, message, rows, came)
 
     def _is_whole(self, number: int, message: Transfer) -> list[bool]:
         """Return, per part, True if everything is durable here."""
@@ -291,7 +275,9 @@ class Moves:
         durable = self._log.part(part).durable
         return max(durable, carried.lost[-1].end if carried.lost else 0)
 
-    def _take(self, peer: BrokerNumber, message: Transfer) -> None:
+    def _take(
+        self, peer: BrokerNumber, message: Transfer, more: Sequence[Change], came: Arrival
+    ) -> None:
         number = message.topic
         self._coming[number] = message.giver
         rows: list[Change] = []
@@ -305,7 +291,7 @@ class Moves:
             self._followers.expect(each_home, number)
         parts = [self._log.part(Part(each.part, number)) for each in message.parts]
         rows += self._followers.take_positions(number, parts)
-        rows += self._rows(number, message.generation)
+        rows += more
 
         def taken() -> None:
             del self._coming[number]
@@ -315,13 +301,13 @@ class Moves:
                 self._freeze(number)
             for source, through in message.sources:
                 self._log.topic(number).on_durable(source, through)
-            self._came(number, message.generation)
+            came(number, message.generation)
             self._answer(peer, Transferred(self._broker, message.giver, number, self._broker))
 
         self._disk.commit(rows, taken)
 
     def _answer(self, proxy: BrokerNumber, message: Transferred) -> None:
-        if proxy in self._proxies:
+        if proxy in self._sessions.sessions:
             self._disk.machine.send(proxy, message)
 
 

@@ -1,5 +1,0 @@
-"""The name of the log of a server."""
-
-from typing import Final
-
-LOG: Final = "topics"

@@ -1,0 +1,67 @@
+"""Servers that lost state: requests from before the loss that arrive behind it."""
+
+import pytest
+
+from brokerd.model.identity import SourceId
+from brokerd.protocols.multi_proxy.messages import (
+    Answered,
+    Followed,
+    Following,
+    Lost,
+    LostRun,
+    Merged,
+    Messages,
+)
+from tests.protocols.multi_proxy.test_server import (
+    HOME,
+    SERVER,
+    TOPIC,
+    Disk,
+    follow,
+    get,
+    put,
+)
+
+OTHER = 3
+"""An access broker that follows nothing."""
+LOST = 1 << 31
+"""The last position that the server may have given before the loss."""
+
+
+def lossy_server() -> Disk:
+    """A server that lost its disk; all but one access broker have stated their topics."""
+    disk = Disk(lineage=1)
+    for home in (0, SERVER, OTHER):
+        disk.tell(follow(1, home=home))
+    return disk
+
+
+def test_a_server_with_a_loss_asks_again_if_an_old_follow_came_first() -> None:
+    """A slow proxy delivers the first Follow of an access broker behind the loss."""
+    disk = lossy_server()
+    disk.tell(follow(1))
+    assert Merged(HOME, ()) in disk.tell(get(5, 2, 2))
+    (answer,) = disk.tell(follow(3, TOPIC))
+    assert isinstance(answer, Following)
+    assert answer.topics == (Followed(SERVER, TOPIC, LOST, LOST),)
+
+
+def test_publications_released_after_an_old_follow_are_in_a_gap() -> None:
+    disk = lossy_server()
+    disk.tell(follow(1))
+    disk.tell(put(1, 3))
+    disk.tell(follow(3, TOPIC))
+    disk.tell(put(4, 4))
+    lost, messages, answered = disk.tell(get(5, 0, 2))
+    assert isinstance(lost, Lost)
+    assert lost.runs == (LostRun(3, SourceId(SERVER, TOPIC, 0), 3, LOST + 3),)
+    assert isinstance(messages, Messages)
+    assert [*messages.run.sequences] == [LOST + 4]
+    assert isinstance(answered, Answered)
+
+
+@pytest.mark.parametrize("lineage", [0, 1])
+def test_a_get_of_an_unfollowed_topic_is_asked_about_after_a_loss_only(lineage: int) -> None:
+    disk = Disk(lineage=lineage)
+    disk.tell(follow(1))
+    assert (Merged(HOME, ()) in disk.tell(get(1, 0, 0))) == (lineage > 0)
