@@ -115,6 +115,32 @@ class ProfileReached:
 
 
 @record
+class DutyStated:
+    """The level of the unit around the sender whose profiles the sender keeps.
+
+    A neighbour that receives it sends all of these profiles that the sender may lack, and attests
+    the units of which they are all.
+
+    Paper: [GES] §3 (profiles at gatekeepers).
+    """
+
+    level: int
+
+
+@record
+class UnitsAttested:
+    """Units of which the sender has sent all profiles.
+
+    Attributes:
+        units: brokers, and units in the receiver's outline.
+
+    Paper: [GES] §3 (a gateway snapshots the profiles of the brokers in its unit).
+    """
+
+    units: tuple[Unit, ...]
+
+
+@record
 class LoadProbe:
     """A request for an answer, to measure the round trip.
 
@@ -184,4 +210,6 @@ KINDS: Final = (
     MessageKind(137, ClientsCounted),
     MessageKind(138, AddressStated),
     MessageKind(139, AddressTaken),
+    MessageKind(140, DutyStated),
+    MessageKind(141, UnitsAttested),
 )

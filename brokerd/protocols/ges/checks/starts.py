@@ -104,6 +104,8 @@ class StartChecks:
         age_ns = max(self._purge_ns, stated_ns)
         for number in self._find_reached(broker, brokers, max(requested_ns, now_ns - age_ns)):
             there: Any = brokers[number].core
+            if not is_attested(there.units, self._addresses[broker.number]):
+                continue
             known = there.units.profiles.by_origin().get(broker.number)
             if known is not None and is_replaced(known.version, self._added[subscription]):
                 continue
@@ -136,6 +138,14 @@ class StartChecks:
                     waiting.append(peer)
         del found[start.number]
         return found
+
+
+def is_attested(units: UnitRouter, address: Address) -> bool:
+    """Return True if a broker decides by the profile of the broker at an address.
+
+    Otherwise it sends every publication there.
+    """
+    return units.keepers.is_complete(units.place.outermost_unit_of(address))
 
 
 def is_replaced(known: Version, added: Version) -> bool:

@@ -40,6 +40,7 @@ class GesReliablePlanning(ProtocolPlanning):
         "reroute_limit": (0, 1, 16),
     }
     fixed: ClassVar[Mapping[str, str]] = {
+        "keeper_policy": "brokers keep no profiles: another value is refused",
         "client_linger_ns": "refused in a topology: storages keep subscriptions"
     }
 

@@ -1,0 +1,327 @@
+"""The profiles that a broker keeps, and the units of which it has all profiles.
+
+With `keeper_policy = "paper"` a profile is sent to the brokers that decide by it, and to those
+that link them. A broker's duty is the level of the unit whose profiles it keeps: 0 for its own
+clients, 1 for its cluster, and so on. It follows from the connectivity graph: gatekeepers of a
+level keep the profiles of the unit one level above, and relays connect the gatekeepers of a unit.
+
+A broker that takes a duty lacks profiles at first. Its neighbours send them, and attest the units
+of which they have all profiles. A unit without attestation receives every publication.
+
+Paper: [GES] §3 (who maintains which profiles; snapshots). Deviates: the paper has no relays; its
+rule for new gatekeepers is lost.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.routes import Link
+from brokerd.protocols.ges.connectivity_graph import Edge, GraphView, Paths
+from brokerd.protocols.ges.messages import DutyStated, UnitsAttested
+from brokerd.protocols.ges.parameters import PAPER
+from brokerd.protocols.ges.state import Neighbours
+from brokerd.protocols.ges.units import Place, Unit, is_inside
+from brokerd.protocols.interface import Send
+
+EVERYTHING_KEPT: Final = "every broker keeps every profile"
+
+_Near = dict[Unit, dict[Unit, tuple[Link, Unit]]]
+"""Neighbouring units inside a unit: the lowest connection, and its end at the first one."""
+
+
+def find_duty(place: Place, edges: Mapping[Edge, Mapping[Link, int]]) -> int:
+    """Return the level of the unit whose profiles a broker keeps, by its connectivity graph.
+
+    Paper: [GES] §3 (profile changes go to the gatekeepers of the unit, level by level).
+    """
+    duty = 1 if _is_relay(place, edges) else 0
+    for level in range(1, place.top + 1):
+        own = place.own_unit(level)
+        if _is_on_tree(place, edges, own, _ends_inside(edges, own)):
+            duty = level + 1
+    return duty
+
+
+def _ends_inside(edges: Iterable[Edge], unit: Unit) -> dict[Unit, None]:
+    """Return the ends inside a unit of edges that leave it."""
+    return {
+        end: None
+        for edge in edges
+        for end, other in (edge, edge[::-1])
+        if is_inside(end, unit) and not is_inside(other, unit)
+    }
+
+
+def _near_inside(edges: Mapping[Edge, Mapping[Link, int]], unit: Unit) -> _Near:
+    """Return the graph of the units one level below a unit."""
+    near: _Near = {}
+    length = len(unit) + 1
+    for edge, behind in edges.items():
+        for end, other in (edge, edge[::-1]):
+            here, there = end[:length], other[:length]
+            if is_inside(end, unit) and is_inside(other, unit) and here != there:
+                link = min(behind), end
+                around = near.setdefault(here, {})
+                around[there] = min(around.get(there, link), link)
+    return near
+
+
+def _find_parents(near: _Near, roots: Iterable[Unit]) -> dict[Unit, Unit]:
+    """Return the parents in trees of shortest paths, one tree per component with a root."""
+    parents: dict[Unit, Unit] = {}
+    for root in roots:
+        waiting = [] if root in parents else [root]
+        parents.setdefault(root, root)
+        for here in waiting:
+            for other in sorted(near.get(here, {})):
+                if other not in parents:
+                    parents[other] = here
+                    waiting.append(other)
+    return parents
+
+
+def _is_on_tree(
+    place: Place, edges: Mapping[Edge, Mapping[Link, int]], unit: Unit, ends: Mapping[Unit, None]
+) -> bool:
+    """Return True if this broker is one of the ends, or on the tree that connects them in a unit.
+
+    The tree connects units first, and then the brokers in each of them, so every broker finds its
+    own part of the same tree.
+    """
+    while unit != place.address:
+        length = len(unit) + 1
+        near, own = _near_inside(edges, unit), place.address[:length]
+        terminals = sorted({end[:length] for end in ends})
+        parents = _find_parents(near, terminals)
+        inside = {end: None for end in ends if is_inside(end, own)}
+        for here in terminals:
+            while (parent := parents[here]) != here:
+                for one, other in ((here, parent), (parent, here)):
+                    if one == own:
+                        inside[near[one][other][1]] = None
+                here = parent  # noqa: PLW2901  # one step towards the root
+        if not inside:
+            return False
+        unit, ends = own, inside
+    return True
+
+
+def _is_relay(place: Place, edges: Mapping[Edge, Mapping[Link, int]]) -> bool:
+    """Return True if other brokers of the cluster have a path to a gatekeeper through this one.
+
+    A cluster without a gatekeeper has its lowest broker in that place, its controller.
+    """
+    cluster = place.own_unit(1)
+    near = _near_inside(edges, cluster)
+    roots = (*sorted(_ends_inside(edges, cluster)), *sorted(near))
+    parents = _find_parents(near, roots)
+    return any(
+        parent == place.address and unit != place.address for unit, parent in parents.items()
+    )
+
+
+class Keepers:
+    """The duty of a broker, the duties of its neighbours, and the units with all profiles here.
+
+    Attributes:
+        duty: the level of the unit whose profiles this broker keeps.
+        is_paper: False if every broker keeps every profile.
+        counters: for statistics.
+    """
+
+    def __init__(self, neighbours: Neighbours, view: GraphView, paths: Paths, policy: str) -> None:
+        self.is_paper = policy == PAPER
+        self.counters = {"duties_stated": 0, "units_attested": 0}
+        self.duty = 0
+        self._neighbours = neighbours
+        self._place = neighbours.place
+        self._view = view
+        self._paths = paths
+        self._seen = -1
+        self._duties: dict[BrokerNumber, int] = {}
+        self._stated: dict[BrokerNumber, None] = {}
+        self._visible: dict[Unit, None] = {}
+        self._attested: dict[Unit, None] = {}
+        self._revoked: dict[Unit, None] = {}
+        self._served: dict[BrokerNumber, dict[Unit, None]] = {}
+
+    # ------------------------------------------------------------ for the other parts
+
+    def keeps(self, place: Unit) -> bool:
+        """Return True if this broker keeps the profiles of a place."""
+        return not self.is_paper or is_inside(place, self._place.own_unit(self.duty))
+
+    def needs(self, peer: BrokerNumber, place: Unit) -> bool:
+        """Return True if a linked neighbour has stated that it keeps the profiles of a place."""
+        return not self.is_paper or (peer in self._stated and self.may_need(peer, place))
+
+    def may_need(self, peer: BrokerNumber, place: Unit) -> bool:
+        """Return True unless the last duty of a neighbour excludes a place."""
+        if not self.is_paper or peer not in self._duties:
+            return True
+        return self._covers(peer, self._duties[peer], place)
+
+    def is_complete(self, unit: Unit) -> bool:
+        """Return True if this broker has all profiles of a unit, as far as it is connected."""
+        if not self.is_paper or unit == self._place.address:
+            return True
+        if not self._place.is_in(unit):
+            return unit in self._attested
+        return all(
+            each in self._attested or each == self._place.address
+            for each in self._visible
+            if is_inside(each, unit)
+        )
+
+    def incomplete(self, unit: Unit) -> Sequence[Unit]:
+        """Return the units one level below a unit that receive every publication."""
+        if not self.is_paper:
+            return ()
+        length = len(unit) + 1
+        inner = {
+            each[:length]: None
+            for each in self._view.units()
+            if len(each) >= length and is_inside(each, unit)
+        }
+        return [
+            each
+            for each in inner
+            if not self.is_complete(each)
+            and (self._place.is_in(each) or self._paths.best(each) is not None)
+        ]
+
+    # ------------------------------------------------------------ sessions
+
+    def begin_anew(self) -> None:
+        """Restart at another address, without a session."""
+        self.duty = 0
+        self._seen = -1
+        for known in (self._duties, self._stated, self._visible, self._attested, self._revoked):
+            known.clear()
+        self._served.clear()
+
+    def on_up(self, peer: BrokerNumber) -> list[Send]:
+        """State the duty to a neighbour with a new session."""
+        return [self._state(peer)] if self.is_paper else []
+
+    def on_session_lost(self, peer: BrokerNumber) -> None:
+        """Forget what a neighbour has been sent; its last duty stays known."""
+        self._stated.pop(peer, None)
+        self._served.pop(peer, None)
+
+    def forget(self, peer: BrokerNumber) -> None:
+        """Forget a neighbour that has another address, or has left."""
+        self.on_session_lost(peer)
+        self._duties.pop(peer, None)
+
+    # ------------------------------------------------------------ duties
+
+    def look(self) -> tuple[list[Send], bool]:
+        """Adapt the duty to a changed graph.
+
+        Returns:
+            Statements of the duty for the neighbours, and True if the duty became smaller.
+        """
+        if not self.is_paper or self._seen == self._view.changes:
+            return [], False
+        self._seen = self._view.changes
+        before, self.duty = self.duty, find_duty(self._place, self._view.edges)
+        visible = {
+            unit: None for unit in self._view.units() if self._paths.best(unit) is not None
+        }
+        lost = [unit for unit in self._visible if unit not in visible]
+        self._visible = visible
+        for unit in lost:
+            self._revoke(unit)
+        for unit in [each for each in self._attested if not self.keeps(each)]:
+            del self._attested[unit]
+        again = [unit for unit in self._revoked if unit in visible and self.keeps(unit)]
+        self._revoked = {unit: None for unit in self._revoked if unit not in visible}
+        if before == self.duty and not again:
+            return [], False
+        return [self._state(peer) for peer in self._neighbours.all_linked()], self.duty < before
+
+    def on_stated(self, peer: BrokerNumber, message: DutyStated) -> tuple[int | None, bool]:
+        """Take the duty of a neighbour.
+
+        Returns:
+            The last duty of the neighbour, if any, and True if this is its first in the session.
+
+        Raises:
+            RemoteProtocolError: there is no such level, or every broker keeps every profile; the
+                fault of the neighbour.
+        """
+        self._check(peer, message)
+        if not 0 <= message.level <= len(self._place.address):
+            raise RemoteProtocolError(peer, f"no unit has level {message.level}")
+        before, is_first = self._duties.get(peer), peer not in self._stated
+        self._duties[peer] = message.level
+        self._stated[peer] = None
+        self._served.pop(peer, None)
+        return before, is_first
+
+    def covered(self, peer: BrokerNumber, duty: int | None, place: Unit) -> bool:
+        """Return True if a neighbour with a duty keeps the profiles of a place."""
+        return duty is not None and self._covers(peer, duty, place)
+
+    # ------------------------------------------------------------ attestations
+
+    def attest(self) -> Iterator[Send]:
+        """Attest to all neighbours the units that have become complete here."""
+        for peer in self._stated if self.is_paper else ():
+            units = dict.fromkeys(self._attestable(peer))
+            before = self._served.get(peer, {})
+            self._served[peer] = units
+            fresh = tuple(unit for unit in units if unit not in before)
+            if fresh:
+                yield Send(peer, UnitsAttested(fresh))
+
+    def on_attested(self, peer: BrokerNumber, message: UnitsAttested) -> None:
+        """Take the units of which a neighbour has all profiles, and has sent them.
+
+        Raises:
+            RemoteProtocolError: a unit is impossible, or every broker keeps every profile; the
+                fault of the neighbour.
+        """
+        self._check(peer, message)
+        for unit in message.units:
+            if not 0 < len(unit) <= len(self._place.address):
+                raise RemoteProtocolError(peer, f"{unit} is no unit of this hierarchy")
+            if self._place.is_in(unit) or not self.keeps(unit):
+                continue
+            if unit in self._visible:
+                self._attested[unit] = None
+                self.counters["units_attested"] += 1
+            else:
+                self._revoke(unit)
+
+    def _attestable(self, peer: BrokerNumber) -> Iterator[Unit]:
+        address = self._neighbours.addresses[peer]
+        level = self._place.link_level(self._place.address, address)
+        left = self._place.own_unit(level)
+        if self.is_complete(left) and self.may_need(peer, left):
+            yield left
+        for unit in self._attested:
+            is_beside = not is_inside(unit, left) and not is_inside(address, unit)
+            if is_beside and self.may_need(peer, unit):
+                yield unit
+
+    def _revoke(self, unit: Unit) -> None:
+        """Ask the neighbours for another attestation of a unit once it has a path again."""
+        self._attested.pop(unit, None)
+        if self.keeps(unit):
+            self._revoked[unit] = None
+
+    def _covers(self, peer: BrokerNumber, duty: int, place: Unit) -> bool:
+        address = self._neighbours.addresses[peer]
+        return is_inside(place, address[: len(address) - duty])
+
+    def _state(self, peer: BrokerNumber) -> Send:
+        self.counters["duties_stated"] += 1
+        return Send(peer, DutyStated(self.duty))
+
+    def _check(self, peer: BrokerNumber, message: DutyStated | UnitsAttested) -> None:
+        if not self.is_paper:
+            raise RemoteProtocolError(peer, f"{message}, and {EVERYTHING_KEPT}"[:300])
