@@ -13,6 +13,7 @@ rule for new gatekeepers is lost.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
@@ -29,19 +30,34 @@ EVERYTHING_KEPT: Final = "every broker keeps every profile"
 
 _Near = dict[Unit, dict[Unit, tuple[Link, Unit]]]
 """Neighbouring units inside a unit: the lowest connection, and its end at the first one."""
+_Edges = Mapping[Edge, Mapping[Link, int]]
 
 
-def find_duty(place: Place, edges: Mapping[Edge, Mapping[Link, int]]) -> int:
-    """Return the level of the unit whose profiles a broker keeps, by its connectivity graph.
+@dataclass(slots=True)
+class Duties:
+    """The duties that follow from a broker's connectivity graph.
+
+    Attributes:
+        of_cluster: the duties of brokers of the cluster, by address; 0 if absent.
+        of_links: connections out of the cluster whose ends have at least a duty.
+    """
+
+    of_cluster: dict[Unit, int] = field(default_factory=dict)
+    of_links: dict[Link, int] = field(default_factory=dict)
+
+
+def find_duties(place: Place, edges: _Edges) -> Duties:
+    """Return the duties that a broker finds in its connectivity graph.
+
+    All brokers of a cluster find the same ones.
 
     Paper: [GES] §3 (profile changes go to the gatekeepers of the unit, level by level).
     """
-    duty = 1 if _is_relay(place, edges) else 0
+    duties = Duties(dict.fromkeys(_relays(place, edges), 1))
     for level in range(1, place.top + 1):
         own = place.own_unit(level)
-        if _is_on_tree(place, edges, own, _ends_inside(edges, own)):
-            duty = level + 1
-    return duty
+        _connect(place, edges, own, _ends_inside(edges, own), level + 1, duties)
+    return duties
 
 
 def _ends_inside(edges: Iterable[Edge], unit: Unit) -> dict[Unit, None]:
@@ -54,7 +70,7 @@ def _ends_inside(edges: Iterable[Edge], unit: Unit) -> dict[Unit, None]:
     }
 
 
-def _near_inside(edges: Mapping[Edge, Mapping[Link, int]], unit: Unit) -> _Near:
+def _near_inside(edges: _Edges, unit: Unit) -> _Near:
     """Return the graph of the units one level below a unit."""
     near: _Near = {}
     length = len(unit) + 1
@@ -82,34 +98,48 @@ def _find_parents(near: _Near, roots: Iterable[Unit]) -> dict[Unit, Unit]:
     return parents
 
 
-def _is_on_tree(
-    place: Place, edges: Mapping[Edge, Mapping[Link, int]], unit: Unit, ends: Mapping[Unit, None]
-) -> bool:
-    """Return True if this broker is one of the ends, or on the tree that connects them in a unit.
+def _find_tree(near: _Near, terminals: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
+    """Return the pairs of neighbours in the trees that connect terminals, in both directions."""
+    roots = sorted(terminals)
+    parents = _find_parents(near, roots)
+    pairs: dict[tuple[Unit, Unit], None] = {}
+    for terminal in roots:
+        here = terminal
+        while (parent := parents[here]) != here and (here, parent) not in pairs:
+            pairs |= {(here, parent): None, (parent, here): None}
+            here = parent
+    return [*pairs]
+
+
+def _connect(
+    place: Place,
+    edges: _Edges,
+    unit: Unit,
+    ends: Mapping[Unit, None],
+    duty: int,
+    duties: Duties,
+) -> None:
+    """Add a duty for the ends in a unit and the tree that connects them.
 
     The tree connects units first, and then the brokers in each of them, so every broker finds its
     own part of the same tree.
     """
-    while unit != place.address:
+    while len(unit) < place.top:
         length = len(unit) + 1
         near, own = _near_inside(edges, unit), place.address[:length]
-        terminals = sorted({end[:length] for end in ends})
-        parents = _find_parents(near, terminals)
         inside = {end: None for end in ends if is_inside(end, own)}
-        for here in terminals:
-            while (parent := parents[here]) != here:
-                for one, other in ((here, parent), (parent, here)):
-                    if one == own:
-                        inside[near[one][other][1]] = None
-                here = parent  # noqa: PLW2901  # one step towards the root
-        if not inside:
-            return False
+        for one, other in _find_tree(near, {end[:length]: None for end in ends}):
+            if one == own:
+                link, end = near[one][other]
+                inside[end] = None
+                duties.of_links[link] = duty
         unit, ends = own, inside
-    return True
+    tree = _find_tree(_near_inside(edges, unit), ends)
+    duties.of_cluster |= dict.fromkeys((*ends, *(one for one, _ in tree)), duty)
 
 
-def _is_relay(place: Place, edges: Mapping[Edge, Mapping[Link, int]]) -> bool:
-    """Return True if other brokers of the cluster have a path to a gatekeeper through this one.
+def _relays(place: Place, edges: _Edges) -> Iterable[Unit]:
+    """Return the brokers of the cluster through which others have a path to a gatekeeper.
 
     A cluster without a gatekeeper has its lowest broker in that place, its controller.
     """
@@ -117,9 +147,7 @@ def _is_relay(place: Place, edges: Mapping[Edge, Mapping[Link, int]]) -> bool:
     near = _near_inside(edges, cluster)
     roots = (*sorted(_ends_inside(edges, cluster)), *sorted(near))
     parents = _find_parents(near, roots)
-    return any(
-        parent == place.address and unit != place.address for unit, parent in parents.items()
-    )
+    return {parent: None for unit, parent in parents.items() if parent != unit}
 
 
 class Keepers:
@@ -131,16 +159,25 @@ class Keepers:
         counters: for statistics.
     """
 
-    def __init__(self, neighbours: Neighbours, view: GraphView, paths: Paths, policy: str) -> None:
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        neighbours: Neighbours,
+        view: GraphView,
+        paths: Paths,
+        policy: str,
+    ) -> None:
         self.is_paper = policy == PAPER
         self.counters = {"duties_stated": 0, "units_attested": 0}
         self.duty = 0
+        self._broker = broker
         self._neighbours = neighbours
         self._place = neighbours.place
         self._view = view
         self._paths = paths
         self._seen = -1
         self._duties: dict[BrokerNumber, int] = {}
+        self._expected: dict[BrokerNumber, int] = {}
         self._stated: dict[BrokerNumber, None] = {}
         self._visible: dict[Unit, None] = {}
         self._attested: dict[Unit, None] = {}
@@ -155,13 +192,24 @@ class Keepers:
 
     def needs(self, peer: BrokerNumber, place: Unit) -> bool:
         """Return True if a linked neighbour has stated that it keeps the profiles of a place."""
-        return not self.is_paper or (peer in self._stated and self.may_need(peer, place))
+        if not self.is_paper:
+            return True
+        return peer in self._stated and self.covers(peer, self._duties[peer], place)
 
     def may_need(self, peer: BrokerNumber, place: Unit) -> bool:
-        """Return True unless the last duty of a neighbour excludes a place."""
+        """Return True unless the last duty of a neighbour and the graph exclude a place.
+
+        By the graph, a neighbour may have taken a duty that it has not stated here.
+        """
         if not self.is_paper or peer not in self._duties:
             return True
-        return self._covers(peer, self._duties[peer], place)
+        duty = max(self._duties[peer], self._expected.get(peer, 0))
+        return self.covers(peer, duty, place)
+
+    def covers(self, peer: BrokerNumber, duty: int | None, place: Unit) -> bool:
+        """Return True if a neighbour with a duty keeps the profiles of a place."""
+        address = self._neighbours.addresses[peer]
+        return duty is not None and is_inside(place, address[: len(address) - duty])
 
     def is_complete(self, unit: Unit) -> bool:
         """Return True if this broker has all profiles of a unit, as far as it is connected."""
@@ -198,7 +246,7 @@ class Keepers:
         """Restart at another address, without a session."""
         self.duty = 0
         self._seen = -1
-        for known in (self._duties, self._stated, self._visible, self._attested, self._revoked):
+        for known in (self._duties, self._expected, self._stated, self._visible, self._attested, self._revoked):
             known.clear()
         self._served.clear()
 
@@ -218,16 +266,21 @@ class Keepers:
 
     # ------------------------------------------------------------ duties
 
-    def look(self) -> tuple[list[Send], bool]:
+    @property
+    def is_outdated(self) -> bool:
+        """True after a change of the graph."""
+        return self.is_paper and self._seen != self._view.changes
+
+    def look(self) -> tuple[bool, list[Send]]:
         """Adapt the duty to a changed graph.
 
         Returns:
-            Statements of the duty for the neighbours, and True if the duty became smaller.
+            True if the duty became smaller, and statements of the duty for the neighbours.
         """
-        if not self.is_paper or self._seen == self._view.changes:
-            return [], False
         self._seen = self._view.changes
-        before, self.duty = self.duty, find_duty(self._place, self._view.edges)
+        duties = find_duties(self._place, self._view.edges)
+        before, self.duty = self.duty, duties.of_cluster.get(self._place.address, 0)
+        self._expect(duties)
         visible = {
             unit: None for unit in self._view.units() if self._paths.best(unit) is not None
         }
@@ -240,8 +293,8 @@ class Keepers:
         again = [unit for unit in self._revoked if unit in visible and self.keeps(unit)]
         self._revoked = {unit: None for unit in self._revoked if unit not in visible}
         if before == self.duty and not again:
-            return [], False
-        return [self._state(peer) for peer in self._neighbours.all_linked()], self.duty < before
+            return False, []
+        return self.duty < before, [self._state(peer) for peer in self._neighbours.all_linked()]
 
     def on_stated(self, peer: BrokerNumber, message: DutyStated) -> tuple[int | None, bool]:
         """Take the duty of a neighbour.
@@ -261,10 +314,6 @@ class Keepers:
         self._stated[peer] = None
         self._served.pop(peer, None)
         return before, is_first
-
-    def covered(self, peer: BrokerNumber, duty: int | None, place: Unit) -> bool:
-        """Return True if a neighbour with a duty keeps the profiles of a place."""
-        return duty is not None and self._covers(peer, duty, place)
 
     # ------------------------------------------------------------ attestations
 
@@ -314,9 +363,15 @@ class Keepers:
         if self.keeps(unit):
             self._revoked[unit] = None
 
-    def _covers(self, peer: BrokerNumber, duty: int, place: Unit) -> bool:
-        address = self._neighbours.addresses[peer]
-        return is_inside(place, address[: len(address) - duty])
+    def _expect(self, duties: Duties) -> None:
+        """Take the duties that neighbours have by the graph, at least."""
+        self._expected = {}
+        for peer in self._neighbours.linked:
+            address = self._neighbours.addresses[peer]
+            level = self._place.link_level(self._place.address, address)
+            link = min(self._broker, peer), max(self._broker, peer)
+            of_link = max(level + 1, duties.of_links.get(link, 0))
+            self._expected[peer] = of_link if level else duties.of_cluster.get(address, 0)
 
     def _state(self, peer: BrokerNumber) -> Send:
         self.counters["duties_stated"] += 1

@@ -136,18 +136,33 @@ class Propagation:
         outcomes: list[Outcome] = []
         for origin in self._profiles.origins():
             stated = self._profiles.statement(origin)
-            is_kept = self._keepers.covered(peer, before, stated.place)
+            is_kept = self._keepers.covers(peer, before, stated.place)
             waiting = self._pending.get(origin, ())
-            if not self._keepers.needs(peer, stated.place):
+            if not self._keepers.may_need(peer, stated.place):
                 for each in waiting:
                     each.is_complete &= not (is_kept and peer in each.missing)
                     each.missing.pop(peer, None)
                     each.crossing.pop(peer, None)
-            elif is_first or not is_kept:
+            elif self._keepers.needs(peer, stated.place) and (is_first or not is_kept):
                 for each in waiting:
                     if each.sender != peer:
                         each.missing[peer] = None
                 outcomes.append(self._send(peer, stated))
+            outcomes += self._confirm_unawaited(origin, now_ns)
+        return outcomes
+
+    def on_expected(self, now_ns: Instant) -> list[Outcome]:
+        """Await the neighbours that keep profiles by the changed graph, and no others."""
+        outcomes: list[Outcome] = []
+        for origin in tuple(self._pending):
+            place = self._profiles.statement(origin).place
+            for peer in self._neighbours.all_linked():
+                may_need = self._keepers.may_need(peer, place)
+                for each in self._pending[origin]:
+                    if not may_need:
+                        each.missing.pop(peer, None)
+                    elif each.sender != peer and not self._keepers.needs(peer, place):
+                        each.missing[peer] = None
             outcomes += self._confirm_unawaited(origin, now_ns)
         return outcomes
 

@@ -104,7 +104,7 @@ class UnitRouter:
         self.paths = Paths(place, view)
         self.router = Router(broker, place, view, self.paths, parameters.reroute_limit)
         self.dissemination = Dissemination(view, near)
-        self.keepers = Keepers(near, view, self.paths, parameters.keeper_policy)
+        self.keepers = Keepers(broker, near, view, self.paths, parameters.keeper_policy)
         self.propagation = Propagation(broker, near, self.profiles, self.keepers)
         self.failures = FailureDetection()
         self.hints = RoamingHints(broker, near, deadlines, parameters)
@@ -369,18 +369,21 @@ class UnitRouter:
     def _look_later(self, now_ns: Instant) -> Iterator[Outcome]:
         """Schedule a look after a change of the graph; units may be missing."""
         yield from self.fragment.look(now_ns)
-        yield from self._look_at_duty()
+        yield from self._look_at_duty(now_ns)
         if (LOOK, self._broker) in self._deadlines:
             return
         if self._looked_at != self.view.changes or self._unknown():
             self._look_again(now_ns)
 
-    def _look_at_duty(self) -> Iterator[Outcome]:
-        """Adapt the duty to a change of the graph."""
-        statements, is_smaller = self.keepers.look()
+    def _look_at_duty(self, now_ns: Instant) -> Iterator[Outcome]:
+        """Adapt the duty, and the neighbours that are awaited, to a change of the graph."""
+        if not self.keepers.is_outdated:
+            return
+        is_smaller, statements = self.keepers.look()
         if is_smaller:
             self.propagation.forget_unkept()
         yield from statements
+        yield from self.propagation.on_expected(now_ns)
         yield from self.keepers.attest()
 
     def _look_again(self, now_ns: Instant) -> None:
