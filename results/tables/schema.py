@@ -505,6 +505,8 @@ TABLES: Mapping[str, Table] = {
             idle_bytes BIGINT in these
             seconds DOUBLE that it was
             mean_started_s DOUBLE until a subscription had started
+            mean_kept DOUBLE subscriptions that a broker keeps, its own and others
+            most_kept INT subscriptions that a broker keeps
         """),
         _table("owned_topics", "Of mp22.m3: per kind of ownership, draw and server.", """
             ownership STRING who decides which server owns a topic

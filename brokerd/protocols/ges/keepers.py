@@ -39,7 +39,8 @@ class Duties:
 
     Attributes:
         of_cluster: the duties of brokers of the cluster, by address; 0 if absent.
-        of_links: connections out of the cluster whose ends have at least a duty.
+        of_links: connections out of the cluster that profiles use, with the least duty of their
+            ends; of several connections between two units the lowest.
     """
 
     of_cluster: dict[Unit, int] = field(default_factory=dict)
@@ -56,6 +57,9 @@ def find_duties(place: Place, edges: _Edges) -> Duties:
     duties = Duties(dict.fromkeys(_relays(place, edges), 1))
     for level in range(1, place.top + 1):
         own = place.own_unit(level)
+        around = _near_inside(edges, place.own_unit(level + 1)).get(own, {})
+        for link, _ in around.values():
+            duties.of_links.setdefault(link, level + 1)
         _connect(place, edges, own, _ends_inside(edges, own), level + 1, duties)
     return duties
 
@@ -178,7 +182,12 @@ class Keepers:
         self._seen = -1
         self._duties: dict[BrokerNumber, int] = {}
         self._expected: dict[BrokerNumber, int] = {}
-        self._stated: dict[BrokerNumber, None] = {}
+        self._shown: dict[BrokerNumber, int] = {}
+        self._sent: dict[BrokerNumber, int] = {}
+        self._stated: dict[BrokerNumber, int] = {}
+        self._number = 0
+        self._raised = 0
+        self._least: dict[Unit, int] = {}
         self._visible: dict[Unit, None] = {}
         self._attested: dict[Unit, None] = {}
         self._revoked: dict[Unit, None] = {}
@@ -246,7 +255,7 @@ class Keepers:
         """Restart at another address, without a session."""
         self.duty = 0
         self._seen = -1
-        for known in (self._duties, self._expected, self._stated, self._visible, self._attested, self._revoked):
+        for known in (self._duties, self._expected, self._shown, self._sent, self._stated, self._visible, self._attested, self._revoked):
             known.clear()
         self._served.clear()
 
@@ -256,8 +265,8 @@ class Keepers:
 
     def on_session_lost(self, peer: BrokerNumber) -> None:
         """Forget what a neighbour has been sent; its last duty stays known."""
-        self._stated.pop(peer, None)
-        self._served.pop(peer, None)
+        for known in (self._stated, self._served, self._sent):
+            known.pop(peer, None)
 
     def forget(self, peer: BrokerNumber) -> None:
         """Forget a neighbour that has another address, or has left."""
@@ -292,9 +301,15 @@ class Keepers:
             del self._attested[unit]
         again = [unit for unit in self._revoked if unit in visible and self.keeps(unit)]
         self._revoked = {unit: None for unit in self._revoked if unit not in visible}
-        if before == self.duty and not again:
-            return False, []
-        return self.duty < before, [self._state(peer) for peer in self._neighbours.all_linked()]
+        self._number += 1
+        if before < self.duty:
+            self._raised = self._number
+        statements = [
+            self._state(peer)
+            for peer in self._neighbours.all_linked()
+            if again or self._sent.get(peer) != self._shown[peer]
+        ]
+        return self.duty < before, statements
 
     def on_stated(self, peer: BrokerNumber, message: DutyStated) -> tuple[int | None, bool]:
         """Take the duty of a neighbour.
@@ -307,11 +322,11 @@ class Keepers:
                 fault of the neighbour.
         """
         self._check(peer, message)
-        if not 0 <= message.level <= len(self._place.address):
-            raise RemoteProtocolError(peer, f"no unit has level {message.level}")
+        if not 0 <= message.level <= len(self._place.address) or message.number < 0:
+            raise RemoteProtocolError(peer, f"{message}: no such level or number")
         before, is_first = self._duties.get(peer), peer not in self._stated
         self._duties[peer] = message.level
-        self._stated[peer] = None
+        self._stated[peer] = message.number
         self._served.pop(peer, None)
         return before, is_first
 
@@ -319,13 +334,13 @@ class Keepers:
 
     def attest(self) -> Iterator[Send]:
         """Attest to all neighbours the units that have become complete here."""
-        for peer in self._stated if self.is_paper else ():
+        for peer in self._stated:
             units = dict.fromkeys(self._attestable(peer))
             before = self._served.get(peer, {})
             self._served[peer] = units
             fresh = tuple(unit for unit in units if unit not in before)
             if fresh:
-                yield Send(peer, UnitsAttested(fresh))
+                yield Send(peer, UnitsAttested(fresh, self._stated[peer]))
 
     def on_attested(self, peer: BrokerNumber, message: UnitsAttested) -> None:
         """Take the units of which a neighbour has all profiles, and has sent them.
@@ -338,7 +353,8 @@ class Keepers:
         for unit in message.units:
             if not 0 < len(unit) <= len(self._place.address):
                 raise RemoteProtocolError(peer, f"{unit} is no unit of this hierarchy")
-            if self._place.is_in(unit) or not self.keeps(unit):
+            least = max(self._raised, self._least.get(unit, 0))
+            if self._place.is_in(unit) or not self.keeps(unit) or message.number < least:
                 continue
             if unit in self._visible:
                 self._attested[unit] = None
@@ -350,32 +366,35 @@ class Keepers:
         address = self._neighbours.addresses[peer]
         level = self._place.link_level(self._place.address, address)
         left = self._place.own_unit(level)
-        if self.is_complete(left) and self.may_need(peer, left):
+        if self.is_complete(left) and self.needs(peer, left):
             yield left
         for unit in self._attested:
             is_beside = not is_inside(unit, left) and not is_inside(address, unit)
-            if is_beside and self.may_need(peer, unit):
+            if is_beside and self.needs(peer, unit):
                 yield unit
 
     def _revoke(self, unit: Unit) -> None:
         """Ask the neighbours for another attestation of a unit once it has a path again."""
         self._attested.pop(unit, None)
+        self._least[unit] = self._number + 1
         if self.keeps(unit):
             self._revoked[unit] = None
 
     def _expect(self, duties: Duties) -> None:
         """Take the duties that neighbours have by the graph, at least."""
-        self._expected = {}
+        self._expected, self._shown = {}, {}
         for peer in self._neighbours.linked:
             address = self._neighbours.addresses[peer]
             level = self._place.link_level(self._place.address, address)
             link = min(self._broker, peer), max(self._broker, peer)
-            of_link = max(level + 1, duties.of_links.get(link, 0))
+            of_link = duties.of_links.get(link, 0)
             self._expected[peer] = of_link if level else duties.of_cluster.get(address, 0)
+            self._shown[peer] = self.duty if of_link or not level else 0
 
     def _state(self, peer: BrokerNumber) -> Send:
         self.counters["duties_stated"] += 1
-        return Send(peer, DutyStated(self.duty))
+        self._sent[peer] = level = self._shown.get(peer, 0)
+        return Send(peer, DutyStated(level, self._number))
 
     def _check(self, peer: BrokerNumber, message: DutyStated | UnitsAttested) -> None:
         if not self.is_paper:

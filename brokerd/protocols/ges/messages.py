@@ -121,10 +121,15 @@ class DutyStated:
     A neighbour that receives it sends all of these profiles that the sender may lack, and attests
     the units of which they are all.
 
+    Attributes:
+        level: 0 for the sender's own clients.
+        number: of the statement, in ascending order.
+
     Paper: [GES] §3 (profiles at gatekeepers).
     """
 
     level: int
+    number: int
 
 
 @record
@@ -133,11 +138,13 @@ class UnitsAttested:
 
     Attributes:
         units: brokers, and units in the receiver's outline.
+        number: of the receiver's last statement of its duty here.
 
     Paper: [GES] §3 (a gateway snapshots the profiles of the brokers in its unit).
     """
 
     units: tuple[Unit, ...]
+    number: int
 
 
 @record
