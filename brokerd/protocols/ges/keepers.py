@@ -40,7 +40,8 @@ class Duties:
     Attributes:
         of_cluster: the duties of brokers of the cluster, by address; 0 if absent.
         of_links: connections out of the cluster that profiles use, with the least duty of their
-            ends; of several connections between two units the lowest.
+            ends: of several connections between two units the lowest, as far as a broker has a path
+            to their ends inside its own unit.
     """
 
     of_cluster: dict[Unit, int] = field(default_factory=dict)
@@ -57,8 +58,8 @@ def find_duties(place: Place, edges: _Edges) -> Duties:
     duties = Duties(dict.fromkeys(_relays(place, edges), 1))
     for level in range(1, place.top + 1):
         own = place.own_unit(level)
-        around = _near_inside(edges, place.own_unit(level + 1)).get(own, {})
-        for link, _ in around.values():
+        around = _near_inside(_without_parted(place, edges, own), place.own_unit(level + 1))
+        for link, _ in around.get(own, {}).values():
             duties.of_links.setdefault(link, level + 1)
         _connect(place, edges, own, _ends_inside(edges, own), level + 1, duties)
     return duties
@@ -71,6 +72,27 @@ def _ends_inside(edges: Iterable[Edge], unit: Unit) -> dict[Unit, None]:
         for edge in edges
         for end, other in (edge, edge[::-1])
         if is_inside(end, unit) and not is_inside(other, unit)
+    }
+
+
+def _without_parted(place: Place, edges: _Edges, unit: Unit) -> _Edges:
+    """Return the edges without those of parts of an own unit that have no path from here inside."""
+    near: dict[Unit, list[Unit]] = {}
+    for a, b in edges:
+        if is_inside(a, unit) and is_inside(b, unit):
+            near.setdefault(a, []).append(b)
+            near.setdefault(b, []).append(a)
+    found = {place.address: None}
+    waiting = [place.address]
+    for here in waiting:
+        for other in near.get(here, ()):
+            if other not in found:
+                found[other] = None
+                waiting.append(other)
+    return {
+        edge: links
+        for edge, links in edges.items()
+        if all(end in found or not is_inside(end, unit) for end in edge)
     }
 
 
@@ -154,6 +176,21 @@ def _relays(place: Place, edges: _Edges) -> Iterable[Unit]:
     return {parent: None for unit, parent in parents.items() if parent != unit}
 
 
+@dataclass(slots=True)
+class Adaptation:
+    """The result of a changed graph.
+
+    Attributes:
+        is_smaller: True if this broker's duty became smaller.
+        changed: neighbours with another duty on their link, and the former one.
+        statements: of this broker's duty, for neighbours.
+    """
+
+    is_smaller: bool
+    changed: dict[BrokerNumber, int]
+    statements: list[Send]
+
+
 class Keepers:
     """The duty of a broker, the duties of its neighbours, and the units with all profiles here.
 
@@ -182,9 +219,9 @@ class Keepers:
         self._seen = -1
         self._duties: dict[BrokerNumber, int] = {}
         self._expected: dict[BrokerNumber, int] = {}
-        self._shown: dict[BrokerNumber, int] = {}
-        self._sent: dict[BrokerNumber, int] = {}
-        self._stated: dict[BrokerNumber, int] = {}
+        self._chosen: dict[BrokerNumber, bool] = {}
+        self._sent: dict[BrokerNumber, tuple[int, bool]] = {}
+        self._stated: dict[BrokerNumber, DutyStated] = {}
         self._number = 0
         self._raised = 0
         self._least: dict[Unit, int] = {}
@@ -255,7 +292,7 @@ class Keepers:
         """Restart at another address, without a session."""
         self.duty = 0
         self._seen = -1
-        for known in (self._duties, self._expected, self._shown, self._sent, self._stated, self._visible, self._attested, self._revoked):
+        for known in (self._duties, self._expected, self._chosen, self._sent, self._stated, self._visible, self._attested, self._revoked):
             known.clear()
         self._served.clear()
 
@@ -280,12 +317,8 @@ class Keepers:
         """True after a change of the graph."""
         return self.is_paper and self._seen != self._view.changes
 
-    def look(self) -> tuple[bool, list[Send]]:
-        """Adapt the duty to a changed graph.
-
-        Returns:
-            True if the duty became smaller, and statements of the duty for the neighbours.
-        """
+    def look(self) -> Adaptation:
+        """Adapt the duty, and the links that profiles use, to a changed graph."""
         self._seen = self._view.changes
         duties = find_duties(self._place, self._view.edges)
         before, self.duty = self.duty, duties.of_cluster.get(self._place.address, 0)
@@ -304,12 +337,17 @@ class Keepers:
         self._number += 1
         if before < self.duty:
             self._raised = self._number
+        changed = {}
+        for peer in self._stated:
+            known, self._duties[peer] = self._duties[peer], self._effective_duty(peer)
+            if known != self._duties[peer]:
+                changed[peer] = known
         statements = [
             self._state(peer)
             for peer in self._neighbours.all_linked()
-            if again or self._sent.get(peer) != self._shown[peer]
+            if again or self._sent.get(peer) != (self.duty, self._chosen[peer])
         ]
-        return self.duty < before, statements
+        return Adaptation(self.duty < before, changed, statements)
 
     def on_stated(self, peer: BrokerNumber, message: DutyStated) -> tuple[int | None, bool]:
         """Take the duty of a neighbour.
@@ -325,8 +363,8 @@ class Keepers:
         if not 0 <= message.level <= len(self._place.address) or message.number < 0:
             raise RemoteProtocolError(peer, f"{message}: no such level or number")
         before, is_first = self._duties.get(peer), peer not in self._stated
-        self._duties[peer] = message.level
-        self._stated[peer] = message.number
+        self._stated[peer] = message
+        self._duties[peer] = self._effective_duty(peer)
         self._served.pop(peer, None)
         return before, is_first
 
@@ -340,7 +378,7 @@ class Keepers:
             self._served[peer] = units
             fresh = tuple(unit for unit in units if unit not in before)
             if fresh:
-                yield Send(peer, UnitsAttested(fresh, self._stated[peer]))
+                yield Send(peer, UnitsAttested(fresh, self._stated[peer].number))
 
     def on_attested(self, peer: BrokerNumber, message: UnitsAttested) -> None:
         """Take the units of which a neighbour has all profiles, and has sent them.
@@ -380,21 +418,27 @@ class Keepers:
         if self.keeps(unit):
             self._revoked[unit] = None
 
+    def _effective_duty(self, peer: BrokerNumber) -> int:
+        """Return the duty of a neighbour as far as profiles use the link to it."""
+        stated = self._stated[peer]
+        return stated.level if stated.is_chosen or self._chosen.get(peer, False) else 0
+
     def _expect(self, duties: Duties) -> None:
         """Take the duties that neighbours have by the graph, at least."""
-        self._expected, self._shown = {}, {}
+        self._expected, self._chosen = {}, {}
         for peer in self._neighbours.linked:
             address = self._neighbours.addresses[peer]
             level = self._place.link_level(self._place.address, address)
             link = min(self._broker, peer), max(self._broker, peer)
             of_link = duties.of_links.get(link, 0)
             self._expected[peer] = of_link if level else duties.of_cluster.get(address, 0)
-            self._shown[peer] = self.duty if of_link or not level else 0
+            self._chosen[peer] = not level or of_link > 0
 
     def _state(self, peer: BrokerNumber) -> Send:
         self.counters["duties_stated"] += 1
-        self._sent[peer] = level = self._shown.get(peer, 0)
-        return Send(peer, DutyStated(level, self._number))
+        is_chosen = self._chosen.get(peer, False)
+        self._sent[peer] = self.duty, is_chosen
+        return Send(peer, DutyStated(self.duty, is_chosen, self._number))
 
     def _check(self, peer: BrokerNumber, message: DutyStated | UnitsAttested) -> None:
         if not self.is_paper:

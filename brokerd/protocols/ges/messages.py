@@ -123,12 +123,15 @@ class DutyStated:
 
     Attributes:
         level: 0 for the sender's own clients.
+        is_chosen: True if the sender chooses this link for profiles. Of several links between two
+            units, profiles use those that one end chooses.
         number: of the statement, in ascending order.
 
     Paper: [GES] §3 (profiles at gatekeepers).
     """
 
     level: int
+    is_chosen: bool
     number: int
 
 

@@ -379,10 +379,12 @@ class UnitRouter:
         """Adapt the duty, and the neighbours that are awaited, to a change of the graph."""
         if not self.keepers.is_outdated:
             return
-        is_smaller, statements = self.keepers.look()
-        if is_smaller:
+        found = self.keepers.look()
+        if found.is_smaller:
             self.propagation.forget_unkept()
-        yield from statements
+        yield from found.statements
+        for peer, before in found.changed.items():
+            yield from self.propagation.on_duty(peer, before, now_ns, is_first=False)
         yield from self.propagation.on_expected(now_ns)
         yield from self.keepers.attest()
 

@@ -42,9 +42,12 @@ FOR_EVER_S = 200
 class Story:
     """The 22 brokers; a client at n22 publishes, and a few want it."""
 
+    keeper_policy = EVERY_NODE
+
     def __init__(self) -> None:
         # As a hierarchy alone, whose brokers come and go.
         topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
+        topology = with_parameters(topology, "ges", keeper_policy=self.keeper_policy)
         self.cluster = SimulatedCluster(topology, "ges", strict=False)
         self.cluster.start().run_until_quiet()
         self.wanted = {
@@ -400,6 +403,14 @@ SEEN = {
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_rules_hold_in(story: Callable[[], None]) -> None:
+    story()
+
+
+@pytest.mark.parametrize("story", STORIES[: STORIES.index(a_way_ends_while_something_is_on_it)])
+def test_the_rules_hold_with_profiles_at_gatekeepers_in(
+    story: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Story, "keeper_policy", PAPER)
     story()
 
 
