@@ -182,11 +182,13 @@ class Adaptation:
 
     Attributes:
         is_smaller: True if this broker's duty became smaller.
+        is_changed: True if the graph requires another duty, or other links, than before.
         changed: neighbours with another duty on their link, and the former one.
         statements: of this broker's duty, for neighbours.
     """
 
     is_smaller: bool
+    is_changed: bool
     changed: dict[BrokerNumber, int]
     statements: list[Send]
 
@@ -197,6 +199,7 @@ class Keepers:
     Attributes:
         duty: the level of the unit whose profiles this broker keeps.
         is_paper: False if every broker keeps every profile.
+        is_waiting: True if a duty or the use of a link is to end after a wait.
         counters: for statistics.
     """
 
@@ -211,6 +214,7 @@ class Keepers:
         self.is_paper = policy == PAPER
         self.counters = {"duties_stated": 0, "units_attested": 0}
         self.duty = 0
+        self.is_waiting = False
         self._broker = broker
         self._neighbours = neighbours
         self._place = neighbours.place
@@ -222,6 +226,7 @@ class Keepers:
         self._chosen: dict[BrokerNumber, bool] = {}
         self._sent: dict[BrokerNumber, tuple[int, bool]] = {}
         self._stated: dict[BrokerNumber, DutyStated] = {}
+        self._required: tuple[int, dict[BrokerNumber, bool]] = 0, {}
         self._number = 0
         self._raised = 0
         self._least: dict[Unit, int] = {}
@@ -292,16 +297,20 @@ class Keepers:
         """Restart at another address, without a session."""
         self.duty = 0
         self._seen = -1
-        for known in (self._duties, self._expected, self._chosen, self._sent, self._stated, self._visible, self._attested, self._revoked):
+        self._number += 1
+        for known in (self._duties, self._expected, self._chosen, self._sent, self._stated):
             known.clear()
-        self._served.clear()
+        for units in (self._visible, self._attested, self._revoked, self._served):
+            units.clear()
 
     def on_up(self, peer: BrokerNumber) -> list[Send]:
         """State the duty to a neighbour with a new session."""
+        self._seen = -1
         return [self._state(peer)] if self.is_paper else []
 
     def on_session_lost(self, peer: BrokerNumber) -> None:
         """Forget what a neighbour has been sent; its last duty stays known."""
+        self._seen = -1
         for known in (self._stated, self._served, self._sent):
             known.pop(peer, None)
 
@@ -317,23 +326,30 @@ class Keepers:
         """True after a change of the graph."""
         return self.is_paper and self._seen != self._view.changes
 
-    def look(self) -> Adaptation:
-        """Adapt the duty, and the links that profiles use, to a changed graph."""
+    def look(self, *, is_late: bool = False) -> Adaptation:
+        """Adapt the duty, and the links that profiles use, to a changed graph.
+
+        A larger duty begins at once. Others may not have taken theirs yet, so a smaller one, and
+        the end of a link's use, wait.
+
+        Args:
+            is_late: True after the wait.
+        """
         self._seen = self._view.changes
-        duties = find_duties(self._place, self._view.edges)
+        duties = find_duties(self._place, self._edges())
         before, self.duty = self.duty, duties.of_cluster.get(self._place.address, 0)
+        used = {peer: None for peer, is_chosen in self._chosen.items() if is_chosen}
         self._expect(duties)
-        visible = {
-            unit: None for unit in self._view.units() if self._paths.best(unit) is not None
-        }
-        lost = [unit for unit in self._visible if unit not in visible]
-        self._visible = visible
-        for unit in lost:
-            self._revoke(unit)
-        for unit in [each for each in self._attested if not self.keeps(each)]:
-            del self._attested[unit]
-        again = [unit for unit in self._revoked if unit in visible and self.keeps(unit)]
-        self._revoked = {unit: None for unit in self._revoked if unit not in visible}
+        required = self.duty, {**self._chosen}
+        is_changed, self._required = required != self._required, required
+        unused = [peer for peer in used if self._chosen.get(peer) is False]
+        self.is_waiting = not is_late and (self.duty < before or bool(unused))
+        if self.is_waiting:
+            self.duty = max(before, self.duty)
+            self._chosen |= dict.fromkeys(unused, True)
+        self._see()
+        again = [unit for unit in self._revoked if unit in self._visible and self.keeps(unit)]
+        self._revoked = {unit: None for unit in self._revoked if unit not in self._visible}
         self._number += 1
         if before < self.duty:
             self._raised = self._number
@@ -347,7 +363,33 @@ class Keepers:
             for peer in self._neighbours.all_linked()
             if again or self._sent.get(peer) != (self.duty, self._chosen[peer])
         ]
-        return Adaptation(self.duty < before, changed, statements)
+        return Adaptation(self.duty < before, is_changed, changed, statements)
+
+    def _edges(self) -> _Edges:
+        """Return the edges of the graph, with this broker's sessions as connections in any case.
+
+        Others may have stated in the place of a neighbour that it has no connection.
+        """
+        edges: dict[Edge, Mapping[Link, int]] = {**self._view.edges}
+        own = self._place.address
+        for peer in self._neighbours.linked:
+            other = self._place.outermost_unit_of(self._neighbours.addresses[peer])
+            edge = (own, other) if own < other else (other, own)
+            link = min(self._broker, peer), max(self._broker, peer)
+            edges[edge] = {link: 1, **edges.get(edge, {})}
+        return edges
+
+    def _see(self) -> None:
+        """Revoke the attestations of units without a path, and of those not kept any more."""
+        visible = {
+            unit: None for unit in self._view.units() if self._paths.best(unit) is not None
+        }
+        lost = [unit for unit in self._visible if unit not in visible]
+        self._visible = visible
+        for unit in lost:
+            self._revoke(unit)
+        for unit in [each for each in self._attested if not self.keeps(each)]:
+            del self._attested[unit]
 
     def on_stated(self, peer: BrokerNumber, message: DutyStated) -> tuple[int | None, bool]:
         """Take the duty of a neighbour.

@@ -43,6 +43,9 @@ PURGE: Final = "purge"
 LOOK: Final = "look"
 """Purpose of the deadline at which missing brokers and units are counted."""
 
+KEEP: Final = "keep"
+"""Purpose of the deadline at which a duty ends that the graph does not require any more."""
+
 MESSAGES: Final = (
     GraphStated,
     ProfileStated,
@@ -339,6 +342,8 @@ class UnitRouter:
             yield from self.hints.look(clients, now_ns)
         elif purpose == APART:
             yield from self.fragment.on_wait_end(clients, now_ns)
+        elif purpose == KEEP:
+            yield from self._adapt_duty(now_ns, is_late=True)
         else:
             assert purpose == LOOK, f"{purpose!r} of broker {peer}"
             self._looked_at = self.view.changes
@@ -377,9 +382,15 @@ class UnitRouter:
 
     def _look_at_duty(self, now_ns: Instant) -> Iterator[Outcome]:
         """Adapt the duty, and the neighbours that are awaited, to a change of the graph."""
-        if not self.keepers.is_outdated:
-            return
-        found = self.keepers.look()
+        if self.keepers.is_outdated:
+            yield from self._adapt_duty(now_ns, is_late=False)
+
+    def _adapt_duty(self, now_ns: Instant, *, is_late: bool) -> Iterator[Outcome]:
+        found = self.keepers.look(is_late=is_late)
+        if not self.keepers.is_waiting:
+            self._deadlines.cancel((KEEP, self._broker))
+        elif found.is_changed:
+            self._deadlines.set((KEEP, self._broker), now_ns + self._purge_ns)
         if found.is_smaller:
             self.propagation.forget_unkept()
         yield from found.statements

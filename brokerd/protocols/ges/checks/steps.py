@@ -184,9 +184,9 @@ def _check_duty(
 ) -> None:
     """Check that a broker keeps the profiles that it needs, no others, and has all of them."""
     keepers, place = core.units.keepers, core.units.place
-    if keepers.duty != duty:
+    if keepers.duty < duty or (keepers.duty > duty and not keepers.is_waiting):
         raise InvariantViolated("duty", f"{name} keeps level {keepers.duty}, not {duty}")
-    scope = place.own_unit(duty)
+    scope = place.own_unit(keepers.duty)
     others = [
         origin
         for origin, known in core.units.profiles.by_origin().items()
@@ -197,7 +197,7 @@ def _check_duty(
     lacking = [
         unit
         for unit in map(place.outermost_unit_of, addresses.values())
-        if is_inside(unit, scope) and not keepers.is_complete(unit)
+        if is_inside(unit, place.own_unit(duty)) and not keepers.is_complete(unit)
     ]
     if lacking:
         raise InvariantViolated("attested", f"{name} is not sure of the profiles of {lacking}")
