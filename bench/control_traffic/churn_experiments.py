@@ -45,6 +45,7 @@ class Side(BaseModel):
         name: the name of its metrics; the protocol's by default.
         parameters: parameters of the protocol other than the defaults.
         brokers: numbers of brokers other than the experiment's.
+        settle_s: time between the last standing subscription and the first change.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,6 +58,7 @@ class Side(BaseModel):
     name: Annotated[str, Field(pattern=r"^[a-z0-9_-]*$")] = ""
     parameters: dict[str, Any] = {}
     brokers: list[BrokerCount] = []
+    settle_s: Annotated[float, Field(ge=0, le=600)] = 0
 
     @field_validator("protocol")
     @classmethod
@@ -190,6 +192,7 @@ class _Churn:
 
     def __init__(self, experiment: ChurnExperiment, side: Side, topology: Topology) -> None:
         self._experiment = experiment
+        self._side = side
         self._homes = definition_of(side.protocol).homes(topology)
         self._random = Random(f"{experiment.seed}/{topology.name}/{side.protocol}")
         self.traffic = _Traffic()
@@ -215,6 +218,7 @@ class _Churn:
                 break
         else:
             raise AssertionError(f"not settled: {self.cluster.waits.describe_unsettled()}")
+        self.cluster.run_for(self._side.settle_s)
         self.traffic.messages = self.traffic.size_bytes = 0
         return self.now_ns
 

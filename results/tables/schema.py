@@ -484,6 +484,9 @@ TABLES: Mapping[str, Table] = {
             profile_messages BIGINT that told all others of a change of its profile
             answers BIGINT to these
             deciding INT brokers that decide by its profile
+            keeper_messages BIGINT with the change, if only gatekeepers keep profiles
+            keeper_answers BIGINT to these
+            keepers INT brokers that keep its profile then
         """),
         _table("link_load", "Of ges.load: per case and second.", """
             case STRING of the experiment

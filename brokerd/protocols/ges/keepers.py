@@ -212,7 +212,9 @@ class Keepers:
         policy: str,
     ) -> None:
         self.is_paper = policy == PAPER
-        self.counters = {"duties_stated": 0, "units_attested": 0}
+        self.counters = dict.fromkeys(
+            ("duties_taken", "duties_ended", "units_attested", "changes_crossed"), 0
+        )
         self.duty = 0
         self.is_waiting = False
         self._broker = broker
@@ -353,6 +355,8 @@ class Keepers:
         self._number += 1
         if before < self.duty:
             self._raised = self._number
+        self.counters["duties_taken"] += before < self.duty
+        self.counters["duties_ended"] += self.duty < before
         changed = {}
         for peer in self._stated:
             known, self._duties[peer] = self._duties[peer], self._effective_duty(peer)
@@ -409,6 +413,10 @@ class Keepers:
         self._duties[peer] = self._effective_duty(peer)
         self._served.pop(peer, None)
         return before, is_first
+
+    def statement(self, peer: BrokerNumber) -> DutyStated:
+        """Return the statement of this broker's duty for a neighbour."""
+        return DutyStated(self.duty, self._chosen.get(peer, False), self._number)
 
     # ------------------------------------------------------------ attestations
 
@@ -477,10 +485,9 @@ class Keepers:
             self._chosen[peer] = not level or of_link > 0
 
     def _state(self, peer: BrokerNumber) -> Send:
-        self.counters["duties_stated"] += 1
-        is_chosen = self._chosen.get(peer, False)
-        self._sent[peer] = self.duty, is_chosen
-        return Send(peer, DutyStated(self.duty, is_chosen, self._number))
+        message = self.statement(peer)
+        self._sent[peer] = message.level, message.is_chosen
+        return Send(peer, message)
 
     def _check(self, peer: BrokerNumber, message: DutyStated | UnitsAttested) -> None:
         if not self.is_paper:

@@ -298,6 +298,7 @@ class Propagation:
         if not self._keeps(message):
             return []
         if self._is_crossing(peer, message):
+            self._keepers.counters["changes_crossed"] += 1
             for each in self._pending[message.origin]:
                 if each.version == message.version:
                     each.missing.pop(peer, None)
@@ -425,6 +426,11 @@ class Propagation:
             sends.append(self._send(peer, self._profiles.statement(message.origin)))
         lost = self._incomplete.get(message.origin)
         is_complete = lost is None or message.version > lost
+        for each in self._pending.get(message.origin, ()):
+            if each.sender == peer:  # an earlier version, which this answer would confirm, too
+                later = _PendingVersion(message.version, peer, {}, each.since_ns, is_complete)
+                self._pending[message.origin].append(later)
+                return sends
         reached = ProfileReached(message.origin, message.version, is_complete)
         return [*sends, Send(peer, reached)]
 
@@ -481,12 +487,10 @@ class Propagation:
         return self._confirm_unawaited(origin, now_ns)
 
     def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
-        """Return the confirmations of versions that await no neighbour any more."""
-        waiting = self._pending.get(origin, [])
-        done = [each for each in waiting if not each.missing]
-        self._pending[origin] = [each for each in waiting if each.missing]
-        if not self._pending[origin]:
-            del self._pending[origin]
+        """Return the confirmations of versions that await no neighbour any more, in order."""
+        done, held = _split_confirmed(self._pending.pop(origin, []))
+        if held:
+            self._pending[origin] = held
         if origin == self._broker:
             return [
                 ProfileConfirmation(each.version, now_ns - each.since_ns, each.is_complete)
@@ -506,3 +510,18 @@ class Propagation:
     def count_unconfirmed(self) -> int:
         """Return the number of versions of profiles that await confirmations."""
         return sum(map(len, self._pending.values()))
+
+
+def _split_confirmed(
+    waiting: Iterable[_PendingVersion],
+) -> tuple[list[_PendingVersion], list[_PendingVersion]]:
+    """Return the versions to confirm now, and the others.
+
+    A confirmation stands for all earlier versions of its sender: none may still await a neighbour.
+    """
+    done: list[_PendingVersion] = []
+    held: list[_PendingVersion] = []
+    for each in waiting:
+        is_behind = any(other.sender == each.sender for other in held)
+        (held if each.missing or is_behind else done).append(each)
+    return done, held
