@@ -26,13 +26,13 @@ from brokerd.overlay.small_world import small_world
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.outline import outline
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
-from brokerd.protocols.ges.keepers import Keepers
-from brokerd.protocols.ges.messages import ProfileChanged, ProfileReached
+from brokerd.protocols.ges.keepers import Duties, Keepers, find_duties
+from brokerd.protocols.ges.messages import DutyStated, ProfileChanged, ProfileReached
 from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
 from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.state import Neighbours, Outcome, ProfileConfirmation
-from brokerd.protocols.ges.units import Place, is_inside
+from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.interface import Send
 from brokerd.wire.attributes import decode_attribute_table
 
@@ -223,6 +223,7 @@ class ProfileBrokers:
             self._near[b][a] = section.addresses[a]
         self._keepers: dict[BrokerNumber, Keepers] = {}
         self._neighbours: dict[BrokerNumber, Neighbours] = {}
+        self._duties: dict[Unit, Duties] = {}
 
     def cost_of_change(self, origin: BrokerNumber) -> ChangeCost:
         """Return the messages of a change of a broker's profile, which arrive in order."""
@@ -268,11 +269,22 @@ class ProfileBrokers:
             keepers = self._keepers_of(broker)
             if self._policy == PAPER:
                 for peer in self._near[broker]:
-                    keepers.on_stated(peer, self._keepers_of(peer).statement(broker))
+                    keepers.on_stated(peer, self._statement(peer, broker))
             profiles = Profiles(decode_attribute_table)
             parts[broker] = Propagation(broker, self._neighbours[broker], profiles, keepers)
             parts[broker].use(self._section)
         return parts[broker]
+
+    def _statement(self, broker: BrokerNumber, peer: BrokerNumber) -> DutyStated:
+        """Return the statement of a broker's duty; all brokers of a cluster find the same ones."""
+        address = self._addresses[broker]
+        if address[:-1] not in self._duties:
+            edges = outline(self._addresses, self._up, broker)
+            self._duties[address[:-1]] = find_duties(Place(address), edges)
+        duties = self._duties[address[:-1]]
+        is_inside_cluster = self._addresses[peer][:-1] == address[:-1]
+        is_chosen = is_inside_cluster or (min(broker, peer), max(broker, peer)) in duties.of_links
+        return DutyStated(duties.of_cluster.get(address, 0), is_chosen, 0)
 
     def _keepers_of(self, broker: BrokerNumber) -> Keepers:
         if broker not in self._keepers:

@@ -414,10 +414,6 @@ class Keepers:
         self._served.pop(peer, None)
         return before, is_first
 
-    def statement(self, peer: BrokerNumber) -> DutyStated:
-        """Return the statement of this broker's duty for a neighbour."""
-        return DutyStated(self.duty, self._chosen.get(peer, False), self._number)
-
     # ------------------------------------------------------------ attestations
 
     def attest(self) -> Iterator[Send]:
@@ -485,9 +481,9 @@ class Keepers:
             self._chosen[peer] = not level or of_link > 0
 
     def _state(self, peer: BrokerNumber) -> Send:
-        message = self.statement(peer)
-        self._sent[peer] = message.level, message.is_chosen
-        return Send(peer, message)
+        is_chosen = self._chosen.get(peer, False)
+        self._sent[peer] = self.duty, is_chosen
+        return Send(peer, DutyStated(self.duty, is_chosen, self._number))
 
     def _check(self, peer: BrokerNumber, message: DutyStated | UnitsAttested) -> None:
         if not self.is_paper:

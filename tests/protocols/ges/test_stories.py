@@ -1,6 +1,7 @@
 """Brokers and units that fail for a while or for ever; each named bug breaks one of the stories."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,6 +11,7 @@ from bench.papers.ges.routing import Routing, RoutingError, flood
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.ges.connectivity_graph import Paths
 from brokerd.protocols.ges.messages import Target
+from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
@@ -19,6 +21,7 @@ from tests.protocols.ges import (
     apart_stories,
     forged_stories,
     hint_stories,
+    keeper_stories,
     load_stories,
     readdress_stories,
     slow_stories,
@@ -47,7 +50,8 @@ class Story:
     def __init__(self) -> None:
         # As a hierarchy alone, whose brokers come and go.
         topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
-        topology = with_parameters(topology, "ges", keeper_policy=self.keeper_policy)
+        policy = (("keeper_policy", self.keeper_policy),)
+        topology = replace(topology, settings=(("ges", policy),))
         self.cluster = SimulatedCluster(topology, "ges", strict=False)
         self.cluster.start().run_until_quiet()
         self.wanted = {
@@ -361,6 +365,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     *forged_stories.STORIES,
     *load_stories.STORIES,
     *hint_stories.STORIES,
+    *keeper_stories.STORIES,
     *readdress_stories.STORIES,
     *slow_stories.STORIES,
     *start_stories.STORIES,
@@ -395,6 +400,7 @@ SEEN = {
     **forged_stories.SEEN,
     **load_stories.SEEN,
     **hint_stories.SEEN,
+    **keeper_stories.SEEN,
     **readdress_stories.SEEN,
     **slow_stories.SEEN,
     **start_stories.SEEN,
