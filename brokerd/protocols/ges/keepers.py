@@ -298,6 +298,7 @@ class Keepers:
     def begin_anew(self) -> None:
         """Restart at another address, without a session."""
         self.duty = 0
+        self._required = 0, {}
         self._seen = -1
         self._number += 1
         for known in (self._duties, self._expected, self._chosen, self._sent, self._stated):
@@ -343,17 +344,18 @@ class Keepers:
         used = {peer: None for peer, is_chosen in self._chosen.items() if is_chosen}
         self._expect(duties)
         required = self.duty, {**self._chosen}
-        is_changed, self._required = required != self._required, required
+        is_changed, is_grown = required != self._required, self.duty > self._required[0]
+        self._required = required
         unused = [peer for peer in used if self._chosen.get(peer) is False]
         self.is_waiting = not is_late and (self.duty < before or bool(unused))
         if self.is_waiting:
             self.duty = max(before, self.duty)
             self._chosen |= dict.fromkeys(unused, True)
         self._see()
-        again = [unit for unit in self._revoked if unit in self._visible and self.keeps(unit)]
+        again = [unit for unit in self._revoked if unit in self._visible and self._needs_all(unit)]
         self._revoked = {unit: None for unit in self._revoked if unit not in self._visible}
         self._number += 1
-        if before < self.duty:
+        if is_grown:
             self._raised = self._number
         self.counters["duties_taken"] += before < self.duty
         self.counters["duties_ended"] += self.duty < before
@@ -365,7 +367,7 @@ class Keepers:
         statements = [
             self._state(peer)
             for peer in self._neighbours.all_linked()
-            if again or self._sent.get(peer) != (self.duty, self._chosen[peer])
+            if again or is_grown or self._sent.get(peer) != (self.duty, self._chosen[peer])
         ]
         return Adaptation(self.duty < before, is_changed, changed, statements)
 
@@ -392,7 +394,7 @@ class Keepers:
         self._visible = visible
         for unit in lost:
             self._revoke(unit)
-        for unit in [each for each in self._attested if not self.keeps(each)]:
+        for unit in [each for each in self._attested if not self._needs_all(each)]:
             del self._attested[unit]
 
     def on_stated(self, peer: BrokerNumber, message: DutyStated) -> tuple[int | None, bool]:
@@ -438,7 +440,7 @@ class Keepers:
             if not 0 < len(unit) <= len(self._place.address):
                 raise RemoteProtocolError(peer, f"{unit} is no unit of this hierarchy")
             least = max(self._raised, self._least.get(unit, 0))
-            if self._place.is_in(unit) or not self.keeps(unit) or message.number < least:
+            if self._place.is_in(unit) or not self._needs_all(unit) or message.number < least:
                 continue
             if unit in self._visible:
                 self._attested[unit] = None
@@ -461,8 +463,12 @@ class Keepers:
         """Ask the neighbours for another attestation of a unit once it has a path again."""
         self._attested.pop(unit, None)
         self._least[unit] = self._number + 1
-        if self.keeps(unit):
+        if self._needs_all(unit):
             self._revoked[unit] = None
+
+    def _needs_all(self, unit: Unit) -> bool:
+        """Return True if the graph requires the profiles of a unit here; a duty may last longer."""
+        return is_inside(unit, self._place.own_unit(self._required[0]))
 
     def _effective_duty(self, peer: BrokerNumber) -> int:
         """Return the duty of a neighbour as far as profiles use the link to it."""

@@ -1,5 +1,6 @@
 """Stories about profiles at gatekeepers; each named bug breaks one of them."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.papers.ges.scale_experiments import ProfileBrokers, section_of
@@ -24,8 +25,12 @@ _CHAINS = (("a", "b"), ("b", "c"), ("b", "g"), ("d", "e"), ("e", "f"))
 
 
 def _cluster(*links: tuple[str, str]) -> SimulatedCluster:
-    section = {"addresses": _PLACES, "links": [list(link) for link in (*links, *_GATEWAYS)]}
-    overlay = {"kind": "hierarchy", "hierarchy": section, "brokers": [*_PLACES]}
+    return _started(_PLACES, (*links, *_GATEWAYS))
+
+
+def _started(places: Mapping[str, str], links: Iterable[tuple[str, str]]) -> SimulatedCluster:
+    section = {"addresses": {**places}, "links": [list(link) for link in links]}
+    overlay = {"kind": "hierarchy", "hierarchy": section, "brokers": [*places]}
     parameters = {"parameters": {"ges": {"keeper_policy": PAPER}}}
     topology = read_topology({"schema": SCHEMA, "name": "keepers", **overlay, **parameters}, "")
     cluster = SimulatedCluster(topology, "ges", strict=False)
@@ -127,21 +132,19 @@ def a_cluster_loses_its_gatekeepers_and_gets_one_again() -> None:
 
 
 def a_later_change_overtakes_an_earlier_one() -> None:
-    """z lacks the first subscription, and n has the answer about the second, which took another way."""
-    links = (("n", "m"), ("n", "o"), ("m", "o"), ("m", "z"))
-    names = ("m", "n", "o", "z")
-    addresses = {name: f"0.{number}" for number, name in enumerate(names)}
-    section = {"addresses": addresses, "links": [list(link) for link in links]}
-    overlay = {"kind": "hierarchy", "hierarchy": section, "brokers": [*names]}
-    topology = read_topology({"schema": SCHEMA, "name": "overtaken", **overlay}, "")
-    cluster = SimulatedCluster(topology, "ges", strict=False)
-    cluster.start().run_until_quiet()
+    """z lacks the first; the second went to m and o at once, and o has nobody to wait for."""
+    links = [("n", "m"), ("n", "o"), ("m", "o"), ("m", "z")]
+    places = {name: f"0.{number}" for number, name in enumerate(("m", "n", "o", "z"))}
+    for number, gatekeeper in enumerate([*places], 1):
+        places[f"of-{gatekeeper}"] = f"{number}.0"
+        links.append((gatekeeper, f"of-{gatekeeper}"))
+    cluster = _started(places, links)
     cluster.broker("z").absorb()
-    cluster.link("m", "o").delay(500_000_000)
-    first = cluster.subscribe("n", "kind = 'a'")
-    cluster.run_for(2)
-    cluster.link("m", "o").delay(0)
+    cluster.link("m", "o").delay(300_000_000)
     cluster.link("n", "m").delay(1_000_000_000)
+    first = cluster.subscribe("n", "kind = 'a'")
+    cluster.run_for(4)
+    cluster.link("n", "m").delay(0)
     cluster.subscribe("n", "kind = 'b'", "other")
     cluster.run_for(5)
     assert not first.started

@@ -116,9 +116,12 @@ class GesChecks(ProtocolChecks):
         for number, core in cores.items():
             name = brokers[number].name
             _check_graph(name, core, outline(addresses, up, number))
+            scope: Unit = ()
             if core.units.keepers.is_paper:
-                _check_duty(name, core, find_duties(addresses, up)[number], addresses)
-            _check_profiles(name, core, cores)
+                duty = find_duties(addresses, up)[number]
+                _check_duty(name, core, duty, addresses)
+                scope = core.units.place.own_unit(duty)
+            _check_profiles(name, core, cores, scope)
 
 
 def check_client_counts(brokers: Sequence[BrokerView]) -> None:
@@ -203,8 +206,14 @@ def _check_duty(
         raise InvariantViolated("attested", f"{name} is not sure of the profiles of {lacking}")
 
 
-def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> None:
+def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any], scope: Unit) -> None:
+    """Check that a broker has exactly the profiles of the brokers in a unit.
+
+    Others, of a duty that is about to end, may be outdated.
+    """
     for origin, known in core.units.profiles.by_origin().items():
+        if not is_inside(known.place, scope):
+            continue
         wanted: Mapping[Any, Any] = {}
         if origin in cores:
             wanted = cores[origin].units.profiles.by_origin()[origin].predicates
@@ -217,7 +226,6 @@ def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> 
             raise InvariantViolated(
                 "profile", f"{name} has {[*known.predicates]} of {origin}, not {[*wanted]}"
             )
-    keepers = core.units.keepers
-    kept = [each for each in cores if keepers.keeps(cores[each].units.place.address)]
+    kept = [each for each in cores if is_inside(cores[each].units.place.address, scope)]
     if missing := [origin for origin in kept if origin not in core.units.profiles.by_origin()]:
         raise InvariantViolated("profile", f"{name} has none of {missing}")
