@@ -262,9 +262,7 @@ class ProfileBrokers:
             waiting.extend((each.peer, answer) for answer in answers)
         return counts, is_confirmed
 
-    def _part(
-        self, parts: dict[BrokerNumber, Propagation], broker: BrokerNumber
-    ) -> Propagation:
+    def _part(self, parts: dict[BrokerNumber, Propagation], broker: BrokerNumber) -> Propagation:
         if broker not in parts:
             keepers = self._keepers_of(broker)
             if self._policy == PAPER:

@@ -387,9 +387,7 @@ class Keepers:
 
     def _see(self) -> None:
         """Revoke the attestations of units without a path, and of those not kept any more."""
-        visible = {
-            unit: None for unit in self._view.units() if self._paths.best(unit) is not None
-        }
+        visible = {unit: None for unit in self._view.units() if self._paths.best(unit) is not None}
         lost = [unit for unit in self._visible if unit not in visible]
         self._visible = visible
         for unit in lost:

@@ -42,7 +42,7 @@ class GesReliableParameters:
         partition_policy: the treatment of a part of a cluster that does not reach the member with
             the lowest address for `purge_ns`: "stay" does nothing; "induce_roam" redirects its
             clients and refuses new ones.
-        keeper_policy: only "every_node": storages keep subscriptions, so there is nothing to choose.
+        keeper_policy: only "every_node": storages keep subscriptions, and brokers no profiles.
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_subscriptions: the most subscriptions of a client; more are refused.
         client_linger_ns: a topology that sets it is refused: storages keep subscriptions until

@@ -123,7 +123,7 @@ def _draw_graphs(axes: "Axes", rows: Sequence[Row]) -> None:
 def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
     rows = _first(rows)
     sizes = sorted({row.brokers for row in rows})
-    numbers: Mapping[str, Callable[[Row], float]] = {
+    numbers: Mapping[str, Callable[[Row], float | None]] = {
         "messages, with answers": lambda row: row.profile_messages + row.answers,
         "messages": lambda row: row.profile_messages,
         "brokers that decide by it": lambda row: row.deciding,
@@ -131,9 +131,11 @@ def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
     }
     looks = (*LOOKS.values(), FULL)
     for (label, number), (colour, marker) in zip(numbers.items(), looks, strict=True):
-        if any(number(row) is None for row in rows):
+        found = [(row.brokers, number(row)) for row in rows]
+        counted = [(size, value) for size, value in found if value is not None]
+        if len(counted) < len(found):
             continue  # not counted by earlier versions
-        means = [fmean(number(row) for row in rows if row.brokers == size) for size in sizes]
+        means = [fmean(value for at, value in counted if at == size) for size in sizes]
         axes.plot(sizes, means, color=colour, marker=marker, label=label)
     axes.set_yscale("log")
     axes.set_ylabel("per change of a profile")

@@ -1,8 +1,9 @@
 """Duties of brokers, beside a twin that sees the whole hierarchy and no outlines."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -136,11 +137,12 @@ def test_duties_and_attestations_are_refused_where_every_broker_keeps_every_prof
     message: DutyStated | UnitsAttested,
 ) -> None:
     keepers = _keepers(EVERY_NODE)
+    handlers: dict[type, Callable[[int, Any], object]] = {
+        DutyStated: keepers.on_stated,
+        UnitsAttested: keepers.on_attested,
+    }
     with pytest.raises(RemoteProtocolError, match="every broker keeps every profile"):
-        if isinstance(message, DutyStated):
-            keepers.on_stated(1, message)
-        else:
-            keepers.on_attested(1, message)
+        handlers[type(message)](1, message)
 
 
 @pytest.mark.parametrize("message", [DutyStated(-1, True, 1), DutyStated(3, True, 1)])

@@ -56,7 +56,7 @@ def _connect(
     for terminal in terminals:
         while parents[terminal] != terminal:
             inner |= {*lowest[frozenset((terminal, parents[terminal]))]}
-            terminal = parents[terminal]  # noqa: PLW2901  # one step towards the root
+            terminal = parents[terminal]
     for child in sorted({addresses[end][:length] for end in inner}):
         inside = [end for end in inner if is_inside(addresses[end], child)]
         found |= _connect(addresses, links, child, inside)

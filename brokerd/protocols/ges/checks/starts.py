@@ -158,7 +158,6 @@ class StartChecks:
         del found[start.number]
         return found
 
-
     def _is_told(
         self, broker: BrokerView, peer: BrokerNumber, home: Address, before_ns: Instant
     ) -> bool:

@@ -182,9 +182,7 @@ def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]])
         raise InvariantViolated("graph size", f"{name} has {len(core.units.view.units())} units")
 
 
-def _check_duty(
-    name: str, core: Any, duty: int, addresses: Mapping[BrokerNumber, Address]
-) -> None:
+def _check_duty(name: str, core: Any, duty: int, addresses: Mapping[BrokerNumber, Address]) -> None:
     """Check that a broker keeps the profiles that it needs, no others, and has all of them."""
     keepers, place = core.units.keepers, core.units.place
     if keepers.duty < duty or (keepers.duty > duty and not keepers.is_waiting):

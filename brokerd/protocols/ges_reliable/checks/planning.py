@@ -41,7 +41,7 @@ class GesReliablePlanning(ProtocolPlanning):
     }
     fixed: ClassVar[Mapping[str, str]] = {
         "keeper_policy": "brokers keep no profiles: another value is refused",
-        "client_linger_ns": "refused in a topology: storages keep subscriptions"
+        "client_linger_ns": "refused in a topology: storages keep subscriptions",
     }
 
     def topology(self, random: Random) -> Topology:
