@@ -489,10 +489,12 @@ class Propagation:
 
     def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """Return the confirmations of versions that await no neighbour any more."""
-        waiting = self._pending.pop(origin, [])
+        waiting = self._pending.get(origin, ())
         done, held = _split_confirmed(waiting, in_order=self._keepers.is_paper)
         if held:
             self._pending[origin] = held
+        else:
+            self._pending.pop(origin, None)
         if origin == self._broker:
             return [
                 ProfileConfirmation(each.version, now_ns - each.since_ns, each.is_complete)
