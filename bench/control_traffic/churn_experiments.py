@@ -9,7 +9,7 @@ Paper: none (experiment S9 of this project).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Annotated, Any, Final, Literal
 
@@ -31,6 +31,9 @@ LIMIT_S: Final = 60.0
 """Time limit for the effect of any request."""
 
 
+BrokerCount = Annotated[int, Field(ge=5, le=1000, strict=True)]
+
+
 class Side(BaseModel):
     """A protocol with its overlay.
 
@@ -39,6 +42,10 @@ class Side(BaseModel):
         fanout: for a tree or cells, number of children; for a hierarchy, members of a unit.
         cell: brokers of a cell.
         brokers_per_proxy: number of brokers per proxy.
+        name: the name of its metrics; the protocol's by default.
+        parameters: parameters of the protocol other than the defaults.
+        brokers: numbers of brokers other than the experiment's.
+        settle_s: time between the last standing subscription and the first change.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,6 +55,10 @@ class Side(BaseModel):
     fanout: Annotated[int, Field(ge=2, le=64, strict=True)] = 3
     cell: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     brokers_per_proxy: Annotated[int, Field(ge=2, le=64, strict=True)] = 5
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_-]*$")] = ""
+    parameters: dict[str, Any] = {}
+    brokers: list[BrokerCount] = []
+    settle_s: Annotated[float, Field(ge=0, le=600)] = 0
 
     @field_validator("protocol")
     @classmethod
@@ -71,19 +82,23 @@ class ChurnExperiment(ExperimentFile):
 
     schema_: Annotated[Literal["pubsubctl/churn-messages-experiment/1"], Field(alias="schema")]
     side: Annotated[list[Side], Field(min_length=1)]
-    brokers: Annotated[list[Annotated[int, Field(ge=5, le=1000, strict=True)]], Field(min_length=1)]
+    brokers: Annotated[list[BrokerCount], Field(min_length=1)]
     delta: Annotated[int, Field(ge=0, le=8, strict=True)] = 1
     changes: Annotated[int, Field(ge=1, le=1000, strict=True)]
     pause_s: Annotated[float, Field(gt=0, le=60)] = 1.0
 
     def scale(self) -> Row:
-        return {"brokers": max(self.brokers)}
+        return {"brokers": max(max(self.numbers(side)) for side in self.side)}
+
+    def numbers(self, side: Side) -> list[int]:
+        """Return the numbers of brokers of a side."""
+        return side.brokers or self.brokers
 
     def build_topologies(self) -> Mapping[str, Topology]:
         return {
-            f"{side.protocol}-{brokers}": topology_of(side, brokers, self.delta)
+            f"{side.name or side.protocol}-{brokers}": topology_of(side, brokers, self.delta)
             for side in self.side
-            for brokers in self.brokers
+            for brokers in self.numbers(side)
         }
 
 
@@ -110,7 +125,10 @@ def topology_of(side: Side, brokers: int, delta: int) -> Topology:
         "hierarchy": lambda: generate.hierarchy(brokers, side.fanout),
         "bipartite": lambda: generate.bipartite(brokers, max(1, brokers // side.brokers_per_proxy)),
     }
-    return makers[definition_of(side.protocol).kind]()
+    found = makers[definition_of(side.protocol).kind]()
+    if not side.parameters:
+        return found
+    return replace(found, settings=((side.protocol, tuple(side.parameters.items())),))
 
 
 @dataclass(frozen=True)
@@ -124,6 +142,7 @@ class MessageCounts:
         idle_messages, idle_bytes: traffic in the same time without changes.
         seconds: length of this time.
         started_s: time from a subscription to its start, by change.
+        kept: subscriptions that each broker keeps, its own included, without changes.
     """
 
     changes: int
@@ -133,6 +152,7 @@ class MessageCounts:
     idle_bytes: int
     seconds: float
     started_s: Sequence[float]
+    kept: Sequence[int]
 
     def row(self) -> dict[str, Any]:
         """Return a row for the table."""
@@ -144,6 +164,8 @@ class MessageCounts:
             "idle_bytes": self.idle_bytes,
             "seconds": self.seconds,
             "mean_started_s": sum(self.started_s) / len(self.started_s),
+            "mean_kept": sum(self.kept) / len(self.kept),
+            "most_kept": max(self.kept),
         }
 
 
@@ -161,6 +183,7 @@ def count(experiment: ChurnExperiment, side: Side, brokers: int) -> MessageCount
         2 * experiment.changes,
         with_changes.traffic.messages, with_changes.traffic.size_bytes,
         idle.traffic.messages, idle.traffic.size_bytes, took_s, started_s,
+        [broker.core.status().subscriptions for broker in idle.cluster.brokers],
     )  # fmt: skip
 
 
@@ -169,6 +192,7 @@ class _Churn:
 
     def __init__(self, experiment: ChurnExperiment, side: Side, topology: Topology) -> None:
         self._experiment = experiment
+        self._side = side
         self._homes = definition_of(side.protocol).homes(topology)
         self._random = Random(f"{experiment.seed}/{topology.name}/{side.protocol}")
         self.traffic = _Traffic()
@@ -194,6 +218,7 @@ class _Churn:
                 break
         else:
             raise AssertionError(f"not settled: {self.cluster.waits.describe_unsettled()}")
+        self.cluster.run_for(self._side.settle_s)
         self.traffic.messages = self.traffic.size_bytes = 0
         return self.now_ns
 
@@ -229,7 +254,7 @@ def compute_rows(experiment: ChurnExperiment, context: RunContext) -> Tables:
 
 def _rows(experiment: ChurnExperiment, phase: Callable[[str], None]) -> Iterator[Row]:
     for side in experiment.side:
-        for brokers in experiment.brokers:
+        for brokers in experiment.numbers(side):
             phase(f"{side.title}, {brokers} brokers")
             yield {
                 "protocol": side.protocol,

@@ -3,8 +3,10 @@
 Paper: none (experiment S9 of ours).
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import linear_regression
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Row = Any
+LEAST = 20
+"""The least number of brokers in an exponent of growth; fewer are a cluster or two."""
 _LOOKS = (
     ("#1a1a1a", "o"), ("#0072b2", "s"), ("#d55e00", "^"), ("#009e73", "D"), ("#cc79a7", "v"),
-    ("#e69f00", "P"), ("#56b4e9", "X"),
+    ("#e69f00", "P"), ("#56b4e9", "X"), ("#999999", "*"),
 )  # fmt: skip
 
 
@@ -57,19 +61,20 @@ def draw_churn(run: ExperimentRun, found: Sequence[Row]) -> Drawing:
         figure=figure,
         columns=(
             "title", "brokers", "messages_per_change", "bytes_per_change",
-            "idle_messages_per_broker_s", "mean_started_ms",
+            "idle_messages_per_broker_s", "mean_started_ms", "mean_kept", "most_kept",
         ),
         rows=[
             (
                 row.title, row.brokers, round(per_change(row), 2),
                 max(0, round((row.message_bytes - row.idle_bytes) / row.changes)),
                 round(idle_per_broker(row), 3), round(row.mean_started_s * 1000, 1),
+                *_kept(row),
             )
             for row in rows
         ],
         caption=_caption(run),
         scale=dict(run.manifest["scale"]),
-        metrics=dict(_metrics(rows)),
+        metrics=dict(_metrics(run, rows)),
         run_ids=(run.run_id,),
     )  # fmt: skip
 
@@ -98,12 +103,34 @@ def _draw(
     axes.set_ylabel(label)
 
 
-def _metrics(rows: Sequence[Row]) -> Iterator[tuple[str, Metric]]:
-    most = max(row.brokers for row in rows)
-    for row in rows:
-        if row.brokers == most:
-            yield f"messages_per_change.{row.protocol}", Metric(per_change(row))
-            yield f"idle_per_broker.{row.protocol}", Metric(idle_per_broker(row))
+def _kept(row: Row) -> tuple[Any, Any]:
+    """Return the kept subscriptions; runs of earlier versions did not count them."""
+    if row.mean_kept is None:
+        return "", ""
+    return round(row.mean_kept, 2), row.most_kept
+
+
+def _metrics(run: ExperimentRun, rows: Sequence[Row]) -> Iterator[tuple[str, Metric]]:
+    for side in run.experiment["side"]:
+        line = [row for row in rows if row.title == side["title"]]
+        name = side.get("name") or line[-1].protocol
+        yield f"messages_per_change.{name}", Metric(per_change(line[-1]))
+        yield f"idle_per_broker.{name}", Metric(idle_per_broker(line[-1]))
+        for row in line:
+            yield f"messages_per_change.{name}.{row.brokers}", Metric(per_change(row))
+        grown = [row for row in line if row.brokers >= LEAST]
+        yield from _growth(f"growth.{name}", grown, per_change)
+        if all(row.mean_kept for row in grown):
+            yield from _growth(f"growth_of_rows.{name}", grown, lambda row: float(row.mean_kept))
+
+
+def _growth(
+    name: str, rows: Sequence[Row], number: Callable[[Row], float]
+) -> Iterator[tuple[str, Metric]]:
+    """Yield the exponent of a number's growth with the number of brokers, if it has one."""
+    points = [(math.log(row.brokers), math.log(number(row))) for row in rows if number(row) > 0]
+    if len(points) > 1:
+        yield name, Metric(linear_regression(*zip(*points, strict=True)).slope)
 
 
 def _caption(run: ExperimentRun) -> str:

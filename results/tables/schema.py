@@ -484,6 +484,9 @@ TABLES: Mapping[str, Table] = {
             profile_messages BIGINT that told all others of a change of its profile
             answers BIGINT to these
             deciding INT brokers that decide by its profile
+            keeper_messages BIGINT with the change, if only gatekeepers keep profiles
+            keeper_answers BIGINT to these
+            keepers INT brokers that keep its profile then
         """),
         _table("link_load", "Of ges.load: per case and second.", """
             case STRING of the experiment
@@ -505,6 +508,8 @@ TABLES: Mapping[str, Table] = {
             idle_bytes BIGINT in these
             seconds DOUBLE that it was
             mean_started_s DOUBLE until a subscription had started
+            mean_kept DOUBLE subscriptions that a broker keeps, its own and others
+            most_kept INT subscriptions that a broker keeps
         """),
         _table("owned_topics", "Of mp22.m3: per kind of ownership, draw and server.", """
             ownership STRING who decides which server owns a topic

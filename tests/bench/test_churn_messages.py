@@ -51,7 +51,7 @@ def test_our_own_experiment_can_be_carried_out() -> None:
     experiment = load_figure_experiment("control.churn")
     assert isinstance(experiment, ChurnExperiment)
     for side in experiment.side:
-        for brokers in experiment.brokers:
+        for brokers in experiment.numbers(side):
             check_runs_on(topology_of(side, brokers, experiment.delta), side.protocol)
 
 
@@ -81,14 +81,25 @@ def test_the_drawing_subtracts_idle_messages() -> None:
         SimpleNamespace(
             protocol=title, title=title, brokers=brokers, changes=4, messages=messages,
             message_bytes=10 * messages, idle_messages=20, idle_bytes=200, seconds=2.0,
-            mean_started_s=0.01,
+            mean_started_s=0.01, mean_kept=2.5, most_kept=4,
         )
         for title, brokers, messages in (("b", 10, 20), ("a", 20, 60), ("a", 10, 40))
     ]  # fmt: skip
     drawing = draw_churn(run, rows)
     assert [*drawing.rows] == [
-        ("a", 10, 5.0, 50, 1.0, 10.0),
-        ("a", 20, 10.0, 100, 0.5, 10.0),
-        ("b", 10, 0.0, 0, 1.0, 10.0),
+        ("a", 10, 5.0, 50, 1.0, 10.0, 2.5, 4),
+        ("a", 20, 10.0, 100, 0.5, 10.0, 2.5, 4),
+        ("b", 10, 0.0, 0, 1.0, 10.0, 2.5, 4),
     ]
     assert drawing.metrics["messages_per_change.a"].value == 10.0
+    assert drawing.metrics["messages_per_change.a.10"].value == 5.0
+
+
+def test_profiles_at_gatekeepers_cost_a_fraction_of_profiles_at_every_broker() -> None:
+    flooding = Side(protocol="ges", title="every", fanout=4)
+    paper = {"keeper_policy": "paper"}
+    keeping = Side(protocol="ges", title="paper", fanout=4, parameters=paper, settle_s=40)
+    found, kept = (count(asked(changes=4), side, 20) for side in (flooding, keeping))
+    assert kept.messages * 2 < found.messages
+    assert sum(kept.kept) * 2 < sum(found.kept)
+    assert set(found.kept) == {20}

@@ -264,7 +264,7 @@ def test_type_numbers_are_unique_and_stable() -> None:
         128: "Periodic", 129: "Carry", 130: "Transfer", 131: "Transferred",
         132: "Decommissioned", 133: "Move", 134: "Give",
         135: "LoadProbe", 136: "LoadAnswered", 137: "ClientsCounted",
-        138: "AddressStated", 139: "AddressTaken",
+        138: "AddressStated", 139: "AddressTaken", 140: "DutyStated", 141: "UnitsAttested",
     }  # fmt: skip
 
 
@@ -289,11 +289,12 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     the topology gives them, and subscriptions whose clients have gone elsewhere; version 28
     publishers that get their incarnation from the broker, and signatures of operators' acts;
     version 29 starts of subscriptions that are not exact; version 30 generations of clients that
-    storages report, and acknowledged publications in receipts.
+    storages report, acknowledged publications in receipts, duties of brokers of a hierarchy to
+    keep profiles, and attestations of these.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in all_kinds().values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (30, "061247ea7b3363f4")
+    assert (WIRE_VERSION, digest) == (30, "a591e4dac7b8fd57")
 
 
 def shape(kind: Any) -> Any:

@@ -9,6 +9,7 @@ Paper: [GES] §2 (small worlds, block limit), §3 (abbreviated system views, pro
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -24,11 +25,14 @@ from brokerd.overlay.routes import Link
 from brokerd.overlay.small_world import small_world
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.outline import outline
-from brokerd.protocols.ges.messages import ProfileChanged, ProfileReached
+from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
+from brokerd.protocols.ges.keepers import Duties, Keepers, find_duties
+from brokerd.protocols.ges.messages import DutyStated, ProfileChanged, ProfileReached
+from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
 from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.state import Neighbours, Outcome, ProfileConfirmation
-from brokerd.protocols.ges.units import Place, is_inside
+from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.interface import Send
 from brokerd.wire.attributes import decode_attribute_table
 
@@ -118,9 +122,10 @@ def _hierarchies(
         random = Random(f"{experiment.seed}/profiles/{brokers}")
         up = dict.fromkeys(section.links, 1)
         addresses = dict(enumerate(section.addresses))
+        costs = [ProfileBrokers(section, policy) for policy in (EVERY_NODE, PAPER)]
         for broker in random.sample(range(brokers), min(experiment.looked_at, brokers)):
             edges = outline(addresses, up, broker)
-            changed, answered = messages_of_change(section, broker)
+            flooded, kept = (each.cost_of_change(broker) for each in costs)
             yield {
                 "fanout": fanout,
                 "brokers": brokers,
@@ -129,8 +134,11 @@ def _hierarchies(
                 "broker": section.brokers[broker],
                 "graph_units": len({end for edge in edges for end in edge}),
                 "graph_connections": sum(map(len, edges.values())),
-                "profile_messages": changed,
-                "answers": answered,
+                "profile_messages": flooded.messages,
+                "answers": flooded.answers,
+                "keeper_messages": kept.messages,
+                "keeper_answers": kept.answers,
+                "keepers": kept.keepers,
                 "deciding": deciding(section, broker),
             }
 
@@ -183,32 +191,61 @@ def deciding(section: Hierarchy, origin: BrokerNumber) -> int:
     return len(found)
 
 
-def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, int]:
-    """Return the numbers of messages and answers for a change of a broker's profile, in order."""
-    neighbours: list[dict[BrokerNumber, Any]] = [{} for _ in section.brokers]
-    for a, b in section.links:
-        neighbours[a][b] = section.addresses[b]
-        neighbours[b][a] = section.addresses[a]
-    parts = [
-        Propagation(
-            broker,
-            Neighbours(Place(section.addresses[broker]), around, dict.fromkeys(around)),
-            Profiles(decode_attribute_table),
-        )
-        for broker, around in enumerate(neighbours)
-    ]
-    for part in parts:
-        part.use(section)
+@dataclass(frozen=True)
+class ChangeCost:
+    """The cost of a change of a broker's profile.
 
-    def on_message(here: BrokerNumber, peer: BrokerNumber, message: Any) -> list[Outcome]:
-        part = parts[here]
-        if isinstance(message, ProfileReached):
-            return part.on_reached(peer, message, 0)
-        if isinstance(message, ProfileChanged):
-            return part.on_changed(peer, message, 0)
-        return part.on_stated(peer, message, 0)
+    Attributes:
+        messages: messages with the change.
+        answers: confirmations.
+        keepers: brokers that have the profile, its own included.
+    """
 
-    def settle(outcomes: list[Outcome]) -> tuple[Counter[str], bool]:
+    messages: int
+    answers: int
+    keepers: int
+
+
+class ProfileBrokers:
+    """The profiles of a hierarchy's brokers, with all connections up and all duties stated.
+
+    Brokers are made when they are needed.
+    """
+
+    def __init__(self, section: Hierarchy, policy: str = EVERY_NODE) -> None:
+        self._section = section
+        self._policy = policy
+        self._up = {(min(link), max(link)): 1 for link in section.links}
+        self._addresses = dict(enumerate(section.addresses))
+        self._near: list[dict[BrokerNumber, Any]] = [{} for _ in section.brokers]
+        for a, b in section.links:
+            self._near[a][b] = section.addresses[b]
+            self._near[b][a] = section.addresses[a]
+        self._keepers: dict[BrokerNumber, Keepers] = {}
+        self._neighbours: dict[BrokerNumber, Neighbours] = {}
+        self._duties: dict[Unit, Duties] = {}
+
+    def cost_of_change(self, origin: BrokerNumber) -> ChangeCost:
+        """Return the messages of a change of a broker's profile, which arrive in order."""
+        parts: dict[BrokerNumber, Propagation] = {}
+        own = self._part(parts, origin)
+        own.start(1)
+        offers = [each for peer in self._near[origin] for each in own.offer_all(peer)]
+        if self._policy == PAPER:
+            for peer in self._near[origin]:
+                offers += own.on_duty(peer, None, 0, is_first=True)
+        self._settle(parts, origin, offers)
+        entry = SubscriptionId(origin, 1, 1), EVERYTHING
+        counts, is_confirmed = self._settle(parts, origin, own.change_own([entry], (), 0))
+        assert is_confirmed, "a change that not all have"
+        return ChangeCost(counts["ProfileChanged"], counts["ProfileReached"], len(parts))
+
+    def _settle(
+        self,
+        parts: dict[BrokerNumber, Propagation],
+        origin: BrokerNumber,
+        outcomes: list[Outcome],
+    ) -> tuple[Counter[str], bool]:
         """Let all messages arrive; return their number by kind, and True if all confirmed."""
         counts: Counter[str] = Counter()
         is_confirmed = False
@@ -221,17 +258,51 @@ def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, i
             assert isinstance(each, Send), each
             assert isinstance(each.peer, int), each
             counts[type(each.message).__name__] += 1
-            answers = on_message(each.peer, here, each.message)
+            answers = _take(self._part(parts, each.peer), here, each.message)
             waiting.extend((each.peer, answer) for answer in answers)
         return counts, is_confirmed
 
-    own = parts[origin]
-    own.start(1)
-    settle([each for peer in neighbours[origin] for each in own.offer_all(peer)])
-    entry = SubscriptionId(origin, 1, 1), EVERYTHING
-    counts, is_confirmed = settle(own.change_own([entry], (), 0))
-    assert is_confirmed, "a change that not all have"
-    return counts["ProfileChanged"], counts["ProfileReached"]
+    def _part(self, parts: dict[BrokerNumber, Propagation], broker: BrokerNumber) -> Propagation:
+        if broker not in parts:
+            keepers = self._keepers_of(broker)
+            if self._policy == PAPER:
+                for peer in self._near[broker]:
+                    keepers.on_stated(peer, self._statement(peer, broker))
+            profiles = Profiles(decode_attribute_table)
+            parts[broker] = Propagation(broker, self._neighbours[broker], profiles, keepers)
+            parts[broker].use(self._section)
+        return parts[broker]
+
+    def _statement(self, broker: BrokerNumber, peer: BrokerNumber) -> DutyStated:
+        """Return the statement of a broker's duty; all brokers of a cluster find the same ones."""
+        address = self._addresses[broker]
+        if address[:-1] not in self._duties:
+            edges = outline(self._addresses, self._up, broker)
+            self._duties[address[:-1]] = find_duties(Place(address), edges)
+        duties = self._duties[address[:-1]]
+        is_inside_cluster = self._addresses[peer][:-1] == address[:-1]
+        is_chosen = is_inside_cluster or (min(broker, peer), max(broker, peer)) in duties.of_links
+        return DutyStated(duties.of_cluster.get(address, 0), is_chosen, 0)
+
+    def _keepers_of(self, broker: BrokerNumber) -> Keepers:
+        if broker not in self._keepers:
+            place, near = Place(self._section.addresses[broker]), self._near[broker]
+            self._neighbours[broker] = around = Neighbours(place, near, dict.fromkeys(near))
+            view = GraphView(broker, place)
+            paths = Paths(place, view)
+            self._keepers[broker] = keepers = Keepers(broker, around, view, paths, self._policy)
+            if self._policy == PAPER:
+                view.edges = outline(self._addresses, self._up, broker)
+                keepers.look()
+        return self._keepers[broker]
+
+
+def _take(part: Propagation, peer: BrokerNumber, message: Any) -> list[Outcome]:
+    if isinstance(message, ProfileReached):
+        return part.on_reached(peer, message, 0)
+    if isinstance(message, ProfileChanged):
+        return part.on_changed(peer, message, 0)
+    return part.on_stated(peer, message, 0)
 
 
 RECORD = ExperimentRecord({"": ScaleExperiment}, compute_rows, protocol="ges")

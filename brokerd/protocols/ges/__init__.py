@@ -5,12 +5,19 @@ whatever it carries.
 """
 
 from brokerd.protocols.ges.messages import SYSTEM, Target
-from brokerd.protocols.ges.parameters import INDUCE_ROAM, STAY, check_hints, warn_of_hints
+from brokerd.protocols.ges.parameters import (
+    EVERY_NODE,
+    INDUCE_ROAM,
+    STAY,
+    check_hints,
+    warn_of_hints,
+)
 from brokerd.protocols.ges.state import Outcome, ProfileConfirmation, Refusal
 from brokerd.protocols.ges.unit_router import MESSAGES, UnitRouter
 from brokerd.protocols.ges.units import KIND, hierarchy_from, hierarchy_of
 
 __all__ = [
+    "EVERY_NODE",
     "INDUCE_ROAM",
     "KIND",
     "MESSAGES",

@@ -123,7 +123,7 @@ class Ges(EventMachine):
             AddressTaken: self._on_address_taken,
         }
         self._forwarding = PublicationForwarding(
-            units.place, units.router, units.profiles, self._table.here
+            units.place, units.router, units.profiles, units.keepers, self._table.here
         )
         self.dispatch_events(
             {

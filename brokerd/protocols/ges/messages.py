@@ -115,6 +115,42 @@ class ProfileReached:
 
 
 @record
+class DutyStated:
+    """The level of the unit around the sender whose profiles the sender keeps.
+
+    A neighbour that receives it sends all of these profiles that the sender may lack, and attests
+    the units of which they are all.
+
+    Attributes:
+        level: 0 for the sender's own clients.
+        is_chosen: True if the sender chooses this link for profiles. Of several links between two
+            units, profiles use those that one end chooses.
+        number: of the statement, in ascending order.
+
+    Paper: [GES] §3 (profiles at gatekeepers).
+    """
+
+    level: int
+    is_chosen: bool
+    number: int
+
+
+@record
+class UnitsAttested:
+    """Units of which the sender has sent all profiles.
+
+    Attributes:
+        units: brokers, and units in the receiver's outline.
+        number: of the receiver's last statement of its duty here.
+
+    Paper: [GES] §3 (a gateway snapshots the profiles of the brokers in its unit).
+    """
+
+    units: tuple[Unit, ...]
+    number: int
+
+
+@record
 class LoadProbe:
     """A request for an answer, to measure the round trip.
 
@@ -184,4 +220,6 @@ KINDS: Final = (
     MessageKind(137, ClientsCounted),
     MessageKind(138, AddressStated),
     MessageKind(139, AddressTaken),
+    MessageKind(140, DutyStated),
+    MessageKind(141, UnitsAttested),
 )

@@ -12,6 +12,11 @@ STAY: Final = "stay"
 INDUCE_ROAM: Final = "induce_roam"
 READDRESS: Final = "readdress"
 
+EVERY_NODE: Final = "every_node"
+PAPER: Final = "paper"
+KEEPER_POLICIES: Final = (EVERY_NODE, PAPER)
+"""The policies for the brokers that keep profiles."""
+
 
 class HintParameters(Protocol):
     """The parameters of redirects of clients."""
@@ -73,6 +78,9 @@ class GesParameters:
             the lowest address for `purge_ns`: "stay" does nothing; "induce_roam" redirects its
             clients and refuses new ones; "readdress" makes it a unit of its own until it reaches
             others of the cluster again.
+        keeper_policy: the brokers that keep a profile: "every_node" keeps every profile at every
+            broker; "paper" keeps it at the gatekeepers that decide by it, and at the brokers that
+            link them.
         client_subscriptions: the most subscriptions of a client; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
     """
@@ -87,6 +95,7 @@ class GesParameters:
     roam_clients_above: int = 0
     roam_check_ns: int = SECOND_NS
     partition_policy: str = STAY
+    keeper_policy: str = EVERY_NODE
     client_subscriptions: int = 64
     client_linger_ns: int = 30 * SECOND_NS
 
@@ -117,6 +126,7 @@ class GesParameters:
                 f"cost_check_ns, {6 * self.cost_check_ns}"
             )
         check_hints(self, where, (STAY, INDUCE_ROAM, READDRESS))
+        check_keeper_policy(self.keeper_policy, where)
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
@@ -137,6 +147,17 @@ class GesParameters:
                 "publications while it moves"
             )
         return (*found, *warn_of_hints(self))
+
+
+def check_keeper_policy(policy: str, where: str) -> None:
+    """Check that there is such a policy for the brokers that keep profiles.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if policy not in KEEPER_POLICIES:
+        known = " or ".join(map(repr, KEEPER_POLICIES))
+        raise ConfigError(f"{where}: keeper_policy = {policy!r}; {known}")
 
 
 def check_hints(parameters: HintParameters, where: str, policies: Sequence[str]) -> None:

@@ -128,12 +128,16 @@ class Profiles:
         self._remove(known, [each for each in removed if each in known.predicates])
         self._add(known, added)
 
+    def remove(self, origin: BrokerNumber) -> None:
+        """Remove the profile of an origin."""
+        known = self._by_origin.pop(origin)
+        self._remove(known, tuple(known.predicates))
+
     def begin_anew(self, broker: BrokerNumber, place: Unit) -> None:
         """Move this broker's own profile to another place, and remove all others."""
         for origin in self.origins():
             if origin != broker:
-                known = self._by_origin.pop(origin)
-                self._remove(known, tuple(known.predicates))
+                self.remove(origin)
         own = self._by_origin[broker]
         own.place = place
         self._place_of |= dict.fromkeys(own.predicates, place)

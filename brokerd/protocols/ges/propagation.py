@@ -11,12 +11,13 @@ Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded
 """
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.protocols.ges.keepers import Keepers
 from brokerd.protocols.ges.messages import Entry, ProfileChanged, ProfileReached, ProfileStated
 from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.state import Neighbours, Outcome, ProfileConfirmation
@@ -46,6 +47,8 @@ class _PendingVersion:
         missing: neighbours that have not confirmed for their side.
         since_ns: the time of sending.
         is_complete: False after the loss of a confirmation, or of a neighbour that owed one.
+        crossing: neighbours to which the change is under way, in this session; their own copy of it
+            is their confirmation.
     """
 
     version: Version
@@ -53,6 +56,7 @@ class _PendingVersion:
     missing: dict[BrokerNumber, None]
     since_ns: Instant
     is_complete: bool = True
+    crossing: dict[BrokerNumber, None] = field(default_factory=dict)
 
 
 class Propagation:
@@ -65,8 +69,15 @@ class Propagation:
         counters: for statistics.
     """
 
-    def __init__(self, broker: BrokerNumber, neighbours: Neighbours, profiles: Profiles) -> None:
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        neighbours: Neighbours,
+        profiles: Profiles,
+        keepers: Keepers,
+    ) -> None:
         self._broker = broker
+        self._keepers = keepers
         self._neighbours = neighbours
         self._place = neighbours.place
         self._profiles = profiles
@@ -100,15 +111,77 @@ class Propagation:
     def offer_all(self, peer: BrokerNumber) -> list[Outcome]:
         """Send all profiles to a neighbour with a new session, and await the confirmations.
 
-        Other neighbours of that neighbour count on this broker to await it.
+        Other neighbours of that neighbour count on this broker to await it. Profiles that only
+        some brokers keep wait for the neighbour's duty.
         """
         self._given_up.pop(peer, None)
         for waiting in self._pending.values():
             for each in waiting:
                 if each.sender != peer:
                     each.missing[peer] = None
+        if self._keepers.is_paper:
+            return []
         origins = self._profiles.origins()
         return [self._send(peer, self._profiles.statement(origin)) for origin in origins]
+
+    def on_duty(
+        self, peer: BrokerNumber, before: int | None, now_ns: Instant, *, is_first: bool
+    ) -> list[Outcome]:
+        """Send the profiles that a neighbour keeps from now on, and await it for no others.
+
+        Args:
+            before: the last duty of the neighbour, if any.
+            is_first: True for the first duty in a session: profiles sent earlier may be lost.
+        """
+        outcomes: list[Outcome] = []
+        for origin in self._profiles.origins():
+            stated = self._profiles.statement(origin)
+            is_kept = self._keepers.covers(peer, before, stated.place)
+            waiting = self._pending.get(origin, ())
+            if not self._keepers.may_need(peer, stated.place):
+                for each in waiting:
+                    each.is_complete &= not (is_kept and peer in each.missing)
+                    each.missing.pop(peer, None)
+                    each.crossing.pop(peer, None)
+            elif self._keepers.needs(peer, stated.place) and (is_first or not is_kept):
+                for each in waiting:
+                    if each.sender != peer:
+                        each.missing[peer] = None
+                outcomes.append(self._send(peer, stated))
+            outcomes += self._confirm_unawaited(origin, now_ns)
+        return outcomes
+
+    def on_expected(self, now_ns: Instant) -> list[Outcome]:
+        """Await the neighbours that keep profiles by the changed graph, and no others."""
+        outcomes: list[Outcome] = []
+        for origin in tuple(self._pending):
+            place = self._profiles.statement(origin).place
+            for peer in self._neighbours.all_linked():
+                may_need = self._keepers.may_need(peer, place)
+                for each in self._pending[origin]:
+                    if not may_need:
+                        each.missing.pop(peer, None)
+                    elif each.sender != peer and not self._keepers.needs(peer, place):
+                        each.missing[peer] = None
+            outcomes += self._confirm_unawaited(origin, now_ns)
+        return outcomes
+
+    def forget_unkept(self) -> None:
+        """Remove the profiles that this broker does not keep any more, and owe no confirmations."""
+        for origin in self._profiles.origins():
+            if not self._keeps(self._profiles.statement(origin)):
+                self._profiles.remove(origin)
+                for known in (self._pending, self._only_outside, self._incomplete):
+                    known.pop(origin, None)
+
+    def on_session_lost(self, peer: BrokerNumber) -> None:
+        """Record that changes under way to a neighbour may be lost."""
+        for waiting in self._pending.values():
+            for each in waiting:
+                each.crossing.pop(peer, None)
+
+    def _keeps(self, message: ProfileStated | ProfileChanged) -> bool:
+        return message.origin == self._broker or self._keepers.keeps(message.place)
 
     def on_restart(self, peer: BrokerNumber) -> None:
         """Record that a neighbour has forgotten the confirmations that it owed and awaited."""
@@ -198,6 +271,8 @@ class Propagation:
         """
         self._check(peer, message)
         message = self._precise(message)
+        if not self._keeps(message):
+            return []  # under way when this broker took a smaller duty; nothing awaits it
         if self._is_forged(message):
             return self._restate(message.version, now_ns)
         if self._is_refuted(message):
@@ -220,10 +295,20 @@ class Propagation:
         self._check(peer, message)
         if self._is_forged(message):
             return self._restate(message.version, now_ns)
+        if not self._keeps(message):
+            return []
+        if self._is_crossing(peer, message):
+            self._keepers.counters["changes_crossed"] += 1
+            for each in self._pending[message.origin]:
+                if each.version == message.version:
+                    each.missing.pop(peer, None)
+            return self._confirm_unawaited(message.origin, now_ns)
         if not self._is_news(message):
             return self._answer_known(peer, message)
         incarnation, number = message.version
         known = self._profiles.version(message.origin)
+        if known is None and self._keepers.is_paper:
+            return []  # under way when this broker took a smaller duty, and then this one again
         if known is not None and not is_its_own(known):
             return []  # the origin receives the statements in its place, and restates all
         if known is None or known[0] != incarnation or after(known[1]) != number:
@@ -240,6 +325,14 @@ class Propagation:
         return self._on_confirmation(
             message.origin, peer, message.version, now_ns, is_complete=message.is_complete
         )
+
+    def _is_crossing(self, peer: BrokerNumber, message: ProfileChanged) -> bool:
+        """Return True for a change that both ends of a link sent to each other at once.
+
+        Neither confirms: each has received the change from another neighbour, which it confirms to.
+        """
+        waiting = self._pending.get(message.origin, ())
+        return any(each.version == message.version and peer in each.crossing for each in waiting)
 
     def _check(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
         entries = message.added if isinstance(message, ProfileChanged) else message.predicates
@@ -333,6 +426,12 @@ class Propagation:
             sends.append(self._send(peer, self._profiles.statement(message.origin)))
         lost = self._incomplete.get(message.origin)
         is_complete = lost is None or message.version > lost
+        for each in self._pending.get(message.origin, ()):
+            if each.sender == peer and self._keepers.is_paper:
+                # An earlier version, which this answer would confirm, too.
+                later = _PendingVersion(message.version, peer, {}, each.since_ns, is_complete)
+                self._pending[message.origin].append(later)
+                return sends
         reached = ProfileReached(message.origin, message.version, is_complete)
         return [*sends, Send(peer, reached)]
 
@@ -345,14 +444,19 @@ class Propagation:
         """Return the messages to all neighbours but the sender, and await their confirmations."""
         outcomes: list[Outcome] = []
         awaited: dict[BrokerNumber, None] = {}
+        crossing: dict[BrokerNumber, None] = {}
         for peer in self._neighbours.addresses:
-            if peer == told_by:
+            if peer == told_by or not self._keepers.may_need(peer, message.place):
                 continue
             if peer not in self._given_up:
                 awaited[peer] = None
-            if peer in self._neighbours.linked:
+            if peer in self._neighbours.linked and self._keepers.needs(peer, message.place):
                 outcomes.append(self._send(peer, message))
-        waiting = _PendingVersion(message.version, told_by, awaited, now_ns)
+                crossing[peer] = None
+        if not (self._keepers.is_paper and isinstance(message, ProfileChanged)):
+            crossing = {}
+        version = message.version
+        waiting = _PendingVersion(version, told_by, awaited, now_ns, crossing=crossing)
         self._pending.setdefault(message.origin, []).append(waiting)
         return [*outcomes, *self._confirm_unawaited(message.origin, now_ns)]
 
@@ -385,11 +489,12 @@ class Propagation:
 
     def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """Return the confirmations of versions that await no neighbour any more."""
-        waiting = self._pending.get(origin, [])
-        done = [each for each in waiting if not each.missing]
-        self._pending[origin] = [each for each in waiting if each.missing]
-        if not self._pending[origin]:
-            del self._pending[origin]
+        waiting = self._pending.get(origin, ())
+        done, held = _split_confirmed(waiting, in_order=self._keepers.is_paper)
+        if held:
+            self._pending[origin] = held
+        else:
+            self._pending.pop(origin, None)
         if origin == self._broker:
             return [
                 ProfileConfirmation(each.version, now_ns - each.since_ns, each.is_complete)
@@ -409,3 +514,21 @@ class Propagation:
     def count_unconfirmed(self) -> int:
         """Return the number of versions of profiles that await confirmations."""
         return sum(map(len, self._pending.values()))
+
+
+def _split_confirmed(
+    waiting: Iterable[_PendingVersion], *, in_order: bool
+) -> tuple[list[_PendingVersion], list[_PendingVersion]]:
+    """Return the versions to confirm now, and the others.
+
+    A confirmation stands for all earlier versions of its sender: none may still await a neighbour.
+
+    Args:
+        in_order: False to confirm each version by itself, as `every_node` does.
+    """
+    done: list[_PendingVersion] = []
+    held: list[_PendingVersion] = []
+    for each in waiting:
+        is_behind = in_order and any(other.sender == each.sender for other in held)
+        (held if each.missing or is_behind else done).append(each)
+    return done, held

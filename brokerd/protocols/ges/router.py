@@ -18,6 +18,7 @@ from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
+from brokerd.protocols.ges.keepers import Keepers
 from brokerd.protocols.ges.messages import SYSTEM, RoutedPublications, Target
 from brokerd.protocols.ges.profile_graph import Interest, Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
@@ -252,9 +253,11 @@ class PublicationForwarding:
         place: Place,
         router: Router,
         profiles: Profiles,
+        keepers: Keepers,
         connected: Collection[ClientId],
     ) -> None:
         self._place = place
+        self._keepers = keepers
         self._router = router
         self._profiles = profiles
         self._connected = connected
@@ -266,6 +269,7 @@ class PublicationForwarding:
                 "publications_delivered",
                 "publications_without_route",
                 "duplicates_received",
+                "publications_flooded",
             ),
             0,
         )
@@ -304,8 +308,10 @@ class PublicationForwarding:
         interests = self._profiles.match(run, origin)
         effects: list[Send | Deliver] = []
         for interest, stretch in RunSelection(run).stretches(interests):
-            routed = self._router.route(targets, interest.interested_units)
+            decision = _Decision(interest, self._keepers)
+            routed = self._router.route(targets, decision.choose)
             effects += self._send(stretch, routed, hops)
+            self.counters["publications_flooded"] += len(stretch) * decision.is_flooded
             if routed.deliver:
                 effects += self._deliver(stretch, interest)
         return effects
@@ -336,6 +342,27 @@ class PublicationForwarding:
         ]
         self.counters["publications_delivered"] += len(run) * len(deliveries)
         return deliveries
+
+
+class _Decision:
+    """The decision about the units that receive publications with one interest.
+
+    Units of which this broker lacks profiles receive them, too.
+
+    Paper: [GES] §3 (a unit receives events that a client inside wants).
+    """
+
+    def __init__(self, interest: Interest, keepers: Keepers) -> None:
+        self.is_flooded = False
+        self._interest = interest
+        self._keepers = keepers
+
+    def choose(self, unit: Unit) -> Sequence[Unit]:
+        """Return the units in a unit, one level below, that receive the publications."""
+        found = self._interest.interested_units(unit)
+        more = [each for each in self._keepers.incomplete(unit) if each not in found]
+        self.is_flooded |= bool(more)
+        return [*found, *more]
 
 
 class _EmptyInterest:

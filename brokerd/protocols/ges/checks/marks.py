@@ -52,6 +52,11 @@ MARKS = (
     Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=20),
     Mark("member-failed", "a part accepted clients again, without its failed members", seeds=40),
     Mark("readdressed", "a part of a cluster took addresses of a unit of its own", seeds=100),
+    Mark("duty-taken", "a broker took the duty to keep profiles of others", seeds=0),
+    Mark("duty-ended", "a broker removed profiles that it need not keep any more", seeds=0),
+    Mark("attested", "a neighbour attested all profiles of a unit", seeds=0),
+    Mark("flooded", "a publication was sent to a unit without all of its profiles", seeds=0),
+    Mark("crossed", "both ends of a link sent each other the same change", seeds=0),
     Mark("dearer-again", "the cost of a link rose soon after it had fallen", seeds=0),
 )
 
@@ -66,6 +71,11 @@ _COUNTED = {
     "cut-off": "came_apart",
     "member-failed": "members_failed",
     "readdressed": "readdressed",
+    "duty-taken": "duties_taken",
+    "duty-ended": "duties_ended",
+    "attested": "units_attested",
+    "flooded": "publications_flooded",
+    "crossed": "changes_crossed",
 }
 
 

@@ -3,17 +3,25 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.ges.parameters import INDUCE_ROAM, READDRESS, STAY
+from brokerd.protocols.ges.parameters import (
+    EVERY_NODE,
+    INDUCE_ROAM,
+    KEEPER_POLICIES,
+    READDRESS,
+    STAY,
+)
 from brokerd.protocols.ges.units import is_inside
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
+BEFORE_KEEPERS: Final = 200
+"""The last seed whose history is older than `keeper_policy`."""
 _ROUNDS = 6
 """A unit is missed after one and a half times `purge_ns`, and consequences take as long again."""
 
@@ -48,6 +56,7 @@ class GesPlanning(ProtocolPlanning):
             cost_check_ns=cost_check_ns,
             slow_broker_ns=checks * cost_check_ns,
             partition_policy=policy,
+            keeper_policy=keeper_policy(seed),
             **hints(seed),
         )
 
@@ -99,6 +108,15 @@ def hints(seed: int) -> dict[str, Any]:
     random = Random(f"hints {seed}")
     above, check_ms = random.choice((0, 0, 1)), random.choice((20, 100))
     return {"roam_clients_above": above, "roam_check_ns": check_ms * MILLISECOND_NS}
+
+
+def keeper_policy(seed: int) -> str:
+    """Return the policy of a seed for the brokers that keep profiles.
+
+    Earlier seeds have the histories that they had before there was a choice.
+    """
+    random = Random(f"keepers {seed}")
+    return random.choice(KEEPER_POLICIES) if seed > BEFORE_KEEPERS else EVERY_NODE
 
 
 def partition_policy(seed: int, policies: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from brokerd.model.client_messages import Subscribe, Subscribed
 from brokerd.model.identity import BrokerNumber, Peer, SubscriptionId
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
+from brokerd.protocols.ges.messages import DutyStated
 from brokerd.protocols.ges.unit_router import UnitRouter
 from brokerd.protocols.ges.units import Version, common_length, is_its_own
 from brokerd.protocols.interface import (
@@ -45,7 +46,9 @@ class StartChecks:
     A path counts if all sessions are established at both ends for so long, if both ends of all
     sessions have acknowledged each other's address, and if the path leaves a unit of the
     subscription's broker once, because units do not take profiles of their own members from
-    outside.
+    outside. With `keeper_policy = "paper"` it counts, too, only over brokers that have stated
+    for so long to the broker before them that they keep the profile, and only brokers without
+    attestation of the profile's place may lack it.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -53,6 +56,7 @@ class StartChecks:
         self._purge_ns: int = world.parameters.purge_ns
         self._linked_since: dict[Link, Instant] = {}
         self._addresses: dict[BrokerNumber, Address] = {}
+        self._duties: dict[tuple[BrokerNumber, BrokerNumber], tuple[int, Instant]] = {}
         self._requested_ns: dict[SubscriptionId, Instant] = {}
         self._added: dict[SubscriptionId, Version] = {}
         self._reported: dict[SubscriptionId, None] = {}
@@ -65,8 +69,11 @@ class StartChecks:
             self._unlink(broker.number)
         if type(event) is SessionLost and isinstance(event.peer, int):
             self._linked_since.pop(_link(broker.number, event.peer), None)
+            self._duties.pop((broker.number, event.peer), None)
         elif type(event) is SessionEstablished and isinstance(event.peer, int):
             self._linked_since[_link(broker.number, event.peer)] = self._world.schedule.now_ns
+        elif type(event) is MessageReceived and type(event.message) is DutyStated:
+            self._note_duty(broker.number, event.peer, event.message.level)
         elif type(event) is MessageReceived and type(event.message) is Subscribe:
             requested = _subscription(broker, event.peer, event.message.number)
             if requested is not None:
@@ -78,12 +85,22 @@ class StartChecks:
                 assert isinstance(effect, Send), f"{effect} reports {message}"
                 self._check(broker, effect.peer, message)
 
+    def _note_duty(self, broker: BrokerNumber, peer: Peer, level: int) -> None:
+        """Record the duty that a broker has received from a neighbour, and since when."""
+        assert isinstance(peer, int), f"a duty of client {peer!r}"
+        before, since_ns = self._duties.get((broker, peer), (-1, 0))
+        if level > before:
+            since_ns = self._world.schedule.now_ns
+        self._duties[broker, peer] = level, since_ns
+
     def _unlink(self, broker: BrokerNumber) -> None:
         """Exclude sessions before a restart, or with another address, from paths."""
         now_ns = self._world.schedule.now_ns
         for link in self._linked_since:
             if broker in link:
                 self._linked_since[link] = now_ns
+        for pair in [pair for pair in self._duties if broker in pair]:
+            del self._duties[pair]
 
     def _check(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
         subscription = _subscription(broker, client, message.number)
@@ -104,6 +121,8 @@ class StartChecks:
         age_ns = max(self._purge_ns, stated_ns)
         for number in self._find_reached(broker, brokers, max(requested_ns, now_ns - age_ns)):
             there: Any = brokers[number].core
+            if not is_attested(there.units, self._addresses[broker.number]):
+                continue
             known = there.units.profiles.by_origin().get(broker.number)
             if known is not None and is_replaced(known.version, self._added[subscription]):
                 continue
@@ -131,11 +150,32 @@ class StartChecks:
             here = waiting.pop()
             depth = common_length(home, self._addresses[here])
             for peer in near.get(here, ()):
+                if not self._is_told(brokers[here], peer, home, before_ns):
+                    continue
                 if peer not in found and common_length(home, self._addresses[peer]) <= depth:
                     found[peer] = None
                     waiting.append(peer)
         del found[start.number]
         return found
+
+    def _is_told(
+        self, broker: BrokerView, peer: BrokerNumber, home: Address, before_ns: Instant
+    ) -> bool:
+        """Return True if a broker knows since before that a neighbour keeps a profile."""
+        core: Any = broker.core
+        if not core.units.keepers.is_paper:
+            return True
+        _, since_ns = self._duties.get((broker.number, peer), (0, before_ns))
+        place = core.units.place.outermost_unit_of(home)
+        return since_ns < before_ns and bool(core.units.keepers.needs(peer, place))
+
+
+def is_attested(units: UnitRouter, address: Address) -> bool:
+    """Return True if a broker decides by the profile of the broker at an address.
+
+    Otherwise it sends every publication there.
+    """
+    return units.keepers.is_complete(units.place.outermost_unit_of(address))
 
 
 def is_replaced(known: Version, added: Version) -> bool:

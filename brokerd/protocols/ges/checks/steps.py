@@ -11,6 +11,8 @@ G5  a graph has no more brokers and units than the blocks of the levels hold (`s
 G6  statements about a connection are sent only in the unit of both ends (`_check_told`)
 G8  no honest broker's statement looks forged to the named broker (`_check_names`)
 G9  a subscription is reported as started when all brokers with a path have it (`StartChecks`)
+G11 with the policy "paper" a broker keeps the profiles of its duty, no others, and has attestations
+    of all units in it (`_check_duty`, against a twin that sees the whole system)
 G10 neighbours have the number of clients that a broker has sent (`check_client_counts`)
 G7  a broker stores nothing on disk but the progress of own publishers (`_check_kept`)
 """
@@ -23,6 +25,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
+from brokerd.protocols.ges.checks.duties import find_duties
 from brokerd.protocols.ges.checks.outline import outline
 from brokerd.protocols.ges.checks.starts import StartChecks
 from brokerd.protocols.ges.messages import SYSTEM, GraphStated, Path, RoutedPublications, Target
@@ -77,6 +80,8 @@ class GesChecks(ProtocolChecks):
 
     def _check_wanted(self, broker: BrokerView, unit: Unit, run: PublicationRun) -> None:
         core: Any = broker.core
+        if not core.units.keepers.is_complete(unit):
+            return  # without all profiles of a unit, everything is sent there
         predicates = [
             predicate
             for known in core.units.profiles.by_origin().values()
@@ -111,7 +116,12 @@ class GesChecks(ProtocolChecks):
         for number, core in cores.items():
             name = brokers[number].name
             _check_graph(name, core, outline(addresses, up, number))
-            _check_profiles(name, core, cores)
+            scope: Unit = ()
+            if core.units.keepers.is_paper:
+                duty = find_duties(addresses, up)[number]
+                _check_duty(name, core, duty, addresses)
+                scope = core.units.place.own_unit(duty)
+            _check_profiles(name, core, cores, scope)
 
 
 def check_client_counts(brokers: Sequence[BrokerView]) -> None:
@@ -172,8 +182,36 @@ def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]])
         raise InvariantViolated("graph size", f"{name} has {len(core.units.view.units())} units")
 
 
-def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> None:
+def _check_duty(name: str, core: Any, duty: int, addresses: Mapping[BrokerNumber, Address]) -> None:
+    """Check that a broker keeps the profiles that it needs, no others, and has all of them."""
+    keepers, place = core.units.keepers, core.units.place
+    if keepers.duty < duty or (keepers.duty > duty and not keepers.is_waiting):
+        raise InvariantViolated("duty", f"{name} keeps level {keepers.duty}, not {duty}")
+    scope = place.own_unit(keepers.duty)
+    others = [
+        origin
+        for origin, known in core.units.profiles.by_origin().items()
+        if not is_inside(known.place, scope)
+    ]
+    if others:
+        raise InvariantViolated("duty", f"{name} keeps profiles of {others}, not in {scope}")
+    lacking = [
+        unit
+        for unit in map(place.outermost_unit_of, addresses.values())
+        if is_inside(unit, place.own_unit(duty)) and not keepers.is_complete(unit)
+    ]
+    if lacking:
+        raise InvariantViolated("attested", f"{name} is not sure of the profiles of {lacking}")
+
+
+def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any], scope: Unit) -> None:
+    """Check that a broker has exactly the profiles of the brokers in a unit.
+
+    Others, of a duty that is about to end, may be outdated.
+    """
     for origin, known in core.units.profiles.by_origin().items():
+        if not is_inside(known.place, scope):
+            continue
         wanted: Mapping[Any, Any] = {}
         if origin in cores:
             wanted = cores[origin].units.profiles.by_origin()[origin].predicates
@@ -186,5 +224,6 @@ def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> 
             raise InvariantViolated(
                 "profile", f"{name} has {[*known.predicates]} of {origin}, not {[*wanted]}"
             )
-    if missing := [origin for origin in cores if origin not in core.units.profiles.by_origin()]:
+    kept = [each for each in cores if is_inside(cores[each].units.place.address, scope)]
+    if missing := [origin for origin in kept if origin not in core.units.profiles.by_origin()]:
         raise InvariantViolated("profile", f"{name} has none of {missing}")

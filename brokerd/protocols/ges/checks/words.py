@@ -6,6 +6,7 @@ from brokerd.protocols.ges.dissemination import UP
 from brokerd.protocols.ges.messages import (
     DOWN,
     ClientsCounted,
+    DutyStated,
     GraphStated,
     LoadAnswered,
     LoadProbe,
@@ -13,6 +14,7 @@ from brokerd.protocols.ges.messages import (
     ProfileReached,
     ProfileStated,
     RoutedPublications,
+    UnitsAttested,
 )
 from brokerd.protocols.ges.units import Unit
 from brokerd.simulator.checks.step_text import Wording
@@ -43,6 +45,10 @@ class GesWording(Wording):
                 return f"profile: {f'with {come}' if come else f'without {gone}'}"
             case ProfileReached(origin=origin):
                 return f"all have the profile of {self.name(origin)}"
+            case DutyStated(level=level):
+                return f"keeps profiles of level {level}"
+            case UnitsAttested(units=units):
+                return f"all profiles of {' '.join(map(_unit, units))}"
             case LoadProbe():
                 return "how long does this take?"
             case LoadAnswered():

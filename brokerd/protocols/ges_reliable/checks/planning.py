@@ -40,7 +40,8 @@ class GesReliablePlanning(ProtocolPlanning):
         "reroute_limit": (0, 1, 16),
     }
     fixed: ClassVar[Mapping[str, str]] = {
-        "client_linger_ns": "refused in a topology: storages keep subscriptions"
+        "keeper_policy": "brokers keep no profiles: another value is refused",
+        "client_linger_ns": "refused in a topology: storages keep subscriptions",
     }
 
     def topology(self, random: Random) -> Topology:

@@ -1,0 +1,257 @@
+"""Stories about profiles at gatekeepers; each named bug breaks one of them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bench.papers.ges.scale_experiments import ProfileBrokers, section_of
+from brokerd.overlay.generate import hierarchy
+from brokerd.overlay.topology import SCHEMA
+from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
+from brokerd.protocols.ges.core import Ges
+from brokerd.protocols.ges.keepers import Keepers
+from brokerd.protocols.ges.messages import DutyStated, UnitsAttested
+from brokerd.protocols.ges.parameters import PAPER
+from brokerd.protocols.ges.state import Neighbours
+from brokerd.protocols.ges.units import Place
+from brokerd.protocols.registry import read_topology
+from brokerd.simulator.world.cluster import SimulatedCluster
+
+PURGE_S = 31
+"""A little more than `purge_ns`."""
+_PLACES = {"a": "0.0", "b": "0.1", "c": "0.2", "g": "0.3", "d": "1.0", "e": "1.1", "f": "1.2"}
+_GATEWAYS = (("a", "d"), ("c", "f"))
+_CHAINS = (("a", "b"), ("b", "c"), ("b", "g"), ("d", "e"), ("e", "f"))
+"""Two clusters; b and e are between two gatekeepers each."""
+
+
+def _cluster(*links: tuple[str, str]) -> SimulatedCluster:
+    return _started(_PLACES, (*links, *_GATEWAYS))
+
+
+def _started(places: Mapping[str, str], links: Iterable[tuple[str, str]]) -> SimulatedCluster:
+    section = {"addresses": {**places}, "links": [list(link) for link in links]}
+    overlay = {"kind": "hierarchy", "hierarchy": section, "brokers": [*places]}
+    parameters = {"parameters": {"ges": {"keeper_policy": PAPER}}}
+    topology = read_topology({"schema": SCHEMA, "name": "keepers", **overlay, **parameters}, "")
+    cluster = SimulatedCluster(topology, "ges", strict=False)
+    cluster.start().run_until_quiet()
+    return cluster
+
+
+def _core(cluster: SimulatedCluster, name: str) -> Ges:
+    core = cluster.broker(name).broker.core
+    assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
+    return core
+
+
+def _settle(cluster: SimulatedCluster) -> None:
+    cluster.run_for(PURGE_S)
+    cluster.run_until_quiet()
+    cluster.checker.own.check_settled(cluster.brokers)
+
+
+def _duties(cluster: SimulatedCluster) -> dict[str, int]:
+    return {name: _core(cluster, name).units.keepers.duty for name in _PLACES}
+
+
+# ------------------------------------------------------------ simulated brokers
+
+
+def brokers_between_gatekeepers_keep_profiles_and_others_do_not() -> None:
+    cluster = _cluster(*_CHAINS)
+    found = {name: cluster.subscribe(name, f"kind = '{name}'") for name in _PLACES}
+    _settle(cluster)
+    assert _duties(cluster) == {"a": 2, "b": 2, "c": 2, "g": 0, "d": 2, "e": 2, "f": 2}
+    assert _core(cluster, "g").units.profiles.statistics()["subscriptions"] == 1
+    for name in _PLACES:
+        cluster.publish("g", kind=name)
+        cluster.publish("e", kind=name)
+    cluster.run_until_quiet()
+    assert all(len(each.received) == 2 for each in found.values())
+    assert cluster.statistics()["publications_flooded"] == 0
+
+
+def a_gatekeeper_decides_before_it_has_profiles_again() -> None:
+    """a has a link to b in its graph before it has what b, c and g want."""
+    cluster = _cluster(*_CHAINS)
+    found = cluster.subscribe("g", "kind = 'x'")
+    other = cluster.subscribe("c", "kind = 'y'")
+    _settle(cluster)
+    cluster.link("a", "b").delay(1_000_000_000)
+    cluster.broker("a").restart()
+    while ((0, 0), (0, 1)) not in _core(cluster, "a").units.view.edges:
+        cluster.run_for(0.01)
+    assert _core(cluster, "a").units.profiles.size(cluster.topology.number_of("g")) == 0
+    cluster.publish("d", kind="x")
+    cluster.run_for(10)
+    assert len(found.received) == 1
+    assert not other.received
+    assert cluster.statistics()["publications_flooded"] > 0
+    _settle(cluster)
+
+
+def a_broker_links_gatekeepers_for_a_while() -> None:
+    """b takes the duty at once while a and c have no link, and keeps it until it is surely over."""
+    cluster = _cluster(*_CHAINS, ("a", "c"))
+    cluster.subscribe("e", "kind = 'e'")
+    _settle(cluster)
+    assert _duties(cluster)["b"] == 1, "g is behind it"
+    cluster.link("a", "c").cut()
+    cluster.run_for(5)
+    assert _duties(cluster)["b"] == 2
+    assert _core(cluster, "b").units.profiles.size(cluster.topology.number_of("e")) == 1
+    _settle(cluster)
+    cluster.link("a", "c").heal()
+    cluster.run_for(5)
+    assert _duties(cluster)["b"] == 2, "others may not have heard of the link"
+    _settle(cluster)
+    assert _duties(cluster)["b"] == 1
+
+
+def a_cluster_loses_its_gatekeepers_and_gets_one_again() -> None:
+    cluster = _cluster(*_CHAINS)
+    inside = cluster.subscribe("b", "true")
+    outside = cluster.subscribe("e", "true")
+    _settle(cluster)
+    for gatekeeper in ("a", "c"):
+        cluster.broker(gatekeeper).kill()
+    cluster.run_for(200)
+    _settle(cluster)
+    assert _duties(cluster)["b"] == 1
+    cluster.publish("g", kind="x")
+    cluster.run_until_quiet()
+    assert (len(inside.received), len(outside.received)) == (1, 0)
+    cluster.broker("c").start()
+    _settle(cluster)
+    late = cluster.subscribe("d", "true")
+    cluster.run_until_quiet()
+    assert late.started
+    cluster.publish("g", kind="x")
+    cluster.run_until_quiet()
+    assert (len(inside.received), len(outside.received), len(late.received)) == (2, 1, 1)
+
+
+def a_later_change_overtakes_an_earlier_one() -> None:
+    """z lacks the first; the second went to m and o at once, and o has nobody to wait for."""
+    links = [("n", "m"), ("n", "o"), ("m", "o"), ("m", "z")]
+    places = {name: f"0.{number}" for number, name in enumerate(("m", "n", "o", "z"))}
+    for number, gatekeeper in enumerate([*places], 1):
+        places[f"of-{gatekeeper}"] = f"{number}.0"
+        links.append((gatekeeper, f"of-{gatekeeper}"))
+    cluster = _started(places, links)
+    cluster.broker("z").absorb()
+    cluster.link("m", "o").delay(300_000_000)
+    cluster.link("n", "m").delay(1_000_000_000)
+    first = cluster.subscribe("n", "kind = 'a'")
+    cluster.run_for(4)
+    cluster.link("n", "m").delay(0)
+    cluster.subscribe("n", "kind = 'b'", "other")
+    cluster.run_for(5)
+    assert not first.started
+    cluster.broker("z").release()
+    cluster.run_for(5)
+    assert first.started
+
+
+# ------------------------------------------------------------ parts
+
+
+def a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses() -> None:
+    """Clusters of 8, 8 and 4 brokers in a ring, with two links between neighbours."""
+    cost = ProfileBrokers(section_of(hierarchy(20, 8)), PAPER).cost_of_change(1)
+    assert (cost.messages, cost.answers, cost.keepers) == (10, 6, 7)
+
+
+class _Part:
+    """The keepers part of broker 0, with the address 0.0, and of its cluster 0.1, 0.2 and 0.3."""
+
+    def __init__(self) -> None:
+        place = Place((0, 0))
+        self.near = Neighbours(place, {1: (0, 1), 4: (1, 0)}, {1: None, 4: None})
+        self.view = GraphView(0, place)
+        paths = Paths(place, self.view)
+        self.keepers = Keepers(0, self.near, self.view, paths, PAPER)
+
+    def see(self, *edges: tuple[Any, Any, tuple[int, int]]) -> list[Any]:
+        """Take these edges as the graph, beside the own links; return the statements."""
+        own = (((0, 0), (0, 1), (0, 1)), ((0, 0), (1,), (0, 4)))
+        self.view.edges = {(a, b): {link: 1} for a, b, link in (*own, *edges)}
+        self.view.changes += 1
+        return self.keepers.look().statements
+
+
+def a_broker_that_will_link_gatekeepers_is_awaited() -> None:
+    """1 has stated no duty for other clusters, and by the graph it is between 0 and 2."""
+    part = _Part()
+    part.see(((0, 1), (0, 2), (1, 2)))
+    part.keepers.on_stated(1, DutyStated(1, True, 1))
+    assert not part.keepers.may_need(1, (1,))
+    part.see(((0, 1), (0, 2), (1, 2)), ((0, 2), (1,), (2, 5)))
+    assert part.keepers.may_need(1, (1,))
+    assert not part.keepers.needs(1, (1,))
+
+
+def an_attestation_for_an_earlier_duty_does_not_count() -> None:
+    """It was on its way while this broker had a smaller duty, and had removed profiles."""
+    part = _Part()
+    (told,) = [each for each in part.see() if each.peer == 4]
+    early, late = (UnitsAttested(((1,),), told.message.number + step) for step in (-1, 0))
+    part.keepers.on_attested(4, early)
+    assert not part.keepers.is_complete((1,))
+    part.keepers.on_attested(4, late)
+    assert part.keepers.is_complete((1,))
+
+
+def a_unit_that_was_out_of_reach_is_attested_anew() -> None:
+    part = _Part()
+    part.see(((0, 1), (2,), (1, 6)))
+    part.keepers.on_attested(1, UnitsAttested(((2,),), 9))
+    assert part.keepers.is_complete((2,))
+    part.see()
+    assert not part.keepers.is_complete((2,))
+    assert part.see(((0, 1), (2,), (1, 6))), "it asks its neighbours again"
+    assert not part.keepers.is_complete((2,))
+    assert part.keepers.incomplete(()) == [(0,), (1,), (2,)]
+
+
+def a_unit_is_attested_once_all_of_it_is() -> None:
+    """4 is in another cluster, and 0.1 has not attested its own profiles yet."""
+    part = _Part()
+    part.see()
+    part.keepers.on_stated(4, DutyStated(2, True, 3))
+    assert not [*part.keepers.attest()]
+    part.keepers.on_attested(1, UnitsAttested(((0, 1),), 9))
+    assert [each.message for each in part.keepers.attest()] == [UnitsAttested(((0,),), 3)]
+
+
+STORIES = (
+    brokers_between_gatekeepers_keep_profiles_and_others_do_not,
+    a_gatekeeper_decides_before_it_has_profiles_again,
+    a_broker_links_gatekeepers_for_a_while,
+    a_cluster_loses_its_gatekeepers_and_gets_one_again,
+    a_later_change_overtakes_an_earlier_one,
+    a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses,
+    a_broker_that_will_link_gatekeepers_is_awaited,
+    an_attestation_for_an_earlier_duty_does_not_count,
+    a_unit_that_was_out_of_reach_is_attested_anew,
+    a_unit_is_attested_once_all_of_it_is,
+)
+SEEN = {
+    "relays-keep-nothing": brokers_between_gatekeepers_keep_profiles_and_others_do_not,
+    "decides-without-profiles": a_gatekeeper_decides_before_it_has_profiles_again,
+    "new-duty-is-not-served": a_broker_links_gatekeepers_for_a_while,
+    "smaller-duty-begins-at-once": a_broker_links_gatekeepers_for_a_while,
+    "unkept-profiles-stay": a_broker_links_gatekeepers_for_a_while,
+    "no-controller-keeps-the-cluster": a_cluster_loses_its_gatekeepers_and_gets_one_again,
+    "answers-overtake-earlier-changes": a_later_change_overtakes_an_earlier_one,
+    "all-links-between-units": (
+        a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses
+    ),
+    "crossing-changes-are-answered": (
+        a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses
+    ),
+    "awaits-stated-duties-only": a_broker_that_will_link_gatekeepers_is_awaited,
+    "attestations-for-earlier-duties": an_attestation_for_an_earlier_duty_does_not_count,
+    "attestations-outlive-paths": a_unit_that_was_out_of_reach_is_attested_anew,
+    "attests-parts-of-a-unit": a_unit_is_attested_once_all_of_it_is,
+}
