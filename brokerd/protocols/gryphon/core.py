@@ -233,7 +233,7 @@ class Gryphon(LogFirstMachine):
             SessionEstablished: self.on_session_established,
             SessionLost: self._on_session_lost,
             OpenFailed: lambda event: self.dialling.retry_later(event.peer, self.now_ns),
-            MessageReceived: self.on_message,
+            MessageReceived: self._on_message,
             Persisted: lambda event: self.disk.on_persisted(event.token),
             DeadlineReached: self._on_deadline,
         }
@@ -465,11 +465,11 @@ class Gryphon(LogFirstMachine):
         self.links.on_session_change(event.peer)
         self.effects += self.links.news()
         self.flow.on_session_lost(event.peer)
-        self.use_room()
+        self._use_room()
         self.look_at_all()
         self.effects += self.dialling.on_lost(event.peer, event.reason, self.now_ns)
 
-    def on_message(self, event: MessageReceived) -> None:
+    def _on_message(self, event: MessageReceived) -> None:
         """Handle a message of a neighbour or client on its present session."""
         if isinstance(event.peer, int):
             handlers, current = self.from_brokers, self.sessions.get(event.peer)
@@ -546,9 +546,9 @@ class Gryphon(LogFirstMachine):
         for identity, onto in opened.missed:  # the neighbour sends a nack at once
             through = self.streams.get(identity).knowledge.highest
             self.send(peer, AckExpected(identity, through, onto))
-        self.use_room()
+        self._use_room()
 
-    def use_room(self) -> None:
+    def _use_room(self) -> None:
         """Let neighbours above and publications continue where windows have room."""
         self.effects += self.flow.updates()
         if not self.flow.holds_up():
@@ -587,7 +587,7 @@ class Gryphon(LogFirstMachine):
             self._check_acks()
         elif purpose == FLOW:
             self.effects += self.flow.due(self.now_ns)
-            self.use_room()
+            self._use_room()
         else:
             assert purpose == LINGER, f"{purpose!r} of {whose!r}"
             self._clients.linger_over(whose)
