@@ -416,7 +416,7 @@ def test_a_publisher_of_stateless_brokers_moves_with_its_source() -> None:
     core.outgoing.publish(b"a", b"y")
     core.move_to(replace(FREE, broker="b1"))
     core.on_established()
-    assert core.messages_to_send() == [Connect(True, 2, 1, 2, (), SourceId(0, 0, 1))]
+    assert core.messages_to_send() == [Connect(True, 2, 1, 1, (), SourceId(0, 0, 1))]
     core.on_message(Connected(SourceId(0, 0, 1), 1))
     runs = [each.run for each in core.messages_to_send() if isinstance(each, Publish)]
     assert [(run.source, run.first, run.last) for run in runs] == [

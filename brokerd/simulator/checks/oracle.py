@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
-from brokerd.model.losses import STATE_LOST
+from brokerd.model.losses import OLDER_COPY, STATE_LOST
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.definition import Order, Promises
@@ -129,6 +129,7 @@ class Oracle:
         self.in_gaps: dict[str, int] = {}
         self._lossy: dict[BrokerNumber, None] = {}
         self._lossy_clients: dict[ClientId, None] = {}
+        self._restarted: dict[ClientId, None] = {}
         self.redelivered = 0
         self.logged = False
         self.accepts_losses = False
@@ -181,6 +182,7 @@ class Oracle:
 
         A broker that stores for the client's broker may have lost its subscriptions.
         """
+        self._restarted[client] = None
         is_lost = client in self._lossy_clients and not self.is_lossy(self.homes.get(client, -1))
         for (name, number), subscription in list(self.register.subscriptions.items()):
             if name == client:
@@ -570,6 +572,10 @@ class Oracle:
         subscription = self.register.subscriptions.get((client, number))
         if subscription is None:
             self._break("ended", f"{what}, after its end")
+            return
+        if reason == OLDER_COPY:
+            if client not in self._restarted:
+                self._break("gap unpromised", f"{what}, and its process was never restarted")
             return
         is_lost_state = reason == STATE_LOST and self.accepts_losses
         if is_lost_state and publisher is None:
