@@ -224,12 +224,12 @@ def _check_between(folder: RunFolder, one: ProcessFolder, other: ProcessFolder) 
     """
     lasting = _lasting(folder, one, other.name)
     reach_ns = _EDGE_NS + (folder.timeline.error_ns(one.host, other.host) or 0)
-    ends = _covered(folder, one)
-    for begun_ns, over_ns in ends:
+    theirs = _covered(folder, other)
+    for begun_ns, over_ns in _covered(folder, one):
         needed = [
             at_ns for at_ns in lasting
             if begun_ns <= at_ns <= over_ns
-            and any(from_ns + _EDGE_NS < at_ns < to_ns for from_ns, to_ns in _covered(folder, other))
+            and any(from_ns + _EDGE_NS < at_ns < to_ns for from_ns, to_ns in theirs)
         ]  # fmt: skip
         there = [
             at_ns
@@ -270,7 +270,7 @@ def _covered(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]
 
 
 def _lasting(folder: RunFolder, process: ProcessFolder, peer: str) -> list[int]:
-    """Return the starts of a broker's sessions with a peer that lasted, and that no fault disturbed.
+    """Return the starts of a broker's sessions with a peer that lasted undisturbed by faults.
 
     A broker may take a session for established that its peer, or the link, kept from the other end.
     """
