@@ -1,4 +1,4 @@
-"""Swaps each `<` and `<=`, `>` and `>=`, `min` and `max`, `any` and `all`, `+ 1` and `- 1` of the judges.
+"""Swaps `<` and `<=`, `>` and `>=`, `min` and `max`, `any` and `all`, `+ 1` and `- 1` of judges.
 
     python -m tests.helpers.swapped_comparisons [MODULE ...]
 
@@ -121,19 +121,24 @@ def places(tree: ast.Module) -> Iterator[tuple[ast.expr, int]]:
             for turn, operator in enumerate(node.ops):
                 if type(operator) in _SWAPPED:
                     yield node, turn
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in _CALLED
-        ):
+        elif _is_called(node) or _is_stepped(node):
+            assert isinstance(node, ast.Call | ast.BinOp), ast.dump(node)
             yield node, 0
-        elif (
-            isinstance(node, ast.BinOp)
-            and type(node.op) in _STEPPED
-            and isinstance(node.right, ast.Constant)
-            and node.right.value == 1
-        ):
-            yield node, 0
+
+
+def _is_called(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLED
+    )
+
+
+def _is_stepped(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.BinOp)
+        and type(node.op) in _STEPPED
+        and isinstance(node.right, ast.Constant)
+        and node.right.value == 1
+    )
 
 
 def swaps(module: str) -> list[Swap]:
