@@ -122,11 +122,8 @@ def test_deep_nesting_in_a_run_folder_is_refused(name: str, honest: Path, tmp_pa
 
 
 @pytest.mark.parametrize("place", [("phases", 0, "t0_ns"), ("phases", 0, "t1_ns"), ("origin_ns",)])
-def test_a_time_beyond_64_bits_is_refused(
-    place: tuple[Any, ...], honest: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(honest, folder)
+def test_a_time_beyond_64_bits_is_refused(place: tuple[Any, ...], tmp_path: Path) -> None:
+    folder = write_honest_run(tmp_path, "run", gated=False)
     path = folder / "manifest.json"
     path.write_text(json.dumps(spoilt(json.loads(path.read_text()), place, 1 << 70)))
     look(folder, place)
