@@ -362,7 +362,7 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
             "step k: after = 'ab': no step called 'ab'; did you mean 'a'?",
         ),
         (
-            step(id='"c"', at='"1s"', do='"crash"', on='"b1"', for_='"1s"')
+            step(id='"c"', at='"1s"', do='"crash"', on='"b1"', down='"1s"')
             + step(id='"k"', after='"c.recovered"', do='"kill"', on='"b2"'),
             "step k: after = 'c.recovered': no step called 'c'; it is c-kill, then c-restart",
         ),
