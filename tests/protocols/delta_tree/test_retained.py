@@ -1,4 +1,4 @@
-"""What a broker keeps for one that takes nothing: in proportion to what it is owed."""
+"""The state kept for a stalled receiver is proportional to the data owed."""
 
 import tracemalloc
 from typing import Any
@@ -38,7 +38,7 @@ READ_BYTES = 1 << 16
 
 
 def as_read(size: int, total: int) -> list[bytes]:
-    """Publications in frames of so many, as they come over a connection."""
+    """Return publications in frames of `size`, cut as a connection reads them."""
     stream = b"".join(
         words(PublicationCopy(run, (0, 1))) for run in frames(EVERY_BLOB, size, total)
     )
@@ -46,7 +46,7 @@ def as_read(size: int, total: int) -> list[bytes]:
 
 
 def messages(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
-    """What a connection hands on of one read."""
+    """Return the messages of a single read of a connection."""
     decoder.feed(chunk)
     found = []
     while (frame := decoder.next_frame()) is not None:
@@ -79,7 +79,7 @@ def test_queued_single_publications_occupy_at_most_half_more_than_their_payload(
 
 
 def add_quiet_client(core: DeltaTree) -> None:
-    """A client whose subscription, to everything, has started."""
+    """Add a client with a started subscription to all publications."""
     core.handle(SessionEstablished("s", 9, 1), 0)
     wishes = Connect(False, 1, 1, 0, ()), Subscribe(1, parse_predicate("true"))
     effects = [each for wish in wishes for each in core.handle(MessageReceived("s", 9, wish), 0)]
