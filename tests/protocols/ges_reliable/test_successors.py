@@ -1,4 +1,4 @@
-"""Subscriptions that go on at another storage of their tree, the heir; one story each."""
+"""Stories of subscriptions that continue at a successor storage of their tree."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,12 +51,12 @@ from tests.protocols.ges_reliable.test_trees import Trees
 
 FINER, ROOT = 4, 5
 JOINED = 6
-"""A storage that the home has not received yet."""
+"""A storage that the access broker has not received yet."""
 STAY = 3
 
 
 class Told:
-    """What a home tells storages of subscriptions, until the test answers it."""
+    """The requests of an access broker to storages, until the test answers them."""
 
     def __init__(self) -> None:
         self.wishes: list[tuple[int, SubscriptionRequest, Any]] = []
@@ -69,7 +69,7 @@ class Told:
     def answer(
         self, storage: int, after: int | None, successor: int | None = None, **more: Any
     ) -> SubscriptionRequest:
-        """The oldest that is not answered, which is of this storage."""
+        """Answer the oldest pending request, which must be for this storage."""
         assert self.wishes, f"{storage} is told nothing"
         to, wish, step = self.wishes.pop(0)
         assert to == storage, f"{wish} was told {to}"
@@ -79,7 +79,7 @@ class Told:
 
 
 class HomeOfTwo:
-    """A home in the unit of a finer storage, with a client that its root has stored for."""
+    """An access broker in the unit of a finer storage, with a client that its root stored for."""
 
     def __init__(
         self,
@@ -117,24 +117,24 @@ class HomeOfTwo:
         self.clients.on_subscribe("c", Subscribe(1, EVERYTHING))
 
     def connect(self, session: int) -> None:
-        """The client connects with its positions."""
+        """Connect the client with its positions."""
         self.clients.table.open_session("c", session)
         admission = self.clients.on_connect("c", Connect(False, STAY, 1, 0, self.resume))
         assert admission is not None
         assert self.clients.enter(admission)
 
     def subscribe_again(self) -> None:
-        """The client loses its session, connects again, and repeats its request."""
+        """Lose the client's session, reconnect, and repeat the request."""
         self.clients.on_lost("c", 1)
         self.connect(2)
         self.clients.on_subscribe("c", Subscribe(1, EVERYTHING))
 
     def requested_ends(self) -> list[int]:
-        """The storages with an unanswered request to end a subscription."""
+        """Return the storages with an unanswered request to end a subscription."""
         return [storage for storage, wish, _ in self.told.wishes if wish.predicate is None]
 
     def gives(self, storage: int, after: int, first: int, last: int) -> None:
-        """A storage answers the last fetch with all these."""
+        """Let a storage answer the last fetch with epochs `first` to `last`."""
         asked = [each for each in self.paper.sent if type(each) is Fetch and each.target == storage]
         stream, numbers = stream_of(storage), range(first, last + 1)
         origins = (OriginRun(P, numbers),)
@@ -143,25 +143,25 @@ class HomeOfTwo:
         self.hears(Events(HOME, 0, storage, 1, asked[-1].number, after, events))
 
     def hears(self, message: Any) -> None:
-        """A storage answers."""
+        """Receive an answer of a storage."""
         self.clients.message_handlers()[type(message)](message.storage, message)
 
     def receipt_due(self, storage: int) -> None:
         self.clients.due(RECEIPT, storage)
 
     def given(self) -> list[tuple[int, int, int]]:
-        """What the client was sent: of whose stream, and which epochs."""
+        """Return the deliveries to the client as (storage, first epoch, last epoch)."""
         sent = [each.item for each in self.machine.effects if type(each) is Deliver]
         runs = [each.run for each in sent if type(each) is Deliveries]
         return [(each.source.broker, each.first, each.last) for each in runs]
 
     def answers(self, kind: type) -> list[Any]:
-        """What the client was told, of a kind."""
+        """Return the messages of a kind that were sent to the client."""
         sent = [each.message for each in self.machine.effects if type(each) is Send]
         return [each for each in sent if type(each) is kind]
 
     def done(self, storage: int, first: int, last: int) -> None:
-        """The client acknowledges."""
+        """Let the client acknowledge a range."""
         self.clients.on_acknowledge("c", Acknowledge(stream_of(storage), first, last))
 
     def fetched_behind(self, storage: int) -> list[int]:
@@ -171,7 +171,7 @@ class HomeOfTwo:
 
 
 def handing_over() -> HomeOfTwo:
-    """Its root has given epochs up to 12, of which the client has acknowledged 4."""
+    """Start a handover; the root delivered up to 12, of which the client acknowledged 4."""
     home = HomeOfTwo((ROOT, 2))
     assert home.told.answer(ROOT, 2).had == 2
     home.gives(ROOT, 2, 3, 12)
@@ -198,7 +198,7 @@ def what_is_behind_comes_of_the_heir_alone() -> None:
 
 
 def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
-    """The old one, which another subscription follows still, answers when it has gone on."""
+    """The old storage, which another subscription still follows, answers after the handover."""
     home = HomeOfTwo((ROOT, 2))
     home.told.answer(ROOT, 2)
     home.clients.on_subscribe("c", Subscribe(2, EVERYTHING))
@@ -221,7 +221,7 @@ def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
 
 
 def nothing_is_over_before_its_client_is_done() -> None:
-    """Its process may die with it, and go on elsewhere from what its root has."""
+    """The process may die before, and continue elsewhere from the root's state."""
     home = handing_over()
     home.told.answer(FINER, 9)
     assert not home.told.wishes
@@ -231,7 +231,7 @@ def nothing_is_over_before_its_client_is_done() -> None:
 
 
 def of_two_that_know_it_the_heir_is_the_second() -> None:
-    """One that has lost its memory goes on at the older one, or it would miss what is before."""
+    """A client without memory continues at the older storage, or it would miss earlier events."""
     home = HomeOfTwo()
     home.told.answer(FINER, 9)
     home.told.answer(ROOT, 4, FINER)
