@@ -62,7 +62,7 @@ class Cost:
 
 
 def forwarding_broker(subscriptions: list[tuple[int, str]]) -> DeltaTree:
-    """Return broker 1 of a star with a source at broker 0 and confirmed subscriptions at 2 and 3."""
+    """Return broker 1 of a star: a source at broker 0, confirmed subscriptions at 2 and 3."""
     tree = PrimaryTree(topology(((0, 1), (1, 2), (1, 3)), delta=1))
     core = DeltaTree(1, tree.neighbourhood(1, 2), DeltaTreeParameters(delta=1), decode)
     core.handle(Started(1, False, {}), 0)

@@ -313,8 +313,7 @@ def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
 
 @pytest.mark.parametrize("first, last", [(1, 3), (1, 1 << 62), (2, 2), (4, 9)])
 def test_a_confirmation_of_unsent_publications_confirms_nothing_for_others(first, last):
-    """Broker 2 was sent 1 to 3; the sender 0 and a client confirm publications that they do not
-    have."""
+    """Broker 2 was sent 1 to 3; the sender 0 and a client confirm publications beyond their own."""
     core = forwarding_broker([(2, "true")])
     run = run_of(SOURCE, 1, blob(a=1), blob(a=2), blob(a=3))
     core.handle(MessageReceived(0, 1, PublicationCopy(run, (0, 1))), 0)

@@ -124,8 +124,7 @@ def test_a_consumer_repeats_unanswered_requests_after_its_broker_crashes() -> No
 
 
 def cut_off(at_ms: int) -> bool:
-    """Return True if a consumer receives reachable events from a broker that crashed and is cut
-    off."""
+    """Return True if a consumer receives the events within reach of a restarted, cut-off broker."""
     story = DurableStory(commit_interval_ns=10**10)
     subscription = consumer(story)
     sent = story.publish(6, pause_s=0.002)

@@ -72,7 +72,7 @@ def comes_back_all_the_same() -> bool:
 
 
 def moved_just_before() -> bool:
-    """Return True if a decommission waits for subscriptions that moved, so that no event is lost."""
+    """Return True if a decommission waits for moved subscriptions and no event is lost."""
     story = MovingStory()
     story.miss()
     upstream = story.cluster.link("p1", "b1").cut()

@@ -159,7 +159,7 @@ def told_after_restart() -> bool:
 
 
 def one_pubend_cannot_be_asked() -> bool:
-    """Return True if a returning subscriber receives one pubend's events while another is cut off."""
+    """Return True if a returning subscriber receives events of one pubend during a cut of another."""
     story = DurableStory("p1-b1", "p2-b1", "b1-s1", catchup_batch=2, catchup_window=1)
     away = story.subscriber()
     link = story.away(away)

@@ -45,7 +45,7 @@ MUTANTS = bugs_of("durable")
 
 
 class MovingStory(DurableStory):
-    """A durable story with a mover at s1 that misses events and a subscriber at s2 that does not."""
+    """A durable story with a mover at s1 that misses events, and another subscriber at s2."""
 
     def __init__(self, **parameters) -> None:
         super().__init__(**parameters)
@@ -53,7 +53,7 @@ class MovingStory(DurableStory):
         self.sent = self.publish(3)
 
     def miss(self, count: int = 10) -> None:
-        """Publish `count` events while the mover is absent; the other subscriber acknowledges them."""
+        """Publish `count` events while the mover is absent; the other subscriber acknowledges."""
         link = self.away(self.mover)
         self.sent += self.publish(count)
         self.cluster.run_for(3)

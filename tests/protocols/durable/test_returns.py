@@ -274,7 +274,7 @@ def test_an_announced_gap_is_repeated_until_committed() -> None:
 
 
 def test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing() -> None:
-    """The broker crashes during the unsubscription, with a varying part of the last changes kept."""
+    """The broker crashes during the unsubscription with a varying part of the last changes."""
     for at_ms in range(0, 12, 2):
         for kept in range(4):
             story = DurableStory()

@@ -222,7 +222,7 @@ def crashed(at_ms: int, kept: int) -> bool:
 
 
 def new_beside_an_old_tail() -> bool:
-    """Return True if a new subscription receives events that were matched before a crash and lost."""
+    """Return True if a new subscription receives events that a crash had unmatched."""
     story = DurableStory(commit_interval_ns=20_000_000)
     story.subscriber()
     sent = story.publish(4, pause_s=0.01)

@@ -83,7 +83,7 @@ def who_lives_across_a_gap_is_left_in_peace() -> None:
 
 
 def who_has_left_is_heard_of_afterwards() -> None:
-    """Late statements of a departed broker arrive after its neighbour lost its state (seed 99977)."""
+    """Late statements of a departed broker arrive after a neighbour lost its state (seed 99977)."""
     cluster = _started(RING)
     links = [cluster.link("b", other) for other in "ac"]
     for link in links:

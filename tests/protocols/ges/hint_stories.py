@@ -270,7 +270,7 @@ def without_a_policy_clients_stay_where_they_are() -> None:
 
 
 def who_has_left_is_not_missed() -> None:
-    """Of the remaining members, b has the lowest address."""
+    """Broker b has the lowest address of the remaining members."""
     parted = Parted()
     parted.cluster.detach("s-a")
     parted.cluster.run_for(1)

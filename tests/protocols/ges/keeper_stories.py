@@ -91,7 +91,7 @@ def a_gatekeeper_decides_before_it_has_profiles_again() -> None:
 
 
 def a_broker_links_gatekeepers_for_a_while() -> None:
-    """Broker b takes the duty at once while a and c are not linked, and keeps it until confirmed."""
+    """Broker b takes the duty at once during a cut of a–c, and keeps it until confirmed."""
     cluster = _cluster(*_CHAINS, ("a", "c"))
     cluster.subscribe("e", "kind = 'e'")
     _settle(cluster)

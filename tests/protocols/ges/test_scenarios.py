@@ -96,7 +96,7 @@ def a08_fail_forever() -> None:
 
 
 def a09_zombie_broker() -> None:
-    """Brokers have declared n5 lost for long when it resumes; its own statements supersede theirs."""
+    """Others declared n5 lost for long when n5 resumes; its own statements supersede theirs."""
     story = Story()
     story.cluster.broker("n5").freeze()
     story.cluster.run_for(FOR_EVER_S)
@@ -109,7 +109,7 @@ def a09_zombie_broker() -> None:
 
 
 def a10_split_cluster() -> None:
-    """Cluster g is split in two live parts; no event arrives twice, and healing restores all state."""
+    """Cluster g is split in two live parts; no event arrives twice, and healing restores it."""
     story = Story()
     story.cluster.subscribe("n15", "kind = 'b'", "other part")
     story.cut(("n14", "n15"))

@@ -42,8 +42,7 @@ class Measured:
         self._carry(self.load.on_session(PEER, self.now_ns))
 
     def interval(self, *, sends: bool) -> tuple[int, int, bool]:
-        """Let the time of a check pass; return the factor, the probes sent and the state of the
-        check."""
+        """Let the time of a check pass; return the factor, the probes sent and a pending deadline."""
         before = self.probes
         if sends:
             self._carry(self.load.sent(PEER, self.now_ns))

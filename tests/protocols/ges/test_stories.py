@@ -306,7 +306,7 @@ def a_broker_opens_a_cluster_and_another_joins_that() -> None:
 
 
 def who_has_left_dies_before_its_clients_have_gone() -> None:
-    """No broker has learned that the departed broker's profile is empty; all conclude it at once."""
+    """No broker has the departed broker's empty profile; all assume the profile at once."""
     story = Story()
     story.kill("n14")
     story.cluster.run_until_quiet()
@@ -323,7 +323,7 @@ def who_has_left_dies_before_its_clients_have_gone() -> None:
 
 
 def brokers_come_and_go_while_others_are_away() -> None:
-    """Broker n7 starts with the current topology; a newcomer dies; n20 departs while n5 restarts."""
+    """Broker n7 starts with the current topology, a newcomer dies, n20 departs, n5 restarts."""
     story = Story()
     story.kill("n7")
     story.join("m1", "n8", "n7")

@@ -139,7 +139,7 @@ def the_old_root_is_waited_for_while_it_is_behind() -> None:
 
 
 def nothing_is_given_behind_the_end_that_is_to_be_said() -> None:
-    """The root reported 11, and 12 was delivered since; the root reports again before deliveries."""
+    """The root reported 11, and 12 was delivered since; the root reports again first."""
     home = cut(until=11)
     home.gives(FIRST, 12, 13, 16)
     home.looked(FIRST, 15, 15)
@@ -158,7 +158,7 @@ def what_came_of_a_third_root_counts() -> None:
 
 
 def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
-    """Otherwise the next request at the first root would restart at the second and continue there."""
+    """Otherwise the next request at the first root would restart and continue at the second."""
     home = goes_on()
     home.clients.change((FIRST, NEXT), ROOTS)
     assert len(home.told.wishes) == 1
@@ -304,8 +304,7 @@ def whoever_moves_is_stored_for_by_the_root_of_where_it_is() -> None:
 
 
 def whoever_roams_while_it_is_handed_over_misses_nothing() -> None:
-    """Access brokers die before the first root's deliveries are acknowledged
-    (a16_roam_in_recovery)."""
+    """Access brokers die before the first root's events are acknowledged (a16_roam_in_recovery)."""
     trees = Trees()
     client = trees.subscription.client
     client.take_after_ns = 200_000_000

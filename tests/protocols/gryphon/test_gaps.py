@@ -1,4 +1,4 @@
-"""When gaps are asked for: a table against a plain dictionary of ticks, and its rules by hand."""
+"""The timing of requests for gaps: a table compared with a dictionary, and rules by hand."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ MS = MILLISECOND_NS
 
 @dataclass(frozen=True)
 class Limits:
-    """The paper's, with chunks of 100 ticks."""
+    """The paper's limits, with chunks of 100 ticks."""
 
     gap_curiosity_ns: int = 200 * MS
     nack_repetition_ns: int = 600 * MS
@@ -123,7 +123,7 @@ def test_a_long_gap_is_requested_within_the_limit_of_pieces():
 
 
 def pieces_of_a_gap_that_grows() -> int:
-    """A gap of five minutes that grows each second, of a pubend that is down."""
+    """Return the pieces of a five-minute gap that grows every second, as its pubend is down."""
     table = GapTable(Limits())
     for second in range(1, 301):
         now_ns = 1_000 * second * MS

@@ -1,4 +1,4 @@
-"""Gryphon in stories as text: what brokers say to each other, message by message."""
+"""Gryphon scenarios as text: the messages between brokers, one by one."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_a_scenario_changes_without_its_rule(name: str) -> None:
 
 
 def seen(told: str) -> str:
-    """What a scenario tells today, or which rule of the checks ends it."""
+    """Return the outcome of a scenario, or the error of the rule that stops it."""
     try:
         return play_scenario(told)
     except InvariantViolated as error:
