@@ -51,7 +51,7 @@ SHAPES: dict[str, tuple[Sequence[bytes], list[tuple[int, str]]]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Microseconds per publication, and the number of messages that the core sent."""
+    """Microseconds per publication, and counts of the core's output."""
 
     forward_us: float
     duplicate_us: float

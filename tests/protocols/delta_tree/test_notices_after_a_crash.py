@@ -34,7 +34,7 @@ TOLD_THROUGH = 2
 
 
 def _home_broker_after_a_crash() -> DeltaTree:
-    """Return broker 1 of b1-b2-b3 with a client that was notified, through 2, of a barrier at 0."""
+    """Return broker 1 of b1-b2-b3; its client is notified of the barrier through publication 2."""
     tree = PrimaryTree(chain("b1", "b2", "b3"))
     core = DeltaTree(1, tree.neighbourhood(1, 2), DeltaTreeParameters(delta=1), decode)
     local = LocalSubscription("s", 1, SubscriptionId(1, 1, 1), EVERYTHING, tags=(TAG,))

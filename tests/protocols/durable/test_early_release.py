@@ -50,7 +50,7 @@ def sent_of(story: DurableStory, *kinds: str) -> list:
 def away_for_too_long(**parameters) -> bool:
     """Return True if an absent subscriber receives one gap and the rest, and others miss nothing.
 
-    The gap covers no event that the subscriber does not match, not even at the ends.
+    The gap starts and ends at events that match.
     """
     story = story_of(**parameters)
     away, live = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1")
@@ -159,7 +159,7 @@ def told_after_restart() -> bool:
 
 
 def one_pubend_cannot_be_asked() -> bool:
-    """Return True if a returning subscriber receives events of one pubend during a cut of another."""
+    """Return True if a subscriber receives kept events of one pubend while another is cut off."""
     story = DurableStory("p1-b1", "p2-b1", "b1-s1", catchup_batch=2, catchup_window=1)
     away = story.subscriber()
     link = story.away(away)

@@ -222,7 +222,7 @@ def crashed(at_ms: int, kept: int) -> bool:
 
 
 def new_beside_an_old_tail() -> bool:
-    """Return True if a new subscription receives events that a crash had unmatched."""
+    """Return True if a subscription made after a crash receives events matched before the crash."""
     story = DurableStory(commit_interval_ns=20_000_000)
     story.subscriber()
     sent = story.publish(4, pause_s=0.01)
@@ -303,9 +303,10 @@ MOMENTS = range(0, 40, 4)
 
 
 def back_without_what_it_was_done_with(told: bool) -> bool:
-    """Return True if a reconnected broker must request ticks that no broker between has.
+    """Return True if a reconnected neighbour receives AckExpected for released ticks.
 
-    The broker had acknowledged the ticks, had not written the acknowledgement, and lost it.
+    The neighbour had acknowledged the ticks, had not written the acknowledgement, and lost it. No
+    broker up to the pubend has the ticks.
     """
     core = relay()
     if told:
@@ -335,7 +336,7 @@ def told_again_before_its_commit() -> bool:
 def first_behind_what_is_known() -> bool:
     """Return True if a broker releases events from before its first subscription.
 
-    Events are requested while the row of the subscription is not durable yet.
+    The release is computed while the row of the subscription is not durable yet.
     """
     core = relay()
     handle(core, SessionEstablished("c", 20, 1))

@@ -42,7 +42,7 @@ class Measured:
         self._carry(self.load.on_session(PEER, self.now_ns))
 
     def interval(self, *, sends: bool) -> tuple[int, int, bool]:
-        """Let the time of a check pass; return the factor, the probes sent and a pending deadline."""
+        """Let the time of a check pass; return the factor, the probe count and a pending check."""
         before = self.probes
         if sends:
             self._carry(self.load.sent(PEER, self.now_ns))

@@ -306,7 +306,7 @@ def a_broker_opens_a_cluster_and_another_joins_that() -> None:
 
 
 def who_has_left_dies_before_its_clients_have_gone() -> None:
-    """No broker has the departed broker's empty profile; all assume the profile at once."""
+    """No broker received an empty profile of the departed broker; all drop the profile at once."""
     story = Story()
     story.kill("n14")
     story.cluster.run_until_quiet()

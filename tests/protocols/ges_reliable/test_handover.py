@@ -244,7 +244,7 @@ def kept(alone: StorageAlone) -> StorageAlone:
 
 
 def what_was_settled_outlives_a_crash_of_the_storages() -> None:
-    """Both the storage of the past and the storage of the future keep the settled handover."""
+    """The old and the new storage keep the settled handover."""
     alone, other = StorageAlone(), Key("d", 1)
     alone.hears(Store(7, 0, HOME, run(1, 9)))
     for number, wish in enumerate(

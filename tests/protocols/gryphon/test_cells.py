@@ -174,7 +174,7 @@ def test_all_events_arrive_if_no_broker_of_a_cell_reaches_all() -> None:
 
 
 def one_cell_is_behind() -> bool:
-    """Return True if s2 gets missing events from b2, which forwards acknowledged ones to s1."""
+    """Return True if s2 receives missing events from b2 that s1 has acknowledged already."""
     story = PaperStory()
     story.cluster.link("p1", "b2").cut()
     story.cluster.link("b1", "s1").cut()

@@ -42,7 +42,7 @@ def of_kind(sent: list[PublicationHandle], kinds: str, wanted: str) -> list[Publ
 
 
 def a_thousand_between_two() -> None:
-    """Publish 1,000 events that s1 does not match between two that match, without acknowledgements."""
+    """Publish 1,000 events between two that s1 matches, before any acknowledgement."""
     story = Story(ack_interval_ns=60 * SECOND_NS)
     one, every = subscribe(story, "s1", "b"), subscribe(story, "s2", "a", "b")
     kinds = "b" + "a" * 1_000 + "b"

@@ -208,7 +208,7 @@ def test_silence_ends_below_an_event_that_is_being_written(asked: tuple[int, int
 
 
 def asked_when_expected(**parameters: Any) -> list[tuple[tuple[int, int], ...]]:
-    """Return the requests of s1 for ticks that were partly requested by AckExpected before."""
+    """Return the requests of s1 around an AckExpected for ticks that were partly requested."""
     broker = One(S1, nack_chunk_ns=SECOND_NS, **parameters)
     broker.has_subscriber()
     broker.hears(B1, told_of(1, 10, 3))

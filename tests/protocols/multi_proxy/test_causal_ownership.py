@@ -253,7 +253,7 @@ def a_topic_is_taken_when_all_of_it_is_here() -> bool:
 
 
 def what_is_carried_first_may_be_lost_on_its_way() -> bool:
-    """Return True if a server does not accept a carried run whose predecessor was lost."""
+    """Return True if a server refuses a transfer after the first carried run was lost."""
     server = a_server()
     server.tell(carry(3, 4))
     hole = server.tell(transfer(4))
@@ -339,7 +339,7 @@ def who_was_expected_is_kept_also_by_a_server_that_was_down() -> bool:
 
 
 def a_server_keeps_what_others_have_not_heard_of() -> bool:
-    """Return True if a server keeps events that other servers' followers lack.
+    """Return True if a server keeps events that other servers have not received.
 
     Its own followers have acknowledged all events, or it has no followers.
     """

@@ -121,7 +121,10 @@ def b13_consumed_elsewhere() -> bool:
 
 
 def b19_stale_map_recreate() -> bool:
-    """Return True if a proxy without state may name a former owner to new access brokers."""
+    """Return True if a new subscription succeeds through a proxy without state.
+
+    The proxy names the former owner of a topic to new access brokers.
+    """
     story = Twins()
     story.put()
     story.cluster.run_for(12)
