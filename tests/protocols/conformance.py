@@ -201,12 +201,12 @@ def test_a_client_that_is_away_for_a_short_while_keeps_its_subscription(protocol
 
 
 def over(client) -> list[int]:
-    """Return the subscriptions whose end was confirmed to a client."""
+    """Return the subscriptions that ended with a confirmation to the client."""
     return [answer.number for answer in client.answers if isinstance(answer, Unsubscribed)]
 
 
 def rows(exchange) -> list[int]:
-    """Return the number of subscriptions in the routing table of every broker."""
+    """Return the number of subscriptions in every broker's routing table."""
     return [core.statistics()["subscriptions"] for core in exchange.cores.values()]
 
 

@@ -1,4 +1,4 @@
-"""Tests of the baseline protocol, including the guarantees that it omits on purpose."""
+"""Tests of the baseline protocol, including the guarantees that the protocol omits on purpose."""
 
 import pytest
 

@@ -479,7 +479,7 @@ def test_without_routing_on_disk_the_same_story_leaves_a_broker_unaware():
     assert exchange.cores[1].statistics()["subscriptions"] == 0
 
 
-# ---------------------------------------------------------------- clients that come and go
+# ---------------------------------------------------------------- clients that connect and depart
 
 
 def test_the_next_session_redelivers_unacknowledged_publications_in_order():

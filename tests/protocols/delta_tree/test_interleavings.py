@@ -82,7 +82,7 @@ def test_every_listed_test_of_an_interleaving_exists(number: int) -> None:
         assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], place
 
 
-# Scenario → a named bug that leaves out a rule which the story is about.
+# Scenario → a named bug that omits the rule of the story.
 RULES = {
     "01_bypass_resurrects": Mutant.NO_LAST_IN_CUT,
     "02_paper_fig1": Mutant.NO_TAGS_UNREACHABLE_DONE,

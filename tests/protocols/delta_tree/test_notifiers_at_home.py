@@ -50,7 +50,7 @@ def _told_by(core: DeltaTree, emitter: int) -> list[Effect]:
 
 
 def _done(effects: list[Effect]) -> list[int]:
-    """Return the emitters whose notifiers are confirmed."""
+    """Return the emitters of the confirmed notifiers."""
     messages = [effect.message for effect in effects if isinstance(effect, Send)]
     confirmations = [each for each in messages if isinstance(each, PublicationConfirmation)]
     return [source.broker for each in confirmations for source, _, _ in each.ranges]

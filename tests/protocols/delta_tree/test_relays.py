@@ -93,7 +93,7 @@ def test_a_request_is_forwarded_and_then_the_answers_of_both_ends() -> None:
     assert broker.said(broker.hear(0, SyncEnd(True))) == [(2, SyncEnd(True))]
     assert broker.core.statistics()["messages_relayed"] == 2
     assert broker.lose(2)[0] == (0, Relay("close", 0, 2, 7, 0))
-    assert broker.said(broker.hear(0, SyncEnd(False))) == []  # for a session that is over
+    assert broker.said(broker.hear(0, SyncEnd(False))) == []  # for a closed session
 
 
 def test_a_relay_request_stays_pending_until_its_target_has_a_session() -> None:

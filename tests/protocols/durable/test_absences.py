@@ -1,4 +1,4 @@
-"""Stories of subscribers that were disconnected too long and whose state expired.
+"""Stories of subscribers that were disconnected until their state expired.
 
 A subscriber that returns with its position resumes there. The events released meanwhile are
 announced as one gap of any age, for every kind of return.

@@ -59,7 +59,7 @@ def test_each_event_is_given_once_and_in_order_whatever_is_deferred(seed: int) -
             catchup.take(NOTHING_LOST, [(start, stop)], answer)
             if random.random() < 0.2:
                 catchup.take(NOTHING_LOST, [(start, stop)], answer)
-        if catchup.open:  # the first part was split, and a piece of it deferred others
+        if catchup.open:  # the first part was split, and a piece deferred others
             (low, _), *_ = catchup.open
             catchup.take(
                 NOTHING_LOST,

@@ -91,7 +91,7 @@ def moved_just_before() -> bool:
 
 
 def with_what_only_it_has() -> bool:
-    """Return True if a broker whose pubends hold owed events cannot be decommissioned."""
+    """Return True if a broker with owed events in its pubends cannot be decommissioned."""
     story = DurableStory()
     away = story.subscriber("s2")
     link = story.away(away, "s2")

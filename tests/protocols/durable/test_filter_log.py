@@ -52,7 +52,7 @@ class Twin:
 
     def restart(self, keep_through: int) -> None:
         """Restart with the contents of the disk, and drop all records after a tick."""
-        self.disk.answers()  # nobody is there for them
+        self.disk.answers()  # discarded
         self.log = FilterLog(NAME, self.cached_pages)
         self.disk.do(self.log.recover(self.disk.ends, keep_through, self.chopped))
         while not self.log.is_read:
@@ -114,7 +114,7 @@ def catch_up(twin: Twin, random: Random, position: int) -> None:
         found = twin.batch(reader, after, through, position)
         full = twin.expected(subscription, after, through, position, most)
         if found != full:
-            # A batch may end early at a mark, and then holds what the history has up to there.
+            # A batch may end early at a mark, and then equals the history up to the mark.
             assert full.ticks[: len(found.ticks)] == found.ticks, f"{found} and {full}"
             assert after < found.upto <= full.upto, f"{found} and {full}"
             assert found.unknown_through == full.unknown_through, f"{found} and {full}"
@@ -195,7 +195,7 @@ def test_simultaneous_catch_ups_read_the_disk_once() -> None:
     for tick in range(1, records + 1):
         twin.write(tick, list(range(10)))
     twin.restart(records)
-    twin.log._pages.clear()  # as after a long time, in which others were looked at
+    twin.log._pages.clear()  # as after many reads of other pages
     twin.disk.reads = 0
     readers = [BatchReader(twin.log, each, 5_000) for each in range(10)]
     for reader in readers:

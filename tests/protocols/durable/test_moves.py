@@ -219,7 +219,7 @@ def out_of_reach() -> bool:
 
 
 def new_broker_is_gone_for(lost_s: float) -> bool:
-    """Whether a subscriber receives every event although its new broker is unreachable for long."""
+    """Return True if a subscriber receives every event after a long outage of its new broker."""
     story = MovingStory(nack_repetition_ns=3_000_000_000)
     story.miss()
     story.lose("p1", "b1", Fetched)
@@ -316,7 +316,7 @@ def answered_what_a_crashed_one_asked() -> bool:
     asked = handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
     assert any(type(each) is Send and type(each.message) is Hold for each in asked)
     told = []
-    for incarnation in (2, 1):  # 0 is a question
+    for incarnation in (2, 1):  # 0 is a request
         for other in (0, 2):
             last = ((StreamId(other, 0, 0), 0), (StreamId(other, 1, 0), 0))
             held = Held(1, other, "c", 1, 1, last, incarnation)
@@ -398,7 +398,7 @@ def ends_while_its_stay_is_written() -> bool:
 
 
 def ends_after_its_stay_was_told_and_its_broker_crashed() -> bool:
-    """Return True if a subscription whose return was confirmed also ends at the interim broker."""
+    """Return True if a subscription that returned also ends at the broker that it was at."""
     story = MovingStory()
     client = story.mover.client.name
     upstream = story.cluster.link("p1", "b1").cut()

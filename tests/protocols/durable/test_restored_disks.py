@@ -140,7 +140,7 @@ end 7
 
 
 def test_holds_for_an_arrival_that_its_broker_has_lost_end() -> None:
-    """All pubends hold for s1 at b2, whose disk is lost before the holds end."""
+    """All pubends hold for s1 at b2, and b2 loses its disk before the holds end."""
     for later, deliveries in ("reattach s1-b3 b1", 5), ("unsubscribe s1-b3 1", 4):
         report = report_of(LOST_ARRIVAL.replace("LATER", f"at 1.6 {later}"))
         assert not report.violations, report.describe()

@@ -24,7 +24,7 @@ def what_was_missed_comes_in_windows() -> bool:
     story.quiet_since()
     link.heal()
     story.wait_for(lambda: bool(story.from_to("p1", "b1", Fetched)))
-    story.wait_for(lambda: subscription.received == sent, limit_s=0.5)  # before it asks twice
+    story.wait_for(lambda: subscription.received == sent, limit_s=0.5)  # before a repeated request
     untaken = []
     for sender, receiver in (("p1", "b1"), ("b1", "s1")):
         sent_bytes = taken_bytes = 0

@@ -21,7 +21,7 @@ MUTANTS = bugs_of("ges")
 
 FILES = {path.stem: path for path in scenario_files(__file__)}
 
-# Scenario → a named bug that leaves out a rule which the story is about.
+# Scenario → a named bug that omits the rule of the story.
 RULES = {
     "a01_echo_abbrev": "believes-what-came-around",
     "a03_dup_delta": "started-before-all-know",
@@ -132,7 +132,7 @@ STORIES: Mapping[str, Callable[[], None]] = {
     "a10_split_cluster": a10_split_cluster,
 }
 
-# Story → a named bug that leaves out a rule which it is about.
+# Story → a named bug that omits the rule of the story.
 SEEN = {
     "a02_twin_gateway": "lost-session-stays-in-graph",
     "a04_keeper_birth": "lost-session-stays-in-graph",

@@ -48,7 +48,7 @@ class Story:
     keeper_policy = EVERY_NODE
 
     def __init__(self) -> None:
-        # As a hierarchy alone, whose brokers come and go.
+        # As a hierarchy alone, with brokers that join and depart.
         topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
         policy = (("keeper_policy", self.keeper_policy),)
         topology = replace(topology, settings=(("ges", policy),))
@@ -140,7 +140,7 @@ def a_unit_dies() -> None:
     assert story.got("n20") == 1
     assert (
         story.count("publications_forwarded") == sent + 4
-    )  # gatekeepers of each level are asked, and n20 is one
+    )  # gatekeepers of all levels are asked, and n20 is a gatekeeper
 
 
 def all_who_knew_a_broker_have_restarted() -> None:

@@ -165,7 +165,7 @@ def a_publisher_goes_to_another_root_before_it_is_told() -> None:
     trees = Trees()
     client = "p-z"
     trees.cluster.broker("r").kill()
-    trees.publish("z", "a", seconds=0.3)  # at q, and nowhere else
+    trees.publish("z", "a", seconds=0.3)  # at q only
     trees.cluster.broker("q").kill()
     trees.cluster.broker("r").start()
     trees.cluster.reattach(client, "g")

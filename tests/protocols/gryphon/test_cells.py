@@ -91,7 +91,7 @@ def test_messages_between_peers_of_a_cell_are_sent_if_needed_and_never_twice() -
     story.check()
     assert story.first_ways("b1", "b2") == story.first_ways("b2", "s1") == [0, 1, 2, 3]
     assert not story.first_ways("b2", "s2")
-    cell_of_s1 = 2 + 1  # the two cells that are no broker's come first, then p1
+    cell_of_s1 = 2 + 1  # the two cells of several brokers come first, then p1
     assert {m.onto for m in story.from_to("b1", "b2", Events)} == {cell_of_s1}
     assert {m.onto for m in story.from_to("b2", "s1", Events)} == {EVERYWHERE}
     assert not story.from_to("b2", "b1", Events)

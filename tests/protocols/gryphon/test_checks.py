@@ -19,7 +19,7 @@ MUTANTS = bugs_of("gryphon")
 
 BUDGET = 20
 
-# Rule → invariant of the design, a named bug that it sees, the first seed of a swarm that shows it.
+# Rule → invariant of the design, a named bug that it finds, the first seed of a swarm with it.
 SEEN = {
     "silent event": ("I1", "M02-silence-over-unknown", 1),
     "other event": ("I2", "another-number-than-its-publishers", 1),

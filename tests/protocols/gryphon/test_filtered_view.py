@@ -160,7 +160,7 @@ class Pair:
         for child in (S1, S2):
             told = [*ticks_told(self.one.tells(child, object))]
             said, self.twin.said[child] = self.twin.said[child], []
-            # Of answers silence comes last.
+            # Silence is the last part of an answer.
             assert sorted(told) == sorted(said), f"to {child}: {told}, not {said}"
 
     def _hears(self, start: int, end: int, *, again: bool) -> None:

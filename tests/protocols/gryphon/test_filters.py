@@ -38,7 +38,7 @@ def of_kind(sent: list[PublicationHandle], kinds: str, wanted: str) -> list[Publ
     return [each for each, kind in zip(sent, kinds, strict=True) if kind in wanted]
 
 
-# ---------------------------------------------------------------- what is held back
+# ---------------------------------------------------------------- withheld events
 
 
 def a_thousand_between_two() -> None:
@@ -203,7 +203,7 @@ def test_events_of_a_closed_session_count_for_no_mark() -> None:
     ]
 
 
-# ---------------------------------------------------------------- subscriptions that come and go
+# ---------------------------------------------------------------- subscriptions that start and end
 
 
 def test_a_subscription_gets_all_that_is_published_after_its_start_and_nothing_else() -> None:
@@ -211,7 +211,7 @@ def test_a_subscription_gets_all_that_is_published_after_its_start_and_nothing_e
     story = Story()
     subscribe(story, "s1", "b")
     before = [story.cluster.publish("p1", kind=kind) for kind in "abab" * 10]
-    story.cluster.run_for(0.003)  # some of it is under way
+    story.cluster.run_for(0.003)  # some events are in flight
     late = subscribe(story, "s1", "a")
     after = [story.cluster.publish("p1", kind=kind) for kind in "abab" * 10]
     story.settle()
@@ -293,7 +293,7 @@ def test_a_restarted_intermediate_broker_forwards_every_wanted_event() -> None:
     assert [each.received for each in subscribers] == [of_kind(sent, kinds, k) for k in "ba"]
 
 
-# ---------------------------------------------------------------- filters that are older
+# ---------------------------------------------------------------- outdated filters
 
 LEFT, RIGHT = ("b1", "b2"), ("c1", "c2")
 

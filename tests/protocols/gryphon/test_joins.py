@@ -109,7 +109,7 @@ def both_questions_miss_somebody() -> None:
     """
     story = JoinStory()
     story.lose("b1", "s1", Join)
-    for _ in range(64):  # one for each piece of the gap
+    for _ in range(64):  # one per piece of the gap
         story.lose("s2", "b1", Nack)
     story.begin()
     story.cluster.run_for(0.1)
@@ -131,7 +131,7 @@ def a_broker_crashes_when_it_has_answered() -> None:
 
 
 def a_broker_restarts_later() -> None:
-    """Broker s1 still waits for p1, whose events are in flight with those of s2 at the restart."""
+    """Broker s1 still waits for p1, with events of p1 and s2 in flight at the restart."""
     story = JoinStory()
     story.begin()
     story.cluster.run_for(2)

@@ -68,7 +68,7 @@ def test_a_lost_answer_is_repeated_within_two_repetition_times(way: tuple[str, s
 
 
 def a_repetition_is_faster(by_ms: int) -> list[int]:
-    """Return the times at which b2 forwards a request of s1 whose first copy took longer."""
+    """Return the times at which b2 forwards a request of s1 after a slower first copy."""
     story = Path()
     story.lose("b2", "b1", Nack)
     story.lose_one()

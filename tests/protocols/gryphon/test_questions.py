@@ -253,7 +253,7 @@ def kept_of_questions() -> int:
     for start in range(10, 40, 2):
         stream.ask([(start, start + 1)], 100, 550)
     stream.on_answer(10, 40)
-    stream.forget_asked(450)  # the first one, whose answer was lost
+    stream.forget_asked(450)  # the answer of the first was lost
     return sizes_of(stream)["Stream._asked_until"]
 
 

@@ -211,7 +211,7 @@ def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int
         (file,) = (tmp_path / "logs").glob("*.log")
         sizes.append(file.stat().st_size)
     volume.close()
-    (tmp_path / "logs" / NAME).unlink()  # which says that it was on disk
+    (tmp_path / "logs" / NAME).unlink()  # the marker of the durable end
     with file.open("r+b") as end:
         end.truncate(sizes[1] - torn_bytes)
     volume = LogVolume(tmp_path / "logs")

@@ -11,7 +11,7 @@ MUTANTS = bugs_of("gryphon")
 
 FILES = {path.stem: path for path in scenario_files(__file__)}
 
-# Scenario → a named bug that leaves out a rule which the story is about.
+# Scenario → a named bug that omits the rule of the story.
 RULES = {
     "07_two_subends_with_one_gap": "asks-what-it-has-just-asked",
     "10_sideways_then_another_way": "never-sideways",

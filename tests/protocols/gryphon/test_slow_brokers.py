@@ -65,7 +65,7 @@ def largest_untaken_bytes(story: Story, sender: str, receiver: str) -> int:
 
 def all_comes_in_windows(**parameters) -> bool:
     story = Missed(**parameters)
-    story.wait_for(story.has_all, limit_s=0.5)  # before anything is asked for twice
+    story.wait_for(story.has_all, limit_s=0.5)  # before any repeated request
     story.settle()
     assert sum(len(message.run) for message in story.answers()) == 100, "nothing of it twice"
     return largest_untaken_bytes(story, "b1", "s1") <= WINDOW_BYTES + EVENT_BYTES

@@ -123,7 +123,7 @@ def test_a_lost_answer_is_requested_again() -> None:
     sent += story.publish(1, pause_s=0.1)
     link = story.cluster.link("b1", "s1")
     link.absorb()
-    story.cluster.run_for(0.3)  # the question goes out, and nothing comes back
+    story.cluster.run_for(0.3)  # the request is sent, and no answer arrives
     link.cut()
     story.cluster.run_for(0.2)
     link.heal()

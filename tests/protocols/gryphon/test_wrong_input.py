@@ -276,9 +276,9 @@ def published(core: DeliveryProtocol) -> tuple[bytes, dict[str, dict[str, Any]]]
 )
 def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, said: str) -> None:
     record, rows = published(core_of(0))
-    if not pubends:  # of a pubend that there is not, in a deployment with fewer
+    if not pubends:  # an unknown pubend, in a deployment with fewer
         record, pubends, said = b"\0\0\0\3" + record[4:], 2, "of pubend 3 of broker 0"
-    if pubends < 0:  # as in a deployment with another number, where its publisher was elsewhere
+    if pubends < 0:  # another number of pubends, with the publisher elsewhere
         record, pubends = b"\0\0\0\1" + record[4:], 3
     parameters = GryphonParameters(pubends=pubends)
     core = make_protocol(

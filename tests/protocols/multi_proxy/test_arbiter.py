@@ -78,7 +78,7 @@ def test_ownership_is_one_of_those_there_are() -> None:
         MultiProxyParameters(ownership="arbitrator").check("here")
 
 
-# ------------------------------------------------------------ rules, each with its bug
+# ------------------------------------------------------------ rules and their bugs
 
 
 HOME, OTHER = 4, 5

@@ -84,7 +84,7 @@ def missed_while_away(story: Story, count: int = 3) -> tuple[Subscription, list[
     return subscription, missed
 
 
-# ------------------------------------------------------------ rules, each with its bug
+# ------------------------------------------------------------ rules and their bugs
 
 
 def what_is_kept_for_long_goes() -> bool:
@@ -246,7 +246,7 @@ def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
             pass
 
 
-# ------------------------------------------------------------ the rest
+# ------------------------------------------------------------ other rules
 
 
 class Home:

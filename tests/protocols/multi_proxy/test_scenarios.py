@@ -69,7 +69,7 @@ CRASHES: Mapping[str, str] = {
 }
 
 
-# ------------------------------------------------------------ told here
+# ------------------------------------------------------------ stories of this file
 
 
 def b07_lost_reply_get() -> bool:
@@ -191,7 +191,7 @@ STORIES: Mapping[str, Callable[[], bool]] = {
     "C1": c1_before_it_is_put,
 }
 
-# Story → a named bug that leaves out a rule which it is about.
+# Story → a named bug that omits the rule of the story.
 SEEN = {
     "b13-consumed-elsewhere": "moved-and-begun-anew",
     "b24-retention-exceeded": "lost-in-silence",

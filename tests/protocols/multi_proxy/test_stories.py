@@ -110,7 +110,7 @@ def queued(story: Story, name: str) -> int:
     return broker.core.status().queued
 
 
-# ------------------------------------------------------------ rules, each with its bug
+# ------------------------------------------------------------ rules and their bugs
 
 
 def a_put_is_tried_again_over_another_proxy_and_stored_once() -> bool:
