@@ -110,7 +110,6 @@ class StoryClient(FuzzedClient):
         self.script = first.script
 
     def message_arrived(self, end: Any, message: Any) -> None:
-        """See Endpoint."""
         self.received.append(message)
 
     def session(self, *messages: Any) -> list[Any]:

@@ -193,7 +193,7 @@ def test_a_path_from_a_departed_leaf_to_elsewhere_is_refused():
 
 
 def gone_while_a_notifier_is_under_way():
-    """Depart while a notifier is held at broker 1, after broker 2 was unreachable and returned.
+    """Hold a notifier at broker 1 after broker 2 was unreachable during the subscription.
 
     Paper: [DFT11] §VIII-A lines 896-900.
     """

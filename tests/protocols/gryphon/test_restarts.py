@@ -41,7 +41,6 @@ class ClockAt:
         self.seconds = seconds
 
     def read_at_start(self, broker: int, now_ns: int) -> int:
-        """See WallClocks."""
         return self.seconds * SECOND_NS
 
 

@@ -107,7 +107,7 @@ def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
 
 @pytest.mark.parametrize("first", [1, 160])
 def test_an_adversary_without_a_clock_breaks_nothing(first: int) -> None:
-    """A broker's own clock advances with its deadlines only, and forgetting needs a deadline."""
+    """A broker's clock advances with its deadlines only, so every expiry needs a deadline."""
     options = AdversaryOptions(protocol="gryphon")
     reports = [run_adversary(seed, options) for seed in range(first, first + 6)]
     assert not [(report.seed, report.violations) for report in reports if report.violations]

@@ -143,7 +143,7 @@ def everybody(story: TotalStory, rounds: int) -> list[Any]:
 
 
 def an_event_soon_after_others(percent: int) -> None:
-    """No request is due within 400 ms, so an event would wait for the others' next events."""
+    """No request is due within 400 ms, so only assigned silence avoids a wait for other events."""
     story = TotalStory(
         doubt_curiosity_ns=400 * MILLISECOND_NS, silence_percent=percent, filters=False
     )
