@@ -132,7 +132,7 @@ def a_cluster_loses_its_gatekeepers_and_gets_one_again() -> None:
 
 
 def a_later_change_overtakes_an_earlier_one() -> None:
-    """Broker z lacks the first change; the second went to m and o at once, and o waits for none."""
+    """z lacks the first; the second went to m and o at once, and o has nobody to wait for."""
     links = [("n", "m"), ("n", "o"), ("m", "o"), ("m", "z")]
     places = {name: f"0.{number}" for number, name in enumerate(("m", "n", "o", "z"))}
     for number, gatekeeper in enumerate([*places], 1):
