@@ -1,7 +1,7 @@
-"""What every delivery protocol owes its driver, as stories a protocol's tests run on it.
+"""Conformance tests for all delivery protocols.
 
-A test file says `from tests.protocols.conformance import *` and has a fixture `protocol` with
-the protocol's name.
+A test file imports the tests with `from tests.protocols.conformance import *` and defines a fixture
+`protocol` that returns the name of the protocol.
 """
 
 import json
@@ -57,7 +57,7 @@ def test_a_subscriber_gets_what_matches_in_order(protocol):
 
 
 def test_a_healed_failure_leaves_no_aftermath(protocol):
-    """Nor does what is under way count as left behind by one."""
+    """Neither a healed failure nor traffic in flight counts as aftermath."""
     exchange = Exchange(TREE, protocol=protocol)
     publisher = exchange.client("p", 0, publishes=True)
     exchange.subscribe(exchange.client("s", 2), "true")
@@ -201,12 +201,12 @@ def test_a_client_that_is_away_for_a_short_while_keeps_its_subscription(protocol
 
 
 def over(client) -> list[int]:
-    """The subscriptions that a client was told are over."""
+    """Return the subscriptions that ended with a confirmation to the client."""
     return [answer.number for answer in client.answers if isinstance(answer, Unsubscribed)]
 
 
 def rows(exchange) -> list[int]:
-    """How many subscriptions each broker routes by."""
+    """Return the number of subscriptions in every broker's routing table."""
     return [core.statistics()["subscriptions"] for core in exchange.cores.values()]
 
 
@@ -301,7 +301,7 @@ def test_a_client_session_needs_no_time_and_a_lonely_broker_no_peers(protocol):
 
 
 def history_digest(protocol: str) -> str:
-    """A story with faults, as one number over every event and effect in it."""
+    """Return a digest of every event and effect in a story with faults."""
     import hashlib
 
     exchange = Exchange(TREE, protocol=protocol)

@@ -1,8 +1,8 @@
-"""No order of a client's messages ends a broker: it answers, or refuses with RemoteProtocolError.
+"""A broker survives every order of client messages, with answers or RemoteProtocolError.
 
-Of each seed: fuzzed clients at two brokers, honest clients beside them, sessions that are lost,
-brokers that restart. A message that is refused has changed nothing: without it the broker does the
-same. `python -m tests.fuzz.sessions` does this to real brokers.
+For every seed, two brokers serve fuzzed clients and honest clients; sessions are lost and brokers
+restart. A refused message changes no state: the broker behaves equally without the message. `python
+-m tests.fuzz.sessions` runs the same against real brokers.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def fuzzed(protocol: str, name: str, parameters: Mapping[str, Any]) -> FuzzedCluster:
-    """A cluster after one seed; the honest clients have all, and what was refused did nothing."""
+    """Return a cluster after a seed; honest clients have all events and refusals had no effect."""
     cluster = FuzzedCluster(protocol, Random(name), **parameters)
     for _ in range(STEPS):
         cluster.step()
@@ -110,11 +110,10 @@ class StoryClient(FuzzedClient):
         self.script = first.script
 
     def message_arrived(self, end: Any, message: Any) -> None:
-        """See Endpoint."""
         self.received.append(message)
 
     def session(self, *messages: Any) -> list[Any]:
-        """One session, with time for each message; returns what was received on it."""
+        """Play a session with time for every message; return the messages received."""
         self.received = []
         self.dial()
         self._world.cluster.run_for(0.1)
@@ -124,7 +123,7 @@ class StoryClient(FuzzedClient):
         return self.received
 
     def end(self, seconds: float = 0.1) -> None:
-        """The session ends; so much time passes."""
+        """End the session and let time pass."""
         self.hang_up()
         self._world.cluster.run_for(seconds)
 
@@ -149,7 +148,7 @@ def source_given(received: list[Any]) -> SourceId:
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_client_departs_without_unacknowledged_deliveries(protocol: str, drain: bool) -> None:
-    """Its broker answers at once, since it gets nothing more, and lives on."""
+    """The broker answers at once, since no more messages are due to the client, and stays up."""
     world = FuzzedCluster(protocol, Random(1))
     client = StoryClient(world)
     source = source_given(client.session(PUBLISHER, Subscribe(1, EVERYTHING)))
@@ -189,7 +188,7 @@ def test_a_detach_drains_only_the_claimed_subscriptions(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["gryphon", "delta_tree"])
 def test_a_detach_completes_only_after_all_deliveries_are_acknowledged(protocol: str) -> None:
-    """Its Detach is answered behind its last acknowledgement; its window is one publication."""
+    """The Detach is answered after the last acknowledgement; the window is one publication."""
     world = FuzzedCluster(protocol, Random(1), client_window=1)
     client = StoryClient(world)
     source = source_given(client.session(PUBLISHER, Subscribe(1, EVERYTHING)))

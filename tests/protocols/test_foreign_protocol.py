@@ -1,9 +1,8 @@
-"""A protocol that somebody else brings: a folder, a line in the registry, and every tool has it.
+"""A protocol of a third party needs a folder and a registry line for all tools.
 
-`tests/foreign/ring_flood` is its folder: flooding on a ring of four brokers, which no tree is. Here
-the project's packages are copied, the folder is put among the protocols, and what runs is the
-command out of that copy. Whatever in shared code asks for a tree, or for a protocol by its name,
-fails here.
+The folder is `tests/foreign/ring_flood`, which floods a ring of four brokers; a ring is not a tree.
+The project's packages are copied, the folder is added to the protocols, and the command runs from
+the copy. Shared code that requires a tree or a protocol's name fails here.
 """
 
 import difflib
@@ -49,13 +48,13 @@ down = "700ms"
 
 @pytest.fixture(scope="module")
 def tree() -> Iterator[Path]:
-    """The project with the protocol in it."""
+    """Yield a copy of the project with the protocol."""
     with TemporaryDirectory(prefix="foreign-") as folder:
         yield make_tree(Path(folder) / "project")
 
 
 def simulate(tree: Path, *arguments: str) -> tuple[int, Any]:
-    """What `pubsubctl simulate` of that project says."""
+    """Run `pubsubctl simulate` in a project; return the exit code and the report."""
     answer = subprocess.run(
         [sys.executable, "-m", "pubsubctl", "simulate", *arguments, "--json"],
         cwd=tree,

@@ -1,4 +1,4 @@
-"""Values of different kinds are different values, to every protocol: `true`, `1` and `'1'`."""
+"""Values of different kinds differ in every protocol: `true`, `1` and `'1'`."""
 
 import pytest
 
@@ -12,7 +12,7 @@ VALUES: tuple[Scalar, ...] = (True, 1, 1.0, "1", False, 0, -0.0, "", 0.5)
 
 
 def wanted_at_one_broker(cluster: SimulatedCluster, at: str, publisher: str) -> None:
-    """Each subscriber receives the values of its own kind, whichever subscribed first."""
+    """Every subscriber receives the values of its own kind, in any order of subscription."""
     predicates = {
         "x = true": [1],
         "x = 1": [2, 3],
@@ -49,7 +49,7 @@ def test_a_storage_asks_its_parent_for_each_of_them() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_an_unsubscribe_ends_no_subscription_of_an_equal_value(protocol: str) -> None:
-    """`x = 1` ends; `x = true` at the same broker goes on, over a restart too."""
+    """The subscription `x = 1` ends; `x = true` at the same broker continues over a restart."""
     cluster = SimulatedCluster(three_brokers(protocol), protocol, network=STEADY).start()
     cluster.run_for(2)
     ends, stays = cluster.subscribe("c3", "x = 1"), cluster.subscribe("c3", "x = true")

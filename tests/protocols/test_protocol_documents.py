@@ -1,4 +1,4 @@
-"""Each protocol's document names the files that carry it out, and none that are not there."""
+"""The document of a protocol names all implementing files, and only existing files."""
 
 import re
 from pathlib import Path

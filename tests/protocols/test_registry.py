@@ -1,4 +1,4 @@
-"""A protocol is registered once: what it shares with another one by mistake is named at import."""
+"""Registration of protocols: values shared by mistake are reported at import."""
 
 import subprocess
 import sys

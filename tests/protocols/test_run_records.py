@@ -1,4 +1,4 @@
-"""Runs as records of a log: what comes back is what went in."""
+"""Runs as records of a log: a round trip preserves all contents."""
 
 from hypothesis import given
 from hypothesis import strategies as st

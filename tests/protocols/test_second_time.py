@@ -1,4 +1,4 @@
-"""Every protocol dials a broker after a session as it did the first time."""
+"""Every protocol dials a broker after a session as before the first."""
 
 from typing import Any
 
@@ -28,11 +28,11 @@ from tests.helpers.every_protocol import BROKERS, PROTOCOLS, three_brokers
 
 ATTEMPTS = 7
 FIRST_MESSAGES: dict[str, tuple[Any, ...]] = {"delta_tree": (Summary((), False, ()),)}
-"""By protocol, what proves that a peer is there; elsewhere the session does."""
+"""The messages, by protocol, that prove a live peer; elsewhere the session does."""
 
 
 class Dialler:
-    """A broker whose peer is or is not reached as the test says; its disk writes at once."""
+    """A broker with a peer that the test connects and disconnects, and an instant disk."""
 
     def __init__(self, protocol: str, broker: int) -> None:
         self.protocol = protocol
@@ -59,7 +59,7 @@ class Dialler:
                 self.handle(RecordsRead(effect.log, effect.first, ()))
 
     def wait(self, peer: int) -> int:
-        """Return how long it takes until the peer is dialled."""
+        """Return the time until the peer is dialled."""
         began_ns = self.now_ns
         while peer not in self.dialled:
             due_ns = self.core.next_deadline()
@@ -78,7 +78,7 @@ class Dialler:
         return found
 
     def meet(self, peer: int) -> None:
-        """A session that ends soon, in silence."""
+        """Play a short session that ends in silence."""
         self.session += 1
         self.handle(SessionEstablished(peer, self.session, 1))
         self.dialled = [each for each in self.dialled if each != peer]
@@ -89,7 +89,7 @@ class Dialler:
 
 
 def diallers(protocol: str) -> list[tuple[int, int]]:
-    """Return the brokers that dial others as they begin, each with one of those."""
+    """Return the brokers that dial others at their start, with a peer for every dialler."""
     found = []
     for broker in range(len(BROKERS)):
         dialled = Dialler(protocol, broker).dialled

@@ -1,4 +1,4 @@
-"""The baseline: what it does, and what it leaves undone on purpose."""
+"""Tests of the baseline protocol, including the guarantees that the protocol omits on purpose."""
 
 import pytest
 

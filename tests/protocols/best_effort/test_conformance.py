@@ -1,4 +1,4 @@
-"""best_effort as its driver sees it."""
+"""Conformance of best_effort to the interface of its driver."""
 
 import pytest
 

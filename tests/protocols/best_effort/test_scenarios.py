@@ -1,4 +1,4 @@
-"""The best-effort baseline in stories."""
+"""Scenarios of the best-effort baseline."""
 
 from pathlib import Path
 

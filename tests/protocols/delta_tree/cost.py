@@ -1,8 +1,7 @@
-"""What one publication costs a forwarding broker's core, by size of run and shape of matching.
+"""The cost of a publication in the core of a forwarding broker, by run size and matching shape.
 
-    python -m tests.protocols.delta_tree.cost
-
-prints microseconds of handle() per publication; other work on the machine shows in them.
+`python -m tests.protocols.delta_tree.cost` prints microseconds of `handle()` per publication. Other
+load on the machine distorts the results.
 """
 
 import sys
@@ -52,7 +51,7 @@ SHAPES: dict[str, tuple[Sequence[bytes], list[tuple[int, str]]]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Microseconds per publication, and what came out of the core."""
+    """Microseconds per publication, and counts of the core's output."""
 
     forward_us: float
     duplicate_us: float
@@ -63,7 +62,7 @@ class Cost:
 
 
 def forwarding_broker(subscriptions: list[tuple[int, str]]) -> DeltaTree:
-    """Broker 1 of a star, source at broker 0, with confirmed subscriptions at 2 and 3."""
+    """Return broker 1 of a star: a source at broker 0, confirmed subscriptions at 2 and 3."""
     tree = PrimaryTree(topology(((0, 1), (1, 2), (1, 3)), delta=1))
     core = DeltaTree(1, tree.neighbourhood(1, 2), DeltaTreeParameters(delta=1), decode)
     core.handle(Started(1, False, {}), 0)
@@ -85,7 +84,7 @@ def forwarding_broker(subscriptions: list[tuple[int, str]]) -> DeltaTree:
 
 
 def frames(blobs: Sequence[bytes], size: int, total: int) -> list[PublicationRun]:
-    """Runs of `size` publications whose contents go round `blobs`."""
+    """Return runs of `size` publications with contents from `blobs` in rotation."""
     found = []
     for first in range(1, total + 1, size):
         contents = [blobs[(first + n) % len(blobs)] for n in range(size)]

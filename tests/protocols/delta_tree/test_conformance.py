@@ -1,4 +1,4 @@
-"""delta_tree as its driver sees it."""
+"""Conformance of delta_tree to the interface of its driver."""
 
 import pytest
 

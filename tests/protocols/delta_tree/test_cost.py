@@ -1,4 +1,4 @@
-"""The cost measurement, small: that it measures what it says. Times are not judged."""
+"""A small run of the cost measurement that checks the counts but not the times."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Leaves that have left the tree: whatever is still said of them ends nobody."""
+"""Tests of leaves that left the tree: late messages about a departed leaf end no broker."""
 
 from itertools import pairwise
 
@@ -24,12 +24,12 @@ ANY = blob(kind="a")
 
 
 def line(brokers: int, **settings: object) -> Exchange:
-    """A chain 0–1–2–…; broker 0 is the leaf that leaves."""
+    """Return a chain 0–1–2–…; broker 0 is the leaf that departs."""
     return Exchange(tuple(pairwise(range(brokers))), **settings)
 
 
 def at_rest(exchange: Exchange) -> None:
-    """Nothing is left queued or tagged anywhere."""
+    """Check that no broker has queued publications or tagged subscriptions."""
     exchange.advance(30)
     for number, core in exchange.cores.items():
         counters = core.statistics()
@@ -39,7 +39,7 @@ def at_rest(exchange: Exchange) -> None:
 
 
 def test_a_repeated_copy_of_a_departed_leaf_may_be_confirmed_late() -> None:
-    """Broker 1 still has a copy for 2, which 2 has got from 0 itself when 1 was suspected."""
+    """Broker 1 holds a copy for broker 2, and broker 0 sent the same copy directly to 2."""
     exchange = line(3)
     exchange.subscribe(exchange.client("s", 2), "true")
     publisher = exchange.client("p", 0, publishes=True)
@@ -55,7 +55,7 @@ def test_a_repeated_copy_of_a_departed_leaf_may_be_confirmed_late() -> None:
 
 
 def test_a_restarted_broker_accepts_a_repeated_copy_of_a_departed_leaf() -> None:
-    """As above, but 2 has restarted, so it has neither the copy nor the path in mind."""
+    """Broker 2 has restarted, so neither the copy nor the path is in memory."""
     exchange = line(3)
     exchange.subscribe(exchange.client("s", 2), "true")
     publisher = exchange.client("p", 0, publishes=True)
@@ -76,7 +76,7 @@ def test_a_restarted_broker_accepts_a_repeated_copy_of_a_departed_leaf() -> None
 
 
 def test_a_publication_for_a_departed_access_broker_is_dropped() -> None:
-    """The confirmation is lost with its session, so broker 0 would send the publication again."""
+    """The confirmation is lost with the session, so broker 0 would send the publication again."""
     exchange = line(3)
     subscriber = exchange.client("s", 2)
     exchange.subscribe(subscriber, "true")
@@ -92,7 +92,7 @@ def test_a_publication_for_a_departed_access_broker_is_dropped() -> None:
 
 
 def notified_after_home_has_left(exchange: Exchange) -> None:
-    """A notifier for the departed broker 0 is on its way from 3, which nobody tells, to 2."""
+    """Hold a notifier for the departed broker 0 on the link from 3 to 2; 3 is not notified."""
     exchange.kill(4)
     exchange.advance(1)
     subscriber = exchange.client("s", 0)
@@ -113,7 +113,7 @@ def test_a_recovery_notifier_for_a_departed_access_broker_is_dropped() -> None:
 
 
 def test_a_notifier_for_a_departed_home_is_dropped() -> None:
-    """The broker before the departed one cannot be reached, so there is only the way past it."""
+    """The broker next to the departed broker is unreachable, so only the bypass remains."""
     exchange = line(5)
     notified_after_home_has_left(exchange)
     exchange.cut(1, 2)
@@ -153,7 +153,7 @@ def test_a_gate_that_a_departed_leaf_kept_closed_opens_at_a_home_that_was_down(h
 
 
 def life_of_a_leaf() -> Exchange:
-    """Brokers of 0–1–2–3–4 subscribe and publish while one after the other is lost and back."""
+    """Return a story on 0–1–2–3–4 in which brokers fail and return one after the other."""
     exchange = line(5)
     for number in (0, 2, 4):
         exchange.client(f"p{number}", number, publishes=True)
@@ -188,7 +188,7 @@ KINDS = (
 
 
 def heard(exchange: Exchange, number: int) -> list[tuple[int, object]]:
-    """From whom a broker got which messages, each once."""
+    """Return the distinct messages that a broker received, with their senders."""
     found = [
         (event.peer, event.message)
         for at, event, _ in exchange.log
@@ -202,7 +202,7 @@ def heard(exchange: Exchange, number: int) -> list[tuple[int, object]]:
 def test_every_earlier_message_is_tolerated_after_the_departure_of_a_leaf(
     number: int, restarts: bool
 ) -> None:
-    """By anybody who has a session: it is let pass, or ends that session, and no broker."""
+    """A late message is ignored or ends the session with the sender; the broker stays up."""
     for sender, message in heard(life_of_a_leaf(), number):
         exchange = life_of_a_leaf()
         if restarts:

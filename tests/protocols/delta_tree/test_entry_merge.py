@@ -1,4 +1,4 @@
-"""What stays is joined, and everybody hears what they would have heard: its twin never joins."""
+"""Merged queue entries produce the same messages as entries that are never merged."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -20,11 +20,11 @@ STAR = ((0, 1), (0, 2))
 A, B = blob(kind="a"), blob(kind="b")
 EAGER = JoiningBounds(fewest=1, step=1, interval_ns=0, window=6, publications=6)
 SEEDS = (7, 9, 30, 47)
-"""Crashes, cuts and slow clients are in them, and most is joined where brokers are in haste."""
+"""Seeds with crashes, cuts and slow clients, and with the most merges under eager bounds."""
 
 
 def in_haste(story: Callable[..., None]) -> Callable[..., None]:
-    """Brokers of a story join whatever was there before, and some is joined in it."""
+    """Run a story with brokers that merge entries eagerly, and check that entries were merged."""
 
     @wraps(story)
     def hasty(**arguments: Any) -> None:
@@ -46,7 +46,7 @@ def in_haste(story: Callable[..., None]) -> Callable[..., None]:
 
 
 def confirmed(exchange: Exchange, a: int, b: int) -> list[int]:
-    """What a has confirmed to b, in order."""
+    """Return the sequence numbers that broker a confirmed to broker b, in order."""
     return [
         number
         for message in exchange.sent(a, b, PublicationConfirmation)
@@ -56,25 +56,25 @@ def confirmed(exchange: Exchange, a: int, b: int) -> list[int]:
 
 
 def copies(exchange: Exchange, a: int, b: int) -> list[int]:
-    """What a has sent to b, in order."""
+    """Return the sequence numbers that broker a sent to broker b, in order."""
     return [
         number for copy in exchange.sent(a, b, PublicationCopy) for number in copy.run.sequences
     ]
 
 
 def done(publisher: Client) -> list[int]:
-    """What a publisher was told is done, sorted."""
+    """Return the sequence numbers that were acknowledged to a publisher, sorted."""
     return sorted(n for first, last in publisher.done for n in range(first, last + 1))
 
 
 def publish_one_by_one(exchange: Exchange, client: Client, last: int) -> None:
-    """Publications 1 to `last`, a and b by turns."""
+    """Publish 1 to `last`, with kinds a and b in turn."""
     for number in range(1, last + 1):
         exchange.publish(client, number, B if number % 2 else A)
 
 
 def entries(exchange: Exchange, broker: int) -> list[list[int]]:
-    """The numbers in each entry of a broker's queue."""
+    """Return the sequence numbers in every entry of a broker's queue."""
     queue = exchange.cores[broker]._publications.queue
     return [list(each.run().sequences) for of in queue.entries.values() for each in of]
 

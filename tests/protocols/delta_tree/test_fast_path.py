@@ -1,4 +1,4 @@
-"""The straight lane beside its twin, the general way: the same histories, whatever happens."""
+"""The fast path and the general path produce identical histories."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,25 +20,25 @@ from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import run_seed
 
 SEEDS = (8, 12, 26)
-"""Most of their publications go straight; crashes, cuts and late subscriptions are in them."""
+"""Seeds that use the fast path most, with crashes, cuts and late subscriptions."""
 
 
 @contextmanager
 def only_the_general_way() -> Iterator[None]:
-    """The lane takes nothing."""
+    """Disable the fast path."""
     with patch.object(FastPath, "take", lambda lane, event: False):
         yield
 
 
 @cache
 def lived_the_general_way(seed: int) -> SeedReport:
-    """A seed of the swarm without the lane."""
+    """Run a seed of the swarm without the fast path."""
     with only_the_general_way():
         return run_seed(seed, "delta_tree")
 
 
 def history(report: SeedReport) -> tuple[object, ...]:
-    """All that happened in it, and all that was counted."""
+    """Return the digest, the counters and the violations of a report."""
     return report.digest, report.counters, report.violations
 
 
@@ -67,7 +67,7 @@ def test_a_lane_that_never_forgets_has_another_history() -> None:
 
 
 def test_the_general_path_matches_each_run_once_in_any_division() -> None:
-    """Duplicates taken off the front, streams of subscriptions that begin within it."""
+    """Duplicates are removed from the front, and subscriptions may start within the run."""
     matched: list[PublicationRun] = []
     parts: list[int] = []
     receive, queue_up = Publications._receive, Publications._queue_up

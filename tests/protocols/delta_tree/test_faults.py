@@ -1,4 +1,4 @@
-"""Bypass, re-sending, restarts: stories on cores wired by hand."""
+"""Stories of bypass, retransmission and restarts, on cores that are wired by hand."""
 
 import pytest
 
@@ -204,7 +204,7 @@ def test_subscriptions_and_publications_bypass_an_unreachable_broker():
 
 
 def test_a_next_hop_receives_a_subscription_before_its_first_publication():
-    """0 – 1 – 2 – 3: link 0–1 is down, 1 is alive, and 2 sends through it.
+    """On 0–1–2–3, link 0–1 is down, broker 1 is alive, and broker 2 sends through 1.
 
     Paper: [DFT11] §V-B, the upstream copy.
     """
@@ -234,11 +234,12 @@ def test_a_subscription_is_sent_again_to_a_broker_that_lost_it_before_confirming
 
 
 def bypass_resurrects():
-    """S–X–V–P as 0–1–2–3, and Z as 4 under X with a subscription that wants kind b only.
+    """Play the story in which a bypass revives a publication that a crash erased.
 
-    Everybody knows s, but X still waits for Z's confirmation of it. P sends 1, which Z wants
-    too, and 2: S, where s has not started, lets both pass; X keeps 1 for Z. Then s starts. S
-    forgets in a crash that it saw 1, V loses X, reaches S directly and sends it 1 again.
+    S–X–V–P are brokers 0–1–2–3, and Z is broker 4 behind X with a subscription to kind b. All
+    brokers have the subscription s, but X still waits for the confirmation of Z. P sends 1, which
+    matches at Z too, and 2. S has not started s and lets both pass; X keeps 1 for Z. Then s starts.
+    S loses its record of 1 in a crash. V loses X, reaches S directly and sends 1 again.
     """
     exchange = Exchange(((0, 1), (1, 2), (2, 3), (1, 4)))
     publisher, other = exchange.client("p", 3, publishes=True), exchange.client("z", 4)
@@ -266,7 +267,7 @@ def bypass_resurrects():
 
 
 def test_a_stream_never_starts_before_a_lost_publication():
-    """Paper: [DFT11] §VI lines 614-621 would deliver 1 and 3 and lose 2; the cut forbids 1."""
+    """The cut forbids 1; [DFT11] §VI lines 614-621 would deliver 1 and 3 and lose 2."""
     assert bypass_resurrects() == [3]
 
 
@@ -338,7 +339,7 @@ def test_a_started_subscription_resumes_after_its_broker_restarts():
 
 
 def test_a_broker_skips_publications_covered_by_the_resume_token():
-    """The broker dies with a position that has not reached the disk; the client knows it."""
+    """The broker crashes with a position that is not on disk; the client has the position."""
     exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
     exchange.hold(2, 1)
     exchange.publish(publisher, 1, A, A)
@@ -392,9 +393,9 @@ def test_a_broker_confirms_nothing_while_an_earlier_publisher_is_missing():
 
 
 def test_a_new_subscription_does_not_wait_for_a_publisher_that_detached():
-    """It had its second publication done before its first when its broker crashed.
+    """The second publication was acknowledged before the first when the broker crashed.
 
-    The restarted broker has seen the first, and learns of the second only from who leaves.
+    The restarted broker has the first publication, and learns of the second from the Detach.
     """
     exchange = Exchange(((0, 1), (0, 2)))
     for home in (1, 2):
@@ -420,7 +421,7 @@ def test_a_new_subscription_does_not_wait_for_a_publisher_that_detached():
 
 
 def test_a_start_waits_for_a_publisher_with_unacknowledged_publications():
-    """The same, but the first is not done anywhere when it leaves; it may yet come back."""
+    """The first publication is not acknowledged when the publisher detaches, so the start waits."""
     exchange = Exchange(((0, 1),))
     exchange.subscribe(exchange.client("s", 1), "true")
     exchange.hold(1, 0)
@@ -451,7 +452,7 @@ def test_the_aftermath_of_a_failure_is_listed_until_recovery_ends():
 
 
 def test_a_broker_that_confirmed_a_subscription_has_it_after_a_restart():
-    """Its only peer left, told late, does not have it yet: nobody could bring it up to date."""
+    """The only remaining peer lacks the subscription and could not restore the subscription."""
     exchange = Exchange(((0, 1), (0, 2)))
     exchange.cut(0, 2)
     subscriber = exchange.client("s", 0)
@@ -478,7 +479,7 @@ def test_without_routing_on_disk_the_same_story_leaves_a_broker_unaware():
     assert exchange.cores[1].statistics()["subscriptions"] == 0
 
 
-# ---------------------------------------------------------------- clients that come and go
+# ---------------------------------------------------------------- clients that connect and depart
 
 
 def test_the_next_session_redelivers_unacknowledged_publications_in_order():
@@ -515,7 +516,7 @@ def test_a_client_that_asks_for_one_of_its_subscriptions_gets_that_one():
 
 
 def test_two_copies_of_a_publication_are_never_in_flight_to_a_client_at_once():
-    """An acknowledgement names numbers only: it could not say which copy it is for."""
+    """An acknowledgement names sequence numbers only, so two copies would be indistinguishable."""
     exchange = Exchange(((0, 1),))
     publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 1)
     exchange.subscribe(subscriber, "true", number=1)
@@ -618,7 +619,7 @@ def _lost_by_a_cut():
 
 
 def pair_over(links, **options):
-    """A publisher at the first broker, a subscriber to kind a at the last, started."""
+    """Return a publisher at the first broker and a started subscriber to kind a at the last."""
     exchange = Exchange(links, **options)
     publisher = exchange.client("p", 0, publishes=True)
     subscriber = exchange.client("s", len(exchange.topology.brokers) - 1)

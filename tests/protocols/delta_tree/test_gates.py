@@ -1,4 +1,4 @@
-"""What confirmations and notifiers do to tags: they take away, and never add."""
+"""Confirmations and notifiers remove tags and never add tags."""
 
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
@@ -15,7 +15,7 @@ OF_3, OF_5 = SourceId(3, 0, 1), SourceId(5, 0, 1)
 
 
 def path(broker):
-    """The way from home on the chain 0-1-2-…"""
+    """Return the path from the access broker on the chain 0-1-2-…"""
     return tuple(range(broker + 1))
 
 
@@ -44,7 +44,7 @@ def test_a_confirmation_removes_tags_of_a_returned_broker_and_sets_the_cut():
 
 
 def test_a_prefix_that_stays_dead_stays_tagged():
-    """2 cannot reach 3; 4 is back by the bypass."""
+    """Broker 2 cannot reach broker 3; broker 4 is reachable again by the bypass."""
     held = (tag(2, 3, False), tag(2, 4, True))
     change = replacement_for(held, 4, confirmation())
     assert change is not None
@@ -57,7 +57,7 @@ def test_a_broker_that_confirms_again_with_larger_tags_closes_nothing():
 
 
 def test_an_earlier_notifier_removes_tags_that_a_stale_confirmation_names():
-    """3 names 5, of which a notifier has told that it is aware; 3 has not heard that."""
+    """Broker 3 names 5 as unaware, although an earlier notifier from 5 reported the opposite."""
     told = Replacement((tag(4, 5, False),), (), ((OF_5, 8), (OF_3, 9)), (path(5), path(3)))
     stale = (tag(4, 5, False), tag(5, 6, False))
     answer = Replacement((tag(0, 2, True),), stale, ((OF_3, 2),), (path(3),))
@@ -78,7 +78,7 @@ def test_the_cut_of_an_untagged_source_does_not_rise():
 
 
 def stale_emitter():
-    """5 alone is not heard. Then comes a notifier of a broker that missed how 3 came back."""
+    """Apply a notifier from a broker that missed the return of broker 3; only 5 is tagged."""
     held = (tag(4, 5, False),)
     stale = Replacement((tag(2, 3, True), tag(4, 5, False)), (tag(2, 3, False),), (), ())
     left, _ = replace_tags(held, {}, stale)

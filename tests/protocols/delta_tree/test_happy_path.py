@@ -1,4 +1,4 @@
-"""Subscriptions, publications, confirmations and clients while nothing fails."""
+"""Tests of subscriptions, publications, confirmations and clients without failures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where each interleaving that the design says must be forced is told (delta.md §17)."""
+"""An index of the tests for all interleavings that the design lists (delta.md §17)."""
 
 import ast
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_every_listed_test_of_an_interleaving_exists(number: int) -> None:
         assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], place
 
 
-# Scenario → a named bug that leaves out a rule which the story is about.
+# Scenario → a named bug that omits the rule of the story.
 RULES = {
     "01_bypass_resurrects": Mutant.NO_LAST_IN_CUT,
     "02_paper_fig1": Mutant.NO_TAGS_UNREACHABLE_DONE,
@@ -119,7 +119,7 @@ RULES = {
     "30_two_subscriptions_one_partition": Mutant.HALF_AN_INTERSECTION,
 }
 ELSEWHERE = {"13_simultaneous_open": "tests/sessions/test_session.py"}
-"""Stories of rules that sessions have, and where those are tested."""
+"""Stories of rules that belong to sessions, with the files that test these rules."""
 
 
 def test_each_numbered_scenario_names_its_rule() -> None:

@@ -1,6 +1,6 @@
-"""Confirmations that name tags which are out of date do not leave a gate closed.
+"""Confirmations with outdated tags do not leave a gate closed.
 
-No audit comes in these stories: it would open the gate in the end.
+These stories run without audits, because an audit would open the gate.
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ ANY = blob(kind="a")
 
 
 def without_audit(links: Iterable[tuple[int, int]]) -> Exchange:
-    """Brokers that never ask again by themselves."""
+    """Return brokers that never repeat requests on their own."""
     parameters = DeltaTreeParameters(delta=1, audit_interval_ns=1_000_000 * SECOND_NS)
     return Exchange(links, parameters=parameters)
 
 
 def tagged(exchange: Exchange) -> list[int]:
-    """The brokers that have tags in their tables."""
+    """Return the brokers that have tags in their routing tables."""
     return [
         number
         for number, core in exchange.cores.items()
@@ -28,9 +28,9 @@ def tagged(exchange: Exchange) -> list[int]:
 
 
 def test_a_waiting_broker_asks_again_after_the_tagging_broker_restarts() -> None:
-    """Broker 2 confirms without 3, crashes, and no longer knows that it has tagged 3.
+    """Broker 2 confirms without 3, crashes, and loses the record that 3 is tagged.
 
-    Broker 1 has that confirmation, and waits for 4.
+    Broker 1 has the confirmation of broker 2 and waits for broker 4.
     """
     exchange = without_audit(((0, 1), (1, 2), (2, 3), (1, 4)))
     exchange.kill(3)
@@ -52,10 +52,11 @@ def test_a_waiting_broker_asks_again_after_the_tagging_broker_restarts() -> None
 
 
 def told_before_the_answer() -> Exchange:
-    """Home 0 has tags for 1 and all behind it as it hears from 2 that 4 is aware of s.
+    """Deliver a notifier to the access broker before an outdated confirmation arrives.
 
-    Broker 1 has said before that 4 is not, which is still on its way; it hears of 4 as the
-    notifier is sent again, and passes it on to home, which has had it.
+    Access broker 0 has tags for 1 and all brokers behind 1 when 2 reports that 4 is aware of s. An
+    older message from 1, still in flight, reports that 4 is not aware. Broker 1 receives the
+    repeated notifier and forwards a duplicate to broker 0.
     """
     exchange = without_audit(((0, 1), (1, 2), (2, 3), (3, 4)))
     exchange.kill(4)

@@ -33,7 +33,7 @@ def lose(
     copy: tuple[Any, ...] | None,
     on_return: Callable[[], object] = lambda: None,
 ) -> None:
-    """Put a disk of the subscriber's broker back while its client cannot reach it, and publish."""
+    """Restore a disk of the subscriber's broker while the client is disconnected, and publish."""
     broker = cluster.broker("s1")
     cluster.link("s1-s1", "s1").cut()
     cluster.run_for(3)
@@ -55,7 +55,7 @@ def received(subscription: Subscription) -> list[int]:
 
 
 def test_a_subscription_without_a_delivery_restarts_behind_a_gap() -> None:
-    """Its client had no position that it could have stated."""
+    """The client had no position to report."""
     cluster = begun()
     subscriber = cluster.subscribe("s1", client="s1-s1")
     cluster.run_until_quiet()
@@ -86,7 +86,7 @@ def test_a_gap_reaches_a_client_whose_broker_crashes_before_it() -> None:
 
 
 def test_a_subscription_that_started_after_the_copy_restarts_behind_a_gap() -> None:
-    """The copy has the request, and not the start."""
+    """The copy of the disk has the request but not the start."""
     cluster = begun()
     cluster.broker("b1").absorb()
     cluster.run_for(0.1)
@@ -108,7 +108,7 @@ def test_a_subscription_that_started_after_the_copy_restarts_behind_a_gap() -> N
 
 
 def test_a_subscription_that_ended_after_the_copy_ends_at_its_broker() -> None:
-    """Its neighbours have the end, and the sessions with them stay up."""
+    """The neighbours have the end of the subscription, and the sessions with them stay up."""
     cluster = begun()
     ended = cluster.subscribe("s1", client="s1-s1")
     cluster.run_until_quiet()
@@ -123,7 +123,7 @@ def test_a_subscription_that_ended_after_the_copy_ends_at_its_broker() -> None:
 
 
 def test_a_later_subscription_of_a_client_restarts_beside_an_ended_one() -> None:
-    """The copy has an ended subscription of the client, and lacks the present one."""
+    """The copy of the disk has an ended subscription of the client and lacks the current one."""
     cluster = begun()
     cluster.subscribe("s1", client="s1-s1")
     cluster.run_until_quiet()

@@ -1,4 +1,4 @@
-"""What a barrier withheld and a crashed home broker had announced may come once more."""
+"""A gap that a crashed access broker announced for a barrier may be announced again."""
 
 import pytest
 
@@ -34,7 +34,7 @@ TOLD_THROUGH = 2
 
 
 def _home_broker_after_a_crash() -> DeltaTree:
-    """Broker 1 of b1-b2-b3. Its client does not hear broker 0, and was told so through 2."""
+    """Return broker 1 of b1-b2-b3; its client is notified of the barrier through publication 2."""
     tree = PrimaryTree(chain("b1", "b2", "b3"))
     core = DeltaTree(1, tree.neighbourhood(1, 2), DeltaTreeParameters(delta=1), decode)
     local = LocalSubscription("s", 1, SubscriptionId(1, 1, 1), EVERYTHING, tags=(TAG,))
@@ -53,7 +53,7 @@ def _home_broker_after_a_crash() -> DeltaTree:
 
 
 def _sent(core: DeltaTree, event: Event) -> list[object]:
-    """What one event makes a broker send, its disk being fast."""
+    """Return the messages that an event makes a broker send, with an instantaneous disk."""
     sent: list[object] = []
     events = [event]
     while events:

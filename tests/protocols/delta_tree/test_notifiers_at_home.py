@@ -1,4 +1,4 @@
-"""When a home broker calls a recovery notifier done, what it says is on disk."""
+"""An access broker confirms a recovery notifier only after the change is on disk."""
 
 from brokerd.model.client_messages import Connect, Unsubscribe
 from brokerd.model.identity import SourceId, SubscriptionId
@@ -50,14 +50,14 @@ def _told_by(core: DeltaTree, emitter: int) -> list[Effect]:
 
 
 def _done(effects: list[Effect]) -> list[int]:
-    """The emitters whose notifiers are confirmed."""
+    """Return the emitters of the confirmed notifiers."""
     messages = [effect.message for effect in effects if isinstance(effect, Send)]
     confirmations = [each for each in messages if isinstance(each, PublicationConfirmation)]
     return [source.broker for each in confirmations for source, _, _ in each.ranges]
 
 
 def test_a_repeated_notifier_is_not_confirmed_before_the_commit() -> None:
-    """Two brokers tell of the same; the gate that the first one opened is not on disk yet."""
+    """Two brokers emit the same notifier; the gate that the first opened is not on disk yet."""
     core = _a_home_that_does_not_hear_the_last_of_four()
     first = _told_by(core, 1)
     (token,) = [effect.token for effect in first if isinstance(effect, Commit)]
@@ -68,7 +68,7 @@ def test_a_repeated_notifier_is_not_confirmed_before_the_commit() -> None:
 
 
 def test_a_notifier_of_an_ended_subscription_is_not_confirmed_before_the_commit() -> None:
-    """Its row is still there after a crash, with the gate closed."""
+    """After a crash the row of the subscription would exist again, with the gate closed."""
     core = _a_home_that_does_not_hear_the_last_of_four()
     core.handle(SessionEstablished("s", 2, 1), 0)
     core.handle(MessageReceived("s", 2, Connect(False, 1, 1, 0, ())), 0)

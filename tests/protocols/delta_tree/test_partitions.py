@@ -1,4 +1,4 @@
-"""The partition table: who is told of a partition, for how long, and what is refused."""
+"""Tests of the partition table: announcement, duration and refused entries."""
 
 from itertools import pairwise
 
@@ -29,17 +29,17 @@ from tests.helpers.exchange import Exchange, blob
 
 
 def line(brokers, **settings):
-    """A chain 0–1–2–…"""
+    """Return a chain 0–1–2–…"""
     return Exchange(tuple(pairwise(range(brokers))), **settings)
 
 
 def table(exchange, broker):
-    """What a broker has in its partition table, as (detector, nodes)."""
+    """Return the partition table of a broker as pairs (detector, nodes)."""
     return sorted((pid.detector, pid.nodes) for pid in exchange.cores[broker]._partitions)
 
 
 def kill(exchange, *brokers):
-    """They crash, and every broker that wants to finds out."""
+    """Crash brokers and wait until all others have detected the crashes."""
     for broker in brokers:
         exchange.kill(broker)
     exchange.settle()
@@ -86,7 +86,7 @@ def test_a_partition_is_withdrawn_everywhere_when_its_broker_is_back():
 
 
 def test_a_broker_that_was_away_is_brought_up_to_date_when_its_session_is_ready():
-    """Broker 1 misses both a partition's beginning and another one's end."""
+    """Broker 1 misses both the start of a partition and the end of another."""
     exchange = line(6, delta=2)
     kill(exchange, 4)
     assert (3, (4,)) in table(exchange, 1)
@@ -144,7 +144,7 @@ def test_a_stale_announcement_is_answered_with_a_withdrawal():
 
 
 def test_an_unreachable_newcomer_is_not_announced_as_a_partition():
-    """Those whom it is none of their business yet would not know who that is."""
+    """Brokers farther away do not have the newcomer in their topology yet."""
     exchange = line(3)
     effects = exchange.handle(1, TopologyGrown(3, 1))
     assert not [e for e in effects if isinstance(e, Send)]
@@ -167,7 +167,7 @@ def test_partitions_of_a_departed_leaf_are_removed():
 
 
 def test_a_distant_broker_receives_the_withdrawal_of_partitions_of_a_departed_leaf():
-    """Broker 4 is 2δ links from the leaf 0, and cut off from all others while that leaves."""
+    """Broker 4 is 2δ links from leaf 0 and is cut off when the leaf departs."""
     exchange = line(5, delta=2)
     exchange.cut(0, 1)
     exchange.advance(1)
@@ -193,7 +193,7 @@ def test_a_path_from_a_departed_leaf_to_elsewhere_is_refused():
 
 
 def gone_while_a_notifier_is_under_way():
-    """Broker 2 was out of reach as s subscribed, is back, and the notifier cannot leave broker 1.
+    """Hold a notifier at broker 1 after broker 2 was unreachable during the subscription.
 
     Paper: [DFT11] §VIII-A lines 896-900.
     """

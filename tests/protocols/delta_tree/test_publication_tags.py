@@ -1,4 +1,4 @@
-"""Publications that brokers tag on their way, and what home brokers make of it."""
+"""Tests of publications that brokers tag in flight, and of the tags at access brokers."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ PAPER = DeltaTreeParameters(delta=1, profile="paper", dedupe="source", legitimac
 
 
 def behind_a_barrier(parameters):
-    """1 cannot reach 2, nor 3 behind it; s starts at 0, where an older subscription is."""
+    """Start s at 0 behind an older subscription while 1 reaches neither 2 nor 3."""
     exchange = Exchange(tuple(pairwise(range(5))), parameters=parameters)
     exchange.subscribe(exchange.client("old", 0), "kind = 'a'")
     for far in ((1, 3), (0, 2)):
@@ -34,7 +34,7 @@ def behind_a_barrier(parameters):
 
 
 def test_publications_from_beyond_a_barrier_are_tagged_and_announced():
-    """The publication goes out in front of the confirmation that would open the gate."""
+    """The publication is sent ahead of the confirmation that would open the gate."""
     exchange = behind_a_barrier(PAPER)
     source = exchange.client("p", 3, publishes=True)
     exchange.hold(1, 2)

@@ -1,4 +1,4 @@
-"""Regions against plain sets of brokers: no path arithmetic, only "can it be reached without"."""
+"""Regions compared with plain sets of brokers that are computed by reachability alone."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
@@ -20,7 +20,7 @@ from tests.helpers.strategies import trees
 
 
 def reachable(topology, start, without):
-    """Brokers that `start` is connected to when `without` is taken out of the tree."""
+    """Return the brokers that `start` is connected to if `without` is removed from the tree."""
     links = [link for link in topology.links if without not in link]
     found, size = {start}, 0
     while size < len(found):
@@ -30,7 +30,7 @@ def reachable(topology, start, without):
 
 
 def covered(topology, tags):
-    """The set of brokers that tags stand for, by taking brokers out and looking what is lost."""
+    """Return the set of brokers that tags cover, by removing brokers from the tree."""
     everyone = set(range(len(topology.brokers)))
     found = set()
     for tag in tags:
@@ -42,7 +42,7 @@ def covered(topology, tags):
 
 @st.composite
 def tagged_trees(draw):
-    """A tree, a home in it, and two regions with tags that point away from the home."""
+    """Draw a tree, an access broker, and two regions with tags that point away from the broker."""
     topology = draw(trees(largest=10).filter(lambda tree: len(tree.brokers) > 1))
     tree = PrimaryTree(topology)
     brokers = st.integers(0, len(topology.brokers) - 1)
@@ -101,13 +101,13 @@ def test_regions_do_not_depend_on_the_order_of_tags(case):
 
 
 def forgets_the_second_half(old, new):
-    """The intersection as it was written down first: old tags are cut back, none comes in."""
+    """Intersect as first specified: old tags are cut back, and no new tag is added."""
     with mutated([Mutant.HALF_AN_INTERSECTION]):
         return intersect(old, new)
 
 
 def keeps_the_reach_of_old_tags(old, new):
-    """Old tags keep covering what lies beyond, although the new ones no longer do."""
+    """Intersect wrongly: old tags still cover brokers beyond, although the new tags do not."""
     kept = [tag for tag in region(old) if covers(new, tag.path)]
     return region([*kept, *regions._select_entered(region(old), region(new), regions.NOBODY)])
 
@@ -120,7 +120,7 @@ def keeps_the_reach_of_old_tags(old, new):
     ],
 )
 def test_the_intersection_property_catches(mutant, wrong_in_that):
-    """Half an intersection opens a gate too early, or keeps one closed for ever."""
+    """Half an intersection opens a gate too early or keeps a gate closed for ever."""
 
     def is_caught(case):
         topology, _, _, held, replacement = case
@@ -146,14 +146,14 @@ def test_the_intersection_property_catches(mutant, wrong_in_that):
 
 
 def tag_on_chain(detector, node, beyond):
-    """A tag on the chain 0-1-2-…, whose home is 0."""
+    """Return a tag on the chain 0-1-2-… with access broker 0."""
     return Tag(tuple(range(node + 1)), detector, 1, 1, beyond)
 
 
 def test_a_confirmation_from_behind_the_barrier_keeps_its_own_tags():
-    """0-1-2-3-4-5-6-7: broker 3 was a dead end; 4 is back and has found 6 dead.
+    """On 0-1-2-3-4-5-6-7, broker 4 returns behind the unreachable broker 3 and reports 6 as failed.
 
-    Only 6 and what lies behind it stay withheld, and 4, which nobody has heard of yet.
+    Withheld are only 6, the brokers behind 6, and 4, which has sent no report of its own yet.
     """
     held = [tag_on_chain(2, 3, True), tag_on_chain(2, 4, False)]
     named = [tag_on_chain(5, 6, True), tag_on_chain(2, 4, False)]
@@ -161,7 +161,7 @@ def test_a_confirmation_from_behind_the_barrier_keeps_its_own_tags():
 
 
 def test_a_tag_within_another_one_outlives_it():
-    """The nearer broker comes back, the farther one has its own tag and stays withheld."""
+    """The nearer broker returns; the farther broker has a tag of its own and stays withheld."""
     tags = region([tag_on_chain(1, 2, True), tag_on_chain(3, 4, False)])
     assert tags == (tag_on_chain(1, 2, True), tag_on_chain(3, 4, False))
     left = [tag for tag in tags if tag.node != 2]
@@ -169,7 +169,7 @@ def test_a_tag_within_another_one_outlives_it():
 
 
 def test_two_partitions_of_one_broker_are_one_tag():
-    """The detector restarted, or lost the broker twice: what is covered is the same."""
+    """The detector restarted or lost the broker twice; the covered brokers are the same."""
     earlier, later = (Tag((0, 1, 2), 1, 1, number, True) for number in (1, 2))
     assert region([earlier, later]) == (earlier,)
     assert later.partition.nodes == (2,)

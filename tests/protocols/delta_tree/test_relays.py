@@ -1,4 +1,4 @@
-"""What must not be said of relayed sessions, and what is let pass because it may be late."""
+"""Tests of relayed sessions: refused messages, and late messages that are ignored."""
 
 import pytest
 
@@ -26,7 +26,7 @@ from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 class Broker1:
-    """Broker 1 of the chain 0-1-2-3-4; it has sessions with 0 and 2."""
+    """Broker 1 of the chain 0-1-2-3-4, with sessions to 0 and 2."""
 
     def __init__(self) -> None:
         core = make_protocol(
@@ -44,15 +44,15 @@ class Broker1:
             self.hear(peer, Summary((), False, ()))
 
     def hear(self, peer: int, message: object) -> list[Effect]:
-        """A message from a neighbour."""
+        """Receive a message from a neighbour."""
         return list(self.core.handle(MessageReceived(peer, 10 + peer, message), 0))
 
     def said(self, effects: list[Effect]) -> list[tuple[object, object]]:
-        """Whom it sends what."""
+        """Return the messages that are sent, with their receivers."""
         return [(effect.peer, effect.message) for effect in effects if type(effect) is Send]
 
     def lose(self, peer: int) -> list[tuple[object, object]]:
-        """The session with a neighbour ends; returns what is said then."""
+        """End the session with a neighbour and return the messages that are sent."""
         return self.said(list(self.core.handle(SessionLost(peer, 10 + peer, "silent"), 0)))
 
 
@@ -93,7 +93,7 @@ def test_a_request_is_forwarded_and_then_the_answers_of_both_ends() -> None:
     assert broker.said(broker.hear(0, SyncEnd(True))) == [(2, SyncEnd(True))]
     assert broker.core.statistics()["messages_relayed"] == 2
     assert broker.lose(2)[0] == (0, Relay("close", 0, 2, 7, 0))
-    assert broker.said(broker.hear(0, SyncEnd(False))) == []  # for a session that is over
+    assert broker.said(broker.hear(0, SyncEnd(False))) == []  # for a closed session
 
 
 def test_a_relay_request_stays_pending_until_its_target_has_a_session() -> None:
@@ -144,7 +144,7 @@ def test_an_error_in_a_relayed_session_closes_only_that_session() -> None:
 
 
 def test_the_offer_of_a_leaf_that_has_left_is_not_accepted() -> None:
-    """0 asked through 2 for this broker, which it had a session with, and left."""
+    """Broker 0 requested a relay through 2 to this broker, had a session here, and departed."""
     broker = Broker1()
     broker.hear(2, Relay("ask", 0, 1, 7, 4))
     effects = broker.core.handle(TopologyShrunk(0), 0)
@@ -155,7 +155,7 @@ def test_the_offer_of_a_leaf_that_has_left_is_not_accepted() -> None:
 
 
 def test_an_ask_of_a_leaf_that_has_left_is_let_pass() -> None:
-    """Whoever passes it on has not been told yet."""
+    """The relaying broker has not been notified of the departure yet."""
     broker = Broker1()
     broker.core.handle(TopologyShrunk(0), 0)
     assert broker.hear(2, Relay("ask", 0, 1, 7, 4)) == []
@@ -179,7 +179,7 @@ def test_a_relayed_session_with_a_leaf_ends_when_the_leaf_departs() -> None:
 
 
 def test_relay_requests_for_a_departing_leaf_are_withdrawn() -> None:
-    """This broker has asked 2 for the leaf 0, and 2 has asked this broker to pass an ask on."""
+    """This broker asked 2 for the leaf 0, and 2 asked this broker to relay a request."""
     broker = Broker1()
     broker.lose(0)
     broker.hear(2, Relay("ask", 2, 0, 7, 1))
@@ -207,7 +207,7 @@ def test_a_leaf_that_relayed_leaves_and_its_sessions_end_with_it() -> None:
 
 
 def test_a_session_with_a_departed_leaf_is_closed_without_announcement() -> None:
-    """It was being dialled, or dialled, as it left."""
+    """The leaf departed while the session was being dialled, or after."""
     broker = Broker1()
     broker.core.handle(TopologyShrunk(0), 0)
     broker.lose(0)
@@ -222,7 +222,7 @@ def test_a_session_with_a_departed_leaf_is_closed_without_announcement() -> None
 @pytest.mark.parametrize("delta", [1, 2, 3])
 @pytest.mark.parametrize("lost", [2, 4])
 def test_as_many_relays_are_asked_as_brokers_may_fail(delta: int, lost: int) -> None:
-    """The middle broker of a chain of seven has sessions with the two on either side of it."""
+    """The middle broker of a chain of seven has sessions with two brokers on either side."""
     names = [f"b{number}" for number in range(7)]
     core = make_protocol(
         "delta_tree",
@@ -246,9 +246,9 @@ def test_as_many_relays_are_asked_as_brokers_may_fail(delta: int, lost: int) -> 
 
 
 def relayed_over_the_other(times: int) -> bool:
-    """Return True if each relayed session ends with the session to its relay, and others begin.
+    """Return True if relayed sessions end with the session to the relay and are replaced.
 
-    Broker 0 is reached over broker 2, whose session ends; then both are met again.
+    Broker 0 is reached over broker 2, whose session ends; then both reconnect.
     """
     broker = Broker1()
     broker.lose(0)

@@ -1,4 +1,4 @@
-"""What a broker keeps for one that takes nothing: in proportion to what it is owed."""
+"""The state kept for a stalled receiver is proportional to the data owed."""
 
 import tracemalloc
 from typing import Any
@@ -38,7 +38,7 @@ READ_BYTES = 1 << 16
 
 
 def as_read(size: int, total: int) -> list[bytes]:
-    """Publications in frames of so many, as they come over a connection."""
+    """Return publications in frames of `size`, cut as a connection reads them."""
     stream = b"".join(
         words(PublicationCopy(run, (0, 1))) for run in frames(EVERY_BLOB, size, total)
     )
@@ -46,7 +46,7 @@ def as_read(size: int, total: int) -> list[bytes]:
 
 
 def messages(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
-    """What a connection hands on of one read."""
+    """Return the messages of a single read of a connection."""
     decoder.feed(chunk)
     found = []
     while (frame := decoder.next_frame()) is not None:
@@ -56,7 +56,7 @@ def messages(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
 
 @pytest.mark.parametrize("keeps", ["for a frozen broker", "for a client that takes nothing"])
 def test_queued_single_publications_occupy_at_most_half_more_than_their_payload(keeps: str) -> None:
-    # Looked at as often as if there were ten times as many.
+    # Checked as often as with ten times as many.
     bounds = JoiningBounds(fewest=100, step=16, interval_ns=0, window=64)
     with patch.object(entry_merge, "JoiningBounds", lambda: bounds):
         core = forwarding_broker([(2, "true")] if "broker" in keeps else [])
@@ -79,7 +79,7 @@ def test_queued_single_publications_occupy_at_most_half_more_than_their_payload(
 
 
 def add_quiet_client(core: DeltaTree) -> None:
-    """A client whose subscription, to everything, has started."""
+    """Add a client with a started subscription to all publications."""
     core.handle(SessionEstablished("s", 9, 1), 0)
     wishes = Connect(False, 1, 1, 0, ()), Subscribe(1, parse_predicate("true"))
     effects = [each for wish in wishes for each in core.handle(MessageReceived("s", 9, wish), 0)]
@@ -106,7 +106,7 @@ def test_memory_for_a_frozen_broker_is_at_most_half_more_than_owed(
     tracemalloc.start()
     try:
         while stream:
-            # Copied, for the list must not be what keeps it.
+            # Copied, so that the list holds no reference.
             for message in messages(decoder, bytes(bytearray(stream.pop(0)))):
                 core.handle(MessageReceived(0, 1, message), 0)
         kept_bytes, _ = tracemalloc.get_traced_memory()
@@ -115,5 +115,5 @@ def test_memory_for_a_frozen_broker_is_at_most_half_more_than_owed(
     statistics = core.statistics()
     assert statistics["queue_publications"] == share * total
     owed_bytes = share * total * PAYLOAD_BYTES
-    # What a frame costs beside its payload is the same for one publication as for a thousand.
+    # The overhead of a frame is the same for one publication as for a thousand.
     assert kept_bytes <= 1.5 * owed_bytes + 3_000 * total // size

@@ -1,4 +1,4 @@
-"""The δ tree in stories: flow, bypass, late start, recovery."""
+"""Scenarios of the δ tree: flow, bypass, late start, recovery."""
 
 from pathlib import Path
 

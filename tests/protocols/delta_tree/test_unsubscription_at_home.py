@@ -1,4 +1,4 @@
-"""When a home broker calls a subscription over, that is on its disk."""
+"""An access broker announces the end of a subscription only after the end is on disk."""
 
 from brokerd.model.client_messages import Connect, Detach, Unsubscribe, Unsubscribed
 from brokerd.model.identity import SubscriptionId
@@ -25,7 +25,7 @@ LINGER_NS = 1_000
 
 
 def _a_home_whose_client_does_not_ask_again() -> DeltaTree:
-    """It is back since the restart, and has not asked for its subscription."""
+    """Return a broker whose client reconnected after a restart but has not subscribed again."""
     neighbourhood = PrimaryTree(chain("b1", "b2")).neighbourhood(0, 2)
     core = DeltaTree(
         0, neighbourhood, DeltaTreeParameters(delta=1, client_linger_ns=LINGER_NS), decode
@@ -40,7 +40,7 @@ def _a_home_whose_client_does_not_ask_again() -> DeltaTree:
 
 
 def _given_up(core: DeltaTree) -> int:
-    """The commit with which its linger is over."""
+    """Return the token of the commit that ends the subscription after the linger."""
     effects = core.handle(DeadlineReached(), LINGER_NS)
     (token,) = [effect.token for effect in effects if isinstance(effect, Commit)]
     assert token is not None

@@ -1,4 +1,4 @@
-"""Sequence vectors: what copies carry, how a run keeps one vector, what holds and what drains.
+"""Tests of sequence vectors: their transport, one vector per run, holding and draining.
 
 Paper: [DFT11] §VII.
 """
@@ -29,13 +29,13 @@ BOTH = replace(VECTOR, dedupe="both")
 
 
 def vectors(exchange: Exchange, a: int, b: int) -> list[tuple[tuple[int, int] | None, ...]]:
-    """The vectors of all copies from a to b, as stamps of the first publication of each run."""
+    """Return the stamps of the first publication of every run that a sent to b."""
     copies = exchange.sent(a, b, PublicationCopy)
     return [tuple(s and tuple(s) for s in c.vector.at(c.run.first).stamps) for c in copies]
 
 
 def chain(parameters: DeltaTreeParameters = VECTOR, **more) -> tuple[Exchange, object, object]:
-    """Brokers 0 to 5 in a line; a publisher at 0, a subscriber at 5."""
+    """Return brokers 0 to 5 in a line with a publisher at 0 and a subscriber at 5."""
     exchange = Exchange(CHAIN, delta=1, parameters=parameters, **more)
     subscriber = exchange.client("s", 5)
     exchange.subscribe(subscriber, "kind = 'a'")
@@ -66,7 +66,7 @@ def test_a_broker_that_is_passed_by_leaves_a_gap_in_the_vector():
 
 
 def test_filtered_publications_do_not_split_the_vector_of_a_run():
-    """Stamps follow sequences, so the holes that filtering leaves do not split a run."""
+    """Stamps follow sequence numbers, so gaps from filtering do not split a run."""
     exchange, publisher, subscriber = chain()
     exchange.publish(publisher, 1, A, B, A, B, B, A)
     copies = exchange.sent(4, 5, PublicationCopy)
@@ -118,7 +118,7 @@ def test_frames_that_follow_one_another_everywhere_are_sent_again_as_one():
 
 
 def test_frames_of_two_sources_are_sent_again_in_the_order_of_their_stamps():
-    """Were they sorted by source, a later stamp would arrive first, and the earlier be lost."""
+    """In source order, a later stamp would arrive first and the earlier stamp would be lost."""
     exchange, publisher, subscriber = chain()
     other = exchange.client("q", 0, publishes=True)
     subscriber.quiet = True
@@ -163,7 +163,7 @@ def test_stamps_restart_with_an_incarnation_and_count_as_later():
 
 
 def test_the_record_of_a_disagreement_names_the_restarted_broker():
-    """Broker 1 restarts, gets a publication again, and gives it another stamp."""
+    """Broker 1 restarts, receives a publication again, and assigns another stamp."""
     exchange, publisher, subscriber = chain(BOTH)
     exchange.publish(publisher, 1, A)
     (first,) = exchange.sent(1, 2, PublicationCopy)
@@ -181,7 +181,7 @@ def test_the_record_of_a_disagreement_names_the_restarted_broker():
 
 
 def test_a_copy_from_before_a_restart_names_the_restarted_broker():
-    """Broker 1 restarts; what it sent before comes late, on a session that went past it."""
+    """Broker 1 restarts; a copy from before the restart arrives late over a bypass."""
     exchange, publisher, subscriber = chain(BOTH)
     exchange.publish(publisher, 1, A)
     (first,) = exchange.sent(1, 2, PublicationCopy)
@@ -231,7 +231,7 @@ def test_a_vector_that_cannot_be_is_refused_and_changes_nothing(vector):
 
 
 def test_a_vector_of_brokers_that_are_not_on_the_path_is_refused():
-    """One link from the source nobody but the source can have stamped anything."""
+    """One link from the source, only the source can have stamped a publication."""
     exchange, publisher, _ = chain()
     exchange.publish(publisher, 1, A)
     copy = PublicationCopy(run_of(publisher.source, 2, A), (0, 1), SequenceVector(2, GOOD.stamps))
@@ -267,7 +267,7 @@ def test_a_client_cannot_use_all_stamps_up():
 
 
 def held() -> tuple[Exchange, object, object]:
-    """Broker 1 is passed by, comes back, then broker 3 is cut off: 2 waits for it with n=1."""
+    """Bypass broker 1, restart 1, then cut 3 off: broker 2 waits for 3 with n=1."""
     exchange, publisher, subscriber = chain()
     exchange.hold(2, 3)
     exchange.kill(1)
@@ -342,7 +342,7 @@ def test_publications_on_the_bypass_are_resent_or_awaited_after_a_broker_returns
 
 
 def test_a_drained_session_that_is_renewed_has_nothing_of_the_old_one():
-    """The session is compared, not the peer: 2 and 4 meet again, and n=1 went with the old one."""
+    """The drained session is compared, not the peer: n=1 is gone with the session of 2 and 4."""
     assert _drained_session_renewed() == [1]
 
 

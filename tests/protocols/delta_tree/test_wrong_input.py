@@ -1,4 +1,4 @@
-"""What a peer or client must not say: refused before anything changes, and the broker lives."""
+"""Invalid messages of peers and clients are refused without side effects."""
 
 from dataclasses import replace
 
@@ -46,24 +46,24 @@ OWN = SubscriptionId(3, 1, 1)
 
 
 def notifier(**changes):
-    """A notifier that broker 1 could get from broker 0, spoilt."""
+    """Return a corrupted notifier that broker 1 could receive from broker 0."""
     source = SourceId(0, NOTIFIER, 1)
     good = RecoveryNotifier(source, 1, (0, 1, 2, 3), OWN, TAG, (), (), ())
     return replace(good, **changes)
 
 
 def confirmation(tag=None, cut=(), paths=()):
-    """A confirmation of broker 0."""
+    """Return a confirmation of broker 0."""
     return SubscriptionConfirmation(OWN, (tag,) if tag else (), cut, paths)
 
 
 def over(*ended):
-    """That subscriptions are over, says broker 0."""
+    """Return an unsubscription from broker 0."""
     return Unsubscription(tuple(ended))
 
 
 def ready():
-    """Broker 1 of the chain 0–1–2–3; a subscription of broker 3's client is known to all."""
+    """Return broker 1 of 0–1–2–3 with a subscription at broker 3 that all brokers have."""
     exchange = Exchange(((0, 1), (1, 2), (2, 3)))
     exchange.subscribe(exchange.client("s", 3), "kind = 'a'")
     exchange.subscribe(exchange.client("own", 1), "kind = 'b'")
@@ -313,7 +313,7 @@ def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
 
 @pytest.mark.parametrize("first, last", [(1, 3), (1, 1 << 62), (2, 2), (4, 9)])
 def test_a_confirmation_of_unsent_publications_confirms_nothing_for_others(first, last):
-    """Broker 2 has been sent 1 to 3; broker 0, which sent them, and clients say they are done."""
+    """Broker 2 was sent 1 to 3; the sender 0 and a client confirm publications beyond their own."""
     core = forwarding_broker([(2, "true")])
     run = run_of(SOURCE, 1, blob(a=1), blob(a=2), blob(a=3))
     core.handle(MessageReceived(0, 1, PublicationCopy(run, (0, 1))), 0)
@@ -379,7 +379,7 @@ def test_a_second_session_with_one_peer_is_a_fault_of_the_driver():
 
 
 def test_an_end_in_an_incarnation_that_leaps_is_refused():
-    """It would end every subscription that its home ever has."""
+    """The end would cover every future subscription of the access broker."""
     exchange = ready()
     core, session = exchange.cores[1], exchange.sessions[1, 0]
     for statement in (Tombstones(2, 1 << 21, ()), Tombstones(2, 0, ((1, 1, 1 << 21, 1),))):

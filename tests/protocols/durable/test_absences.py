@@ -1,7 +1,7 @@
-"""Subscribers that their broker ends because they were away too long, one story each.
+"""Stories of subscribers that were disconnected until their state expired.
 
-A subscriber that returns with its position resumes there. What was released meanwhile is one
-announced gap, of any age, however the subscriber returns.
+A subscriber that returns with its position resumes there. The events released meanwhile are
+announced as one gap of any age, for every kind of return.
 """
 
 import pytest
@@ -53,7 +53,7 @@ def test_a_return_to_another_broker_announces_one_gap() -> None:
 
 
 def _move_out_of_reach(story: MovingStory) -> None:
-    """The new broker has the client in time, but has no events held before the old one ends it."""
+    """Move the client to a broker that cannot hold events before the old state expires."""
     story.miss_without_end()
     story.cluster.link("b1", "s2").cut()
     story.move()

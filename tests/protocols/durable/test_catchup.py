@@ -1,4 +1,4 @@
-"""A catch-up stream beside its twin, a sorted list: answers in any order, some deferred or lost."""
+"""A catch-up stream compared with a sorted list, with reordered, deferred and lost answers."""
 
 from random import Random
 
@@ -19,14 +19,14 @@ from tests.helpers.stream_runs import run_at
 
 
 def next_of(wanted: list[int], catchup: Catchup, most: int, end: int) -> Batch:
-    """Return the batch behind what was given, at most so many ticks."""
+    """Return the batch after the last delivered tick, with at most `most` ticks."""
     ticks = [tick for tick in wanted if tick > catchup.given][:most]
     upto = ticks[-1] if len(ticks) == most else end
     return Batch(catchup.given, catchup.given, tuple(ticks), upto)
 
 
 def pieces(random: Random, needed: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Split the ranges of a question into those of its answers, in any order."""
+    """Split the ranges of a request into the ranges of its answers, in random order."""
     found = []
     for start, end in needed:
         while start < end:
@@ -39,7 +39,7 @@ def pieces(random: Random, needed: list[tuple[int, int]]) -> list[tuple[int, int
 
 @pytest.mark.parametrize("seed", range(200))
 def test_each_event_is_given_once_and_in_order_whatever_is_deferred(seed: int) -> None:
-    """Two answers may have the same part, and a part that is deferred may have been answered."""
+    """Answers may overlap, and a deferred range may have been answered before."""
     random = Random(seed)
     end = random.randrange(5, 60)
     wanted = sorted(random.sample(range(1, end + 1), random.randrange(1, min(end, 25))))
@@ -59,7 +59,7 @@ def test_each_event_is_given_once_and_in_order_whatever_is_deferred(seed: int) -
             catchup.take(NOTHING_LOST, [(start, stop)], answer)
             if random.random() < 0.2:
                 catchup.take(NOTHING_LOST, [(start, stop)], answer)
-        if catchup.open:  # the first part was split, and a piece of it deferred others
+        if catchup.open:  # the first part was split, and a piece deferred others
             (low, _), *_ = catchup.open
             catchup.take(
                 NOTHING_LOST,
@@ -76,7 +76,7 @@ def test_each_event_is_given_once_and_in_order_whatever_is_deferred(seed: int) -
 
 @pytest.mark.parametrize("seed", range(200))
 def test_each_tick_is_delivered_or_announced_as_lost_and_never_both(seed: int) -> None:
-    """The pubend loses more and more from the front while the stream catches up."""
+    """The pubend loses a growing prefix while the stream catches up."""
     random = Random(seed)
     end = random.randrange(10, 60)
     wanted = sorted(random.sample(range(1, end + 1), random.randrange(2, min(end, 25))))
@@ -107,7 +107,7 @@ def test_each_tick_is_delivered_or_announced_as_lost_and_never_both(seed: int) -
 
 
 def test_ticks_below_a_loss_marker_are_lost_before_an_event_that_survived() -> None:
-    """The pubend has neither of them in its log; another broker still has the later one."""
+    """The pubend has lost both events; another broker still has the later event."""
     marker = stream_marker(0, 1_000_000, 0, 4).source
     catchup = Catchup(BatchReader(FilterLog("log"), 1, 100), 0, 0, 0)
     lost = LostPart(90, ((marker, 1),))

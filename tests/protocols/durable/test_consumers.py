@@ -1,4 +1,4 @@
-"""Subscribers that keep nothing: their broker keeps how far they are committed.
+"""Subscribers without storage: the broker keeps the committed positions.
 
 Paper: [DS03] §1, §5.2 (JMS durable subscriptions).
 """
@@ -44,7 +44,7 @@ def consumer(story: DurableStory, uncommitted: int = 1, at: str = "s1"):
 
 
 def begin_anew(story: DurableStory, subscription):
-    """The process ends, and one that knows nothing follows; the number stays."""
+    """Replace the consumer's process by a new process without state and the same number."""
     name = subscription.client.name
     old = [*subscription.received]
     subscription.client = story.cluster.forget(name)
@@ -63,7 +63,7 @@ def test_a_consumer_gets_everything_once_and_its_commits_are_on_disk(uncommitted
 
 
 def crashed(at_ms: int, uncommitted: int = 1) -> bool:
-    """Whether a process that dies at such a moment is followed by one that lacks nothing."""
+    """Return True if the successor of a process that crashes at `at_ms` misses no event."""
     story = DurableStory()
     subscription = consumer(story, uncommitted)
     sent = story.publish(6, pause_s=0.002)
@@ -86,7 +86,7 @@ def test_a_crash_between_work_and_commit_redelivers_at_most_one_marked_batch(unc
 
 
 def crashed_together(at_ms: int, kept: int = 0) -> bool:
-    """Whether nothing that was called committed comes again, if its broker crashes too."""
+    """Return True if no committed event is delivered again after the broker crashes too."""
     story = DurableStory(commit_interval_ns=10**10)
     subscription = consumer(story)
     sent = story.publish(6, pause_s=0.002)
@@ -105,7 +105,7 @@ def test_a_joint_crash_of_consumer_and_broker_loses_no_event() -> None:
 
 
 def crashed_broker(at_ms: int) -> bool:
-    """Whether a consumer whose broker crashes goes on as if nothing were."""
+    """Return True if a consumer resumes normally after its broker crashes."""
     story = DurableStory(commit_interval_ns=10**10)
     subscription = consumer(story)
     sent = story.publish(6, pause_s=0.002)
@@ -119,12 +119,12 @@ def crashed_broker(at_ms: int) -> bool:
 
 
 def test_a_consumer_repeats_unanswered_requests_after_its_broker_crashes() -> None:
-    """Its broker has forgotten what it gave, and believes that."""
+    """The broker has lost the record of its deliveries and trusts the consumer."""
     assert not [each for each in MOMENTS if fails(crashed_broker, each)]
 
 
 def cut_off(at_ms: int) -> bool:
-    """Whether a consumer goes on with what it can get, whose broker crashes and is cut off then."""
+    """Return True if a consumer receives the events within reach of a restarted, cut-off broker."""
     story = DurableStory(commit_interval_ns=10**10)
     subscription = consumer(story)
     sent = story.publish(6, pause_s=0.002)
@@ -148,7 +148,7 @@ def test_a_consumer_does_not_wait_for_a_pubend_that_its_broker_cannot_ask() -> N
 
 
 def commits_the_future() -> bool:
-    """Whether who commits what nobody has published is refused, and not told that it is done."""
+    """Return True if a commit of unpublished ticks is refused and not confirmed."""
     core, predicate = relay(), parse_predicate("true")
     handle(core, SessionEstablished("c", 20, 1))
     handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
@@ -160,7 +160,7 @@ def commits_the_future() -> bool:
 
 
 def reply_lost() -> bool:
-    """Whether a commit whose reply was lost is answered when it is asked for again."""
+    """Return True if a repeated commit is answered after the first reply was lost."""
     story = DurableStory()
     subscription = consumer(story)
     sent = story.publish(1)
@@ -197,7 +197,7 @@ def test_a_commit_with_a_lost_reply_is_repeated_and_answered() -> None:
 
 
 def test_the_newer_of_two_connections_of_a_consumer_continues_with_its_token() -> None:
-    """What the older one commits from then on comes to nobody's ears."""
+    """Later commits of the older connection have no effect."""
     story = DurableStory()
     subscription = consumer(story)
     subscription.client.works_ns = 0
@@ -239,7 +239,7 @@ def test_a_moved_consumer_keeps_its_token() -> None:
 
 
 def zombie() -> bool:
-    """Whether who says less than is committed goes on behind what is."""
+    """Return True if a consumer that reports less than it committed resumes after the commit."""
     story = DurableStory()
     subscription = consumer(story)
     sent = story.publish(4)
@@ -254,9 +254,9 @@ def zombie() -> bool:
 
 
 def came_back_with_more() -> bool:
-    """Whether a broker releases what a consumer has had committed elsewhere and comes back with.
+    """Return True if a broker releases events that a returning consumer committed elsewhere.
 
-    Nothing else moves there any more.
+    No other event advances the stream at this broker.
     """
     core, consume = relay(), Consume(1, parse_predicate("true"), 1)
 
@@ -279,10 +279,10 @@ def came_back_with_more() -> bool:
 
 
 def claimed_in_an_earlier_session() -> bool:
-    """Whether a request of a lost session attaches nothing in the next session.
+    """Return True if a request of a lost session attaches nothing in the next session.
 
-    The row of the higher limit is durable only after the client has connected again. It has not
-    asked for the subscription in that session yet, so it cannot place deliveries.
+    The row of the higher limit is durable only after the client has connected again. The client has
+    not requested the subscription in that session, so it cannot place deliveries.
     """
     core, predicate = relay(), parse_predicate("true")
 
@@ -308,7 +308,7 @@ def claimed_in_an_earlier_session() -> bool:
 
 
 def committed_and_not_let_go_of() -> bool:
-    """Whether a broker is at rest only when it has let go of what a consumer has committed."""
+    """Return True if a broker is at rest only after it released all committed events."""
     story = DurableStory(commit_interval_ns=SECOND_NS)
     subscription = consumer(story)
     subscription.client.works_ns = 10**12
@@ -348,7 +348,7 @@ def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told, tell
 
 
 class CountingStory(DurableStory):
-    """See DurableStory: how many consumers were answered at once."""
+    """A durable story that counts the consumers answered at once."""
 
     def __init__(self, **parameters) -> None:
         self.answers: list[int] = []
@@ -366,7 +366,7 @@ class CountingStory(DurableStory):
 
 @pytest.mark.parametrize("lanes, batch, most", [(1, 0, 11), (4, 0, 2), (1, 1, 1), (1, 3, 3)])
 def test_waiting_consumers_share_a_transaction(lanes, batch, most) -> None:
-    """While one is under way; not more than are let, and in as many lanes as there are."""
+    """Requests that arrive during a transaction share the next, up to the batch size and lanes."""
     story = CountingStory(token_lanes=lanes, token_batch=batch)
     many = [consumer(story) for _ in range(12)]
     for each in many:

@@ -1,4 +1,4 @@
-"""Brokers of subscribers that never come back, and those that do all the same."""
+"""Stories of decommissioned brokers, and of those that return nevertheless."""
 
 import pytest
 from _pytest.outcomes import Failed
@@ -25,7 +25,7 @@ MUTANTS = bugs_of("durable")
 
 
 def a_dead_one_holds_nobody_up() -> bool:
-    """Whatever its age, what it has not acknowledged is kept; and goes when it is given up."""
+    """Return True if a dead broker's unacknowledged events are released at its decommission."""
     story = MovingStory()
     story.miss()
     story.cluster.broker("s1").kill()
@@ -52,7 +52,10 @@ def known_after_restarts_of_all_others() -> bool:
 
 
 def comes_back_all_the_same() -> bool:
-    """It is told so, and ends; also where all who were told have started anew meanwhile."""
+    """Return True if a decommissioned broker that returns is notified and stops.
+
+    The result also holds if all notified brokers have restarted meanwhile.
+    """
     story = MovingStory()
     story.cluster.broker("s1").kill()
     story.cluster.run_for(3)
@@ -69,7 +72,7 @@ def comes_back_all_the_same() -> bool:
 
 
 def moved_just_before() -> bool:
-    """Nobody is given up before what has come from there is held; then nothing is lost."""
+    """Return True if a decommission waits for moved subscriptions and no event is lost."""
     story = MovingStory()
     story.miss()
     upstream = story.cluster.link("p1", "b1").cut()
@@ -88,7 +91,7 @@ def moved_just_before() -> bool:
 
 
 def with_what_only_it_has() -> bool:
-    """Its pubends have taken what somebody who is away lacks: it cannot be given up."""
+    """Return True if a broker with owed events in its pubends cannot be decommissioned."""
     story = DurableStory()
     away = story.subscriber("s2")
     link = story.away(away, "s2")
@@ -182,7 +185,7 @@ FORGED = {
 
 
 def a_forged_one_is_refused(at: int, signature: bytes) -> None:
-    """A neighbour's word decommissions nobody: its session is closed, and nothing changes."""
+    """Check that a forged decommission closes the session and changes no state."""
     core = relay() if at == 1 else core_of(2, cells("p1-b1", "b1-s1"))
     peer = 0 if at == 1 else 1
     if at == 2:
@@ -203,7 +206,7 @@ def test_a_forged_decommission_is_refused(at: int, signature: bytes) -> None:
 
 
 def test_the_signature_travels_with_the_act_and_survives_a_restart() -> None:
-    """b1 passes the act on to p1 with the signature; the same act again changes nothing."""
+    """Broker b1 forwards the act to p1 with the signature; a repeated act changes nothing."""
     signature = make_signature(DECOMMISSION, "s1")
     core = relay()
     message = MessageReceived(0, 10, Decommissioned(((2, signature),)))

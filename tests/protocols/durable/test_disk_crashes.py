@@ -1,8 +1,8 @@
-"""A crash at any moment of the commit cycle leaves all that others rely on.
+"""A crash at any moment of the commit cycle preserves all state that others rely on.
 
-The log of matches and the rows that say how far it goes are two stores. What one broker does to
-them in a story goes to the real ones, in memory; what a crash may leave of both is what its next
-incarnation starts on, and is held against all that it had said by then.
+The log of matches and the rows with its extent are two stores. All writes of one broker in a story
+also go to the real stores, in memory. The next incarnation starts on every state that a crash may
+leave of both, and is compared with all promises that the broker made.
 
 Paper: [DS03] §4.1, §4.2.
 """
@@ -63,13 +63,13 @@ LEAST_STATES = 100_000
 
 @dataclass
 class Said:
-    """What a broker had told others, who rely on it.
+    """Promises that a broker has made to others.
 
     Attributes:
-        released: per stream, up to where nobody here may ask for anything again.
-        done: per stream, up to where all was delivered.
-        started: subscriptions that their clients know to have started, and have not ended.
-        ended: those that they know to be over.
+        released: per stream, the tick up to which no request may be made here again.
+        done: per stream, the tick up to which all events were delivered.
+        started: open subscriptions whose start was confirmed to the clients.
+        ended: subscriptions whose end was confirmed to the clients.
     """
 
     released: dict[StreamId, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Said:
     ended: frozenset[str] = frozenset()
 
     def and_then(self, step: Taken) -> "Said":
-        """With what was said in one more step."""
+        """Return the promises after a further step."""
         said = Said(dict(self.released), dict(self.done), self.started, self.ended)
         if isinstance(step.event, MessageReceived) and isinstance(step.event.message, Unsubscribe):
             ending = f"{step.event.peer}/{step.event.message.number}"
@@ -99,7 +99,7 @@ class Said:
 
 
 class Watched(DurableStory):
-    """A story of which one broker's steps are kept; that they are wrong is for others to say."""
+    """A story that records the steps of one broker and leaves errors to other checks."""
 
     strict = False
 
@@ -114,7 +114,7 @@ class Watched(DurableStory):
             self.steps.append(Taken(now_ns, event, tuple(effects)))
 
     def events(self) -> Mapping[StreamId, Mapping[int, bytes]]:
-        """All that the broker was ever told of: stream → tick → attributes."""
+        """Return all events that the broker received: stream → tick → attributes."""
         found: dict[StreamId, dict[int, bytes]] = {}
         for step in self.steps:
             message = step.event.message if isinstance(step.event, MessageReceived) else None
@@ -126,7 +126,7 @@ class Watched(DurableStory):
 
 
 def the_story(kinds: str) -> Watched:
-    """Two who stay, one who is away when the broker dies, one who comes and one who ends."""
+    """Return a story with two live subscribers, an absent, a new and an ended subscription."""
     soon_ns = MILLISECOND_NS
     story = Watched("p1-s1", commit_interval_ns=6 * soon_ns, ack_interval_ns=soon_ns)
     story.subscriber("s1", "kind = 'b'")
@@ -165,12 +165,12 @@ def folder() -> Iterator[Path]:
 
 @dataclass
 class Crashed:
-    """What was looked at.
+    """The states that were checked.
 
     Attributes:
-        states: pairs of what a crash may leave of the logs and of the rows, if nothing is lost.
-        starts: different ones, on which a broker was started, if nothing is lost.
-        lost: what others rely on and is not there, of the first of them.
+        states: pairs of log state and row state that a crash may leave, if nothing is lost.
+        starts: distinct pairs that a broker was started on, if nothing is lost.
+        lost: the promised state that is missing in the first faulty pair.
     """
 
     states: int = 0
@@ -181,7 +181,7 @@ class Crashed:
 
 
 def crash_everywhere(story: Watched, folder: Path, of_a_moment: int) -> Crashed:
-    """Return what a crash of any step may leave, up to the first loss."""
+    """Return the states that a crash at any step may leave, up to the first loss."""
     log_groups, row_groups = gathered(story.steps)
     names = tuple(next(each.event.logs for each in story.steps if isinstance(each.event, Started)))
     crashed = Crashed(
@@ -212,7 +212,7 @@ def crash_everywhere(story: Watched, folder: Path, of_a_moment: int) -> Crashed:
 
 
 def start(story: DurableStory, logs: Logs, rows: Rows) -> Durable | StorageCorrupt:
-    """A broker that starts on this, as far as it gets without its neighbours; or why not."""
+    """Start a broker on logs and rows without neighbours, and return the core or the error."""
     cluster = story.cluster
     core = make_protocol(
         "durable",
@@ -239,7 +239,7 @@ def start(story: DurableStory, logs: Logs, rows: Rows) -> Durable | StorageCorru
 
 
 def lost(core: Durable, rows: Rows, said: Said, events: Mapping[StreamId, Any]) -> str:
-    """What is not as others rely on it; empty where all is."""
+    """Return a description of the first broken promise; empty if there is none."""
     subscriptions = rows.get(SUBSCRIPTIONS, {})
     if said.started - subscriptions.keys():
         return f"started, and not there: {said.started - subscriptions.keys()}"
@@ -260,7 +260,7 @@ def lost(core: Durable, rows: Rows, said: Said, events: Mapping[StreamId, Any]) 
 
 
 def lost_of_one(hosted: HostedStream, identity: int, had: int, ticks: list[int], said: Said) -> str:
-    """The same, of one subscription in one stream, of whose events it had those up to a tick."""
+    """Return the first broken promise for a subscription that has the events up to `had`."""
     delivered = hosted.delivered
     found = chain(hosted, identity)
     if found != sorted(found):
@@ -276,7 +276,7 @@ def lost_of_one(hosted: HostedStream, identity: int, had: int, ticks: list[int],
 
 
 def chain(hosted: HostedStream, identity: int) -> list[int]:
-    """The ticks that are for a subscription, as its records lead from one to the one before."""
+    """Return the ticks of a subscription, read along the chain of its records."""
     log, found = hosted.log, []
     index = log.newest(identity)
     while log.has(index):
@@ -290,7 +290,7 @@ def chain(hosted: HostedStream, identity: int) -> list[int]:
 
 
 def wanted(rows: Rows, name: str, ticks: Mapping[int, bytes]) -> list[int]:
-    """The ticks of events that are for a subscription, by what the story knows of it."""
+    """Return the ticks of events that match a subscription, from the story's own record."""
     only_b = "b" in str(rows[SUBSCRIPTIONS][name][1])
     return sorted(t for t, blob in ticks.items() if not only_b or blob == DurableStory.blob("b"))
 
@@ -323,7 +323,7 @@ def test_no_crash_of_the_commit_cycle_loses_an_acknowledged_position(
 def test_a_wrong_order_is_seen(
     name: str, kinds: str, problem: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what is on the disk: the simulation's own look at it is off."""
+    """The comparison of disk contents finds the wrong order without the simulator's checks."""
     monkeypatch.setattr(DurableChecks, "step", lambda *_: ())
     monkeypatch.setattr(DurableChecks, "look_into", lambda *_: None)
     with plant([MUTANTS[name]]):
@@ -343,7 +343,7 @@ def test_a_missing_match_log_is_refused_and_not_read_as_silence() -> None:
 @pytest.mark.parametrize("at", [0.3, 0.6, 0.999])
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_a_log_of_matches_that_is_cut_or_overwritten_is_refused(at: float, is_cut: bool) -> None:
-    """Wherever that is: what was durable once cannot be a crash's torn end."""
+    """A torn end can only be undurable, so a cut or overwritten durable part is an error."""
     files = MemoryFiles()
     volume = LogVolume(FOLDER, files=files)
     volume.begin(["matches.0.0"], recovering=True)
@@ -365,7 +365,7 @@ def test_a_log_of_matches_that_is_cut_or_overwritten_is_refused(at: float, is_cu
 
 
 def test_while_the_disk_is_full_nothing_is_released_and_nothing_is_lost() -> None:
-    """Matches that find no room are written when there is some; until then nobody hears of them."""
+    """Matches that do not fit are written later, and no broker is notified of them before."""
     story = Watched("p1-s1", commit_interval_ns=6 * MILLISECOND_NS)
     subscription = story.subscriber()
     story.publish(2)

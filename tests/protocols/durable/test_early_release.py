@@ -1,4 +1,4 @@
-"""Early release: what is old is lost to who is away, who is told what; nobody else lacks anything.
+"""Early release loses old events for absent subscribers only, with an announced gap.
 
 Paper: [DS03] §3 (maxRetain).
 """
@@ -30,7 +30,7 @@ ANN, BOB = SourceId(0, 0, 0), SourceId(0, 1, 0)
 
 
 def story_of(**parameters) -> DurableStory:
-    """Two seconds are kept for who is away, from three seconds after a start on."""
+    """Return a story that retains two seconds of events, with three seconds of grace at a start."""
     chosen = {"max_retain_ns": 2 * SECOND_NS, "release_grace_ns": 3 * SECOND_NS, **parameters}
     return DurableStory(**chosen)
 
@@ -48,9 +48,9 @@ def sent_of(story: DurableStory, *kinds: str) -> list:
 
 
 def away_for_too_long(**parameters) -> bool:
-    """Whether who was away is told once of what is lost, and gets the rest; others get all.
+    """Return True if an absent subscriber receives one gap and the rest, and others miss nothing.
 
-    Of what it does not want it is told nothing, also not at the ends of the gap.
+    The gap starts and ends at events that match.
     """
     story = story_of(**parameters)
     away, live = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1")
@@ -80,7 +80,7 @@ def test_a_loss_is_announced_in_one_gap_for_any_batch_size(batch) -> None:
 
 
 def back_in_time() -> bool:
-    """Whether what is younger is kept."""
+    """Return True if younger events are retained."""
     story = story_of()
     away = story.subscriber()
     link = story.away(away)
@@ -93,7 +93,7 @@ def back_in_time() -> bool:
 
 
 def told_of_nothing() -> bool:
-    """Whether a broker that was cut off for long lacks nothing for who is live there."""
+    """Return True if a broker that was cut off for long loses no event of live subscribers."""
     story = story_of()
     far, near = story.subscriber("s1"), story.subscriber("s2")
     link = story.cluster.link("p1", "b1").cut()
@@ -105,7 +105,7 @@ def told_of_nothing() -> bool:
 
 
 def restarted_with_one_below() -> bool:
-    """Whether a pubend that has started anew waits for all below before it loses anything."""
+    """Return True if a restarted pubend waits for all downstream brokers before a release."""
     story = story_of()
     away = story.subscriber("s1")
     story.subscriber("s2")
@@ -123,7 +123,7 @@ def restarted_with_one_below() -> bool:
 
 
 def restarted_for_a_while() -> bool:
-    """Whether who was live has time to come back when the pubend's broker was down."""
+    """Return True if live subscribers have time to reconnect after the pubend's broker was down."""
     story = story_of()
     story.steady_clocks()
     both = story.subscriber("s1"), story.subscriber("s2")
@@ -141,7 +141,7 @@ def restarted_for_a_while() -> bool:
 
 
 def told_after_restart() -> bool:
-    """Whether what was lost is still known, with its origins, when its pubend was down since."""
+    """Return True if a loss and its origins survive a restart of the pubend."""
     story = story_of()
     away = story.subscriber()
     sent = story.publish(2)
@@ -159,7 +159,7 @@ def told_after_restart() -> bool:
 
 
 def one_pubend_cannot_be_asked() -> bool:
-    """Whether who comes back gets what is kept at one broker while another is out of reach."""
+    """Return True if a subscriber receives kept events of one pubend while another is cut off."""
     story = DurableStory("p1-b1", "p2-b1", "b1-s1", catchup_batch=2, catchup_window=1)
     away = story.subscriber()
     link = story.away(away)
@@ -207,7 +207,7 @@ def test_a_story_passes_without_a_bug(told) -> None:
 
 
 def catching_up(*ticks: int) -> Catchup:
-    """A stream that lacks these ticks."""
+    """Return a catch-up stream that lacks these ticks."""
     catchup = Catchup(BatchReader(FilterLog("log"), 1, 100), 0, 0, 0)
     catchup.next_batch(Batch(0, 0, ticks, ticks[-1]))
     return catchup

@@ -1,4 +1,4 @@
-"""What was fetched lately, held against a plain list of events."""
+"""The cache of fetched events compared with a plain list of events."""
 
 from random import Random
 

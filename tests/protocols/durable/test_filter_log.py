@@ -1,4 +1,4 @@
-"""Which ticks are for whom, held against a history that is kept per subscription.
+"""The log of matches compared with a history that is kept per subscription.
 
 Paper: [DS03] §4.2.
 """
@@ -25,9 +25,9 @@ NAME = "matches"
 
 
 class Twin:
-    """A log of matches on a log in memory, and beside it what a simple one would know.
+    """A log of matches in memory and a simple model of the log.
 
-    The simple one keeps a list of ticks per subscription, and how far all of it was chopped.
+    The model keeps a list of ticks per subscription, and the tick of the last truncation.
     """
 
     def __init__(self, page: int = 1_000, cached_pages: int = 64) -> None:
@@ -51,8 +51,8 @@ class Twin:
         self.disk.do(self.log.chop(through))
 
     def restart(self, keep_through: int) -> None:
-        """Come back with what is on disk, and drop what is behind a tick."""
-        self.disk.answers()  # nobody is there for them
+        """Restart with the contents of the disk, and drop all records after a tick."""
+        self.disk.answers()  # discarded
         self.log = FilterLog(NAME, self.cached_pages)
         self.disk.do(self.log.recover(self.disk.ends, keep_through, self.chopped))
         while not self.log.is_read:
@@ -83,7 +83,7 @@ class Twin:
 
 
 def one_history(seed: int) -> None:
-    """Writes, chops, restarts and whole catch-ups in a drawn order."""
+    """Run writes, truncations, restarts and complete catch-ups in a random order."""
     random = Random(seed)
     twin = Twin(page=random.choice((1, 3, 1_000)), cached_pages=random.choice((1, 2, 64)))
     position = 0
@@ -114,7 +114,7 @@ def catch_up(twin: Twin, random: Random, position: int) -> None:
         found = twin.batch(reader, after, through, position)
         full = twin.expected(subscription, after, through, position, most)
         if found != full:
-            # A batch may end early at a mark, and then holds what the history has up to there.
+            # A batch may end early at a mark, and then equals the history up to the mark.
             assert full.ticks[: len(found.ticks)] == found.ticks, f"{found} and {full}"
             assert after < found.upto <= full.upto, f"{found} and {full}"
             assert found.unknown_through == full.unknown_through, f"{found} and {full}"
@@ -148,7 +148,7 @@ def test_a_named_bug_is_seen(name: str) -> None:
 
 
 def test_the_papers_example() -> None:
-    """[DS03] Fig. 2: s3 asks for 1 to 10; 1 and 4 are its own, 6 to 10 nobody knows."""
+    """[DS03] Fig. 2: s3 requests 1 to 10, receives 1 and 4, and 6 to 10 are unknown."""
     twin = Twin()
     s1, s2, s3 = 1, 2, 3
     for tick, subscriptions in ((1, [s1, s3]), (3, [s1, s2]), (4, [s2, s3]), (5, [s1])):
@@ -169,12 +169,12 @@ def test_a_record_has_the_size_of_the_paper(count: int) -> None:
 
 
 def test_25_subscribers_cost_a_25th_of_logging_events_for_each() -> None:
-    """[DS03] §5.1.2: events of 418 bytes, of which each goes to 25 of 100 subscribers."""
+    """[DS03] §5.1.2: every event of 418 bytes goes to 25 of 100 subscribers."""
     assert 25 < 25 * 418 / (8 + 16 * 25) < 26
 
 
 def test_a_backlog_is_walked_a_few_times_however_small_the_batches_are() -> None:
-    """Going back to the newest record for each batch would be 200 times as much here."""
+    """A walk from the newest record for every batch would cost 200 times as much."""
     twin = Twin()
     backlog, most = 8_000, 20
     for tick in range(1, backlog + 1):
@@ -195,7 +195,7 @@ def test_simultaneous_catch_ups_read_the_disk_once() -> None:
     for tick in range(1, records + 1):
         twin.write(tick, list(range(10)))
     twin.restart(records)
-    twin.log._pages.clear()  # as after a long time, in which others were looked at
+    twin.log._pages.clear()  # as after many reads of other pages
     twin.disk.reads = 0
     readers = [BatchReader(twin.log, each, 5_000) for each in range(10)]
     for reader in readers:
@@ -215,7 +215,7 @@ def test_simultaneous_catch_ups_read_the_disk_once() -> None:
 
 
 def test_records_after_the_last_commit_are_dropped_and_rewritten() -> None:
-    """The stream comes again from there, so it would be there twice, or hide a new subscription."""
+    """The stream sends these ticks again, so old records would duplicate or hide matches."""
     twin = Twin()
     for tick in (10, 20, 30):
         twin.write(tick, [1])

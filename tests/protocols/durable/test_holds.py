@@ -1,4 +1,4 @@
-"""Each hold ends within a lease after its last request: no pubend waits for ever."""
+"""Every hold ends within a lease after the last request, so no pubend waits for ever."""
 
 from random import Random
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ STREAMS = (StreamId(HERE, 0, 0), StreamId(HERE, 1, 0))
 
 
 class Keeper:
-    """A pubend's broker, and its disk; each crash keeps what was written."""
+    """The broker of a pubend with a disk that keeps written data in a crash."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Where tricky scenarios of durable subscriptions are told."""
+"""An index of the tests for intricate interleavings of durable subscriptions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -255,7 +255,7 @@ SEEN = (
         None,
     ),
 )
-"""Of those that no list of another file shows to fail: the mistake that its story sees."""
+"""Interleavings that no other list of mutants covers, with the named bug for every story."""
 
 
 def test_all_thirty_scenarios_are_listed() -> None:

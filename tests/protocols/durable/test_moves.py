@@ -1,4 +1,4 @@
-"""Subscribers who go on at another broker, one story each.
+"""Stories of subscribers that move to another broker.
 
 Paper: [DS03] §1 (item 5, reconnect anywhere).
 """
@@ -45,7 +45,7 @@ MUTANTS = bugs_of("durable")
 
 
 class MovingStory(DurableStory):
-    """See DurableStory: a subscriber at s1 who misses something, and another at s2 who does not."""
+    """A durable story with a mover at s1 that misses events, and another subscriber at s2."""
 
     def __init__(self, **parameters) -> None:
         super().__init__(**parameters)
@@ -53,36 +53,36 @@ class MovingStory(DurableStory):
         self.sent = self.publish(3)
 
     def miss(self, count: int = 10) -> None:
-        """The mover is away while so much is published, which the other one acknowledges."""
+        """Publish `count` events while the mover is absent; the other subscriber acknowledges."""
         link = self.away(self.mover)
         self.sent += self.publish(count)
         self.cluster.run_for(3)
         link.heal()
 
     def miss_without_end(self, count: int = 10) -> None:
-        """The mover's link breaks for good while so much is published."""
+        """Publish `count` events after the mover's link broke for good."""
         self.cluster.link(self.mover.client.name, "s1").cut()
         self.sent += self.publish(count)
 
     def move(self, to: str = "s2") -> None:
-        """The mover goes on there."""
+        """Reattach the mover to another broker."""
         self.cluster.reattach(self.mover.client.name, to)
 
     def take_slowly(self) -> None:
-        """The mover needs a while for each event, so that it catches up for long."""
+        """Make the mover slow, so that a catch-up takes long."""
         self.mover.client.take_after_ns = 300_000_000
 
     @property
     def is_whole(self) -> bool:
-        """Whether both have everything once, in order."""
+        """Return True if both subscribers have received every event once, in order."""
         return self.mover.received == self.other.received == self.sent
 
     def hosts(self, *brokers: str) -> list[int]:
-        """How many subscriptions brokers have."""
+        """Return the number of subscriptions at every broker."""
         return [self.cluster.broker(each).status().own_subscriptions for each in brokers]
 
     def nothing_is_left(self) -> bool:
-        """Whether no broker holds anything, or asks for anything to be held."""
+        """Return True if no broker holds events or requests a hold."""
         brokers = ("p1", "b1", "s1", "s2")
         return not any(self.core(each).aftermath() or self.kept(each) for each in brokers)
 
@@ -180,7 +180,7 @@ def test_an_end_at_the_new_broker_is_one_at_the_old_one_too() -> None:
 
 
 def beside_one_who_is_away() -> bool:
-    """Whether it comes, where all that was for others meanwhile is written down."""
+    """Return True if a move succeeds while the new broker logs events for an absent subscriber."""
     story = MovingStory()
     beside = story.subscriber("s2")
     link = story.away(beside, "s2")
@@ -193,7 +193,7 @@ def beside_one_who_is_away() -> bool:
 
 
 def asked_again_late(restarts: bool) -> bool:
-    """Whether a pubend keeps what a subscriber lacks when nothing but a hold protects it."""
+    """Return True if a pubend keeps missing events that only a hold protects."""
     story = MovingStory(nack_repetition_ns=3_000_000_000)
     story.miss()
     story.lose("p1", "b1", Fetched)
@@ -207,7 +207,7 @@ def asked_again_late(restarts: bool) -> bool:
 
 
 def out_of_reach() -> bool:
-    """Whether nobody lets go while a pubend cannot be asked to hold anything."""
+    """Return True if no broker releases events while a pubend is unreachable for a hold."""
     story = MovingStory()
     story.miss()
     upstream = story.cluster.link("p1", "b1").cut()
@@ -219,7 +219,7 @@ def out_of_reach() -> bool:
 
 
 def new_broker_is_gone_for(lost_s: float) -> bool:
-    """Whether a subscriber receives every event although its new broker is unreachable for long."""
+    """Return True if a subscriber receives every event after a long outage of its new broker."""
     story = MovingStory(nack_repetition_ns=3_000_000_000)
     story.miss()
     story.lose("p1", "b1", Fetched)
@@ -235,7 +235,7 @@ def new_broker_is_gone_for(lost_s: float) -> bool:
 
 
 def said_after_the_lease() -> bool:
-    """Whether somebody whose hold has ended is told that something is lost."""
+    """Return True if a subscriber whose hold has expired is notified of a loss."""
     lease_ns = 2_000_000_000
     story = MovingStory(nack_repetition_ns=3_000_000_000, hold_lease_ns=lease_ns)
     story.miss()
@@ -252,7 +252,7 @@ def said_after_the_lease() -> bool:
 
 
 def from_where_nobody_had_subscribed() -> bool:
-    """Whether somebody lacks nothing who began at a broker that has just started anew."""
+    """Return True if a subscriber that started at a freshly restarted broker misses no event."""
     story = MovingStory()
     story.settle()
     story.cluster.broker("b1").restart()
@@ -267,9 +267,9 @@ def from_where_nobody_had_subscribed() -> bool:
 
 
 def where_nobody_had_subscribed_before_a_crash() -> bool:
-    """Whether somebody gets what came to a broker whose next incarnation it goes to.
+    """Return True if a move to a restarted broker loses no event of an earlier incarnation.
 
-    Nothing of that was for anybody there, and its position was not written down.
+    No subscription there matched the events, and the position of the broker was not durable.
     """
     story = DurableStory(commit_interval_ns=20_000_000_000, ack_interval_ns=10_000_000)
     mover = story.subscriber("s1")
@@ -289,7 +289,7 @@ def where_nobody_had_subscribed_before_a_crash() -> bool:
 
 
 def between_connect_and_subscribe() -> bool:
-    """Whether a subscription goes on that is let go of just before its client asks for it."""
+    """Return True if a subscription survives a release just before the client requests it."""
     core, predicate = relay(), parse_predicate("true")
     handle(core, SessionEstablished("c", 20, 1))
     handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
@@ -306,14 +306,17 @@ def between_connect_and_subscribe() -> bool:
 
 
 def answered_what_a_crashed_one_asked() -> bool:
-    """Whether what another incarnation had held is no answer: it may be let go of since."""
+    """Return True if a hold of an earlier incarnation does not answer a request.
+
+    The hold may have been released since.
+    """
     core, predicate = relay(), parse_predicate("true")
     handle(core, SessionEstablished("c", 20, 1))
     handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ((1, ((STREAM, 5),)),))))
     asked = handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
     assert any(type(each) is Send and type(each.message) is Hold for each in asked)
     told = []
-    for incarnation in (2, 1):  # 0 is a question
+    for incarnation in (2, 1):  # 0 is a request
         for other in (0, 2):
             last = ((StreamId(other, 0, 0), 0), (StreamId(other, 1, 0), 0))
             held = Held(1, other, "c", 1, 1, last, incarnation)
@@ -323,9 +326,9 @@ def answered_what_a_crashed_one_asked() -> bool:
 
 
 def answered_what_an_earlier_stay_asked() -> bool:
-    """Whether a client that comes twice in one generation is held for anew.
+    """Return True if a client that arrives twice in one generation is held for again.
 
-    It has unsubscribed in between, so that what was held the first time is let go of.
+    The client unsubscribed in between, so the first hold was released.
     """
     core, predicate = relay(), parse_predicate("true")
     for session in (20, 21):
@@ -347,7 +350,7 @@ def answered_what_an_earlier_stay_asked() -> bool:
 
 
 def said_when_it_is_on_disk(letter: Hold | Moved, answer: type) -> bool:
-    """Whether a broker answers one that is elsewhere only when no restart takes that back."""
+    """Return True if a broker answers a peer only after the change is durable."""
     core, predicate = relay(), parse_predicate("true")
     handle(core, SessionEstablished("c", 20, 1))
     handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
@@ -361,7 +364,7 @@ def said_when_it_is_on_disk(letter: Hold | Moved, answer: type) -> bool:
 
 
 def begins_where_nothing_is_known() -> bool:
-    """Whether nobody is told of a loss who began where a restart had forgotten all streams."""
+    """Return True if a start at a restarted broker without streams announces no loss."""
     story = DurableStory()
     other = story.subscriber("s2")
     story.publish(3)
@@ -376,7 +379,7 @@ def begins_where_nothing_is_known() -> bool:
 
 
 def ends_while_its_stay_is_written() -> bool:
-    """Whether a subscription that comes back and ends at once ends where it was meanwhile, too."""
+    """Return True if an end that follows a return at once also ends the earlier attachment."""
     core, predicate = relay(), parse_predicate("true")
     handle(core, SessionEstablished("c", 20, 1))
     handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
@@ -395,7 +398,7 @@ def ends_while_its_stay_is_written() -> bool:
 
 
 def ends_after_its_stay_was_told_and_its_broker_crashed() -> bool:
-    """Whether a subscription that is back, as its client was told, ends where it was meanwhile."""
+    """Return True if a subscription that returned also ends at the broker that it was at."""
     story = MovingStory()
     client = story.mover.client.name
     upstream = story.cluster.link("p1", "b1").cut()
@@ -420,9 +423,9 @@ def ends_after_its_stay_was_told_and_its_broker_crashed() -> bool:
 
 
 def comes_back_before_its_first_stay_is_written() -> bool:
-    """Whether a subscription that was elsewhere before its first row is on disk stays here.
+    """Return True if a subscription that moved before its first row is on disk returns here.
 
-    Its client is told so when a restart does not forget that.
+    The client receives the confirmation only after the change is durable.
     """
     core, predicate = relay(), parse_predicate("true")
     written: list[Effect] = []
@@ -442,7 +445,7 @@ def comes_back_before_its_first_stay_is_written() -> bool:
 
 @pytest.mark.parametrize("later", [(4, 6), (4, 6, 8), (3, 4, 5, 9)])
 def test_only_the_last_of_several_stays_starts_when_it_is_on_disk(later: tuple[int, ...]) -> None:
-    """The client returns again and again before its broker has written that it is back."""
+    """The client returns repeatedly before the broker has written the first return."""
     core, predicate = relay(), parse_predicate("true")
     token = ((1, ((STREAM, 5),)),)
     handle(core, SessionEstablished("c", 20, 1))
@@ -471,7 +474,7 @@ def _is_start(effect: Effect) -> bool:
 
 
 def told_of_an_earlier_stay_while_it_comes_back() -> bool:
-    """Whether a subscription stays that is back before others have let go of its first stay."""
+    """Return True if a returned subscription survives the late release of its first attachment."""
     core, predicate = relay(), parse_predicate("true")
     token = ((1, ((STREAM, 5),)),)
     handle(core, SessionEstablished("c", 20, 1))
@@ -491,9 +494,9 @@ def told_of_an_earlier_stay_while_it_comes_back() -> bool:
 
 
 def over_while_a_later_stay_is_written(generation: int) -> bool:
-    """Whether a restart would still ask for what a later stay needs, once the first is over.
+    """Return True if a restart still requests holds for a later attachment after the first ended.
 
-    The client has been elsewhere in between, or has ended the first one and lost its memory.
+    The client was elsewhere in between, or ended the first attachment and lost its memory.
     """
     core, predicate = relay(), parse_predicate("true")
     token = ((1, ((STREAM, 5),)),)
@@ -517,10 +520,10 @@ def over_while_a_later_stay_is_written(generation: int) -> bool:
 
 
 def first_row_is_written_before_that_of_a_later_stay() -> bool:
-    """Whether a restart would still ask for what a later stay needs, once the first is over.
+    """Return True if a restart still requests holds for a later attachment after the first ended.
 
-    The first stay ends before its row is on disk. The other brokers have released it before the
-    row of the later stay is on disk.
+    The first attachment ends before its row is on disk. The other brokers have released the
+    attachment before the row of the later attachment is on disk.
     """
     core, predicate = relay(), parse_predicate("true")
     token = ((1, ((STREAM, 5),)),)
@@ -552,7 +555,7 @@ def _is_hold(effect: Effect) -> bool:
 
 
 def test_an_answer_of_one_event_among_much_silence_fits_small_frames() -> None:
-    """As to who asks for all between two ticks, where others have part of it."""
+    """A request for all ticks of a range may be answered in part by several brokers."""
     ranges = tuple((tick, tick + 2) for tick in range(1, 400, 4))
     answer = Fetched(0, ranges, run_at((41,)))
     (event, _), (silence, _) = transmit(answer, 300)
@@ -603,7 +606,10 @@ def test_a_move_story_passes_without_its_named_bug_and_fails_with_it(name, told,
 
 
 def test_a_client_that_returns_with_an_earlier_generation_exceeds_the_later_one() -> None:
-    """Its state is an older copy. If the process with the later state returns, it is told."""
+    """The client's state is an older copy.
+
+    A process with the later state is notified if it returns.
+    """
     core, predicate = relay(), parse_predicate("true")
     token, told = ((1, ((STREAM, 5),)),), []
     for session, elsewhere in ((20, 3), (21, 9)):

@@ -1,4 +1,4 @@
-"""What was asked for lately, held against a plain table of ticks."""
+"""The record of recent requests compared with a plain table of ticks."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ def questions() -> Questions:
 
 
 def asked_anew_after_an_answer() -> list[tuple[int, int]]:
-    """What is asked for when the first question would be forgotten, and the second is not."""
+    """Return the ranges that are requested when the first request expires before the second."""
     stream = questions()
     assert stream.ask([(1, 2), (3, 6)], 0, 10) == [(1, 2), (3, 6)]
     stream.on_answer(3, 6)

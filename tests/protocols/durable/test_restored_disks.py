@@ -1,4 +1,4 @@
-"""Brokers of durable that start on an older copy of their disk, or on an empty disk."""
+"""Durable brokers that start on an older copy of their disk, or on an empty disk."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +58,7 @@ end 7
 
 @pytest.mark.parametrize("later, deliveries", [("", 2), ("at 6.2 publish p0-b1 a,10,3", 3)])
 def test_events_released_upstream_and_lost_here_are_a_gap(later: str, deliveries: int) -> None:
-    """b3 had acknowledged two events, for a subscriber that was away; b1 has released both."""
+    """Broker b3 had acknowledged two events for an absent subscriber; b1 has released both."""
     report = report_of(AWAY.replace("LATER", later), " max_retain_ns=500000000")
     assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
@@ -78,7 +78,7 @@ end 7
 
 @pytest.mark.parametrize("how", ["copy", "empty"])
 def test_a_restored_broker_receives_the_positions_of_streams(how: str) -> None:
-    """Nothing is published later, and the subscriber is ahead of its broker."""
+    """No event is published later, and the subscriber is ahead of its broker."""
     text = PLAN.replace("MORE", " max_retain_ns=500000000") + AHEAD.replace("HOW", how)
     run = PlanRun(read_plan(text))
     report = run.report(-1, "")
@@ -101,7 +101,7 @@ end 7
 
 
 def test_events_that_a_restored_broker_receives_again_are_matched_again() -> None:
-    """s1 has both, so no delivery shows if b2 matches them; b2 had acknowledged neither."""
+    """Client s1 has both events, so no delivery reveals a match at b2; b2 acknowledged neither."""
     report = report_of(AGAIN)
     assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
@@ -140,7 +140,7 @@ end 7
 
 
 def test_holds_for_an_arrival_that_its_broker_has_lost_end() -> None:
-    """All pubends hold for s1 at b2, whose disk is lost before it has ended the holds."""
+    """All pubends hold for s1 at b2, and b2 loses its disk before the holds end."""
     for later, deliveries in ("reattach s1-b3 b1", 5), ("unsubscribe s1-b3 1", 4):
         report = report_of(LOST_ARRIVAL.replace("LATER", f"at 1.6 {later}"))
         assert not report.violations, report.describe()
@@ -180,7 +180,7 @@ end 7
 
 
 def test_commits_that_a_broker_has_lost_are_delivered_again_and_marked() -> None:
-    """A restarted consumer receives all four events again; another subscriber lacks them still."""
+    """A restarted consumer receives all four events again; another subscriber still lacks them."""
     report = report_of(CONSUMED)
     assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
@@ -200,7 +200,7 @@ end 7
 
 
 def test_an_arrival_at_a_broker_with_a_loss_receives_gaps_of_lost_state() -> None:
-    """Two events were for nobody, and released; the broker does not know that any more."""
+    """Two events matched no subscription and were released; the broker has lost that record."""
     report = report_of(UNCOMMITTED)
     assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
@@ -218,7 +218,7 @@ end 7
 
 
 def test_a_subscriber_without_memory_ends_its_subscriptions_at_earlier_brokers() -> None:
-    """b3 was to tell b1 that the client has moved, and forgot that with its disk."""
+    """Broker b3 lost, with its disk, the duty to notify b1 that the client has moved."""
     text = PLAN.replace("MORE", "").replace("failed=1", "failed=2").replace("p0-b1", "p0-b2")
     report = PlanRun(read_plan(text + FORGOTTEN)).report(-1, "")
     assert not report.violations, report.describe()
@@ -226,7 +226,7 @@ def test_a_subscriber_without_memory_ends_its_subscriptions_at_earlier_brokers()
 
 
 def test_a_catch_up_continues_to_the_end_of_the_lost_range() -> None:
-    """The origins of a loss count to its end, beyond the broker's position."""
+    """The origins of a loss count to the end of the loss, beyond the broker's position."""
     stream, source = StreamId(0, 0, 0), SourceId(0, 0, 1)
     hosted: Any = SimpleNamespace(position=10, identity=stream, log=FilterLog("log"), reading={})
     asked: list[Any] = []
@@ -260,7 +260,7 @@ def test_a_catch_up_continues_to_the_end_of_the_lost_range() -> None:
 
 
 def test_a_question_without_an_arrival_releases_the_hold() -> None:
-    """A broker that lost state asks for a hold on its disk; the subscription needs it no more."""
+    """A broker that lost state requests the hold on its disk; the subscription does not need it."""
     core = core_of(1, cells("p1-b1", "b1-s1"))
     handle(core, SessionEstablished(0, 10, 1))
     question = Held(1, 0, "s", 1, 3, (), 0)

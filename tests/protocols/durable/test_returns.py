@@ -1,4 +1,4 @@
-"""Clients who come back in the middle of something, one story each.
+"""Stories of clients that reconnect in the middle of an operation.
 
 Paper: [DS03] §2 (model), §3 (release), §4.1 (catch-up, switch-over).
 """
@@ -34,7 +34,7 @@ def deliveries(story: DurableStory) -> int:
 
 @pytest.mark.parametrize("at_ms", range(0, 60, 5))
 def test_acknowledged_events_are_not_released_before_the_commit(at_ms: int) -> None:
-    """A crash between an acknowledgement and its commit: the client asks for what it has not."""
+    """After a crash between acknowledgement and commit, the client requests the missing events."""
     story = DurableStory(commit_interval_ns=30_000_000, ack_interval_ns=1_000_000)
     subscription = story.subscriber()
     sent = story.publish(1, pause_s=0)
@@ -99,7 +99,7 @@ def test_a_request_of_a_closed_session_is_not_answered() -> None:
 
 
 def test_a_token_received_after_its_session_closed_is_ignored() -> None:
-    """Neither the broker nor who judges it take it for what the client has now."""
+    """Neither the broker nor the oracle takes the late token for the client's current state."""
     story = DurableStory()
     subscription = story.subscriber()
     broker, client = story.cluster.broker("s1").broker, subscription.client.name
@@ -167,7 +167,7 @@ def test_a_broker_without_matching_subscribers_does_not_block_release() -> None:
 
 
 def test_deliveries_of_a_closed_session_are_not_acknowledged() -> None:
-    """Acknowledgements are lost with the session; the client comes back with an older token."""
+    """Acknowledgements are lost with the session; the client reconnects with an older token."""
     story = DurableStory()
     subscription = story.subscriber()
     tokens = dict(story.taken(subscription))
@@ -186,7 +186,7 @@ def test_deliveries_of_a_closed_session_are_not_acknowledged() -> None:
 
 @pytest.mark.parametrize("window", [1, 10, 100])
 def test_every_catching_up_subscriber_gets_a_turn_in_any_window(window: int) -> None:
-    """One client that takes nothing, with much to catch up, is first, and holds nobody up."""
+    """A stalled client with a long catch-up is first and delays no other client."""
     story = DurableStory(catchup_batch=5, catchup_window=window, live_limit=5)
     frozen, *others = [story.cluster.subscribe("s1") for _ in range(6)]
     story.cluster.run_until_quiet()
@@ -242,7 +242,7 @@ def test_a_diverging_catch_up_is_reported(takes_ms: int, is_said: bool) -> None:
 
 
 def test_an_announced_gap_is_repeated_until_committed() -> None:
-    """The client crashes between the gap and its commit, and comes back with the token before."""
+    """The client crashes between the gap and the commit, and reconnects with the older token."""
     story = DurableStory(max_retain_ns=2 * SECOND_NS, release_grace_ns=SECOND_NS)
     subscription = story.subscriber()
     story.publish(2)
@@ -274,7 +274,7 @@ def test_an_announced_gap_is_repeated_until_committed() -> None:
 
 
 def test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing() -> None:
-    """Its broker dies while it ends, and has so many of its last changes."""
+    """The broker crashes during the unsubscription with a varying part of the last changes."""
     for at_ms in range(0, 12, 2):
         for kept in range(4):
             story = DurableStory()
@@ -308,7 +308,7 @@ def test_a_returning_subscriber_receives_a_new_pubend_from_its_start() -> None:
 
 
 def test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber() -> None:
-    """It has asked for as much as may be asked for, and another one waits for its turn."""
+    """The leaver has used the whole catch-up window, and another subscriber waits for a turn."""
     story = DurableStory(catchup_batch=5, catchup_window=1, live_limit=5)
     leaver, other = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
     links = [story.away(each) for each in (leaver, other)]
@@ -330,7 +330,7 @@ def test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber(
 
 
 def test_a_waiting_subscription_receives_nothing_after_its_client_leaves() -> None:
-    """Its other subscription has had all the room, and what it waits for was fetched lately."""
+    """The client's other subscription used the window, and the awaited events are in the cache."""
     story = DurableStory(catchup_batch=5, catchup_window=1, live_limit=5)
     first, other = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
     second = story.cluster.subscribe("s1", "kind = 'b'", first.client.name)
@@ -366,7 +366,7 @@ def test_a_pending_commit_appears_in_the_aftermath() -> None:
 
 
 def test_records_released_before_a_crash_are_truncated_after_it() -> None:
-    """The last subscription has ended, which was on disk, and nothing of the stream comes."""
+    """The end of the last subscription is on disk, and no event of the stream arrives."""
     newest: dict[int, int] = {}
     records = [pack_match(10 * index, [1], index, newest) for index in (1, 2, 3)]
     topology, parameters = cells("p1-b1", "b1-s1"), DurableParameters()

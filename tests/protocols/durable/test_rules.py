@@ -1,7 +1,7 @@
-"""Each invariant of durable is checked by a rule that some mistake breaks, by its name.
+"""Every invariant of durable is checked by a rule that a named bug breaks.
 
-A story that comes out wrong shows that a mistake is seen; this shows by which rule. What a client
-commits for itself (J9) is also held by `tests/client/test_transactions.py`.
+A failing story shows that a bug is found; these tests show which rule finds the bug. Commits of a
+client (J9) are also tested in `tests/client/test_transactions.py`.
 
 Paper: [DS03]; the invariants are numbered as in `checks/disks.py`.
 """
@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 
 
 def comes_to_rest() -> bool:
-    """Whether all are live, and all is on disk, once nobody is owed anything."""
+    """Return True if all subscribers become live and all state durable once no event is owed."""
     story = DurableStory(catchup_batch=5, catchup_window=1, live_limit=5)
     both = story.subscriber(), story.subscriber()
     links = [story.away(each) for each in both]
@@ -127,7 +127,7 @@ ORDERS = {
     "nothing given that a client has": "no-floor",
     "silence of the pubend only": "answered-from-silence",
 }
-"""What has to come behind what, and what may not be left out: the bug that does it."""
+"""Ordering requirements and required steps, with the named bug that violates them."""
 
 
 def test_each_order_has_a_bug_and_each_bug_a_test_that_names_it() -> None:
@@ -145,7 +145,7 @@ def test_each_order_has_a_bug_and_each_bug_a_test_that_names_it() -> None:
 
 
 def broken(story: Callable[..., bool | None], *arguments: object) -> str:
-    """Which rule is broken in a story; "" for none."""
+    """Return the rule that a story breaks; "" if no rule is broken."""
     try:
         story(*arguments)
     except InvariantViolated as error:

@@ -1,4 +1,4 @@
-"""Silence goes to live clients that have all events, above what each claims to have."""
+"""Silence is sent to live clients that have all events, above their acknowledged positions."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ OTHER_MODES = tuple(mode for mode in Mode if mode is not Mode.LIVE)
 
 
 def said(**about: Any) -> tuple[list[tuple[int, int]], bool]:
-    """Return the silence that one lane gets, and whether there is more to say later."""
+    """Return the silence that a lane receives, and whether more is due later."""
     machine = EventMachine()
     deadlines: DeadlineQueue[Any] = DeadlineQueue()
     lane = SimpleNamespace(

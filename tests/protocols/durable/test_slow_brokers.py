@@ -1,4 +1,4 @@
-"""Brokers that are slower than what they fetch is sent: see gryphon's `flow_control.py`."""
+"""Brokers that are slower than the answers they request; see gryphon's `flow_control.py`."""
 
 from brokerd.protocols.durable.fetching import ANSWER_WINDOWS
 from brokerd.protocols.durable.messages import Fetch, Fetched
@@ -11,11 +11,11 @@ MUTANTS = bugs_of("durable")
 
 WINDOW_BYTES = 4_000
 EVENT_BYTES = 400
-"""What an event of these stories counts in a window."""
+"""The size of an event of these stories in a window."""
 
 
 def what_was_missed_comes_in_windows() -> bool:
-    """A subscriber comes back, and has missed ten windows."""
+    """A subscriber that missed ten windows reconnects."""
     story = DurableStory("p1-b1", "b1-s1", answer_window_bytes=WINDOW_BYTES)
     subscription = story.subscriber()
     link = story.away(subscription)
@@ -24,7 +24,7 @@ def what_was_missed_comes_in_windows() -> bool:
     story.quiet_since()
     link.heal()
     story.wait_for(lambda: bool(story.from_to("p1", "b1", Fetched)))
-    story.wait_for(lambda: subscription.received == sent, limit_s=0.5)  # before it asks twice
+    story.wait_for(lambda: subscription.received == sent, limit_s=0.5)  # before a repeated request
     untaken = []
     for sender, receiver in (("p1", "b1"), ("b1", "s1")):
         sent_bytes = taken_bytes = 0
@@ -39,7 +39,7 @@ def what_was_missed_comes_in_windows() -> bool:
 
 
 def what_was_missed_elsewhere_comes_in_batches() -> bool:
-    """A subscriber goes on at another broker, has missed ten windows, and takes them slowly."""
+    """A subscriber that missed ten windows moves to another broker and is slow."""
     story = DurableStory(answer_window_bytes=WINDOW_BYTES, catchup_batch=5)
     subscription = story.subscriber()
     link = story.away(subscription)

@@ -1,4 +1,4 @@
-"""The state of a broker of durable, as `status --detail` shows it."""
+"""The state of a durable broker, as shown by `status --detail`."""
 
 import json
 

@@ -1,6 +1,8 @@
-"""Subscribers who are away, and crashes of their broker, one story each.
+"""Stories of absent subscribers and of crashes of their broker.
 
-Paper: [DS03] §3, §4; what each rule left out does is seen by the story about it.
+Every omitted rule is detected by the story about the rule.
+
+Paper: [DS03] §3, §4.
 """
 
 import pytest
@@ -95,7 +97,7 @@ def test_statistics_report_delivered_and_released_ticks_per_stream() -> None:
 
 
 def test_matching_events_of_a_run_are_delivered_to_a_client_at_once() -> None:
-    """However often the run goes from one's events to another's."""
+    """The number of alternations between subscribers in the run does not matter."""
     story = DurableStory()
     both = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
     story.given.clear()
@@ -153,7 +155,7 @@ def test_an_unsubscription_releases_its_withheld_publications() -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_an_old_token_yields_redelivery_or_a_gap(is_kept) -> None:
-    """Never silence: of what it has acknowledged, nobody keeps for whom it was."""
+    """The ranges are never silent, since acknowledged matches are no longer recorded."""
     story = DurableStory()
     subscription = story.subscriber()
     if is_kept:
@@ -180,7 +182,7 @@ def test_an_old_token_yields_redelivery_or_a_gap(is_kept) -> None:
 
 
 def given_again() -> bool:
-    """Whether a client that is ahead of its broker's disk is sent nothing twice."""
+    """Return True if a client that is ahead of its broker's disk receives no event twice."""
     story = DurableStory(commit_interval_ns=10**10)
     subscription = story.subscriber()
     sent = story.publish(10)
@@ -200,10 +202,11 @@ def deliveries(story: DurableStory) -> int:
 
 
 def crashed(at_ms: int, kept: int) -> bool:
-    """Whether a broker that dies at such a moment, with a client away, gives it all.
+    """Return True if a broker that crashes while a client is absent delivers every event.
 
     Args:
-        kept: so much of what was not durable is there all the same.
+        at_ms: the moment of the crash.
+        kept: the number of writes that survive although they were not durable.
     """
     story = DurableStory(commit_interval_ns=20_000_000)
     subscription = story.subscriber()
@@ -219,7 +222,7 @@ def crashed(at_ms: int, kept: int) -> bool:
 
 
 def new_beside_an_old_tail() -> bool:
-    """Whether a subscription made after a crash gets what was matched before it, and not kept."""
+    """Return True if a subscription made after a crash receives events matched before the crash."""
     story = DurableStory(commit_interval_ns=20_000_000)
     story.subscriber()
     sent = story.publish(4, pause_s=0.01)
@@ -238,7 +241,7 @@ def new_beside_an_old_tail() -> bool:
 
 
 def accepted(at_us: int) -> bool:
-    """Whether a subscription is on disk, if its client was told that it started."""
+    """Return True if a subscription whose start was confirmed to the client is on disk."""
     story = DurableStory()
     subscription = story.cluster.subscribe("s1")
     story.cluster.run_for(at_us / 1_000_000)
@@ -249,7 +252,7 @@ def accepted(at_us: int) -> bool:
 
 
 def one_of_two_is_away() -> bool:
-    """Whether the one gets everything, although the other has acknowledged it."""
+    """Return True if a subscriber receives all events that another has acknowledged meanwhile."""
     story = DurableStory()
     away, other = story.subscriber("s1"), story.subscriber("s2")
     link = story.away(away)
@@ -261,7 +264,7 @@ def one_of_two_is_away() -> bool:
 
 
 def in_small_batches() -> bool:
-    """Whether what is missed in many batches, while more is published, comes once and in order."""
+    """Return True if a backlog of many batches arrives once and in order during publications."""
     story = DurableStory(catchup_batch=3, live_limit=5, silence_interval_ns=2_000_000)
     subscription = story.subscriber()
     story.subscriber("s1", "kind = 'b'")
@@ -285,7 +288,7 @@ def test_a_subscriber_that_falls_behind_within_a_run_receives_the_rest() -> None
 
 
 def subscribed_anew() -> bool:
-    """Whether matches are done, although a new subscription has begun behind them meanwhile."""
+    """Return True if matches are released after their subscription ended and a new one started."""
     story = DurableStory(commit_interval_ns=500_000_000)
     subscription = story.subscriber()
     story.publish(3)
@@ -300,9 +303,10 @@ MOMENTS = range(0, 40, 4)
 
 
 def back_without_what_it_was_done_with(told: bool) -> bool:
-    """Whether a broker that is back is to ask for what nobody between it and the pubend knows.
+    """Return True if a reconnected neighbour receives AckExpected for released ticks.
 
-    It had said that it was done with that, had not written it down, and forgot it.
+    The neighbour had acknowledged the ticks, had not written the acknowledgement, and lost it. No
+    broker up to the pubend has the ticks.
     """
     core = relay()
     if told:
@@ -316,9 +320,9 @@ def back_without_what_it_was_done_with(told: bool) -> bool:
 
 
 def told_again_before_its_commit() -> bool:
-    """Whether a broker that lacks a tick keeps what it has handed out and not written down yet.
+    """Return True if a broker keeps delivered, uncommitted ticks while a tick is missing.
 
-    Whoever tells it of that again says what it knows.
+    The peer that sends the ticks again states everything that it has.
     """
     core = relay()
     core.handle(MessageReceived(2, 12, Done(2, ((STREAM, 9),))), 0)
@@ -330,9 +334,9 @@ def told_again_before_its_commit() -> bool:
 
 
 def first_behind_what_is_known() -> bool:
-    """Whether a broker has released what came before its first subscription, once it has that.
+    """Return True if a broker releases events from before its first subscription.
 
-    Something is looked at while the row of that is on its way to the disk.
+    The release is computed while the row of the subscription is not durable yet.
     """
     core = relay()
     handle(core, SessionEstablished("c", 20, 1))

@@ -1,4 +1,4 @@
-"""durable in swarms: nothing is broken, every rule is met, and named bugs are seen."""
+"""Swarms of durable: no violations, full coverage of all rules, and named bugs found."""
 
 import pytest
 
@@ -15,15 +15,17 @@ from tests.helpers.seeds import seeds_of_the_mix
 MUTANTS = bugs_of("durable")
 
 SEEDS = seeds_of_the_mix(40, long=0)
-"""Some mistakes are met by one seed in twenty or fewer. Campaigns take the long ones, of which each
-takes as long as ten others."""
+"""Seeds without long runs, although some bugs appear in one seed of twenty or fewer.
+
+Campaigns run the long seeds, which take ten times as long.
+"""
 BY_SEEDS = {
     "released-before-written": 2,
     "silence-said-over-what-is-out": 4,
     "restart-forgets-where-streams-are": 4,
     "silence-is-told-once": 10,
 }
-"""Beside those that a story sees: the first seed that does."""
+"""Named bugs that no story finds, with the first seed that finds them."""
 
 
 def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
@@ -42,7 +44,7 @@ def test_an_adversary_without_a_clock_breaks_nothing() -> None:
 
 
 def test_planned_turns_allow_for_small_catch_up_batches() -> None:
-    """Seed 585156: 269 publications in batches of 16, over four links; nothing was stuck."""
+    """Seed 585156: 269 publications in batches of 16 over four links; no subscriber was stalled."""
     turns = planning_of("durable").turns
     few = DurableParameters(catchup_batch=16, live_limit=20)
     assert turns(few, 269) >= 269 // 16 * (2 * 4 + 2 * 4)
@@ -70,7 +72,7 @@ end 1.3
 def test_state_kept_for_pending_silence_is_not_counted_as_growth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seed 667677: pubends had let go for age, so all was over before the silence was due."""
+    """Seed 667677: pubends had released for age, so the run was over before silence was due."""
     report = PlanRun(read_plan(WAITS_FOR_SILENCE)).report(-1, "")
     assert not report.violations
     assert report.counters["simulated_ms"] > 20_000, "the silence was waited for"

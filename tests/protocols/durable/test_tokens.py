@@ -1,4 +1,4 @@
-"""Tokens that no pubend has given: refused, and nothing is missed for it.
+"""Tokens that no pubend issued are refused, and no event is lost.
 
 Paper: [DS03] §2 (checkpoint tokens).
 """
@@ -15,7 +15,7 @@ FAR = 1 << 60
 
 
 def back_with(story: DurableStory, subscription, link, token: dict) -> None:
-    """A client comes back with this token."""
+    """Reconnect a client with this token."""
     taken = story.taken(subscription)
     taken.clear()
     taken.update(token)
@@ -25,7 +25,7 @@ def back_with(story: DurableStory, subscription, link, token: dict) -> None:
 
 
 def of_the_future() -> bool:
-    """Whether a token of the future is refused, and the right one gets all that came since."""
+    """Return True if a token of the future is refused and the correct token misses no event."""
     story = DurableStory()
     subscription = story.subscriber("s1", "kind = 'a'")
     sent = story.publish(3)
@@ -79,7 +79,7 @@ def test_a_bug_that_believes_tokens_is_seen() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_token_of_an_earlier_session_counts_no_more(times: int) -> None:
-    """The client returns with a token, acknowledges more, and returns without one."""
+    """The client returns with a token, acknowledges more, and returns without a token."""
     story = DurableStory()
     subscription = story.subscriber()
     sent = story.publish(3)

@@ -1,4 +1,4 @@
-"""What a peer may not say of what is over, and what a client's old token gets."""
+"""Invalid messages of peers about released ticks, and answers to old tokens."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -136,7 +136,7 @@ def test_an_unrequested_answer_changes_nothing() -> None:
 
 
 def test_an_intermediate_broker_answers_with_its_events_and_requests_the_rest() -> None:
-    """Not even what it calls silent: those below may not have wanted what was there."""
+    """The broker's own silence is no answer: downstream filters may have excluded these ticks."""
     core = relay()
     effects = core.handle(MessageReceived(2, 12, Fetch(STREAM, ((3, 5),))), 0)
     said = [(each.peer, each.message) for each in effects if hasattr(each, "message")]

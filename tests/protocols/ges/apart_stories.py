@@ -1,4 +1,4 @@
-"""Stories about units that are apart inside, or in which nobody remembers who has died."""
+"""Stories of units that are partitioned inside, or that lost the record of a dead broker."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +15,12 @@ TWO_CLUSTERS = {
     "addresses": {"g": "0.0.0", "h": "0.0.1", "m": "0.1.0", "n": "0.1.1", "x": "1.0.0"},
     "links": [["g", "h"], ["m", "n"], ["g", "n"], ["h", "m"], ["h", "x"], ["m", "x"]],
 }
-"""g and n, each of a cluster of two, are linked; the others of the two know the way out."""
+"""Brokers g and n of two-member clusters are linked; the other members have outside links."""
 RING = {
     "addresses": {"a": "0.0", "b": "1.0", "c": "1.1", "d": "2.0"},
     "links": [["a", "b"], ["a", "d"], ["b", "c"], ["c", "d"]],
 }
-"""A cluster of two, b and c, both with a way out of it."""
+"""A cluster of two, b and c, with an outside link each."""
 
 
 def _started(hierarchy: Mapping[str, Any]) -> SimulatedCluster:
@@ -38,7 +38,7 @@ def _core(cluster: SimulatedCluster, name: str) -> Ges:
 
 
 def two_clusters_come_apart_at_once() -> None:
-    """Each takes the other for the way out of both; nothing goes to and fro (seed 60968)."""
+    """The clusters take each other for the route out, and no publication loops (seed 60968)."""
     cluster = _started(TWO_CLUSTERS)
     wanted = cluster.subscribe("x")
     cluster.run_until_quiet()
@@ -58,7 +58,7 @@ def two_clusters_come_apart_at_once() -> None:
 
 
 def all_who_knew_a_connection_have_restarted() -> None:
-    """b has forgotten that c was linked to d, as a has not; c and d are dead (seed 62088)."""
+    """Broker b lost the record of link c–d, and a did not; c and d are dead (seed 62088)."""
     cluster = _started(RING)
     for name in "cdb":
         cluster.broker(name).kill()
@@ -70,7 +70,7 @@ def all_who_knew_a_connection_have_restarted() -> None:
 
 
 def who_lives_across_a_gap_is_left_in_peace() -> None:
-    """b has restarted and cannot reach c; each time it speaks for that it is told that c lives."""
+    """Broker b restarted and cannot reach c; every statement for c is corrected, as c is alive."""
     cluster = _started(RING)
     cluster.broker("b").kill()
     cluster.link("b", "c").cut()
@@ -83,7 +83,7 @@ def who_lives_across_a_gap_is_left_in_peace() -> None:
 
 
 def who_has_left_is_heard_of_afterwards() -> None:
-    """What it said was on its way; and whoever it was linked to has forgotten it (seed 99977)."""
+    """Late statements of a departed broker arrive after a neighbour lost its state (seed 99977)."""
     cluster = _started(RING)
     links = [cluster.link("b", other) for other in "ac"]
     for link in links:

@@ -1,4 +1,4 @@
-"""Stories about statements that a neighbour forges in the names of other brokers."""
+"""Stories of statements that a neighbour forges in the names of other brokers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,7 +47,7 @@ class Attacked:
         return core
 
     def forge(self, message: Any, at: str = "c", by: str = "b") -> bool:
-        """Let a broker receive a message in its neighbour's session; False: it refuses."""
+        """Deliver a message in a neighbour's session; return False if the broker refuses."""
         broker = self.cluster.broker(at).broker
         peer = self.cluster.topology.number_of(by)
         event = MessageReceived(peer, broker.session_with(peer), message)
@@ -58,7 +58,7 @@ class Attacked:
         return True
 
     def is_served(self) -> bool:
-        """Return True if a publication at each broker reaches the subscriber at each broker."""
+        """Return True if a publication at every broker reaches the subscriber at every broker."""
         for at in "abcde":
             before = {name: len(each.received) for name, each in self.wanted.items()}
             self.cluster.publish(at, kind="a")
@@ -73,7 +73,7 @@ def _profile(origin: int, version: Version) -> ProfileStated:
 
 
 def forged_profiles(protocol: str) -> None:
-    """Those far in the future, and of brokers that do not exist, are refused; others outbid."""
+    """Profiles from the far future or of unknown brokers are refused; others are superseded."""
     story = Attacked(protocol)
     for origin in range(5):
         for version in FAR:
@@ -97,7 +97,7 @@ def forged_profiles(protocol: str) -> None:
 
 
 def forged_changes_of_profiles() -> None:
-    """A forged change of the owner's own profile is outbid, too; one without end is refused."""
+    """A forged change of the owner's profile is superseded; a change without end is refused."""
     story = Attacked("ges")
     origin = story.cluster.topology.number_of("c")
     incarnation, number = story.core("c").units.profiles.version(origin)
@@ -114,7 +114,7 @@ def forged_changes_of_profiles() -> None:
 
 
 def forged_connections(protocol: str) -> None:
-    """A connection that the topology does not have is refused; one said to be down is up again."""
+    """An unknown connection is refused; a connection that was reported down is restored."""
     story = Attacked(protocol)
     known = list(story.core("c").units.view.statements())
     for each in known:
@@ -132,7 +132,7 @@ def forged_connections(protocol: str) -> None:
 
 
 def a_broker_that_restarted_beside_the_attacker() -> None:
-    """It knows nothing, and takes versions that leap: the first honest neighbour corrects it."""
+    """The restarted broker accepts versions that leap; the first honest neighbour corrects them."""
     story = Attacked("ges")
     origin = story.cluster.topology.number_of("a")
     for name in ("b", "d"):

@@ -1,4 +1,4 @@
-"""Stories about brokers with more clients than others beside them."""
+"""Stories of brokers with more clients than their neighbours."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ LOOK_S = 1.0
 
 
 class Crowd:
-    """Two brokers of one cluster, a and b, and one of another, c; all have links with each other.
+    """Brokers a and b of a cluster and c of another, all linked with each other.
 
-    With more than `above` clients one tells the last ones to go elsewhere.
+    A broker with more than `above` clients redirects the newest clients.
     """
 
     def __init__(self, above: int, protocol: str = "ges") -> None:
@@ -47,13 +47,13 @@ class Crowd:
             self.counted.append(event.message.clients)
 
     def come(self, at: str, *names: str, seconds: float = 0.05) -> None:
-        """Subscribers come one after the other."""
+        """Subscribe clients one after the other."""
         for name in names:
             self.cluster.subscribe(at, "kind = 'a'", name)
             self.cluster.run_for(seconds)
 
     def at(self, broker: str) -> list[str]:
-        """The clients that are there, in the order in which they first came anywhere."""
+        """Return the clients at a broker, in the order of their first connection anywhere."""
         number = self.cluster.topology.number_of(broker)
         clients = self.cluster.clients.values()
         return [each.name for each in clients if each.broker == number and each.core.attached]
@@ -67,7 +67,7 @@ def names(count: int, first: int = 1) -> list[str]:
 
 
 def those_that_came_last_go_next_door() -> None:
-    """Nobody goes into another cluster, and nobody goes so far that there are more over there."""
+    """No client moves to another cluster, and redirects stop before the target has more clients."""
     crowd = Crowd(above=2)
     crowd.come("a", *names(8))
     crowd.settle()
@@ -92,7 +92,7 @@ def nobody_goes_while_there_is_room() -> None:
 
 
 def nobody_goes_where_it_is_as_full() -> None:
-    """By one client less over there nothing would be won."""
+    """A difference of one client is not worth a redirect."""
     crowd = Crowd(above=2)
     crowd.come("b", "s1", "s2")
     crowd.settle()
@@ -107,7 +107,7 @@ def nobody_goes_where_it_is_as_full() -> None:
 
 
 def who_stays_is_told_once_and_others_go() -> None:
-    """The last three do not know of any other broker."""
+    """The last three clients have no address of another broker."""
     crowd = Crowd(above=2)
     crowd.come("a", *names(8))
     for name in names(3, first=6):
@@ -131,7 +131,7 @@ def nobody_goes_where_nobody_is() -> None:
 
 
 def numbers_are_told_in_steps() -> None:
-    """An eighth of the limit; and nothing of what came and went between two looks."""
+    """Counts are announced in steps of an eighth of the limit, without short visits."""
     crowd = Crowd(above=32)
     crowd.come("a", *names(12), seconds=1.1)
     assert [number for number in crowd.counted if number] == [4, 8, 12]
@@ -150,7 +150,7 @@ def nothing_is_told_where_nobody_asks_for_it() -> None:
 
 
 class Parted:
-    """A chain a, b, d of one cluster, and c of another one, which b, d and a are linked to."""
+    """A chain a, b, d of a cluster, and c of another, linked to a, b and d."""
 
     def __init__(self, policy: str = "induce_roam", protocol: str = "ges") -> None:
         values: dict[str, Any] = {
@@ -192,7 +192,7 @@ PURGE_NS = 3 * SECOND_NS
 
 
 def clients_of_a_part_that_came_off_go_elsewhere() -> None:
-    """b and d are without a for a while, and then again with it."""
+    """Brokers b and d lose a for a while and then reconnect."""
     parted = Parted()
     cluster, link = parted.cluster, parted.cluster.link("a", "b")
     link.cut()
@@ -217,7 +217,7 @@ def clients_of_a_part_that_came_off_go_elsewhere() -> None:
 
 
 def a_part_that_nobody_is_beyond_sends_clients_across() -> None:
-    """d alone has lost all its links."""
+    """Broker d alone has lost all links."""
     parted = Parted()
     for peer in "bc":
         parted.cluster.link(peer, "d").cut()
@@ -238,7 +238,7 @@ def a_broker_that_starts_alone_is_cut_off() -> None:
 
 
 def a_lowest_member_that_never_returns_denies_no_service() -> None:
-    """a is dead: b and d send their clients to c, and accept clients again `purge_ns` later."""
+    """Broker a is dead: b and d send clients to c, and accept clients again `purge_ns` later."""
     parted = Parted()
     parted.cluster.broker("a").kill()
     parted.cluster.run_for(5)
@@ -270,7 +270,7 @@ def without_a_policy_clients_stay_where_they_are() -> None:
 
 
 def who_has_left_is_not_missed() -> None:
-    """Of the members that there are, b has the lowest address then."""
+    """Broker b has the lowest address of the remaining members."""
     parted = Parted()
     parted.cluster.detach("s-a")
     parted.cluster.run_for(1)

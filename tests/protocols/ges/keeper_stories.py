@@ -1,4 +1,4 @@
-"""Stories about profiles at gatekeepers; each named bug breaks one of them."""
+"""Stories of profiles at gatekeepers; every named bug breaks a story."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +21,7 @@ PURGE_S = 31
 _PLACES = {"a": "0.0", "b": "0.1", "c": "0.2", "g": "0.3", "d": "1.0", "e": "1.1", "f": "1.2"}
 _GATEWAYS = (("a", "d"), ("c", "f"))
 _CHAINS = (("a", "b"), ("b", "c"), ("b", "g"), ("d", "e"), ("e", "f"))
-"""Two clusters; b and e are between two gatekeepers each."""
+"""Two clusters; b and e are between two gatekeepers."""
 
 
 def _cluster(*links: tuple[str, str]) -> SimulatedCluster:
@@ -74,7 +74,7 @@ def brokers_between_gatekeepers_keep_profiles_and_others_do_not() -> None:
 
 
 def a_gatekeeper_decides_before_it_has_profiles_again() -> None:
-    """a has a link to b in its graph before it has what b, c and g want."""
+    """Broker a has a link to b in its graph before the profiles of b, c and g."""
     cluster = _cluster(*_CHAINS)
     found = cluster.subscribe("g", "kind = 'x'")
     other = cluster.subscribe("c", "kind = 'y'")
@@ -93,7 +93,7 @@ def a_gatekeeper_decides_before_it_has_profiles_again() -> None:
 
 
 def a_broker_links_gatekeepers_for_a_while() -> None:
-    """b takes the duty at once while a and c have no link, and keeps it until it is surely over."""
+    """Broker b takes the duty at once during a cut of a–c, and keeps it until confirmed."""
     cluster = _cluster(*_CHAINS, ("a", "c"))
     cluster.subscribe("e", "kind = 'e'")
     _settle(cluster)
@@ -173,7 +173,7 @@ def a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses() -
 
 
 class _Part:
-    """The keepers part of broker 0, with the address 0.0, and of its cluster 0.1, 0.2 and 0.3."""
+    """The keepers of broker 0 with the address 0.0, in a cluster with 0.1, 0.2 and 0.3."""
 
     def __init__(self) -> None:
         place = Place((0, 0))
@@ -183,7 +183,7 @@ class _Part:
         self.keepers = Keepers(0, self.near, self.view, paths, PAPER)
 
     def see(self, *edges: tuple[Any, Any, tuple[int, int]]) -> list[Any]:
-        """Take these edges as the graph, beside the own links; return the statements."""
+        """Use these edges and the own links as the graph, and return the statements."""
         own = (((0, 0), (0, 1), (0, 1)), ((0, 0), (1,), (0, 4)))
         self.view.edges = {(a, b): {link: 1} for a, b, link in (*own, *edges)}
         self.view.changes += 1
@@ -191,7 +191,7 @@ class _Part:
 
 
 def a_broker_that_will_link_gatekeepers_is_awaited() -> None:
-    """1 has stated no duty for other clusters, and by the graph it is between 0 and 2."""
+    """Broker 1 has stated no duty for other clusters, but the graph has it between 0 and 2."""
     part = _Part()
     part.see(((0, 1), (0, 2), (1, 2)))
     part.keepers.on_stated(1, DutyStated(1, True, 1))
@@ -202,7 +202,7 @@ def a_broker_that_will_link_gatekeepers_is_awaited() -> None:
 
 
 def an_attestation_for_an_earlier_duty_does_not_count() -> None:
-    """It was on its way while this broker had a smaller duty, and had removed profiles."""
+    """The attestation was in flight while this broker had a smaller duty and removed profiles."""
     part = _Part()
     (told,) = [each for each in part.see() if each.peer == 4]
     early, late = (UnitsAttested(((1,),), told.message.number + step) for step in (-1, 0))
@@ -225,7 +225,7 @@ def a_unit_that_was_out_of_reach_is_attested_anew() -> None:
 
 
 def a_unit_is_attested_once_all_of_it_is() -> None:
-    """4 is in another cluster, and 0.1 has not attested its own profiles yet."""
+    """Broker 4 is in another cluster, and 0.1 has not attested its own profiles yet."""
     part = _Part()
     part.see()
     part.keepers.on_stated(4, DutyStated(2, True, 3))

@@ -1,4 +1,4 @@
-"""Stories about links that are slow for a while, or whenever they are used."""
+"""Stories of links that are slow for a while, or whenever they are used."""
 
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from tests.helpers.exchange import topology, with_cluster
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
 SLOW_NS = 150 * MILLISECOND_NS
-"""One way; there and back that is four times as expensive as a link that is not slow."""
+"""The delay in one direction; a round trip costs four times as much as on a fast link."""
 CHECK_S = 5.1
-"""A little more than between checks."""
+"""A little more than the interval between checks."""
 NETWORK = NetworkParameters(
     latency_lowest_ns=MILLISECOND_NS, latency_highest_ns=MILLISECOND_NS, jitter_ns=0
 )
 
 
 class Triangle:
-    """Three brokers, each with a link to each; what is published at b0 is for a client at b1."""
+    """Three brokers with a link between every pair; publications at b0 match a client at b1."""
 
     def __init__(self, slow_link_ns: int = 100 * MILLISECOND_NS) -> None:
         self.probes = 0
@@ -45,7 +45,7 @@ class Triangle:
         self.probes += type(event) is MessageReceived and type(event.message) is LoadProbe
 
     def factor(self) -> int:
-        """What all know the link from b0 to b1 to cost."""
+        """Return the cost of the link from b0 to b1, which all brokers agree on."""
         self.cluster.checker.own.check_settled(self.cluster.brokers)
         found = {
             broker.core.units.view.edges.get(((0,), (1,)), {}).get((0, 1), 0)
@@ -55,13 +55,13 @@ class Triangle:
         return found.pop()
 
     def check(self, seconds: float = CHECK_S) -> int:
-        """Publish something, and let it be checked how long that took."""
+        """Publish, wait for the next check of the link, and return the cost."""
         self.cluster.publish("b0", n=1)
         self.cluster.run_for(seconds)
         return self.factor()
 
     def hops(self) -> int:
-        """Over how many links one publication goes, which must arrive."""
+        """Return the number of links that a publication uses on its way to the subscriber."""
         before, got = self.cluster.statistics()["publications_forwarded"], len(self.wanted.received)
         self.check()
         assert len(self.wanted.received) == got + 1
@@ -92,7 +92,7 @@ def a_link_that_is_slow_for_a_moment_costs_the_same() -> None:
 
 
 def nothing_comes_back_over_a_link() -> None:
-    """No answer is not waited for: what is sent goes around after two checks."""
+    """An absent answer raises the cost, so publications are rerouted after two checks."""
     story = Triangle()
     story.link.absorb()
     assert [story.check(), story.check()] == [1, 8]
@@ -102,7 +102,7 @@ def nothing_comes_back_over_a_link() -> None:
 
 
 def a_link_is_slow_whenever_it_is_used() -> None:
-    """It does not rise and fall for ever: each time it rests longer."""
+    """The cost does not oscillate for ever: every pause before the next rise is longer."""
     story = Triangle()
     for _ in range(60):
         story.link.delay(SLOW_NS if story.factor() == 1 else 0)
@@ -111,7 +111,7 @@ def a_link_is_slow_whenever_it_is_used() -> None:
 
 
 def a_dear_link_has_a_new_session() -> None:
-    """It is dear as it was, and checked although nothing goes over it."""
+    """The cost survives the session, and the link is checked although it carries no traffic."""
     story = Triangle()
     story.link.delay(SLOW_NS)
     assert [story.check(), story.check()] == [1, 4]
@@ -126,7 +126,7 @@ def a_dear_link_has_a_new_session() -> None:
 
 
 def nobody_asks_how_slow_links_are() -> None:
-    """No probe is sent where nothing is set, nor over links that are not used."""
+    """No probe is sent without a configured limit, nor over unused links."""
     for slow_link_ns, sent in ((0, 0), (100 * MILLISECOND_NS, 1)):
         story = Triangle(slow_link_ns)
         for _ in range(5):
@@ -136,9 +136,9 @@ def nobody_asks_how_slow_links_are() -> None:
 
 
 def two_loaded_gateways_each_look_better_to_the_other() -> None:
-    """Clusters c and a of T22 hear of their own gateway at once, and a little later of the other.
+    """Clusters c and a of T22 learn the cost of their own gateway before the cost of the other.
 
-    Meanwhile each sends by the other's; no broker is asked twice to do the same.
+    Meanwhile both route by the other's gateway; no broker receives the same request twice.
     """
     seen: dict[tuple[Any, ...], None] = {}
     again: list[tuple[Any, ...]] = []
@@ -225,4 +225,4 @@ SEEN = {
     "a-probe-per-publication": nobody_asks_how_slow_links_are,
     "measured-unasked": nobody_asks_how_slow_links_are,
 }
-"""Named bug → the story that it breaks."""
+"""Named bugs with the stories that they break."""

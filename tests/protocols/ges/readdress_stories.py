@@ -1,4 +1,4 @@
-"""Stories about parts of a cluster that become units of their own, until they are back."""
+"""Stories of parts of a cluster that form units of their own until they rejoin."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,7 +22,7 @@ PURGE_S = 3
 
 
 class Readdressed:
-    """A cluster whose brokers are in a row, each linked to c of another one; all want all."""
+    """A cluster with brokers in a row, all linked to c of another; all subscribe to all events."""
 
     retry_ns = 500 * MILLISECOND_NS
 
@@ -71,7 +71,7 @@ class Readdressed:
         self.cluster.checker.own.check_settled(self.cluster.brokers)
 
     def reached(self, at: str) -> list[str]:
-        """Where a publication comes that is published at a broker."""
+        """Return the brokers that a publication at `at` reaches."""
         before = {name: len(each.received) for name, each in self.wanted.items()}
         self.cluster.publish(at, kind="a")
         self.cluster.run_for(2)
@@ -93,7 +93,7 @@ HOME = [(0, 0, 0), (0, 0, 1), (0, 0, 2)]
 
 
 def a_part_that_came_off_is_a_unit_of_its_own() -> None:
-    """All get all, where a cluster in two parts gets half; and then it is one again."""
+    """All brokers receive all events; a cluster in two parts receives half without a new unit."""
     for policy, everywhere in (("stay", False), ("readdress", True)):
         story = Readdressed("abd", policy)
         story.cut("ab")
@@ -116,7 +116,7 @@ def what_is_away_for_a_moment_stays_what_it_is() -> None:
 
 
 def who_has_come_back_stays_there() -> None:
-    """b is told of d, which is about to come back, before it is told of all that a knows."""
+    """Broker b learns of d, which is about to rejoin, before the rest of a's graph."""
     story = Readdressed("abd")
     story.cut("ab")
     link = story.cluster.link("a", "b")
@@ -127,7 +127,7 @@ def who_has_come_back_stays_there() -> None:
 
 
 def each_part_is_another_unit() -> None:
-    """Two that came off find each other first, and are one until they are back."""
+    """The two parts that came off merge first and are a unit until they rejoin."""
     story = Readdressed("abdef")
     story.cut("ab", "de")
     assert [address[1] for address in story.addresses()] == [0, 63, 63, 61, 61]
@@ -144,7 +144,7 @@ def each_part_is_another_unit() -> None:
 
 
 def the_lowest_member_is_away_for_long() -> None:
-    """It looks as if all others had come off; so they have, until it is back."""
+    """The other members treat themselves as split off until the lowest member returns."""
     story = Readdressed("abd")
     story.cluster.broker("a").kill()
     story.cluster.run_for(4 * PURGE_S)
@@ -178,7 +178,7 @@ def there_is_no_room_for_another_unit() -> None:
 
 
 class T22(Readdressed):
-    """The 22 brokers; n14 and n15 are a cluster, which is all of its super-cluster."""
+    """The 22 brokers, with n14 and n15 as the only cluster of their super-cluster."""
 
     def __init__(self) -> None:
         self.row = "?"
@@ -203,7 +203,7 @@ def a_part_is_beside_the_unit_that_it_has_ways_to() -> None:
 
 
 class Random22(Readdressed):
-    """The 22 brokers, whose clusters come apart and are whole again at random."""
+    """The 22 brokers, with clusters that split and rejoin at random."""
 
     def __init__(self, seed: int) -> None:
         topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
@@ -236,7 +236,7 @@ def in_the_end_all_are_where_they_were() -> None:
 
 
 class SlowlyDialled(Readdressed):
-    """The same, where a session takes longer to open again than `purge_ns`."""
+    """A cluster in which a session takes longer to reopen than `purge_ns`."""
 
     retry_ns = (PURGE_S + 2) * SECOND_NS
 
@@ -252,7 +252,7 @@ def a_broker_that_goes_to_and_fro_waits_longer_each_time() -> None:
 
 
 def subscriptions_wait_until_neighbours_take_the_address() -> None:
-    """b subscribes while c has its profile of before the change, and has no later one."""
+    """Broker b subscribes while c has only the profile from before the change of address."""
     story = Readdressed("abd")
     story.cluster.link("b", "c").delay(300 * MILLISECOND_NS)
     story.cluster.broker("a").kill()
@@ -270,7 +270,7 @@ def subscriptions_wait_until_neighbours_take_the_address() -> None:
 
 
 def a_probe_that_comes_before_the_address_is_answered() -> None:
-    """c probes b before it has b's new address; the link is as cheap as before."""
+    """Broker c probes b before it has b's new address; the cost of the link stays the same."""
     story = Readdressed("abd")
     story.cluster.link("b", "c").delay(150 * MILLISECOND_NS)
     story.cluster.broker("a").kill()

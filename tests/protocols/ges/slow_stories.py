@@ -1,4 +1,4 @@
-"""Stories about brokers that are slow, and end, and about those that only look so."""
+"""Stories of slow brokers that stop, and of brokers that only look slow."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from tests.helpers.exchange import topology, with_cluster
 from tests.protocols.ges.load_stories import CHECK_S, NETWORK
 
 DELAY_NS = 500 * MILLISECOND_NS
-"""One way; there and back that is as dear as a link can be."""
+"""The delay in one direction; a round trip has the highest cost of a link."""
 SLOW_S = 30
 SQUARE = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 class Suspects:
-    """Brokers of one cluster; all that is published at b0, and at `others`, is for all the rest."""
+    """Brokers of a cluster; publications at b0 and at `others` match at all other brokers."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Suspects:
         self.probes += sum(type(message) is LoadProbe for message in sent)
 
     def delay(self, *ends: tuple[str, str], delay_ns: int = DELAY_NS) -> None:
-        """These links take so long, one way."""
+        """Delay these links, in each direction."""
         for low, high in ends:
             self.cluster.link(low, high).delay(delay_ns)
 
@@ -62,12 +62,12 @@ class Suspects:
             self.cluster.run_for(CHECK_S)
 
     def lives(self, name: str) -> bool:
-        """Whether a broker has not ended."""
+        """Return True if a broker is still running."""
         return self.cluster.brokers[self.names.index(name)].alive
 
     @property
     def living(self) -> list[str]:
-        """The brokers that have not ended."""
+        """Return the brokers that are still running."""
         return [name for name in self.names if self.lives(name)]
 
 
@@ -75,7 +75,7 @@ AROUND_B1 = (("b0", "b1"), ("b1", "b2"), ("b1", "b3"))
 
 
 def a_broker_that_all_find_slow_ends() -> None:
-    """Others lose nothing by that, and its clients had better be elsewhere."""
+    """Other brokers lose no publication, and clients are better served elsewhere."""
     story = Suspects()
     story.delay(*AROUND_B1)
     story.goes_on(SLOW_S)
@@ -94,7 +94,7 @@ def a_broker_with_one_slow_link_stays() -> None:
 
 
 def a_broker_that_recovers_in_time_stays() -> None:
-    """All find it slow from the 30th second on, and not any more from the 60th."""
+    """All neighbours see a slow broker from the 30th second on, and a fast one from the 60th."""
     story = Suspects()
     story.delay(*AROUND_B1)
     story.goes_on(40)
@@ -104,7 +104,7 @@ def a_broker_that_recovers_in_time_stays() -> None:
 
 
 def a_broker_among_slow_ones_stays() -> None:
-    """Whoever finds all links slow may be slow itself: nobody is to blame here."""
+    """A broker with only slow links may be slow itself, so no broker is to blame."""
     story = Suspects(others=("b1", "b2", "b3"))
     story.delay(*[(f"b{low}", f"b{high}") for low, high in SQUARE])
     story.goes_on(4 * SLOW_S)
@@ -112,7 +112,7 @@ def a_broker_among_slow_ones_stays() -> None:
 
 
 def a_broker_that_one_alone_can_blame_stays() -> None:
-    """Of b1's two neighbours one has no other link, so that one of them may be the slow one."""
+    """A neighbour of b1 has no other link, so either of the two may be the slow broker."""
     story = Suspects(((0, 3), (0, 1), (1, 2)), others=("b2",))
     story.delay(("b0", "b1"), ("b1", "b2"))
     story.goes_on(4 * SLOW_S)
@@ -134,7 +134,7 @@ def nobody_ends_where_it_is_not_asked_for() -> None:
 
 
 def nothing_is_measured_for_a_slow_neighbour_that_is_lost() -> None:
-    """The cost of its links stays raised, which says nothing of the others."""
+    """The cost of the lost links stays raised, without a conclusion about other links."""
     story = Suspects()
     story.delay(("b0", "b1"))
     story.goes_on(SLOW_S)
@@ -166,4 +166,4 @@ SEEN = {
     "one-word-is-enough": a_broker_that_one_alone_can_blame_stays,
     "ends-unasked": nobody_ends_where_it_is_not_asked_for,
 }
-"""Named bug → the story that it breaks."""
+"""Named bugs with the stories that they break."""

@@ -1,6 +1,6 @@
-"""Stories about when a subscription is reported as started, while sessions end and brokers leave.
+"""Stories of the moment of a subscription's start, while sessions end and brokers depart.
 
-The rule `started early` of the checks judges each report; the stories make the reports happen.
+The rule `started early` of the checks judges every report; the stories cause the reports.
 """
 
 from brokerd.overlay.topology import SCHEMA
@@ -11,7 +11,7 @@ from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 PURGE_S = 31
 """A little more than `purge_ns`."""
 _LINKS = (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e"))
-"""From a there are two ways to d, and one from there to e."""
+"""Two routes lead from a to d, and one from d to e."""
 
 
 def _started(*links: tuple[str, str]) -> SimulatedCluster:
@@ -28,7 +28,7 @@ def _started(*links: tuple[str, str]) -> SimulatedCluster:
 
 
 def _told_by(cluster: SimulatedCluster, name: str) -> str:
-    """Return the neighbour that a broker is to answer."""
+    """Return the neighbour that a broker must answer."""
     core = cluster.broker(name).broker.core
     assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
     waiting = core.units.propagation._pending[0][-1]
@@ -43,7 +43,7 @@ def _has(cluster: SimulatedCluster, name: str, subscriptions: int) -> bool:
 
 
 def _cut_between(cluster: SimulatedCluster, number: int) -> None:
-    """The neighbour that d is to answer loses it for long, and e is slow to take the profile."""
+    """Cut the link between d and the neighbour to answer, while e is slow to take the profile."""
     cluster.broker("e").absorb()
     found = cluster.subscribe("a", "true")
     cluster.run_for(2)
@@ -61,14 +61,14 @@ def _cut_between(cluster: SimulatedCluster, number: int) -> None:
 
 
 def who_passed_it_on_is_cut_off_before_the_answer() -> None:
-    """Twice in one cluster: the second time brokers have been without each other before."""
+    """The cluster cuts twice; the second cut finds brokers that were separated before."""
     cluster = _started(*_LINKS)
     for number in (1, 2):
         _cut_between(cluster, number)
 
 
 def who_passed_it_on_leaves_before_the_answer() -> None:
-    """d is to answer c, which leaves; b knows that d has the profile, and not that e lacks it."""
+    """Broker d must answer c, which departs; b has seen d's profile but not that e lacks it."""
     cluster = _started(*_LINKS)
     cluster.link("b", "d").delay(500_000_000)
     cluster.broker("e").absorb()
@@ -85,7 +85,7 @@ def who_passed_it_on_leaves_before_the_answer() -> None:
 
 
 def the_first_answer_is_not_the_last() -> None:
-    """b answers at once, and c is slow to take the profile."""
+    """Broker b answers at once, and c is slow to take the profile."""
     cluster = _started(("a", "b"), ("a", "c"))
     cluster.broker("c").absorb()
     found = cluster.subscribe("a", "true")
@@ -97,7 +97,7 @@ def the_first_answer_is_not_the_last() -> None:
 
 
 def who_was_away_for_long_is_waited_for_again() -> None:
-    """Nobody waited for c any more; it is back, and slow to take the next profile."""
+    """The wait for c had ended; c has returned and is slow to take the next profile."""
     cluster = _started(("a", "b"), ("a", "c"))
     cluster.broker("c").kill()
     cluster.run_for(PURGE_S)
@@ -113,7 +113,7 @@ def who_was_away_for_long_is_waited_for_again() -> None:
 
 
 def who_passed_it_on_restarts_before_the_answer() -> None:
-    """d is to answer c, which restarts, and learns of the profile from d, and not from a."""
+    """Broker d must answer c, which restarts and receives the profile from d, not from a."""
     cluster = _started(*_LINKS)
     cluster.link("b", "d").delay(500_000_000)
     cluster.broker("e").absorb()
@@ -132,7 +132,7 @@ def who_passed_it_on_restarts_before_the_answer() -> None:
 
 
 def who_was_given_up_comes_back_during_the_round() -> None:
-    """c is there again before b passes the profile on to it, and c is to answer a; e is slow."""
+    """Broker c is back before b forwards the profile, and c must answer a; e is slow."""
     cluster = _started(("a", "b"), ("a", "c"), ("b", "c"), ("c", "e"))
     cluster.link("a", "c").cut()
     cluster.run_for(PURGE_S)
@@ -151,7 +151,7 @@ def who_was_given_up_comes_back_during_the_round() -> None:
 
 
 def the_way_of_the_answer_is_lost_again_and_again() -> None:
-    """The neighbour that d is to answer loses it in each of five rounds, and e takes nothing."""
+    """In five rounds d loses the neighbour to answer, while e is stalled."""
     cluster = _started(*_LINKS)
     cluster.broker("e").absorb()
     found = cluster.subscribe("a", "true")
@@ -171,7 +171,7 @@ def the_way_of_the_answer_is_lost_again_and_again() -> None:
 
 
 def an_incomplete_answer_is_lost_on_its_way() -> None:
-    """e restarts while d is cut off from c, which d is to answer; c asks again."""
+    """Broker e restarts while d is cut off from c, which d must answer; c asks again."""
     cluster = _started(("a", "c"), ("c", "d"), ("d", "e"))
     cluster.broker("e").absorb()
     found = cluster.subscribe("a", "true")
@@ -191,7 +191,7 @@ def an_incomplete_answer_is_lost_on_its_way() -> None:
 
 
 def all_answers_take_longer_than_anybody_is_waited_for() -> None:
-    """Each way takes 20 s, and an answer 40 s."""
+    """A message takes 20 s in each direction, and an answer 40 s."""
     cluster = _started(("a", "b"))
     cluster.link("a", "b").delay(20_000_000_000)
     found = cluster.subscribe("a", "true")

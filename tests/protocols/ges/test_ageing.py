@@ -1,4 +1,4 @@
-"""Who is missing at several looks in a row is spoken for; who was there in between begins anew."""
+"""A unit missing at several checks in a row is declared lost; a return resets the count."""
 
 import pytest
 
@@ -18,7 +18,7 @@ class Looking:
         self.detection = FailureDetection()
 
     def looks(self, count: int) -> list[object]:
-        """Return for whom it speaks at so many looks."""
+        """Return the units that are declared lost during `count` checks."""
         self.spoken_for.clear()
         for _ in range(count):
             self.spoken_for += self.detection.look(sorted(self.missing))

@@ -1,4 +1,4 @@
-"""ges as its driver sees it: brokers of one cluster, linked as a tree."""
+"""Conformance of ges to the interface of its driver, with brokers of a cluster in a tree."""
 
 import pytest
 

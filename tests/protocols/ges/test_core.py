@@ -1,4 +1,4 @@
-"""Brokers of a hierarchy: what they do in swarms, around failures, and to who breaks the rules."""
+"""Brokers of a hierarchy in swarms, around failures, and against rule-breaking peers."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Duties of brokers, beside a twin that sees the whole hierarchy and no outlines."""
+"""Duties of brokers, compared with a model that has the whole hierarchy without outlines."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -63,7 +63,7 @@ def _reached(start: BrokerNumber, links: Collection[Link], among: set[BrokerNumb
 def test_every_broker_of_a_cluster_finds_the_duties_that_the_whole_system_requires(
     seed: int,
 ) -> None:
-    """Also while a tenth of the links is down."""
+    """The result holds even while a tenth of the links is down."""
     addresses, links = _drawn(seed)
     random = Random(f"down {seed}")
     up = {link: 1 for link in links if random.random() < 0.9}
@@ -83,7 +83,7 @@ def test_every_broker_of_a_cluster_finds_the_duties_that_the_whole_system_requir
 def test_the_brokers_that_keep_a_profile_are_connected_and_all_that_decide_are_among_them(
     seed: int,
 ) -> None:
-    """Over one link between two units, the lowest."""
+    """Between two units only the lowest link is used."""
     addresses, links = _drawn(seed)
     duties = twin.find_duties(addresses, links)
     lowest: dict[frozenset[Address], Link] = {}

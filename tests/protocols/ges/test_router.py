@@ -1,4 +1,4 @@
-"""Packets get to everybody interested once, to nobody else, and never in circles."""
+"""Packets reach every interested broker once, no other broker, and never loop."""
 
 import itertools
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_the_reference_topology_uses_the_computed_number_of_links(name, everybod
 
 
 def test_lower_interest_uses_the_computed_fraction_of_links():
-    """Within 1 % of what was computed for the reference topology, when this was designed."""
+    """The results are within 1 % of the values computed for the reference topology."""
     found = {
         (row.pattern, row.match_percent): row.transmissions
         for row in measure(t22("t22-hi"), 300, seed=1)
@@ -57,7 +57,7 @@ def test_a_broker_that_gets_nothing_is_seen():
 
 
 def test_a_broken_route_is_replaced_by_another_route():
-    """n9 is on the way from n7 to n4 when its cluster loses the link to n4."""
+    """Broker n9 is on the route from n7 to n4 when its cluster loses the link to n4."""
     found = flood(t22("t22-hi"), Random(1))
     found.disconnect(3, 8)
     found.settle()

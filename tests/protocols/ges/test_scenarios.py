@@ -1,4 +1,4 @@
-"""Named scenarios that concern best effort: as text, as stories, and which are missing."""
+"""Named scenarios of best-effort delivery: as text, as stories, and the missing ones."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ MUTANTS = bugs_of("ges")
 
 FILES = {path.stem: path for path in scenario_files(__file__)}
 
-# Scenario → a named bug that leaves out a rule which the story is about.
+# Scenario → a named bug that omits the rule of the story.
 RULES = {
     "a01_echo_abbrev": "believes-what-came-around",
     "a03_dup_delta": "started-before-all-know",
@@ -32,14 +32,14 @@ SC_1_TO_2 = ((0, 0), (0, 1))
 
 
 def gateways_known_to(story: Story, name: str) -> set[tuple[str, str]]:
-    """The links between super-clusters 1 and 2 that a broker outside of both has in its graph."""
+    """Return the links between super-clusters 1 and 2 in the graph of an outside broker."""
     names = story.cluster.topology.brokers
     core = story.cluster.brokers[names.index(name)].core
     return {(names[a], names[b]) for a, b in core.units.view.edges.get(SC_1_TO_2, ())}
 
 
 def a02_twin_gateway() -> None:
-    """One of two gateways is gone and the units are still linked; then the other is gone."""
+    """The units stay linked after the first of two gateways fails, but not after the second."""
     story = Story()
     both = {("n5", "n11"), ("n8", "n12")}
     assert gateways_known_to(story, "n14") == both
@@ -54,7 +54,7 @@ def a02_twin_gateway() -> None:
 
 
 def a04_keeper_birth() -> None:
-    """n5, the only gatekeeper of level 2 in its cluster, becomes one while publications flow."""
+    """Broker n5, the only level-2 gatekeeper of its cluster, appears while publications flow."""
     story, link = Story(), ("n5", "n11")
     story.cut(link)
     story.settle()
@@ -72,13 +72,13 @@ def a04_keeper_birth() -> None:
 
 
 def a06_pingpong() -> None:
-    """Without end where news stand still; with clocks, news of what two links cost cross."""
+    """Without clocks the loop would be endless; with clocks, reports of two link costs cross."""
     two_units_each_prefer_the_gateway_of_the_other()
     two_loaded_gateways_each_look_better_to_the_other()
 
 
 def a08_fail_forever() -> None:
-    """A gatekeeper is gone, its clients are elsewhere: nobody waits for it, and all forget it."""
+    """A gatekeeper is dead and its clients moved: no broker waits, and all forget the broker."""
     story = Story()
     story.kill("n5")
     story.cluster.subscribe("n6", "kind = 'c'", "moved")
@@ -96,7 +96,7 @@ def a08_fail_forever() -> None:
 
 
 def a09_zombie_broker() -> None:
-    """Others have spoken for n5 for long when it wakes; it says how things are, and is believed."""
+    """Others declared n5 lost for long when n5 resumes; its own statements supersede theirs."""
     story = Story()
     story.cluster.broker("n5").freeze()
     story.cluster.run_for(FOR_EVER_S)
@@ -109,7 +109,7 @@ def a09_zombie_broker() -> None:
 
 
 def a10_split_cluster() -> None:
-    """Cluster g is in two parts, both alive; nothing comes twice, and healed all know all again."""
+    """Cluster g is split in two live parts; no event arrives twice, and healing restores it."""
     story = Story()
     story.cluster.subscribe("n15", "kind = 'b'", "other part")
     story.cut(("n14", "n15"))
@@ -132,7 +132,7 @@ STORIES: Mapping[str, Callable[[], None]] = {
     "a10_split_cluster": a10_split_cluster,
 }
 
-# Story → a named bug that leaves out a rule which it is about.
+# Story → a named bug that omits the rule of the story.
 SEEN = {
     "a02_twin_gateway": "lost-session-stays-in-graph",
     "a04_keeper_birth": "lost-session-stays-in-graph",
@@ -200,7 +200,7 @@ def test_a_hierarchy_that_cannot_be_is_refused() -> None:
 
 
 def seen(told: str) -> str:
-    """What a scenario tells today, or which rule of the checks ends it."""
+    """Return the outcome of a scenario, or the error of the rule that stops it."""
     try:
         return play_scenario(told)
     except InvariantViolated as error:

@@ -1,4 +1,4 @@
-"""The load of a link after an episode is judged like that of a new link."""
+"""The load of a link after an episode is judged like the load of a new link."""
 
 from collections.abc import Sequence
 from random import Random
@@ -21,7 +21,7 @@ PEER = 7
 
 
 class Measured:
-    """A broker with one link that takes `round_trip_ns`, and what it says of that link."""
+    """A broker with a link of `round_trip_ns`, and the reported cost of the link."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -42,7 +42,7 @@ class Measured:
         self._carry(self.load.on_session(PEER, self.now_ns))
 
     def interval(self, *, sends: bool) -> tuple[int, int, bool]:
-        """Let the time of a check pass; returns the factor, and the probes that were sent."""
+        """Let the time of a check pass; return the factor, the probe count and a pending check."""
         before = self.probes
         if sends:
             self._carry(self.load.sent(PEER, self.now_ns))
@@ -77,7 +77,7 @@ class Measured:
 
 
 def episode(measured: Measured, random: Random) -> None:
-    """Loads that come and go, answers that stay away, and sessions that end in between."""
+    """Play changing loads, missing answers and session losses at random."""
     for _ in range(random.randrange(4, 30)):
         measured.round_trip_ns = random.choice((1, 1, 250, 900, 3_000, None))
         for _ in range(random.choice((1, 2, 3, 8))):
@@ -109,7 +109,7 @@ def test_a_link_after_an_episode_becomes_dear_and_cheap_like_a_new_one(seed: int
 
 @pytest.mark.parametrize("seed", range(30))
 def test_measurements_of_a_session_end_with_it(seed: int) -> None:
-    """A load that was found once before the end of a session is found twice after it."""
+    """A load that was measured once before a session ended is measured twice after it."""
     random = Random(seed)
     measured = Measured()
     for _ in range(random.randrange(1, 4)):

@@ -1,4 +1,4 @@
-"""Brokers and units that fail for a while or for ever; each named bug breaks one of the stories."""
+"""Brokers and units that fail for a while or for ever; every named bug breaks a story."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,12 +43,12 @@ FOR_EVER_S = 200
 
 
 class Story:
-    """The 22 brokers; a client at n22 publishes, and a few want it."""
+    """The 22 brokers with a publisher at n22 and a few matching subscribers."""
 
     keeper_policy = EVERY_NODE
 
     def __init__(self) -> None:
-        # As a hierarchy alone, whose brokers come and go.
+        # As a hierarchy alone, with brokers that join and depart.
         topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
         policy = (("keeper_policy", self.keeper_policy),)
         topology = replace(topology, settings=(("ges", policy),))
@@ -78,7 +78,7 @@ class Story:
             self.cluster.link(*link).heal()
 
     def settle(self, seconds: float = 10) -> None:
-        """Let time pass; then everybody must know what there is."""
+        """Let time pass, then check that all brokers have the same state."""
         self.cluster.run_for(seconds)
         self.cluster.run_until_quiet()
         self.cluster.checker.own.check_settled(self.cluster.brokers)
@@ -88,7 +88,7 @@ class Story:
         self.cluster.run_until_quiet()
 
     def leave(self, name: str) -> None:
-        """Its clients are over first, as an operator waits for."""
+        """Detach the clients of a broker, as an operator would, and let the broker depart."""
         for client in [*self.cluster.clients.values()]:
             if client.broker == self.cluster.topology.number_of(name) and not client.detached:
                 self.cluster.detach(client.name)
@@ -140,11 +140,11 @@ def a_unit_dies() -> None:
     assert story.got("n20") == 1
     assert (
         story.count("publications_forwarded") == sent + 4
-    )  # gatekeepers of each level are asked, and n20 is one
+    )  # gatekeepers of all levels are asked, and n20 is a gatekeeper
 
 
 def all_who_knew_a_broker_have_restarted() -> None:
-    """n15 has forgotten what n14 wanted; those outside of their cluster have not."""
+    """Broker n15 has lost n14's profile; brokers outside of their cluster have not."""
     story = Story()
     story.kill("n14", "n15")
     story.cluster.run_for(5)
@@ -175,7 +175,7 @@ def two_halves_are_apart_for_long() -> None:
 
 
 def two_units_are_cut_off_together_for_long() -> None:
-    """They still have a connection with each other, of which others say that it is gone."""
+    """The two units keep a connection with each other that other brokers report as lost."""
     story = Story()
     links = (("n5", "n11"), ("n8", "n12"), ("n7", "n14"), ("n15", "n16"))
     story.cut(*links)
@@ -195,7 +195,7 @@ def a_link_is_gone() -> None:
 
 
 def a_cluster_comes_apart_inside() -> None:
-    """n7 reaches n8 around the outside only, which is no way."""
+    """Broker n7 reaches n8 around the outside only, which is no valid route."""
     story = Story()
     story.cut(("n7", "n8"))
     story.cluster.run_for(5)
@@ -203,7 +203,7 @@ def a_cluster_comes_apart_inside() -> None:
 
 
 def a_way_ends_while_something_is_on_it() -> None:
-    """n9 is on the way from n7 to n4 when its cluster loses the link to n4."""
+    """Broker n9 is on the route from n7 to n4 when its cluster loses the link to n4."""
     found = flood(load_topology(TOPOLOGY), Random(1))
     found.disconnect(3, 8)
     found.settle()
@@ -214,7 +214,7 @@ def a_way_ends_while_something_is_on_it() -> None:
 
 
 def two_units_each_prefer_the_gateway_of_the_other() -> None:
-    """Clusters c and a have heard of what their own gateway costs, and not of the other's."""
+    """Clusters c and a have the cost of their own gateway, and not of the other's."""
     found = flood(load_topology(TOPOLOGY), Random(1))
     number = found.section.brokers.index
     n6, n8 = number("n6"), number("n8")
@@ -260,7 +260,7 @@ def a_subscription_waits_for_who_is_away_and_no_longer() -> None:
 
 
 def a_broker_joins_and_leaves_again() -> None:
-    """Publications come to its clients and go around it; nobody misses it."""
+    """Publications reach the new broker's clients and bypass the broker after its departure."""
     story = Story()
     cluster = story.cluster
     new = cluster.join("m1", "n9", "n14")
@@ -306,7 +306,7 @@ def a_broker_opens_a_cluster_and_another_joins_that() -> None:
 
 
 def who_has_left_dies_before_its_clients_have_gone() -> None:
-    """Nobody has heard that nobody there wants anything; all say so at once."""
+    """No broker received an empty profile of the departed broker; all drop the profile at once."""
     story = Story()
     story.kill("n14")
     story.cluster.run_until_quiet()
@@ -323,7 +323,7 @@ def who_has_left_dies_before_its_clients_have_gone() -> None:
 
 
 def brokers_come_and_go_while_others_are_away() -> None:
-    """n7 begins with the file as it is then; a newcomer dies, and n20 goes while n5 restarts."""
+    """Broker n7 starts with the current topology, a newcomer dies, n20 departs, n5 restarts."""
     story = Story()
     story.kill("n7")
     story.join("m1", "n8", "n7")

@@ -1,4 +1,4 @@
-"""ges in swarms: something is lost and nothing else broken, and every rule is met."""
+"""Swarms of ges: losses but no other violations, and full coverage of all rules."""
 
 import pytest
 
@@ -16,11 +16,11 @@ from tests.helpers.exchange import with_cluster
 BUGS = tuple(bugs_of("ges").values())
 
 SEEDS = [seed for seed in range(1, 37) if seed % 16 != 6]
-"""Without the long ones."""
+"""Seeds without the long runs."""
 
 
 def test_swarms_lose_something_and_break_nothing_else() -> None:
-    """Nothing is delivered twice, out of order or unasked; in the end all know what there is."""
+    """No event is duplicated, reordered or unrequested, and all brokers agree at the end."""
     reports = [run_seed(seed, "ges") for seed in SEEDS]
     assert not [(each.seed, each.violations) for each in reports if each.violations]
     assert sum(report.counters["forgiven_gap"] for report in reports) > 10
@@ -53,7 +53,7 @@ def test_a_swarm_sees_the_canary() -> None:
 
 
 def test_lost_brokers_leave_connected_units() -> None:
-    """Gatekeepers are among them, and both ends of a link between units at once."""
+    """The lost brokers include gatekeepers, and both ends of a link between units at once."""
     at_once, gatekeepers = 0, 0
     for seed in range(0, 60, 2):
         plan = plan_of(seed, "ges")

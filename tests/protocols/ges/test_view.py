@@ -1,4 +1,4 @@
-"""Graphs of brokers: statements that are old, come back or end, and what breaks meanwhile."""
+"""Tests of graphs under old, repeated and ended statements, and under link failures."""
 
 from dataclasses import replace
 from random import Random
@@ -20,7 +20,7 @@ def drawn(seed):
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_link_changes_in_connected_units_reach_all_graphs(seed):
-    """Links that no unit needs break, others change their cost."""
+    """Links that no unit needs fail, and other links change their cost."""
     found, random = drawn(seed)
     for _ in range(12):
         link = random.choice(sorted(found.up))
@@ -42,7 +42,7 @@ def test_a_graph_that_lacks_a_link_is_seen():
 
 
 def pair():
-    """Two brokers of one cluster, of which the second is told what the first says."""
+    """Return the views of two brokers of a cluster; the second receives statements of the first."""
     here, there = Place((0, 0)), Place((0, 1))
     return GraphView(0, here, 1), GraphView(1, there, 1), here, there
 
@@ -95,7 +95,7 @@ def test_a_statement_from_outside_a_unit_is_ignored_inside_it():
 
 
 def test_a_departure_report_with_outside_addresses_removes_the_connection():
-    """b1 has restarted, and knows of b3 in its cluster by those outside only; b0 knows more."""
+    """Broker b1 restarted and has b3 of its cluster from outside statements only; b0 has more."""
     knows, forgot = GraphView(0, Place((0, 0, 0)), 1), GraphView(1, Place((0, 0, 1)), 1)
     there, beyond = GraphView(3, Place((0, 0, 2)), 1), GraphView(7, Place((0, 1, 0)), 1)
     said = there.state(7, (0, 1, 0), 1)

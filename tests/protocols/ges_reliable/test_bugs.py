@@ -1,4 +1,4 @@
-"""Each named bug of ges_reliable breaks what is told of its rule."""
+"""Every named bug of ges_reliable breaks the story of its rule."""
 
 from random import Random
 
@@ -89,7 +89,7 @@ RULES = {
     "looks-at-the-high-water-mark": "a_root_says_how_far_all_has_come_without_a_gap",
     "routes-outlive-links": "a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere",
 }
-"""Named bug → what must see it."""
+"""Named bugs with the stories or tests that must find them."""
 
 STORIES_OF_ALL = (
     *PARTS,

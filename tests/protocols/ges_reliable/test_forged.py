@@ -1,4 +1,4 @@
-"""Statements that a neighbour forges, where storages keep publications."""
+"""Statements that a neighbour forges, with storages that keep publications."""
 
 from tests.protocols.ges.forged_stories import forged_connections, forged_profiles
 

@@ -1,4 +1,4 @@
-"""Subscriptions that go on at a storage of another root's tree; one story each."""
+"""Stories of subscriptions that continue at a storage of another root's tree."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,24 +30,24 @@ ROOTS = {NEXT: NEXT, FIRST: FIRST}
 
 
 class HomeBetween(HomeOfTwo):
-    """A home in the unit of one root, with a client that another one has stored for.
+    """An access broker in the unit of a root, with a client that another root stored for.
 
-    The first root's epochs are the numbers of P; the next one's are 100 more.
+    The first root's epochs equal the sequence numbers of P; the next root's are 100 higher.
     """
 
     def __init__(self, *brought: tuple[int, int]) -> None:
         super().__init__(*brought, roots=ROOTS)
 
     def answer(self, storage: int, after: int | None, **more: Any) -> SubscriptionRequest:
-        """The oldest that is not answered, which is of this storage."""
+        """Answer the oldest pending request, which must be for this storage."""
         return self.told.answer(storage, after, **more)
 
     def looked(self, root: int, after: int, last: int) -> None:
-        """A root says how far it has come, and with P."""
+        """Let a root report its position, and its position in P."""
         assert self.answer(root, after, received_of=((P, last),)).is_query
 
     def gives_next(self, after: int, first: int, last: int) -> None:
-        """The next root answers the last fetch with these numbers of P."""
+        """Let the next root answer the last fetch with these sequence numbers of P."""
         asked = [each for each in self.paper.sent if type(each) is Fetch and each.target == NEXT]
         numbers, stream = range(first + 100, last + 101), stream_of(NEXT)
         origins = (OriginRun(P, range(first, last + 1)),)
@@ -56,7 +56,7 @@ class HomeBetween(HomeOfTwo):
 
 
 def begun_at_its_heir(received_of: Sequences = ()) -> HomeBetween:
-    """Its first root has given up to 12, of which the client has acknowledged 4."""
+    """Start at the successor; the first root delivered up to 12, of which 4 are acknowledged."""
     home = HomeBetween((FIRST, 2))
     assert home.answer(FIRST, 2, received_of=received_of).had == 2
     home.gives(FIRST, 2, 3, 12)
@@ -67,7 +67,7 @@ def begun_at_its_heir(received_of: Sequences = ()) -> HomeBetween:
 
 
 def cut(until: int = 14) -> HomeBetween:
-    """The next root has up to 11, and the first one up to 14, when they are asked."""
+    """Start with the next root at position 11 and the first root at position `until`."""
     home = begun_at_its_heir()
     home.looked(NEXT, 111, 11)
     home.looked(FIRST, until, until)
@@ -84,7 +84,7 @@ def goes_on() -> HomeBetween:
 
 
 def what_its_new_root_had_not_yet_comes_of_the_old_one_alone() -> None:
-    """Its client may have had it before (a14_ahead_client)."""
+    """The client may have received these events before (a14_ahead_client)."""
     home = goes_on()
     assert home.fetched_behind(NEXT) == [111]
     home.gives_next(111, 12, 16)
@@ -115,7 +115,7 @@ def nothing_is_over_at_the_old_root_before_its_client_is_done() -> None:
 
 
 def what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root() -> None:
-    """Whoever comes before both know the end goes on where that is (seed 12188)."""
+    """A client that connects before both roots have the end continues from there (seed 12188)."""
     home = cut()
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 14)
@@ -126,7 +126,7 @@ def what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root() -> None:
 
 
 def the_old_root_is_waited_for_while_it_is_behind() -> None:
-    """It has not yet what the new one had before, and gives on what it gets (a15_behind_old)."""
+    """The old root lacks events of the new one and delivers further arrivals (a15_behind_old)."""
     home = begun_at_its_heir()
     home.looked(NEXT, 120, 20)
     home.looked(FIRST, 14, 14)
@@ -139,7 +139,7 @@ def the_old_root_is_waited_for_while_it_is_behind() -> None:
 
 
 def nothing_is_given_behind_the_end_that_is_to_be_said() -> None:
-    """Its root has said 11, and 12 was given since; so it says once more, and nothing is given."""
+    """The root reported 11, and 12 was delivered since; the root reports again first."""
     home = cut(until=11)
     home.gives(FIRST, 12, 13, 16)
     home.looked(FIRST, 15, 15)
@@ -150,7 +150,7 @@ def nothing_is_given_behind_the_end_that_is_to_be_said() -> None:
 
 
 def what_came_of_a_third_root_counts() -> None:
-    """Of which the first one has not all yet, so that the next one would give it again."""
+    """The first root lacks part of these events, so the next root would deliver them again."""
     home = begun_at_its_heir(received_of=((P, 50),))
     home.looked(NEXT, 140, 40)
     home.looked(FIRST, 14, 14)
@@ -158,7 +158,7 @@ def what_came_of_a_third_root_counts() -> None:
 
 
 def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
-    """Else whoever asks the first one next would begin anew at the second, and go on there."""
+    """Otherwise the next request at the first root would restart and continue at the second."""
     home = goes_on()
     home.clients.change((FIRST, NEXT), ROOTS)
     assert len(home.told.wishes) == 1
@@ -186,7 +186,7 @@ def positions_of_one_tree_say_nothing_of_another() -> None:
 
 
 def who_has_what_is_before_comes_first() -> None:
-    """Nothing was stored at the new one since its client was there last: it is not behind."""
+    """No event was stored at the new root since the client's last visit, so it is not behind."""
     home = HomeBetween((NEXT, 120), (FIRST, 12))
     home.answer(NEXT, 120, before=FIRST)
     wish = home.answer(FIRST, 12, successor=NEXT)
@@ -213,7 +213,7 @@ def an_end_is_told_to_whoever_was_before() -> None:
 
 
 def whoever_it_went_on_from_is_waited_for_when_it_ends() -> None:
-    """Else a later stay of its client may be heard of there first, and it is never over."""
+    """Otherwise a later attachment could reach that storage first, and the end be lost."""
     home = goes_on()
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     assert home.answer(FIRST, None).successor == NEXT, "it went on"
@@ -230,7 +230,7 @@ def it_stays_where_that_is_wished() -> None:
 
 
 def kept(alone: StorageAlone) -> StorageAlone:
-    """The same storage after a restart, of what it has written in rows."""
+    """Return the same storage after a restart from its written rows."""
     tables: dict[str, dict[str, Any]] = {}
     while waiting := [each for each in alone.machine.effects if type(each) in (Append, Commit)]:
         for row in getattr(waiting[0], "changes", ()):
@@ -244,7 +244,7 @@ def kept(alone: StorageAlone) -> StorageAlone:
 
 
 def what_was_settled_outlives_a_crash_of_the_storages() -> None:
-    """Of that which it leaves, and of the one where it goes on."""
+    """The old and the new storage keep the settled handover."""
     alone, other = StorageAlone(), Key("d", 1)
     alone.hears(Store(7, 0, HOME, run(1, 9)))
     for number, wish in enumerate(
@@ -265,7 +265,7 @@ def what_was_settled_outlives_a_crash_of_the_storages() -> None:
 
 
 def where_it_goes_on_does_not_depend_on_a_receipt() -> None:
-    """Its root may be further than the storage, which keeps no receipt of what it has not."""
+    """The root may be ahead of the storage, which keeps no receipt of events that it lacks."""
     alone = StorageAlone(parent=FIRST)
     registrations = alone.storage.registrations
     registrations.take(SubscriptionRequest(KEY, 1, EVERYTHING, before=FIRST), HOME, 3)
@@ -276,7 +276,7 @@ def where_it_goes_on_does_not_depend_on_a_receipt() -> None:
 
 
 def a_root_says_how_far_all_has_come_without_a_gap() -> None:
-    """5 waits for 4; and nothing is said before it is on disk."""
+    """Event 5 waits for 4, and no position is reported before it is on disk."""
     alone = StorageAlone()
     alone.hears(Store(7, 0, HOME, run(1, 3)))
     alone.hears(Store(7, 0, HOME, run(5, 6)))
@@ -304,7 +304,7 @@ def whoever_moves_is_stored_for_by_the_root_of_where_it_is() -> None:
 
 
 def whoever_roams_while_it_is_handed_over_misses_nothing() -> None:
-    """Its homes die before it is done with what its first root gave it (a16_roam_in_recovery)."""
+    """Access brokers die before the first root's events are acknowledged (a16_roam_in_recovery)."""
     trees = Trees()
     client = trees.subscription.client
     client.take_after_ns = 200_000_000
@@ -322,7 +322,7 @@ def whoever_roams_while_it_is_handed_over_misses_nothing() -> None:
 
 
 def storages_die_while_it_is_handed_over() -> None:
-    """Each of the two in turn, and the old one's root."""
+    """The two storages and the old storage's root die in turn."""
     trees = Trees()
     client = trees.subscription.client
     client.take_after_ns = 100_000_000

@@ -1,10 +1,10 @@
-"""Clients that go where their broker tells them to miss nothing and get nothing twice."""
+"""Clients that follow a redirect of their broker miss no event and receive no duplicate."""
 
 from tests.protocols.ges.hint_stories import Crowd, Parted, names
 
 
 def test_subscribers_and_publishers_that_are_sent_next_door_lose_nothing() -> None:
-    """They come one after the other while all publish; the last three of each look go."""
+    """Clients arrive one by one while all publish; every check redirects the last three."""
     crowd = Crowd(above=2, protocol="ges_reliable")
     cluster = crowd.cluster
     for number, name in enumerate(names(8)):
@@ -45,7 +45,7 @@ def test_a_client_redirected_while_its_storage_is_down_misses_nothing() -> None:
 
 
 def test_clients_in_a_partition_miss_no_publication() -> None:
-    """b and d are without a for a while; d without anybody, and then all are there again."""
+    """Brokers b and d lose a for a while; d loses all brokers, and then all reconnect."""
     parted = Parted(protocol="ges_reliable")
     cluster = parted.cluster
     links = [cluster.link(*ends) for ends in ("ab", "bd", "cd")]

@@ -1,4 +1,4 @@
-"""Brokers that join and leave while publications go on and others die; one story each."""
+"""Stories of brokers that join and leave while publications flow and other brokers die."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.protocols.ges_reliable.test_trees import Trees
 
 
 class Members(Story):
-    """A subscriber at x and a publisher at z; brokers come and go."""
+    """A subscriber at x and a publisher at z, while brokers join and leave."""
 
     def join(self, name: str, *near: str) -> None:
         self.cluster.join(name, *near).start()
@@ -21,7 +21,7 @@ class Members(Story):
 
 
 def a_broker_joins_and_has_clients_like_any_other() -> None:
-    """It publishes, too, while the storage dies and comes back."""
+    """The new broker publishes too, while the storage dies and returns."""
     story = Members()
     story.cluster.publish("z", kind="a")
     story.join("n", "x", "g")
@@ -35,7 +35,7 @@ def a_broker_joins_and_has_clients_like_any_other() -> None:
 
 
 def clients_of_one_that_leaves_go_on_elsewhere() -> None:
-    """Whatever they had asked for and not been answered: they leave freely."""
+    """Clients with pending requests detach freely."""
     story = Members()
     story.join("n", "x", "y")
     found = story.subscribe("n", "kind = 'a'")
@@ -55,7 +55,7 @@ def clients_of_one_that_leaves_go_on_elsewhere() -> None:
 
 
 def a_gatekeeper_leaves_with_what_is_on_its_way() -> None:
-    """g carries what x and its storage tell each other; it is told again, past it."""
+    """Broker g carries messages between x and its storage; they are sent again around g."""
     story = Members()
     for _ in range(5):
         story.cluster.publish("z", kind="a")
@@ -68,7 +68,7 @@ def a_gatekeeper_leaves_with_what_is_on_its_way() -> None:
 
 
 def who_joins_while_a_storage_is_down_is_answered_by_it() -> None:
-    """It begins with the file as it is then."""
+    """The new broker starts with the current topology."""
     story = Members()
     story.cluster.broker("s").kill()
     story.join("n", "x", "y")
@@ -82,7 +82,7 @@ def who_joins_while_a_storage_is_down_is_answered_by_it() -> None:
 
 
 def a_newcomer_becomes_a_storage_and_stays() -> None:
-    """Its cluster's clients are stored for there; then it cannot leave (A10)."""
+    """The clients of the cluster are stored for there; then the broker cannot leave (A10)."""
     trees = Trees()
     trees.cluster.join("n", "g", "x").start()
     trees.cluster.run_for(1)

@@ -1,4 +1,4 @@
-"""Parts of homes and storages by themselves: what comes late, twice or not at all."""
+"""Parts of access brokers and storages in isolation: late, repeated and lost messages."""
 
 from collections.abc import Callable, Iterable
 from random import Random
@@ -55,7 +55,7 @@ def placed(first: int, last: int) -> PublicationRun:
 
 
 class Paper:
-    """The forwarding of messages, which keeps them."""
+    """A forwarding part that records messages."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -73,7 +73,7 @@ class Paper:
 
 
 class StorageAlone:
-    """A storage whose disk is ready when the test says so."""
+    """A storage with a disk that completes writes under the test's control."""
 
     def __init__(self, parent: int | None = None) -> None:
         self.paper, self.machine = Paper(), EventMachine()
@@ -91,7 +91,7 @@ class StorageAlone:
         self.handlers[type(message)](HOME, message)
 
     def written(self, *kinds: type) -> None:
-        """What was asked of these parts of the disk, by now and by what follows, is on it."""
+        """Complete all pending writes of these kinds, and those that follow from them."""
         while waiting := [each for each in self.machine.effects if type(each) in kinds]:
             effect = waiting[0]
             self.machine.effects.remove(effect)
@@ -103,7 +103,7 @@ class StorageAlone:
 
 
 class HomeAlone:
-    """A home that follows a storage, with one subscription from the start."""
+    """An access broker that follows a storage, with a subscription from the start."""
 
     def __init__(self) -> None:
         self.paper, self.now_ns = Paper(), 10**9
@@ -170,7 +170,7 @@ def a_subscription_is_on_disk_before_it_is_told() -> None:
 
 
 def a_finer_storage_begins_when_its_parent_gives() -> None:
-    """The parent has it registered up to the root, and says behind which epoch."""
+    """The parent has registered the finer storage up to the root, and reports the first epoch."""
     finer = StorageAlone(parent=5)
     finer.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     finer.written(Commit, Append)
@@ -186,7 +186,7 @@ def a_finer_storage_begins_when_its_parent_gives() -> None:
 
 
 def what_is_over_is_needed_until_that_is_on_disk() -> None:
-    """A crash brings it back, and its client may need all that comes behind (seed 41760)."""
+    """A crash restores the subscription, and its client may need all later events (seed 41760)."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     alone.written(Commit)
@@ -201,7 +201,7 @@ def what_is_over_is_needed_until_that_is_on_disk() -> None:
 
 
 def what_is_over_is_asked_for_until_that_is_on_disk() -> None:
-    """Else what a crash brings back would lack what its parent gave to nobody meanwhile."""
+    """Otherwise a restored subscription would lack events that the parent sent to no storage."""
     finer = StorageAlone(parent=5)
     finer.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     (asked,) = finer.paper.take(Change)
@@ -225,7 +225,7 @@ def an_older_change_does_not_bring_back_what_is_over() -> None:
 
 
 def an_earlier_stay_takes_nothing_from_a_later_one() -> None:
-    """Of one client at two brokers the later one counts (a24_double_attach)."""
+    """If a client is attached at two brokers, the later attachment counts (a24_double_attach)."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 2, EVERYTHING), home=2)
     alone.wishes(
@@ -280,7 +280,7 @@ def what_comes_again_is_not_done() -> None:
 
 
 def a_late_answer_to_an_earlier_fetch_answers_no_later_one() -> None:
-    """Only the later one carried a receipt; its answer is lost."""
+    """Only the later fetch carried a receipt; its answer is lost."""
     home = HomeAlone()
     asked = home.asked()
     home.events(asked, 0, 1, 5)
@@ -305,7 +305,7 @@ def a_late_answer_to_an_earlier_fetch_answers_no_later_one() -> None:
 
 
 def what_a_broker_tells_itself_waits() -> None:
-    """A storage that answered its own home at once gave on what a client had just ended."""
+    """A storage that answered its own broker at once delivered to a subscription that had ended."""
     taken: list[Any] = []
     parameters, hierarchy = GesReliableParameters(), hierarchy_of(TOPOLOGY)
     core = GesReliable(0, hierarchy, parameters, decode_attribute_table)
@@ -320,13 +320,13 @@ def what_a_broker_tells_itself_waits() -> None:
 
 
 def a_publisher_roams() -> None:
-    """Copies are lost on each of its ways; what is not stored is sent again, in order."""
+    """Copies are lost on every route; publications that are not stored are sent again, in order."""
     for seed in range(100):
         assert roam(Random(seed)), f"seed {seed}"
 
 
 def roam(random: Random) -> bool:
-    """Whether all that a publisher published was taken once, in order, in the end."""
+    """Return True if all events of a publisher are accepted once and in order in the end."""
     frontier, taken, published = Frontier(), list[int](), 0
     lost = False
     while published < 12 or not lost:
@@ -381,7 +381,7 @@ def test_part(part: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_frontier_matches_its_naive_twin(seed: int) -> None:
-    """The twin keeps every number that ever came, and looks for the next one."""
+    """The model keeps all received sequence numbers and searches for the next."""
     random, frontier = Random(seed), Frontier()
     came: dict[int, None] = {}
     taken: list[int] = []

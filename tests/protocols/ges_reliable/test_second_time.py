@@ -1,6 +1,7 @@
-"""A request after a silence that is over is repeated as soon as the first request ever was.
+"""A request after a past silence is repeated as soon as the very first request.
 
-Waits for a silent storage double. Once the storage has answered, the next wait is a first one.
+The wait for a silent storage doubles. After an answer of the storage, the next wait has the initial
+length again.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,20 +34,20 @@ SOURCE = run(1, 1).source
 
 
 class Asker(Protocol):
-    """A part that asks a storage, and asks again while the storage is silent."""
+    """A part that sends requests to a storage and repeats them while the storage is silent."""
 
     now_ns: int
     deadlines: DeadlineQueue[Any]
     paper: Paper
 
     def ask(self) -> None:
-        """Begin what needs an answer."""
+        """Start an operation that needs an answer."""
 
     def answer(self, *, wholly: bool) -> None:
-        """Let the storage answer the last request; not wholly: a part of it, if that exists."""
+        """Let the storage answer the last request; if not `wholly`, with a part where possible."""
 
     def due(self) -> None:
-        """Let the time of a repetition come."""
+        """Let the time of a repetition arrive."""
 
 
 class Putting:
@@ -97,7 +98,7 @@ class Registering:
 
 
 class Fetching:
-    """The epochs that a home follows; each answer begins the next question."""
+    """The epochs that an access broker follows; every answer starts the next request."""
 
     def __init__(self) -> None:
         self.now_ns, self.paper = 0, Paper()
@@ -109,7 +110,7 @@ class Fetching:
         self.paper.send(self.fetches.begin(local, 0, self.now_ns))
 
     def ask(self) -> None:
-        """An answer has asked already."""
+        """Do nothing, because the answer has started the next request already."""
 
     def answer(self, *, wholly: bool) -> None:
         asked = [each for each in self.paper.sent if type(each) is Fetch][-1]
@@ -122,7 +123,7 @@ class Fetching:
 
 
 def waits(asker: Asker, count: int) -> list[int]:
-    """Return how long the next repetitions are waited for, while the storage is silent."""
+    """Return the next `count` waits between repetitions while the storage is silent."""
     found = []
     for _ in range(count):
         due_ns = asker.deadlines.earliest()
@@ -158,7 +159,7 @@ def test_after_an_answer_the_waits_are_those_of_a_new_one(
 
 
 def test_new_numbers_of_a_source_wait_for_the_report_of_its_storage() -> None:
-    """Else a report of them would look like that of a process with a later state."""
+    """A report of these numbers would otherwise look like a process with a later state."""
     paper, deadlines = Paper(), DeadlineQueue[Any]()
     publishes = PublishRequests(HOME, deadlines, PARAMETERS, paper, S)
 

@@ -1,4 +1,4 @@
-"""The state of a broker, as `status --detail` shows it."""
+"""The state of a broker, as shown by `status --detail`."""
 
 import json
 

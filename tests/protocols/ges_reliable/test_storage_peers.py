@@ -1,4 +1,4 @@
-"""The storages that take from a storage, beside a plain table of what their units want."""
+"""The child storages of a storage, compared with a plain table of their units' predicates."""
 
 from random import Random
 
@@ -29,7 +29,7 @@ def event(kind: str, root: int) -> Event:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_child_receives_the_events_of_its_unit_before_and_after_a_crash(seed: int) -> None:
-    """Predicates begin, change and end, between publications of each kind."""
+    """Predicates start, change and end between publications of all kinds."""
     random, present = Random(seed), others()
     rows: dict[str, object] = {}
     wanted: dict[tuple[int, int], tuple[int, str]] = {}

@@ -1,4 +1,4 @@
-"""Brokers that fail for ever, storages that come back, clients that roam: one story each."""
+"""Stories of brokers that fail for ever, storages that return, and clients that roam."""
 
 from collections.abc import Callable
 
@@ -26,13 +26,13 @@ TOPOLOGY = Topology.from_mapping(
     },
     "stored",
 )  # fmt: skip
-"""A storage and a broker beside it; three brokers in another cluster, two of them gatekeepers."""
+"""A storage and a broker in a cluster; three brokers in another, two of them gatekeepers."""
 
 _A = encode_attributes({"kind": "a"})
 
 
 class Story:
-    """A publisher at z, a subscriber at x; what the oracle asks for in the end is what is owed."""
+    """A publisher at z and a subscriber at x; the oracle determines the owed deliveries."""
 
     topology = TOPOLOGY
 
@@ -59,7 +59,7 @@ class Story:
         self.cluster.removed[do.broker.number] = None
 
     def settle(self, seconds: float = 10) -> None:
-        """All that is owed has come, once and in order, and nobody keeps any of it."""
+        """Check that all owed events arrived once and in order and that no broker keeps them."""
         self.cluster.run_for(seconds)
         self.cluster.oracle.judge_end()
         assert not list(self.cluster.oracle.obligations.unacknowledged())
@@ -83,7 +83,7 @@ def all_is_well() -> None:
 
 
 def a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere() -> None:
-    """What came while it was nowhere is kept for it (a08_fail_forever)."""
+    """Events of the time without a broker are kept for the subscriber (a08_fail_forever)."""
     story = Story()
     story.lose("x")
     story.publish("z", "a", "a", "b")
@@ -95,7 +95,7 @@ def a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere() -> None:
 
 
 def a_publisher_goes_elsewhere_with_what_was_not_stored() -> None:
-    """z dies with publications on their way; some of them had been stored (a12_publisher_hop)."""
+    """Broker z dies with publications in flight, some of them stored (a12_publisher_hop)."""
     story = Story()
     story.cluster.publish("z", kind="a")
     story.cluster.broker("s").freeze()
@@ -110,7 +110,7 @@ def a_publisher_goes_elsewhere_with_what_was_not_stored() -> None:
 
 
 def a_storage_stalls_and_then_dies_and_comes_back() -> None:
-    """Publishers are not told that anything is done meanwhile (a20_storage_bounce)."""
+    """Publishers receive no acknowledgement meanwhile (a20_storage_bounce)."""
     story = Story()
     story.cluster.broker("s").freeze()
     story.publish("z", "a", "a", seconds=3)
@@ -125,7 +125,7 @@ def a_storage_stalls_and_then_dies_and_comes_back() -> None:
 
 
 def a_storage_forgets_nothing_that_it_has_told() -> None:
-    """It dies as soon as anybody was told anything, again and again (a21_torn_log)."""
+    """The storage dies right after every acknowledgement, again and again (a21_torn_log)."""
     story = Story()
     for _ in range(4):
         story.publish("z", "a", "b", "a", seconds=0.05)
@@ -137,7 +137,7 @@ def a_storage_forgets_nothing_that_it_has_told() -> None:
 
 
 def a_subscriber_roams_while_it_catches_up() -> None:
-    """Away, then at three brokers one after the other (a16_roam_in_recovery)."""
+    """The client is absent, then at three brokers one after the other (a16_roam_in_recovery)."""
     story = Story()
     client = story.subscription.client
     line = story.cluster.link(client.name, "x")
@@ -151,7 +151,7 @@ def a_subscriber_roams_while_it_catches_up() -> None:
 
 
 def nothing_comes_behind_the_end_of_a_subscription() -> None:
-    """What is on its way then is given up (a17_unsub_in_flight)."""
+    """Deliveries in flight are dropped (a17_unsub_in_flight)."""
     story = Story()
     other = story.subscribe("y")
     story.cluster.publish("z", kind="a")
@@ -164,7 +164,7 @@ def nothing_comes_behind_the_end_of_a_subscription() -> None:
 
 
 def whoever_dies_before_it_is_told_begins_once() -> None:
-    """The storage knows of it, its client does not, and asks elsewhere (a18_early_leave)."""
+    """The storage has the subscription; its client lacks the reply and moves (a18_early_leave)."""
     story = Story()
     early = story.cluster.subscribe("y", "true")
     while len(story.storage().registrations) < 2:
@@ -181,7 +181,7 @@ def whoever_dies_before_it_is_told_begins_once() -> None:
 
 
 def whoever_leaves_from_elsewhere_leaves_nothing() -> None:
-    """Its new broker has never heard of what it had."""
+    """The new broker has no record of the client's subscription."""
     story = Story()
     other = story.subscribe("y")
     story.cluster.link(other.client.name, "y").cut()
@@ -194,7 +194,7 @@ def whoever_leaves_from_elsewhere_leaves_nothing() -> None:
 
 
 def whoever_has_lost_its_memory_goes_on() -> None:
-    """Nothing that was published while it had none is missing."""
+    """No publication from the time without a client process is missing."""
     story = Story()
     client = story.subscription.client
     story.cluster.link(client.name, "x").cut()
@@ -207,7 +207,7 @@ def whoever_has_lost_its_memory_goes_on() -> None:
 
 
 def a_new_process_at_another_broker_resumes() -> None:
-    """It counts its attachments from 1, and the earlier process had attached three times."""
+    """The new process counts attachments from 1; the earlier process had attached three times."""
     for earlier in ("", "yz"):
         story = Story()
         name = story.subscription.client.name
@@ -225,7 +225,7 @@ def a_new_process_at_another_broker_resumes() -> None:
 
 
 def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
-    """Nothing stays of a subscription, whether the process ends it or detaches."""
+    """No state of a subscription remains, whether the process ends it or detaches."""
     for keeps in (0, 1):
         story = Story()
         name = story.subscription.client.name
@@ -239,7 +239,7 @@ def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
 
 
 def subscribe_again(between: Callable[[Story, str], None]) -> None:
-    """A process ends its subscription, starts without memory, and subscribes with its number."""
+    """End a subscription, start a process without memory, and subscribe with the same number."""
     for milliseconds in (0, 1, 4, 12, 25):
         story = Story()
         others = len(story.storage().registrations)

@@ -1,4 +1,4 @@
-"""Subscriptions that go on at another storage of their tree, the heir; one story each."""
+"""Stories of subscriptions that continue at a successor storage of their tree."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,12 +51,12 @@ from tests.protocols.ges_reliable.test_trees import Trees
 
 FINER, ROOT = 4, 5
 JOINED = 6
-"""A storage that the home has not received yet."""
+"""A storage that the access broker has not received yet."""
 STAY = 3
 
 
 class Told:
-    """What a home tells storages of subscriptions, until the test answers it."""
+    """The requests of an access broker to storages, until the test answers them."""
 
     def __init__(self) -> None:
         self.wishes: list[tuple[int, SubscriptionRequest, Any]] = []
@@ -69,7 +69,7 @@ class Told:
     def answer(
         self, storage: int, after: int | None, successor: int | None = None, **more: Any
     ) -> SubscriptionRequest:
-        """The oldest that is not answered, which is of this storage."""
+        """Answer the oldest pending request, which must be for this storage."""
         assert self.wishes, f"{storage} is told nothing"
         to, wish, step = self.wishes.pop(0)
         assert to == storage, f"{wish} was told {to}"
@@ -79,7 +79,7 @@ class Told:
 
 
 class HomeOfTwo:
-    """A home in the unit of a finer storage, with a client that its root has stored for."""
+    """An access broker in the unit of a finer storage, with a client that its root stored for."""
 
     def __init__(
         self,
@@ -117,24 +117,24 @@ class HomeOfTwo:
         self.clients.on_subscribe("c", Subscribe(1, EVERYTHING))
 
     def connect(self, session: int) -> None:
-        """The client connects with its positions."""
+        """Connect the client with its positions."""
         self.clients.table.open_session("c", session)
         admission = self.clients.on_connect("c", Connect(False, STAY, 1, 0, self.resume))
         assert admission is not None
         assert self.clients.enter(admission)
 
     def subscribe_again(self) -> None:
-        """The client loses its session, connects again, and repeats its request."""
+        """Lose the client's session, reconnect, and repeat the request."""
         self.clients.on_lost("c", 1)
         self.connect(2)
         self.clients.on_subscribe("c", Subscribe(1, EVERYTHING))
 
     def requested_ends(self) -> list[int]:
-        """The storages with an unanswered request to end a subscription."""
+        """Return the storages with an unanswered request to end a subscription."""
         return [storage for storage, wish, _ in self.told.wishes if wish.predicate is None]
 
     def gives(self, storage: int, after: int, first: int, last: int) -> None:
-        """A storage answers the last fetch with all these."""
+        """Let a storage answer the last fetch with epochs `first` to `last`."""
         asked = [each for each in self.paper.sent if type(each) is Fetch and each.target == storage]
         stream, numbers = stream_of(storage), range(first, last + 1)
         origins = (OriginRun(P, numbers),)
@@ -143,25 +143,25 @@ class HomeOfTwo:
         self.hears(Events(HOME, 0, storage, 1, asked[-1].number, after, events))
 
     def hears(self, message: Any) -> None:
-        """A storage answers."""
+        """Receive an answer of a storage."""
         self.clients.message_handlers()[type(message)](message.storage, message)
 
     def receipt_due(self, storage: int) -> None:
         self.clients.due(RECEIPT, storage)
 
     def given(self) -> list[tuple[int, int, int]]:
-        """What the client was sent: of whose stream, and which epochs."""
+        """Return the deliveries to the client as (storage, first epoch, last epoch)."""
         sent = [each.item for each in self.machine.effects if type(each) is Deliver]
         runs = [each.run for each in sent if type(each) is Deliveries]
         return [(each.source.broker, each.first, each.last) for each in runs]
 
     def answers(self, kind: type) -> list[Any]:
-        """What the client was told, of a kind."""
+        """Return the messages of a kind that were sent to the client."""
         sent = [each.message for each in self.machine.effects if type(each) is Send]
         return [each for each in sent if type(each) is kind]
 
     def done(self, storage: int, first: int, last: int) -> None:
-        """The client acknowledges."""
+        """Let the client acknowledge a range."""
         self.clients.on_acknowledge("c", Acknowledge(stream_of(storage), first, last))
 
     def fetched_behind(self, storage: int) -> list[int]:
@@ -171,7 +171,7 @@ class HomeOfTwo:
 
 
 def handing_over() -> HomeOfTwo:
-    """Its root has given epochs up to 12, of which the client has acknowledged 4."""
+    """Start a handover; the root delivered up to 12, of which the client acknowledged 4."""
     home = HomeOfTwo((ROOT, 2))
     assert home.told.answer(ROOT, 2).had == 2
     home.gives(ROOT, 2, 3, 12)
@@ -198,7 +198,7 @@ def what_is_behind_comes_of_the_heir_alone() -> None:
 
 
 def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
-    """The old one, which another subscription follows still, answers when it has gone on."""
+    """The old storage, which another subscription still follows, answers after the handover."""
     home = HomeOfTwo((ROOT, 2))
     home.told.answer(ROOT, 2)
     home.clients.on_subscribe("c", Subscribe(2, EVERYTHING))
@@ -221,7 +221,7 @@ def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
 
 
 def nothing_is_over_before_its_client_is_done() -> None:
-    """Its process may die with it, and go on elsewhere from what its root has."""
+    """The process may die before, and continue elsewhere from the root's state."""
     home = handing_over()
     home.told.answer(FINER, 9)
     assert not home.told.wishes
@@ -231,7 +231,7 @@ def nothing_is_over_before_its_client_is_done() -> None:
 
 
 def of_two_that_know_it_the_heir_is_the_second() -> None:
-    """One that has lost its memory goes on at the older one, or it would miss what is before."""
+    """A client without memory continues at the older storage, or it would miss earlier events."""
     home = HomeOfTwo()
     home.told.answer(FINER, 9)
     home.told.answer(ROOT, 4, FINER)
@@ -247,7 +247,7 @@ def whoever_was_told_of_an_heir_asks_there() -> None:
 
 
 def whoever_comes_back_asks_who_had_it_meanwhile() -> None:
-    """It has gone on and is on its way back, and its client has said of its root only."""
+    """The subscription is on its way back, and the client's token names only the root."""
     home = HomeOfTwo((ROOT, 7))
     assert not home.told.answer(ROOT, 12).claims
     assert home.told.answer(FINER, 5, ROOT).claims
@@ -269,7 +269,7 @@ def an_end_is_told_to_all_who_may_know() -> None:
 
 
 def an_end_goes_on_to_whoever_has_it_now() -> None:
-    """Its client ends it before it is told where it is."""
+    """The client unsubscribes before its broker is notified of the successor."""
     home = HomeOfTwo((ROOT, 7))
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.told.answer(ROOT, None, FINER)
@@ -307,7 +307,7 @@ def a_late_answer_of_a_successor_does_not_end_a_new_subscription() -> None:
 
 
 def a_late_answer_does_not_end_a_subscription_that_was_lost_since() -> None:
-    """The client has started again, and is at another broker when the answer arrives."""
+    """The client has restarted and is at another broker when the answer arrives."""
     home = HomeOfTwo((ROOT, 7))
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.subscribe_again()
@@ -371,7 +371,7 @@ def a_new_subscription_is_not_ended_at_an_unknown_successor() -> None:
 
 
 def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
-    """And on which storage it is over then, whoever asks, and whoever was told of that since."""
+    """The successor also reports, to later requests, the storage at which the old one ended."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, before=ROOT))
     alone.wishes(2, SubscriptionRequest(KEY, 2, EVERYTHING, had=0))
@@ -384,7 +384,7 @@ def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
 
 
 def whoever_comes_first_to_the_heir_asks_who_was_before() -> None:
-    """Its client has had all that is before, so nothing is missing; but there it is not over."""
+    """The client has all earlier events, but the subscription at the first storage must end."""
     home = HomeOfTwo((FINER, 12))
     home.told.answer(FINER, 12, before=ROOT)
     assert home.told.answer(ROOT, 12, FINER).claims
@@ -397,7 +397,7 @@ def whoever_comes_first_to_the_heir_asks_who_was_before() -> None:
 
 
 def who_knows_that_it_is_over_is_not_asked() -> None:
-    """Nobody has what is before, though its client has had less: nothing was for it."""
+    """No storage has earlier events, although the client has fewer: none of them matched."""
     home = HomeOfTwo((FINER, 7))
     home.told.answer(FINER, 12, before=FINER)
     assert not home.told.wishes
@@ -405,7 +405,7 @@ def who_knows_that_it_is_over_is_not_asked() -> None:
 
 
 def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
-    """Its broker has not received that it left, but one of the storages has (seed 51844)."""
+    """The broker has not received the departure, but one of the storages has (seed 51844)."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 2, EVERYTHING), home=9)
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, claims=True))
@@ -437,7 +437,7 @@ def requests_of_one_broker_count_in_their_order() -> None:
 
 
 def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
-    """It has had all that is before its heir, and the next home asks there first (seed 33472)."""
+    """The client has all events before the successor; the next broker asks there (seed 33472)."""
     for milliseconds in range(35, 55, 3):
         trees = Trees()
         late = trees.subscribe("g", "kind = 'b'")
@@ -455,7 +455,7 @@ def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
 
 
 def who_goes_back_and_forth_is_stored_for_once() -> None:
-    """Back before its storage was told that it had gone (seed 162)."""
+    """The client returns before the storage was notified of its move (seed 162)."""
     for milliseconds in (40, 55, 70):
         trees = Trees()
         late = trees.subscribe("x", "kind = 'b'")
@@ -469,7 +469,7 @@ def who_goes_back_and_forth_is_stored_for_once() -> None:
 
 
 def heirs_are_kept() -> None:
-    """Whoever comes for what has gone on is told where, by the next incarnation, too."""
+    """Requests for a moved subscription are answered with the successor, even after a restart."""
     alone = StorageAlone()
     for number, wish in enumerate(
         (
@@ -505,7 +505,7 @@ def heirs_are_kept() -> None:
 
 
 def a_finer_storage_may_be_behind_its_client() -> None:
-    """Which has had more of the root; and nobody has had more than a root itself."""
+    """The client has received more of the root; no client has received more than a root itself."""
     for parent, received in ((ROOT, 7), (None, 0)):
         registrations = StorageAlone(parent).storage.registrations
         for stay in (1, 2):
@@ -514,7 +514,7 @@ def a_finer_storage_may_be_behind_its_client() -> None:
 
 
 def no_epoch_is_written_down_that_a_crash_could_take() -> None:
-    """It would be given to another publication, which the subscription would lack."""
+    """Another publication would get the epoch, and the subscription would lack that publication."""
     alone = StorageAlone()
     alone.hears(Store(7, 0, HOME, run(1, 3)))
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
@@ -545,7 +545,7 @@ def whoever_moves_in_a_tree_is_stored_for_where_it_is() -> None:
 
 
 def whoever_goes_on_while_it_is_handed_over_misses_nothing() -> None:
-    """Its homes die, before it is done with what its first storage gave it."""
+    """Access brokers die before the deliveries of the first storage are acknowledged."""
     trees = Trees()
     client = trees.subscription.client
     client.take_after_ns = 200_000_000
@@ -590,7 +590,7 @@ def whose_heir_is_down_is_given_all_by_its_first_storage() -> None:
 
 
 def a_storage_comes_while_publications_do() -> None:
-    """New and old subscriptions of its unit go on there; it dies in the middle (a19)."""
+    """New and old subscriptions of the unit continue there; the storage dies meanwhile (a19)."""
     trees = Trees()
     local = trees.subscribe("g", "kind = 'b'")
     for number in range(12):
@@ -610,7 +610,7 @@ def a_storage_comes_while_publications_do() -> None:
 
 
 def a_coarser_storage_comes_above_one_that_goes_on_as_it_was() -> None:
-    """Whoever is in its unit and has no finer one is stored for there."""
+    """Brokers of the unit without a finer storage are stored for there."""
     trees = Trees()
     assert trees.cluster.change_role("y", "0")
     other = trees.subscribe("y")
@@ -624,7 +624,7 @@ def a_coarser_storage_comes_above_one_that_goes_on_as_it_was() -> None:
 
 
 def a_storage_retires() -> None:
-    """What it had for others is theirs before it is empty; who was away finds the way (A9.3)."""
+    """Other storages have all its events before it is empty; absent clients find them (A9.3)."""
     trees = Trees()
     away = trees.subscribe("x", "kind = 'b'")
     link = trees.cluster.link(away.client.name, "x").cut()

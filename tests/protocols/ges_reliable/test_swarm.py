@@ -1,4 +1,4 @@
-"""ges_reliable in swarms: nothing is lost or doubled, whoever dies for ever, and rules are met."""
+"""Swarms of ges_reliable: no loss or duplicate under permanent crashes, and full coverage."""
 
 from brokerd.overlay.tree import graph_of
 from brokerd.protocols.ges.checks.planning import is_whole_without
@@ -11,8 +11,11 @@ from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from brokerd.simulator.world.faults import LOST
 
 SEEDS = [*(seed for seed in range(1, 23) if seed % 16 != 6), 253, 340]
-"""Without the long ones; 253 showed a storage that answered its own home at once, and 340 demands
-that were made over brokers that are gone for ever."""
+"""Seeds without the long runs, and two seeds with past errors.
+
+In 253 a storage answered its own broker at once; in 340 a start was demanded across brokers that
+were lost for ever.
+"""
 
 
 def test_swarms_find_no_violation_and_reach_every_mark() -> None:
@@ -50,7 +53,7 @@ def test_lost_brokers_are_no_storages_and_leave_whole_units() -> None:
 
 
 def test_no_start_is_demanded_across_a_permanently_lost_broker() -> None:
-    """b1 alone joins b2 to b3 inside their cluster; its other link, of b2 to b5, is broken."""
+    """Only b1 joins b2 to b3 inside their cluster; the other link, from b2 to b5, is broken."""
     topology = plan_of(340, "ges_reliable").topology
     graph = graph_of(topology, "hierarchy")
     number = topology.number_of

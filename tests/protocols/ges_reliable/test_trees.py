@@ -1,4 +1,4 @@
-"""Several storages: roots that tell each other, finer ones below them; one story each."""
+"""Stories of several storages: roots that exchange events, and finer storages below."""
 
 from collections.abc import Callable
 from random import Random
@@ -56,7 +56,7 @@ P = SourceId(9, 0, 1)
 
 
 class Trees(Story):
-    """A publisher at z, stored at q; a subscriber at x, stored for at f."""
+    """A publisher at z, stored at q, and a subscriber at x, stored for at f."""
 
     topology = TREES
 
@@ -67,7 +67,7 @@ class Trees(Story):
         return len(self.cluster.broker(name).broker.core.storage.registrations)
 
     def heirs(self, name: str) -> int:
-        """How many subscriptions have gone on elsewhere, as a storage knows."""
+        """Return the number of successors that a storage has on record."""
         return len(self.cluster.broker(name).broker.core.storage.registrations.successors())
 
 
@@ -84,7 +84,7 @@ def what_is_published_in_any_unit_comes_to_all() -> None:
 
 
 def a_coarser_storage_is_done_when_the_finer_one_has_it() -> None:
-    """Though nobody in that unit has had it yet (the paper's example of nodes 1 and 19)."""
+    """No client of that unit has the events yet (the paper's example of nodes 1 and 19)."""
     trees = Trees()
     trees.cluster.link(trees.subscription.client.name, "x").cut()
     trees.publish("z", *"ab" * 10, seconds=4)
@@ -95,7 +95,7 @@ def a_coarser_storage_is_done_when_the_finer_one_has_it() -> None:
 
 
 def a_finer_storage_dies_and_comes_back() -> None:
-    """Its parent keeps what it has not, and nobody else has to wait (a19, its second half)."""
+    """The parent keeps the missing events, and no other storage waits (a19, second half)."""
     trees = Trees()
     trees.subscribe("g")
     trees.cluster.broker("f").kill()
@@ -109,7 +109,7 @@ def a_finer_storage_dies_and_comes_back() -> None:
 
 
 def a_root_dies_and_comes_back() -> None:
-    """What another root stored meanwhile is kept for it (a20_storage_bounce)."""
+    """Events that another root stored meanwhile are kept for the root (a20_storage_bounce)."""
     trees = Trees()
     trees.cluster.broker("r").kill()
     trees.publish("z", "a", "a", seconds=4)
@@ -120,7 +120,7 @@ def a_root_dies_and_comes_back() -> None:
 
 
 def nothing_begins_before_the_root_knows() -> None:
-    """The finer storage alone would be given nothing of what is asked for first here."""
+    """The finer storage alone would receive no event for a first subscription of this kind."""
     trees = Trees()
     trees.cluster.broker("r").kill()
     late = trees.cluster.subscribe("x", "kind = 'b'")
@@ -135,7 +135,7 @@ def nothing_begins_before_the_root_knows() -> None:
 
 
 def one_of_two_that_want_the_same_ends() -> None:
-    """The other one gets what it wants still."""
+    """The other subscription still receives its events."""
     trees = Trees()
     twin = trees.subscribe("f", "kind = 'a'")
     trees.cluster.unsubscribe(twin.client.name)
@@ -146,7 +146,7 @@ def one_of_two_that_want_the_same_ends() -> None:
 
 
 def whoever_goes_before_it_is_told_is_stored_for_once() -> None:
-    """f knows of it, its client does not, and asks in the other unit (a18_early_leave)."""
+    """Storage f has the subscription; the client lacks the reply and moves (a18_early_leave)."""
     trees = Trees()
     early = trees.cluster.subscribe("x", "true")
     while trees.stored_for("f") < 2:
@@ -161,11 +161,11 @@ def whoever_goes_before_it_is_told_is_stored_for_once() -> None:
 
 
 def a_publisher_goes_to_another_root_before_it_is_told() -> None:
-    """What the first has stored is not on its way when it dies (a13_gap_across_roots)."""
+    """The publications that the first root stored are not in flight (a13_gap_across_roots)."""
     trees = Trees()
     client = "p-z"
     trees.cluster.broker("r").kill()
-    trees.publish("z", "a", seconds=0.3)  # at q, and nowhere else
+    trees.publish("z", "a", seconds=0.3)  # at q only
     trees.cluster.broker("q").kill()
     trees.cluster.broker("r").start()
     trees.cluster.reattach(client, "g")
@@ -179,7 +179,7 @@ def a_publisher_goes_to_another_root_before_it_is_told() -> None:
 
 
 def a_subscriber_roams_from_unit_to_unit() -> None:
-    """Before it is done with what the last one had for it."""
+    """The client moves before it has acknowledged the events of the previous storage."""
     trees = Trees()
     client = trees.subscription.client
     for broker in ("y", "g", "z", "f"):
@@ -192,7 +192,7 @@ def a_subscriber_roams_from_unit_to_unit() -> None:
 
 
 def whoever_was_stored_for_where_no_storage_is_is_refused() -> None:
-    """As if f had been taken out of the topology file that y runs on."""
+    """Broker y runs on a topology without f."""
     trees = Trees()
     y = trees.cluster.broker("y").broker.core
     searches = y.access.searches
@@ -205,7 +205,7 @@ def whoever_was_stored_for_where_no_storage_is_is_refused() -> None:
 
 
 class IntakeAlone:
-    """A root that takes from another one, 5, whose answers the test makes up."""
+    """A root that fetches from another root, 5, with answers that the test makes up."""
 
     def __init__(self, held_limit: int = 100) -> None:
         self.sent, self.kept = list[Any](), list[Event]()
@@ -235,7 +235,7 @@ class IntakeAlone:
         return self.sent[-1]
 
     def answer(self, *runs: tuple[int, int]) -> None:
-        """The other root has these (publisher's number, epoch) neighbours of P, in this order."""
+        """Answer with these (sequence number of P, epoch) pairs, in this order."""
         asked = self.asked()
         log = EpochLog(5, 0)
         placed = [
@@ -262,13 +262,13 @@ def numbered(first: int, last: int) -> PublicationRun:
 
 
 def placed_elsewhere(first: int, last: int, *, epoch: int) -> PublicationRun:
-    """The same with these epochs, as another root gives it."""
+    """Return the same publications with these epochs, as another root sends them."""
     log = EpochLog(5, 0)
     return log._placed(range(epoch, epoch + last - first + 1), numbered(first, last))
 
 
 def what_a_publisher_stored_elsewhere_is_not_skipped() -> None:
-    """One root has its 1 and 3; 2 was stored at this one, which has not heard of 1 yet."""
+    """Another root has 1 and 3 of the publisher; 2 was stored here before 1 arrived."""
     alone = IntakeAlone()
     alone.answer((1, 4), (3, 6))
     alone.written()
@@ -279,7 +279,7 @@ def what_a_publisher_stored_elsewhere_is_not_skipped() -> None:
 
 
 def what_has_waited_is_given_on_by_whoever_was_sent_it() -> None:
-    """A home sends 2 here, which waits for 1; no other root would ever have it."""
+    """An access broker sends 2, which waits for 1; no other root would ever have 2."""
     alone = IntakeAlone()
     alone.store(numbered(2, 2), 7)
     alone.answer((1, 4))
@@ -304,7 +304,7 @@ def what_there_is_no_room_for_is_asked_for_again() -> None:
 
 
 def what_there_was_room_for_in_part_is_asked_for_again() -> None:
-    """Its end is here, as another root had it, and its beginning is not."""
+    """The end of the range is here, from another root, and the beginning is missing."""
     alone = IntakeAlone(held_limit=2)
     alone.hears(Events(7, 0, 5, 1, alone.asked().number, 0, placed_elsewhere(2, 4, epoch=8), True))
     alone.store(numbered(3, 4), 6)
@@ -337,7 +337,7 @@ def test_story(story: Callable[[], None]) -> None:
 
 
 def test_each_broker_has_one_storage_and_each_finer_storage_one_parent() -> None:
-    """On 300 hierarchies, against what a search of all units says (invariant 18)."""
+    """The result equals a search of all units on 300 hierarchies (invariant 18)."""
     finer = 0
     for seed in range(300):
         random = Random(seed)

@@ -1,4 +1,4 @@
-"""A batch of acks has what is new since the last batch, once for each neighbour."""
+"""A batch of acks has the changes since the last batch, once for every neighbour."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ PARENT, SIBLINGS = 10, (21, 22)
 
 
 class Member:
-    """A broker of a cell of three, with one neighbour above and streams from there."""
+    """A broker in a cell of three, with one upstream neighbour and its streams."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -49,7 +49,7 @@ class Member:
         )  # fmt: skip
 
     def batch(self) -> list[tuple[int, Done]]:
-        """What the next batch sends; nothing without a deadline."""
+        """Return the messages of the next batch; an empty list without a deadline."""
         due_ns = self.deadlines.earliest()
         if due_ns is None:
             return []

@@ -1,6 +1,8 @@
-"""Cells of several brokers: who is told, who is asked, and what happens when links go.
+"""Cells of several brokers: forwarding, requests and link failures.
 
-On the paper's ten brokers; publishers c0 to c3 are at one pubend each. Paper: [GD02] §3, §4.2.
+The stories use the paper's ten brokers; publishers c0 to c3 have a pubend each.
+
+Paper: [GD02] §3, §4.2.
 """
 
 import pytest
@@ -31,9 +33,9 @@ def test_brokers_of_a_cell_split_the_pubends_without_duplicates() -> None:
 
 
 def test_the_other_broker_of_a_cell_replaces_a_lost_link_until_repair() -> None:
-    """What was lost is asked of that one; the other subscriber notices nothing (Fig. 6).
+    """The lost events are requested from that broker; the other subscriber is unaffected (Fig. 6).
 
-    The link is silent for 2.4 s, and for another 0.75 until its ends notice.
+    The link is silent for 2.4 s, and for another 0.75 s until the failure is detected.
     """
     story = PaperStory()
     link = story.cluster.link("b1", "s1").absorb()
@@ -57,7 +59,7 @@ def test_the_other_broker_of_a_cell_replaces_a_lost_link_until_repair() -> None:
 
 
 def test_after_a_crash_two_subscribers_gaps_are_one_question_to_the_pubend() -> None:
-    """Fig. 7: the range that b2 asks for is half of what s1 and s2 ask it for."""
+    """Fig. 7: the range that b2 requests is half of the ranges that s1 and s2 request."""
     story = PaperStory()
     broker = story.cluster.broker("b1")
     links = [story.cluster.link("b1", name).absorb() for name in ("s1", "s2")]
@@ -79,7 +81,7 @@ def test_after_a_crash_two_subscribers_gaps_are_one_question_to_the_pubend() -> 
 
 
 def test_messages_between_peers_of_a_cell_are_sent_if_needed_and_never_twice() -> None:
-    """b2 is cut off from p1, and b1 from s1: all that is for s1 goes p1, b1, b2, s1."""
+    """Broker b2 is cut off from p1, and b1 from s1: events for s1 take the path p1, b1, b2, s1."""
     story = PaperStory()
     story.cluster.link("p1", "b2").cut()
     story.cluster.link("b1", "s1").cut()
@@ -89,7 +91,7 @@ def test_messages_between_peers_of_a_cell_are_sent_if_needed_and_never_twice() -
     story.check()
     assert story.first_ways("b1", "b2") == story.first_ways("b2", "s1") == [0, 1, 2, 3]
     assert not story.first_ways("b2", "s2")
-    cell_of_s1 = 2 + 1  # the two cells that are no broker's come first, then p1
+    cell_of_s1 = 2 + 1  # the two cells of several brokers come first, then p1
     assert {m.onto for m in story.from_to("b1", "b2", Events)} == {cell_of_s1}
     assert {m.onto for m in story.from_to("b2", "s1", Events)} == {EVERYWHERE}
     assert not story.from_to("b2", "b1", Events)
@@ -125,7 +127,7 @@ def test_a_log_is_truncated_despite_acknowledgements_to_different_brokers() -> N
 
 
 def test_a_broker_without_a_route_asks_all_upstream_brokers_and_receives_once() -> None:
-    """A subscriber's broker starts again: nobody has told it of the stream."""
+    """A subscriber's broker restarts without a route for the stream."""
     story = PaperStory()
     story.cluster.broker("s1").kill()
     story.rounds(3)
@@ -136,7 +138,7 @@ def test_a_broker_without_a_route_asks_all_upstream_brokers_and_receives_once() 
 
 
 def test_several_brokers_receive_a_stream_if_none_reaches_all_children() -> None:
-    """b1 gets to s2 only, b2 to s1 only, and they do not get to each other."""
+    """Broker b1 reaches s2 only, b2 reaches s1 only, and they do not reach each other."""
     routes = Routes(0, paper_cells(), 4)
     links = Links(routes, routes.neighbours)
     left, s1, s2 = 0, 3, 4
@@ -155,7 +157,7 @@ def test_several_brokers_receive_a_stream_if_none_reaches_all_children() -> None
 
 
 def no_broker_gets_to_both() -> bool:
-    """Whether all comes although b1 gets to s2 only, b2 to s1 only, and neither to the other."""
+    """Return True if all events arrive when b1 reaches s2 only and b2 reaches s1 only."""
     story = PaperStory()
     for link in (("b1", "s1"), ("b2", "s2"), ("b1", "b2")):
         story.cluster.link(*link).cut()
@@ -172,7 +174,7 @@ def test_all_events_arrive_if_no_broker_of_a_cell_reaches_all() -> None:
 
 
 def one_cell_is_behind() -> bool:
-    """Whether s2 gets what it lacks from b2, which passes on to s1 what s1 is done with."""
+    """Return True if s2 receives missing events from b2 that s1 has acknowledged already."""
     story = PaperStory()
     story.cluster.link("p1", "b2").cut()
     story.cluster.link("b1", "s1").cut()
@@ -200,7 +202,10 @@ def test_clients_are_refused_where_a_broker_is_one_of_several() -> None:
 
 
 def only_sideways(*, loses: bool) -> bool:
-    """Whether s1 gets all by p1, b1, b2; `loses`: also what was lost between b1 and b2."""
+    """Return True if s1 receives all events by p1, b1, b2.
+
+    If `loses`, events that were lost between b1 and b2 are included.
+    """
     story = PaperStory()
     story.cluster.link("p1", "b2").cut()
     story.cluster.link("b1", "s1").cut()
@@ -226,7 +231,7 @@ def test_events_and_requests_pass_between_peers_of_a_cell(bug: str, loses: bool)
 
 
 def sideways_before_anybody_knows(delay_ms: int) -> PaperStory:
-    """b1 loses s1, and p1 hears so late of it: what comes to b1 meanwhile goes b2, s1."""
+    """Cut b1 off from s1, and notify p1 late: events for s1 take the path b1, b2 meanwhile."""
     story = PaperStory()
     story.cluster.link("p1", "b1").delay(delay_ms * 1_000_000)
     story.cluster.link("b1", "s1").cut()

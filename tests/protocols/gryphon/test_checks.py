@@ -1,4 +1,4 @@
-"""Each rule that simulations hold gryphon to sees a mistake (`checks/steps.py`)."""
+"""Every rule that simulations check gryphon against detects a bug (`checks/steps.py`)."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ MUTANTS = bugs_of("gryphon")
 
 BUDGET = 20
 
-# Rule → invariant of the design, a named bug that it sees, the first seed of a swarm that shows it.
+# Rule → invariant of the design, a named bug that it finds, the first seed of a swarm with it.
 SEEN = {
     "silent event": ("I1", "M02-silence-over-unknown", 1),
     "other event": ("I2", "another-number-than-its-publishers", 1),
@@ -50,9 +50,9 @@ BY_STORIES = {
     "begins unknown": "I15",
     "begins early": "I15",
 }
-"""Those behind the first one: see the stories of pubends that begin."""
+"""Invariants of all further pubends; see the stories of joining pubends."""
 ALIKE = {"tick order": "tick reused"}
-"""A tick that is used again may be another pubend's highest, or lie below it."""
+"""A reused tick may be another pubend's highest tick, or lie below it."""
 
 
 def test_every_invariant_and_every_rule_of_the_checks_is_seen_to_fail() -> None:
@@ -90,7 +90,7 @@ def fail(story: Story, *links: tuple[str, str]) -> None:
 
 
 def events_cannot_be_passed_on() -> None:
-    """b2 loses its link to s1 while an event comes to it sideways, and b3 would get there."""
+    """Broker b2 loses the link to s1 while an event arrives from a peer; b3 would reach s1."""
     story = Story(topology=CELL_OF_THREE, pubends=1)
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()
@@ -106,7 +106,7 @@ def events_cannot_be_passed_on() -> None:
 
 
 def questions_cannot_be_passed_on() -> None:
-    """b2 loses its link to p1 while b1 asks it, who asks for s1, and b3 would get there."""
+    """Broker b2 loses the link to p1 while b1 forwards a request of s1; b3 would reach p1."""
     story = Story(topology=CELL_OF_THREE, pubends=1)
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()

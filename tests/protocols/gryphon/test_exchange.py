@@ -19,7 +19,7 @@ TOPOLOGY = tree_of_cells(("b0", "b1", "b2"), [("b0", "b1"), ("b1", "b2")])
 
 
 class Side:
-    """The exchange of one broker of a chain of three."""
+    """The filter exchange of a broker in a chain of three."""
 
     def __init__(self, broker: int) -> None:
         routes = Routes(broker, TOPOLOGY, 1)
@@ -78,7 +78,7 @@ def test_a_newer_version_takes_no_part_of_an_older_one() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_only_the_parts_of_one_version_make_a_filter(seed: int) -> None:
-    """Sets break off where the sender's filter changes, or its session ends and begins again."""
+    """Sets break off when the sender's filter changes, or its session ends and restarts."""
     random, receiver = Random(seed), Side(1)
     whole: dict[int, Predicate] | None = None
     for number in range(2, 40):

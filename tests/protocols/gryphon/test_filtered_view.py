@@ -1,4 +1,4 @@
-"""What a broker tells those below, held against a twin that looks at each tick by itself.
+"""Downstream messages of a broker, compared with a model that checks every tick on its own.
 
 Paper: [GD02] §2.1, §3.1 (ostreams).
 """
@@ -33,11 +33,11 @@ MUTANTS = bugs_of("gryphon")
 KINDS = "abc"
 TICKS = 40
 Said = dict[int, list[tuple[bool, int, str]]]
-"""Per child, in order: whether it comes again, which tick, and the event's kind, or "" """
+"""Per child, in order: whether the tick was requested, the tick, and the kind or ""."""
 
 
 class Twin:
-    """The middle broker of p1-b1, b1-s1, b1-s2; nothing is remembered that could be looked up."""
+    """A model of the middle broker of p1-b1, b1-s1, b1-s2 that caches nothing."""
 
     def __init__(self) -> None:
         self.known: dict[int, str] = {0: ""}
@@ -112,7 +112,7 @@ class Twin:
 
 
 def ticks_told(messages: Sequence[Any]) -> Iterator[tuple[bool, int, str]]:
-    """What messages say, tick by tick."""
+    """Yield the contents of messages tick by tick."""
     for message in messages:
         if type(message) is Silent:
             assert message.again
@@ -128,7 +128,7 @@ def ticks_told(messages: Sequence[Any]) -> Iterator[tuple[bool, int, str]]:
 
 
 def run_of(kinds: dict[int, str]) -> PublicationRun:
-    """Events of these kinds at these ticks."""
+    """Return events of these kinds at these ticks."""
     run = run_at([*kinds])
     used = sorted({*kinds.values()})
     return PublicationRun(
@@ -143,7 +143,7 @@ def run_of(kinds: dict[int, str]) -> PublicationRun:
 
 
 class Pair:
-    """A broker and its twin, to which the same happens."""
+    """A broker and its model, with the same inputs."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -154,13 +154,13 @@ class Pair:
         self.numbers = {S1: 1, S2: 1}
 
     def goes_on(self) -> None:
-        """Something happens, and both have said the same."""
+        """Apply a random input and check that both send the same messages."""
         happens = [self.comes, self.comes, self.comes_again, self.asks, self.acks, self.changes]
         self.random.choice(happens)()
         for child in (S1, S2):
             told = [*ticks_told(self.one.tells(child, object))]
             said, self.twin.said[child] = self.twin.said[child], []
-            # Of answers silence comes last.
+            # Silence is the last part of an answer.
             assert sorted(told) == sorted(said), f"to {child}: {told}, not {said}"
 
     def _hears(self, start: int, end: int, *, again: bool) -> None:
@@ -176,7 +176,7 @@ class Pair:
         self.twin.hears(final, start, end, kinds, again)
 
     def comes(self) -> None:
-        """Something new, where what is before it may be lost."""
+        """Receive a new range, possibly after a lost range."""
         start = self.next + self.random.choice([0, 0, 0, 3])
         end = start + self.random.randint(1, 5)
         if end <= TICKS:
@@ -188,7 +188,7 @@ class Pair:
         return start, start + self.random.randint(1, 8)
 
     def comes_again(self) -> None:
-        """An answer to somebody's question."""
+        """Receive the answer to a request."""
         start, end = self._range()
         if end <= self.next:
             self._hears(start, end, again=True)
@@ -206,7 +206,7 @@ class Pair:
         self.twin.is_done(child, through)
 
     def changes(self) -> None:
-        """One wants more, or less, or something that is not known yet, or is told now."""
+        """Widen, narrow or hide the filter of a child, or state a filter that was hidden."""
         child = self.random.choice([S1, S2])
         wanted = self.twin.filters[child]
         self.numbers[child] += 1

@@ -1,6 +1,6 @@
-"""Filters between brokers: what is held back, what silence is then, and when none may be said.
+"""Filters between brokers: withheld events, silence, and the limits of silence.
 
-Paper: [GD02] §2.1, §3.1 (filters of ostreams); of filters that change it says nothing.
+Paper: [GD02] §2.1, §3.1 (filters of ostreams); the paper omits changes of filters.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def contents(kinds: str) -> list[tuple[bytes, bytes]]:
 
 
 def subscribe(story: Story, name: str, *kinds: str) -> Subscription:
-    """A subscription that has started."""
+    """Return a started subscription to events of these kinds."""
     subscription = story.cluster.subscribe(name, " or ".join(f"kind = '{kind}'" for kind in kinds))
     story.cluster.run_until_quiet()
     return subscription
@@ -38,11 +38,11 @@ def of_kind(sent: list[PublicationHandle], kinds: str, wanted: str) -> list[Publ
     return [each for each, kind in zip(sent, kinds, strict=True) if kind in wanted]
 
 
-# ---------------------------------------------------------------- what is held back
+# ---------------------------------------------------------------- withheld events
 
 
 def a_thousand_between_two() -> None:
-    """1,000 events that s1 does not want between two that it does, before anybody has acked."""
+    """Publish 1,000 events between two that s1 matches, before any acknowledgement."""
     story = Story(ack_interval_ns=60 * SECOND_NS)
     one, every = subscribe(story, "s1", "b"), subscribe(story, "s2", "a", "b")
     kinds = "b" + "a" * 1_000 + "b"
@@ -122,7 +122,7 @@ def test_a_route_change_between_two_wanted_events_costs_one_gap_at_most() -> Non
 
 
 def sideways_where_somebody_wants_it_only_later() -> None:
-    """s2 begins behind an event, with which b1 is done for it, and b2 gets that event then."""
+    """Subscriber s2 starts after an event that b1 acknowledged for s2; b2 receives it then."""
     story = Story(topology=paper_cells(), pubends=1)
     first = subscribe(story, "s1", "b")
     for link in (("p1", "b2"), ("b1", "s1")):
@@ -144,7 +144,7 @@ def test_a_cell_keeps_no_event_that_one_of_its_brokers_has_filtered() -> None:
 
 
 def kept_where_the_pubend_is_done() -> None:
-    """u1 does not know of s1's subscription yet, and b1 does: what it has sent to s1 is lost."""
+    """Broker u1 lacks the subscription of s1, and b1 has it; b1's events to s1 are lost."""
     names = ["p1", "u1", "u2", "b1", "s1", "s2"]
     bundles = [("p1", "up"), ("up", "b1"), ("up", "s2"), ("b1", "s1")]
     story = Story(topology=tree_of_cells(names, bundles, {"up": ["u1", "u2"]}), pubends=1)
@@ -165,7 +165,7 @@ def kept_where_the_pubend_is_done() -> None:
 
 
 def one_of_a_cell_has_not_heard() -> None:
-    """The same as above, but b2 does not hear that s2 is done, and has no link to ask it."""
+    """As above, but b2 misses the acknowledgement of s2 and has no link to request it."""
     story = Story(topology=paper_cells(), pubends=1)
     subscribe(story, "s1", "b")
     for link in (("p1", "b2"), ("b2", "s2"), ("b1", "s1")):
@@ -203,15 +203,15 @@ def test_events_of_a_closed_session_count_for_no_mark() -> None:
     ]
 
 
-# ---------------------------------------------------------------- subscriptions that come and go
+# ---------------------------------------------------------------- subscriptions that start and end
 
 
 def test_a_subscription_gets_all_that_is_published_after_its_start_and_nothing_else() -> None:
-    """Silence was said of the same contents until then."""
+    """Until then, events with the same contents were announced as silence."""
     story = Story()
     subscribe(story, "s1", "b")
     before = [story.cluster.publish("p1", kind=kind) for kind in "abab" * 10]
-    story.cluster.run_for(0.003)  # some of it is under way
+    story.cluster.run_for(0.003)  # some events are in flight
     late = subscribe(story, "s1", "a")
     after = [story.cluster.publish("p1", kind=kind) for kind in "abab" * 10]
     story.settle()
@@ -237,7 +237,7 @@ def test_a_subscription_starts_when_all_pubends_can_be_reached() -> None:
 
 
 def begins_while_a_log_is_slow() -> None:
-    """What is under way to the log gets lower ticks after a crash, in a burst or by a clock."""
+    """Events in flight to the log get lower ticks after a crash, in a burst or by a clock."""
     story = Story(pubends=1)
     subscribe(story, "s2", "b")
     pubend = story.cluster.broker("p1").broker
@@ -280,7 +280,7 @@ def test_events_are_not_sent_downstream_after_the_last_unsubscribe() -> None:
 
 
 def test_a_restarted_intermediate_broker_forwards_every_wanted_event() -> None:
-    """b1 comes back with no filters, again and again, while events flow."""
+    """Broker b1 restarts without filters, again and again, while events flow."""
     story = Story()
     subscribers = subscribe(story, "s1", "b"), subscribe(story, "s2", "a")
     kinds, sent = "ababab" * 10, []
@@ -293,13 +293,13 @@ def test_a_restarted_intermediate_broker_forwards_every_wanted_event() -> None:
     assert [each.received for each in subscribers] == [of_kind(sent, kinds, k) for k in "ba"]
 
 
-# ---------------------------------------------------------------- filters that are older
+# ---------------------------------------------------------------- outdated filters
 
 LEFT, RIGHT = ("b1", "b2"), ("c1", "c2")
 
 
 class TwoWays(Story):
-    """p1 to s1 over two cells of two; b2 and c2 do not hear of the second subscription."""
+    """Two routes from p1 to s1 over two cells of two; b2 and c2 lack the second subscription."""
 
     def __init__(self) -> None:
         bundles = [("p1", "left"), ("left", "right"), ("right", "s1")]

@@ -1,4 +1,4 @@
-"""When gaps are asked for: a table against a plain dictionary of ticks, and its rules by hand."""
+"""The timing of requests for gaps: a table compared with a dictionary, and rules by hand."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ MS = MILLISECOND_NS
 
 @dataclass(frozen=True)
 class Limits:
-    """The paper's, with chunks of 100 ticks."""
+    """The paper's limits, with chunks of 100 ticks."""
 
     gap_curiosity_ns: int = 200 * MS
     nack_repetition_ns: int = 600 * MS
@@ -50,7 +50,7 @@ def test_each_unknown_tick_keeps_the_deadline_of_when_it_was_first_missing(histo
         assert asked == {tick for tick in missing if due[tick] <= now}
         due |= dict.fromkeys(asked, now + 600 * MS)
         assert not asked & ticks_in(table.due(now)), "asked twice at one instant"
-        # With answers of up to some seconds the estimate may grow; nothing is sampled here.
+        # With slow answers the estimate may grow; no answer is sampled here.
         if any(piece.asked for piece in table.pieces):
             return
 
@@ -123,7 +123,7 @@ def test_a_long_gap_is_requested_within_the_limit_of_pieces():
 
 
 def pieces_of_a_gap_that_grows() -> int:
-    """A gap of five minutes that grows each second, of a pubend that is down."""
+    """Return the pieces of a five-minute gap that grows every second, as its pubend is down."""
     table = GapTable(Limits())
     for second in range(1, 301):
         now_ns = 1_000 * second * MS

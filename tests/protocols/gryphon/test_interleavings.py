@@ -1,4 +1,4 @@
-"""Where each of 28 tricky scenarios of gryphon is told."""
+"""An index of the tests for 28 intricate scenarios of gryphon."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,10 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Scenario:
-    """One of them.
+    """A scenario and its tests.
 
     Attributes:
-        stories: the tests that tell it, as `file::test` beside this file, or a scenario's file.
+        stories: the tests, as `file::test` next to this file, or the file of a scenario.
     """
 
     name: str

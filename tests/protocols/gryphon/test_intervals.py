@@ -1,4 +1,4 @@
-"""Ranges of ticks against a plain set of numbers."""
+"""Ranges of ticks compared with a plain set of numbers."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ changes = st.lists(st.tuples(st.sampled_from(("add", "remove")), ranges), max_si
 
 
 def runs_of(ticks):
-    """The ranges of a plain set, one tick after the other."""
+    """Return the ranges of a plain set, found tick by tick."""
     found = []
     for tick in range(SIZE + 1):
         if tick in ticks and found and found[-1][1] == tick:
@@ -83,7 +83,7 @@ def test_a_range_that_ends_before_it_begins_is_a_mistake():
 
 
 def test_random_operations_leave_structures_as_plain_ones_are():
-    """A small share of what `python -m tests.helpers.tick_structures` does."""
+    """This test runs a small part of `python -m tests.helpers.tick_structures`."""
     compare_intervals(3_000, seed=2)
     compare_knowledge(600, seed=2)
     compare_streams(3_000, seed=2)

@@ -1,6 +1,6 @@
-"""Total order over pubends that begin while others have long begun: at an agreed tick.
+"""Pubends that join a total order at an agreed tick, long after other pubends started.
 
-Paper: [GD02] §2.3 (total order); that pubends are added to it the paper leaves open.
+Paper: [GD02] §2.3 (total order); the paper leaves joining pubends open.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ MUTANTS = bugs_of("gryphon")
 
 
 class JoinStory(Story):
-    """s1 and s2 have subscribers; s2's pubend has begun, p1's has not, and its clock is behind."""
+    """Subscribers at s1 and s2; the pubend of s2 is active, p1's is not and has a slow clock."""
 
     def __init__(self, **parameters: Any) -> None:
         super().__init__(order="total", pubends=1, **parameters)
@@ -34,16 +34,16 @@ class JoinStory(Story):
         self.quiet_since()
 
     def ticks(self, sender: str) -> list[int]:
-        """Those of the events that a broker has told b1 of for the first time."""
+        """Return the ticks of the new events that a broker sent to b1."""
         told = [m for m in self.from_to(sender, "b1", Events) if not m.again]
         return [tick for m in told for tick in m.run.sequences]
 
     def begin(self) -> None:
-        """Somebody publishes at p1 for the first time."""
+        """Publish the first event at p1."""
         self.sent.append(self.cluster.publish("p1", kind="a"))
 
     def check(self) -> None:
-        """Both have got all of it, in the same order."""
+        """Check that both subscribers received all events in the same order."""
         self.settle()
         first, second = self.subscribers
         assert first.received == second.received
@@ -52,7 +52,7 @@ class JoinStory(Story):
 
 
 def test_an_event_does_not_wait_for_pubends_without_publications() -> None:
-    """b1, s1 and p1 have idle pubends: they are not asked, and say nothing."""
+    """The pubends of b1, s1 and p1 are idle: they receive no requests and send no messages."""
     story = JoinStory()
     story.sent += story.publish(1, at="s2", pause_s=0.01)
     assert [each.received for each in story.subscribers] == [story.sent] * 2
@@ -61,7 +61,7 @@ def test_an_event_does_not_wait_for_pubends_without_publications() -> None:
 
 
 def test_a_new_pubend_starts_behind_all_delivered_ticks() -> None:
-    """Its clock is an hour behind; the others do not stop meanwhile."""
+    """The clock of the new pubend is an hour slow; the others do not stop meanwhile."""
     story = JoinStory()
     story.sent += story.publish(2, at="s2", pause_s=0.001)
     before = max(story.ticks("s2"), default=0)
@@ -103,13 +103,13 @@ def test_lost_join_messages_are_repeated(way: tuple[str, str], kind: type) -> No
 
 
 def both_questions_miss_somebody() -> None:
-    """s1 hands out what s2 has published since it answered, and comes back without any memory.
+    """Broker s1 delivers later events of s2 and then restarts without memory.
 
-    And s2, which waits for p1 since then, does not get to ask it.
+    Broker s2, which has waited for p1 since its answer, never gets to request the tick.
     """
     story = JoinStory()
     story.lose("b1", "s1", Join)
-    for _ in range(64):  # one for each piece of the gap
+    for _ in range(64):  # one per piece of the gap
         story.lose("s2", "b1", Nack)
     story.begin()
     story.cluster.run_for(0.1)
@@ -131,7 +131,7 @@ def a_broker_crashes_when_it_has_answered() -> None:
 
 
 def a_broker_restarts_later() -> None:
-    """It still waits for p1, whose events and those of s2 are in flight when it comes back."""
+    """Broker s1 still waits for p1, with events of p1 and s2 in flight at the restart."""
     story = JoinStory()
     story.begin()
     story.cluster.run_for(2)
@@ -143,7 +143,7 @@ def a_broker_restarts_later() -> None:
 
 
 def test_nothing_is_at_rest_while_a_pubend_waits_to_begin() -> None:
-    """Not even where nobody wants what waits there, and its publisher is gone."""
+    """The result holds without matching subscriptions and after the publisher's departure."""
     story = JoinStory()
     story.cluster.broker("s2").kill()
     story.begin()
@@ -156,7 +156,7 @@ def test_nothing_is_at_rest_while_a_pubend_waits_to_begin() -> None:
 
 
 def test_a_join_waits_for_a_down_broker_and_delays_no_other_pubend() -> None:
-    """What s2 publishes comes to its own subscriber all the time; p1's publisher is not told."""
+    """Events of s2 reach its own subscriber all the time; p1's publisher is not acknowledged."""
     story = JoinStory()
     story.cluster.broker("s1").kill()
     story.begin()
@@ -174,7 +174,7 @@ def test_a_join_waits_for_a_down_broker_and_delays_no_other_pubend() -> None:
 
 @pytest.mark.parametrize("after_ms", range(0, 24, 2))
 def test_a_pubend_may_crash_while_it_begins(after_ms: int) -> None:
-    """Its publisher sends again what was not acknowledged, and that comes once."""
+    """The publisher sends unacknowledged events again, and they arrive once."""
     story = JoinStory()
     story.begin()
     story.cluster.run_for(after_ms / 1_000)
@@ -185,7 +185,7 @@ def test_a_pubend_may_crash_while_it_begins(after_ms: int) -> None:
 
 
 def test_a_joined_pubend_sends_no_join_after_a_restart() -> None:
-    """Whether its events are still in the log or not."""
+    """The result does not depend on events in the log."""
     story = JoinStory()
     story.begin()
     story.cluster.run_for(0.03)

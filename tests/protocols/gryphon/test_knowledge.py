@@ -1,4 +1,4 @@
-"""What is known of a stream against a plain list with one value per tick."""
+"""The knowledge of a stream compared with a plain list that has one value per tick."""
 
 from unittest.mock import patch
 
@@ -9,7 +9,7 @@ from brokerd.protocols.gryphon.knowledge import Knowledge
 from tests.helpers.stream_runs import run_at
 
 SIZE = 40
-"""Ticks 1 to SIZE - 1 are told; which of them are events is one truth for a whole history."""
+"""The range of received ticks is 1 to SIZE - 1, with a fixed set of events per history."""
 
 truths = st.frozensets(st.integers(1, SIZE - 1))
 told = st.tuples(st.integers(1, SIZE - 1), st.integers(1, SIZE)).filter(lambda r: r[0] < r[1])

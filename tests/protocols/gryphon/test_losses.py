@@ -1,7 +1,9 @@
-"""What is lost on its way, at each hop: questions, answers, the last event of a stream, an hour.
+"""Losses at every hop: requests, answers, the last event of a stream, an hour of silence.
 
-Single messages are lost and sessions go on, as between the paper's brokers; ours come to the same
-when a session breaks. Paper: [GD02] §3.1, §3.2.
+Single messages are lost while sessions continue, as between the paper's brokers; a broken session
+has the same effect.
+
+Paper: [GD02] §3.1, §3.2.
 """
 
 import pytest
@@ -18,7 +20,7 @@ PATH = ("p1-b1", "b1-b2", "b2-s1")
 HOPS = (("s1", "b2"), ("b2", "b1"), ("b1", "p1"))
 GCT_MS, NRT_MS, AET_MS, CHECK_MS = 200, 600, 10_000, 1_000
 ROUND_TRIP_MS = 8
-"""Three links there and back, and what the disks take."""
+"""A round trip over three links, with the time of the disks."""
 
 
 class Path(Story):
@@ -31,19 +33,19 @@ class Path(Story):
         self.sent = self.publish(2)
 
     def lose_one(self, way: tuple[str, str] = ("p1", "b1")) -> None:
-        """An event is lost, and the one behind it comes."""
+        """Lose an event and deliver the next."""
         self.lose(*way, Events)
         self.sent += self.publish(1)
         self.quiet_since()
         self.sent += self.publish(1, pause_s=0)
 
     def all_has_come(self) -> bool:
-        """Whether the subscriber has everything."""
+        """Return True if the subscriber has all events."""
         return self.subscriber.received == self.sent
 
 
 def until_a_gap_is_filled(lost: type, way: tuple[str, str], *, again: bool | None = None) -> int:
-    """How long that takes, in milliseconds, where one message about it is lost as well."""
+    """Return the milliseconds until a gap is filled, when a message about the gap is lost too."""
     story = Path()
     story.lose(*way, lost, again=again)
     story.lose_one()
@@ -54,7 +56,7 @@ def until_a_gap_is_filled(lost: type, way: tuple[str, str], *, again: bool | Non
 
 @pytest.mark.parametrize("way", HOPS)
 def test_a_lost_request_is_repeated_within_two_repetition_times(way: tuple[str, str]) -> None:
-    """Whoever has passed it on has forgotten that by then, or it would go no further."""
+    """Forwarding brokers have dropped the record of the request, or they would suppress it."""
     took_ms = until_a_gap_is_filled(Nack, way)
     assert GCT_MS + NRT_MS <= took_ms <= GCT_MS + 2 * NRT_MS + ROUND_TRIP_MS
 
@@ -66,7 +68,7 @@ def test_a_lost_answer_is_repeated_within_two_repetition_times(way: tuple[str, s
 
 
 def a_repetition_is_faster(by_ms: int) -> list[int]:
-    """When b2 passes on what s1 asks, where the first time takes longer to get to b2."""
+    """Return the times at which b2 forwards a request of s1 after a slower first copy."""
     story = Path()
     story.lose("b2", "b1", Nack)
     story.lose_one()
@@ -80,7 +82,7 @@ def a_repetition_is_faster(by_ms: int) -> list[int]:
 
 
 def test_a_repetition_that_is_faster_than_the_first_is_passed_on() -> None:
-    """They are 500 ms apart at b2, which has forgotten after 450."""
+    """The requests are 500 ms apart at b2, which drops the record after 450 ms."""
     first_ms, second_ms = a_repetition_is_faster(100)
     assert NRT_MS * 3 // 4 <= second_ms - first_ms == NRT_MS - 100
     with plant([MUTANTS["forgotten-only-when-asked-again"]]):
@@ -89,7 +91,7 @@ def test_a_repetition_that_is_faster_than_the_first_is_passed_on() -> None:
 
 
 def gap_between_two_brokers(late_ms: int) -> PaperStory:
-    """What goes p1, b1, s1 is late there, and what follows it goes p1, b2, s1."""
+    """Make an event late on p1, b1, s1 and send the next event over p1, b2, s1."""
     story = PaperStory()
     story.quiet_since()
     story.cluster.link("b1", "s1").delay(late_ms * MILLISECOND_NS)
@@ -121,7 +123,7 @@ def test_an_event_overtaken_for_longer_is_requested_once_and_accepted_once() -> 
 
 
 def test_a_subscribers_broker_without_a_route_asks_each_upstream_broker_once() -> None:
-    """Its sessions begin anew: both brokers of the cell are asked, both answer, one is taken."""
+    """Sessions restart: both brokers of the cell are asked, both answer, one is chosen."""
     story = PaperStory()
     story.lose("b1", "s1", Events)
     story.rounds(2)
@@ -140,9 +142,9 @@ def test_a_subscribers_broker_without_a_route_asks_each_upstream_broker_once() -
 
 
 def until_the_last_event_comes(**parameters: object) -> int:
-    """How long it takes, in milliseconds, where it is lost and nothing follows it at its pubend.
+    """Return the milliseconds until a lost last event of a pubend arrives.
 
-    Elsewhere events go on: what is published at s1 is one every 40 ms.
+    Other pubends continue: an event is published at s1 every 40 ms.
     """
     story = Path(**parameters)
     story.lose("b2", "s1", Events)
@@ -162,13 +164,13 @@ def test_the_last_event_of_a_stream_arrives_within_aet_and_one_check() -> None:
 
 
 def test_the_last_event_of_a_stream_arrives_early_with_a_finite_dct() -> None:
-    """In total order what comes of other streams waits for it, and so it is asked for."""
+    """In total order, events of other streams wait for the lost event, which is then requested."""
     took_ms = until_the_last_event_comes(order="total", pubends=1)
     assert took_ms <= 40 + 20 + ROUND_TRIP_MS + 40
 
 
 def latencies_ms(**parameters: object) -> list[int]:
-    """Of five events of one publisher, when nobody else publishes any more."""
+    """Return the latencies of five events of a publisher while all others are idle."""
     story = Path(pubends=1, doubt_curiosity_ns=50 * MILLISECOND_NS, **parameters)
     for name in ("b1", "b2", "s1"):
         story.sent += story.publish(1, at=name, pause_s=1)
@@ -182,14 +184,14 @@ def latencies_ms(**parameters: object) -> list[int]:
 
 
 def test_an_idle_pubend_is_waited_for_no_longer_than_dct_and_a_round_trip() -> None:
-    """The first time its pubend writes down what it promises, which takes its disk."""
+    """The first time, the pubend writes its promise of silence, which takes its disk."""
     pairs = zip(latencies_ms(), latencies_ms(order="total"), strict=True)
     waited_ms = [total - plain for plain, total in pairs]
     assert all(50 <= each <= 50 + ROUND_TRIP_MS for each in waited_ms), waited_ms
 
 
 def pieces_after_an_hour(**parameters: object) -> tuple[int, int]:
-    """How many pieces are unanswered at most where s1 has slept for an hour; how many it asked."""
+    """Return the most unanswered pieces after s1 slept for an hour, and the total requested."""
     story = Path(ack_expected_check_ns=60 * SECOND_NS, **parameters)
     broker = story.cluster.broker("s1")
     broker.kill()

@@ -1,5 +1,6 @@
-"""What one broker asks and answers, message by message: questions that overlap, answers that are
-early, events on their way to the disk.
+"""Requests and answers of a broker, message by message.
+
+The tests cover overlapping requests, early answers and events that are not durable yet.
 
 Paper: [GD02] §2.2, §3.1, §3.2.
 """
@@ -48,10 +49,10 @@ Message = TypeVar("Message")
 
 
 class One:
-    """One broker of p1-b1, b1-s1, b1-s2 with sessions to all its neighbours, without filters.
+    """A broker of p1-b1, b1-s1, b1-s2 with sessions to all neighbours, without filters.
 
     Args:
-        log: what it finds of its log; none: it starts for the first time.
+        log: the contents of its log; none for a first start.
     """
 
     def __init__(self, broker: int, log: Sequence[bytes] = (), **parameters: Any) -> None:
@@ -70,12 +71,12 @@ class One:
         self.said.clear()
 
     def hears(self, peer: int | str, message: Any) -> None:
-        """A neighbour or client says something."""
+        """Receive a message from a neighbour or client."""
         session = 10 + peer if isinstance(peer, int) else 1
         self.on(MessageReceived(peer, session, message))
 
     def waits(self, duration_ns: int) -> None:
-        """Time passes."""
+        """Let time pass."""
         until_ns = self.now_ns + duration_ns
         while (due_ns := self.core.next_deadline()) is not None and due_ns <= until_ns:
             self.now_ns = max(self.now_ns, due_ns)
@@ -83,7 +84,7 @@ class One:
         self.now_ns = until_ns
 
     def writes(self, what: type[Append | Commit] | None = None) -> None:
-        """All that is to be on disk is, or all of a kind."""
+        """Complete all pending writes, or those of a kind."""
         kind = what or (Append, Commit)
         for effect in [e for e in self.said if isinstance(e, kind)]:
             self.said.remove(effect)
@@ -91,13 +92,13 @@ class One:
                 self.on(Persisted(effect.token))
 
     def tells(self, peer: int, kind: type[Message]) -> list[Message]:
-        """What it has told a neighbour since it was last asked that."""
+        """Return the messages of a kind to a neighbour since the last call."""
         told = [e.message for e in self.said if isinstance(e, Send) and e.peer == peer]
         self.said = [e for e in self.said if not (isinstance(e, Send) and e.peer == peer)]
         return [message for message in told if isinstance(message, kind)]
 
     def has_published(self) -> None:
-        """A client publishes one event."""
+        """Let a client publish one event."""
         self.on(SessionEstablished("p", 1, 1))
         self.hears("p", Connect(True, 1, 1, 0, ()))
         self.writes()
@@ -106,14 +107,14 @@ class One:
         self.hears("p", Publish(run))
 
     def has_joined(self) -> None:
-        """All brokers wait for its pubend, and have said so twice."""
+        """Let all brokers confirm the join of the pubend, twice."""
         for number in (1, 2):
             self.writes(Commit)
             for host in (B1, S1, S2):
                 self.hears(B1, Joined(STREAM, 1, number, host, 1))
 
     def has_subscriber(self) -> None:
-        """A client subscribes to everything."""
+        """Let a client subscribe to all events."""
         self.on(SessionEstablished("s", 1, 1))
         self.hears("s", Connect(False, 0, 1, 0, ()))
         self.writes()
@@ -151,7 +152,7 @@ def test_a_request_with_overlapping_ranges_is_forwarded_without_the_overlap() ->
 
 
 def test_silence_and_events_are_sent_only_to_brokers_that_requested_them() -> None:
-    """s1 asks for silence beside two events, s2 for nothing."""
+    """Broker s1 requests silence next to two events; s2 requests no tick."""
     broker = One(B1)
     broker.hears(S1, Nack(STREAM, ((4, 6),)))
     broker.hears(P1, told_of(1, 10, 3, 6, again=True))
@@ -162,7 +163,7 @@ def test_silence_and_events_are_sent_only_to_brokers_that_requested_them() -> No
 
 
 def late_first() -> list[Events]:
-    """What s2 is told of an event that came to b1 as an answer for s1 before it came as news."""
+    """Return the messages to s2 about an event that b1 received first as an answer for s1."""
     broker = One(B1)
     broker.hears(S1, Nack(STREAM, ((1, 10),)))
     broker.hears(P1, told_of(1, 10, 3, 6, again=True))
@@ -179,7 +180,7 @@ def test_a_late_first_transmission_still_reaches_brokers_without_a_request() -> 
 
 
 def asked_while_an_event_is_written(asked: tuple[int, int]) -> list[tuple[tuple[int, int], ...]]:
-    """The silence that p1 speaks of before its event is on disk."""
+    """Return the silence that p1 announces before its event is on disk."""
     broker = One(P1, order="total", pubends=1)
     broker.has_published()
     broker.has_joined()
@@ -207,7 +208,7 @@ def test_silence_ends_below_an_event_that_is_being_written(asked: tuple[int, int
 
 
 def asked_when_expected(**parameters: Any) -> list[tuple[tuple[int, int], ...]]:
-    """What s1 asks for, of which a part is asked for already when an ack is expected."""
+    """Return the requests of s1 around an AckExpected for ticks that were partly requested."""
     broker = One(S1, nack_chunk_ns=SECOND_NS, **parameters)
     broker.has_subscriber()
     broker.hears(B1, told_of(1, 10, 3))
@@ -223,7 +224,7 @@ def test_pending_requests_are_not_repeated_when_an_acknowledgement_is_expected()
 
 
 def asked_while_it_reads() -> list[Events]:
-    """What p1 answers a neighbour that has asked three times while it read its log."""
+    """Return the answers of p1 to a neighbour that asked three times during the read of the log."""
     before = One(P1)
     before.has_published()
     (parts,) = [each for e in before.said if isinstance(e, Append) for each in e.records]
@@ -246,13 +247,13 @@ def test_repeated_requests_during_a_log_read_are_answered_once() -> None:
 
 
 def kept_of_questions() -> int:
-    """Of how many questions a stream keeps when they are asked again, once all are answered."""
+    """Return the number of repeated requests that a stream keeps after all are answered."""
     stream = Stream(STREAM, P1, (S1,), GryphonParameters())
     stream.ask([(1, 2)], 0, 450)
     for start in range(10, 40, 2):
         stream.ask([(start, start + 1)], 100, 550)
     stream.on_answer(10, 40)
-    stream.forget_asked(450)  # the first one, whose answer was lost
+    stream.forget_asked(450)  # the answer of the first was lost
     return sizes_of(stream)["Stream._asked_until"]
 
 
@@ -263,7 +264,7 @@ def test_no_answer_is_kept_after_the_last_request_is_dropped() -> None:
 
 
 def pieces_of_a_gap() -> list[tuple[tuple[int, int], ...]]:
-    """Return the ranges of each message with which s1 requests a gap of 2.3 s."""
+    """Return the ranges of all messages with which s1 requests a gap of 2.3 s."""
     one = One(S1)
     one.has_subscriber()
     one.hears(B1, told_of(1, 10, 3))
@@ -273,7 +274,7 @@ def pieces_of_a_gap() -> list[tuple[tuple[int, int], ...]]:
 
 
 def delayed_by_one_lost_message() -> list[int]:
-    """Return how many events s1 lacks after a stall of 2.4 s, 100 ms after its requests.
+    """Return the number of events that s1 lacks after a stall of 2.4 s, 100 ms after its requests.
 
     One request is lost.
     """
@@ -296,7 +297,7 @@ def delayed_by_one_lost_message() -> list[int]:
 
 
 def test_each_piece_of_a_gap_is_a_message_of_its_own() -> None:
-    """[GD02] section 4.2: so the effect of a nack message being lost is small."""
+    """[GD02] section 4.2: the effect of a lost nack message is therefore small."""
     asked = pieces_of_a_gap()
     assert len(asked) == 5
     assert [len(ranges) for ranges in asked] == [1] * 5

@@ -1,6 +1,6 @@
-"""What a pubend's broker leaves when it dies, and clocks, disks and brokers that are no good.
+"""State that a pubend's broker leaves in a crash, and faulty clocks, disks and brokers.
 
-Paper: [GD02] §2.2 (what is logged is published, and nothing else), §3.
+Paper: [GD02] §2.2 (only logged events are published), §3.
 """
 
 import struct
@@ -35,18 +35,17 @@ MUTANTS = bugs_of("gryphon")
 
 
 class ClockAt:
-    """A machine's clock that shows what a story says, in seconds, when a broker starts."""
+    """A clock with a reading, in seconds, that a story sets for the start of a broker."""
 
     def __init__(self, seconds: int) -> None:
         self.seconds = seconds
 
     def read_at_start(self, broker: int, now_ns: int) -> int:
-        """See WallClocks."""
         return self.seconds * SECOND_NS
 
 
 def first_ticks(story: Story, sender: str = "p1", receiver: str = "b1") -> list[int]:
-    """Of all events that a broker was told of for the first time, in order."""
+    """Return the ticks of new events that a broker received, in order."""
     told = [m for m in story.from_to(sender, receiver, Events) if not m.again]
     return [tick for m in told for tick in m.run.sequences]
 
@@ -54,13 +53,14 @@ def first_ticks(story: Story, sender: str = "p1", receiver: str = "b1") -> list[
 def restarted_with_a_clock(
     back_s: int, pause_s: float = 1, **parameters: object
 ) -> tuple[list[int], int]:
-    """The ticks of three events before and three behind a restart whose clock shows less.
+    """Return the ticks of three events before and after a restart with a slower clock.
 
-    And up to which tick silence may have been said before it: in total order p1 says so where an
-    event of s1 waits for it.
+    The second value is the tick up to which silence may have been announced before. In total order
+    p1 announces silence when an event of s1 waits for it.
 
     Args:
-        pause_s: until it restarts; after a second nothing is left in the log.
+        back_s: the difference of the clock.
+        pause_s: the time before the restart; after a second the log is empty.
     """
     story = Story(pubends=1, **parameters)
     subscriber = story.cluster.subscribe("s1")
@@ -108,9 +108,9 @@ def test_ticks_increase_beyond_those_in_the_log_after_a_restart() -> None:
 
 
 def last_event_is_asked_after() -> bool:
-    """Whether p1 asks after its last event although its clock is an hour behind that of s1.
+    """Return True if p1 requests acknowledgement with a clock an hour behind that of s1.
 
-    In total order its ticks go on behind what an event of s1 has made it say.
+    In total order its ticks continue after the silence that an event of s1 caused.
     """
     story = Story("p1-b1", "b1-s1", pubends=1, order="total")
     for name, seconds in (("p1", 1_000_000), ("s1", 1_003_600)):
@@ -133,7 +133,7 @@ def test_the_clock_of_a_pubend_resumes_from_its_last_tick() -> None:
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_restart_publishes_logged_events_and_discards_unlogged_ticks(kept: int) -> None:
-    """Its publisher, who was not told of it, sends it again: it comes once both times."""
+    """The publisher, without an acknowledgement, sends the event again; it arrives once."""
     story = Story(pubends=1)
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()
@@ -159,10 +159,10 @@ def test_a_restart_publishes_logged_events_and_discards_unlogged_ticks(kept: int
 
 
 def published_again_after_its_ack_was_lost(pause_s: float) -> tuple[int, int]:
-    """How often a publisher's one publication is logged again; how often it is told of it.
+    """Return the number of repeated log records and of acknowledgements of a publication.
 
     Args:
-        pause_s: until its broker dies; after a second the event is no longer in the log.
+        pause_s: the time until the broker dies; after a second the event is no longer in the log.
     """
     story = Story(pubends=1, filters=False)
     story.cluster.subscribe("s1")
@@ -192,7 +192,7 @@ def test_a_republished_event_is_acknowledged_again_and_logged_once(
 
 
 def record_of(broker: One) -> bytes:
-    """What its one publication is in its log."""
+    """Return the log record of a broker's only publication."""
     broker.has_published()
     (append,) = (effect for effect in broker.said if isinstance(effect, Append))
     return b"".join(map(bytes, append.records[0]))
@@ -200,7 +200,7 @@ def record_of(broker: One) -> bytes:
 
 @pytest.mark.parametrize("torn_bytes", [1, 20, 60])
 def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int) -> None:
-    """The real log: the record before it stays, and its tick is given to what comes next."""
+    """In the real log the earlier record remains, and its tick is assigned to the next event."""
     record = record_of(One(P1, pubends=1))
     volume = LogVolume(tmp_path / "logs")
     volume.begin([LOG], recovering=True)
@@ -210,7 +210,7 @@ def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int
         (file,) = (tmp_path / "logs").glob("*.log")
         sizes.append(file.stat().st_size)
     volume.close()
-    (tmp_path / "logs" / NAME).unlink()  # which says that it was on disk
+    (tmp_path / "logs" / NAME).unlink()  # the marker of the durable end
     with file.open("r+b") as end:
         end.truncate(sizes[1] - torn_bytes)
     volume = LogVolume(tmp_path / "logs")
@@ -225,7 +225,7 @@ def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int
 
 
 def full_disk(*, dies: bool) -> Story:
-    """A pubend's disk has no room for a while; `dies`: and its broker does not live to see it."""
+    """Fill a pubend's disk for a while; if `dies`, crash the broker meanwhile."""
     story = Story(pubends=1)
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()
@@ -261,7 +261,7 @@ def test_a_full_disk_holds_publications_back_and_loses_none(dies: bool) -> None:
 
 
 def test_a_broker_of_a_cell_that_restarts_all_the_time_leaves_all_to_the_other_one() -> None:
-    """Every 300 ms, in which its sessions hardly begin; nobody thinks that somebody still asks."""
+    """A restart every 300 ms barely leaves time for a session, and no stale requests remain."""
     story = PaperStory()
     broker = story.cluster.broker("b1")
     for _ in range(20):
@@ -278,7 +278,7 @@ def test_a_broker_of_a_cell_that_restarts_all_the_time_leaves_all_to_the_other_o
 
 @pytest.mark.parametrize("order, kept", [("publisher", 0), ("total", 240)])
 def test_brokers_keep_the_messages_for_a_pubend_that_is_down_for_an_hour(order, kept) -> None:
-    """Nothing in publisher order; in total order what others publish meanwhile, and no more."""
+    """No message is kept in publisher order; in total order the other publishers' events are."""
     story = Story("p1-b1", "p2-b1", "b1-s1", "b1-s2", order=order)
     subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
     story.cluster.run_until_quiet()
@@ -296,10 +296,10 @@ def test_brokers_keep_the_messages_for_a_pubend_that_is_down_for_an_hour(order, 
 
 
 def rows_after_a_crash_before_a_chop(released: int) -> dict[tuple[str, str], int]:
-    """Return the rows that a broker writes with a log of ticks 1..6 that is not chopped yet.
+    """Return the rows that a broker writes with a log of ticks 1..6 that is not truncated yet.
 
     Args:
-        released: number of the events that the rows of the earlier incarnation released.
+        released: the number of events that the rows of the earlier incarnation released.
     """
     source = SourceId(P1, 0, 1)
     runs = [
@@ -325,7 +325,7 @@ def rows_after_a_crash_before_a_chop(released: int) -> dict[tuple[str, str], int
 def test_rows_of_released_events_never_decrease_after_a_crash_before_the_chop(
     monkeypatch: pytest.MonkeyPatch, released: int, logged: int
 ) -> None:
-    """A long list of records shares entries, also across the tick that was released."""
+    """A long list of records shares entries, also across the released tick."""
     monkeypatch.setattr(pubend, "_LOGGED_RECORDS", logged)
     assert rows_after_a_crash_before_a_chop(released) == {
         (PUBLISHED, "0.1"): released,

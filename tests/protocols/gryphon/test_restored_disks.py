@@ -1,4 +1,4 @@
-"""Brokers of gryphon that start on an older copy of their disk, or on an empty disk."""
+"""Gryphon brokers that start on an older copy of their disk, or on an empty disk."""
 
 import pytest
 
@@ -87,7 +87,7 @@ at 46 publish p2-b3 False,90,8 False,40,0
 heal 47
 end 47
 """  # noqa: E501
-"""A subscription restarts while the publication of the next tick is on its way."""
+"""A subscription restarts while the publication of the next tick is in flight."""
 
 
 def _report(filters: bool) -> SeedReport:
@@ -109,7 +109,7 @@ def test_a_loss_in_own_streams_that_is_not_announced_is_seen() -> None:
 
 
 def test_a_restarted_subscription_receives_the_event_of_the_next_tick() -> None:
-    """A gap behind the position of the client would cover an event that is not lost."""
+    """A gap after the position of the client would cover an event that is not lost."""
     report = PlanRun(read_plan(NEXT_TICK)).report(-1, "")
     assert not report.violations, report.describe()
     assert report.counters["owed"] == 3

@@ -1,4 +1,4 @@
-"""A broker that was stopped for a while and continues: how soon its neighbours reach it again."""
+"""The time until neighbours reconnect to a broker that was stopped and resumes."""
 
 import pytest
 
@@ -10,7 +10,7 @@ MUTANTS = bugs_of("gryphon")
 
 
 def reached_after_ms(stall_s: float) -> int:
-    """Return after how many milliseconds all neighbours have a session with a resumed broker."""
+    """Return the milliseconds until all neighbours have a session with a resumed broker."""
     story = Story()
     story.cluster.run_for(5)
     broker = story.cluster.broker("b1")

@@ -1,4 +1,4 @@
-"""Gryphon in stories as text: what brokers say to each other, message by message."""
+"""Gryphon scenarios as text: the messages between brokers, one by one."""
 
 import pytest
 
@@ -11,7 +11,7 @@ MUTANTS = bugs_of("gryphon")
 
 FILES = {path.stem: path for path in scenario_files(__file__)}
 
-# Scenario → a named bug that leaves out a rule which the story is about.
+# Scenario → a named bug that omits the rule of the story.
 RULES = {
     "07_two_subends_with_one_gap": "asks-what-it-has-just-asked",
     "10_sideways_then_another_way": "never-sideways",
@@ -38,7 +38,7 @@ def test_a_scenario_changes_without_its_rule(name: str) -> None:
 
 
 def seen(told: str) -> str:
-    """What a scenario tells today, or which rule of the checks ends it."""
+    """Return the outcome of a scenario, or the error of the rule that stops it."""
     try:
         return play_scenario(told)
     except InvariantViolated as error:

@@ -1,4 +1,4 @@
-"""A window between neighbours after an episode is like a new one: stalls, losses, late updates."""
+"""A send window behaves like a new window after stalls, losses and late updates."""
 
 from collections.abc import Callable
 from random import Random
@@ -21,7 +21,7 @@ PEER = 0
 
 
 class Sender:
-    """A broker with one neighbour, the publications that it sends, and what it then observes."""
+    """A broker with one neighbour, its publications, and the facts that it observes."""
 
     def __init__(self) -> None:
         topology = tree_of_cells(("b0", "b1"), [("b0", "b1")])
@@ -55,7 +55,7 @@ class Sender:
         self.sent_bytes[again] += EVENT_BYTES
 
     def update(self, taken_bytes: int, *, again: bool) -> None:
-        """The neighbour answers the last probe that reached it, or an earlier one."""
+        """Deliver the neighbour's answer to the last probe that arrived, or to an earlier probe."""
         taken_bytes += self.base_bytes[again]
         update = WindowUpdate(self.routes.cell, again, taken_bytes)
         opened = self.flow.on_update(PEER, update, self.now_ns)
@@ -89,7 +89,7 @@ class Sender:
         self.now_ns = end_ns
 
     def observed(self) -> list[Any]:
-        """What has been said and found since the last look, in relative numbers."""
+        """Return the messages and facts since the last call, in relative numbers."""
         probes = [
             (
                 probe.again,
@@ -110,7 +110,7 @@ class Sender:
         ]
 
     def rest(self) -> None:
-        """The neighbour takes everything; what follows is counted from here."""
+        """Let the neighbour take all events, and restart the counters."""
         for again in (False, True):
             self.advance(STALL_NS)
             self.send(again=again)
@@ -129,7 +129,7 @@ class Sender:
 
 
 def episode(sender: Sender, random: Random) -> None:
-    """Bursts, updates late and early, standstills, and sometimes another session."""
+    """Play bursts, late and early updates, stalls, and sometimes a new session."""
     for _ in range(random.randrange(5, 40)):
         match random.randrange(5):
             case 0 | 1:

@@ -1,4 +1,4 @@
-"""Brokers that are slower than what is said to them: windows between neighbours.
+"""Brokers that are slower than their input: send windows between neighbours.
 
 Paper: [DS03] §4.1 (flow control); see `flow_control.py`.
 """
@@ -17,11 +17,11 @@ MUTANTS = bugs_of("gryphon")
 WINDOW_BYTES = 4_000
 PAYLOAD = bytes(272)
 EVENT_BYTES = 400
-"""What an event of these stories counts in a window."""
+"""The size of an event of these stories in a window."""
 
 
 class Missed(Story):
-    """A subscriber's broker has lost a hundred events, ten windows, and is there again."""
+    """A subscriber's broker that lost a hundred events, ten windows, and has reconnected."""
 
     def __init__(self, **parameters) -> None:
         super().__init__("p1-b1", "b1-s1", **{"answer_window_bytes": WINDOW_BYTES, **parameters})
@@ -38,21 +38,21 @@ class Missed(Story):
         self.sent += self.publish_burst(1)
 
     def publish_burst(self, count: int):
-        """So many at once, each of which counts as EVENT_BYTES."""
+        """Publish `count` events of EVENT_BYTES at once."""
         blob = encode_attributes({"kind": "a"})
         return self.cluster.publish_run("p1", [(blob, PAYLOAD)] * count)
 
     def has_all(self) -> bool:
-        """Whether the subscriber has everything, in order."""
+        """Return True if the subscriber has all events in order."""
         return self.subscriber.received == self.sent
 
     def answers(self) -> list[Events]:
-        """What b1 has told s1 again."""
+        """Return the answers of b1 to s1."""
         return [message for message in self.from_to("b1", "s1", Events) if message.again]
 
 
 def largest_untaken_bytes(story: Story, sender: str, receiver: str) -> int:
-    """The most that one broker had told another again and that this had not said it had taken."""
+    """Return the maximum of bytes in answers that were sent and not taken."""
     sent = taken = most = 0
     for _, a, b, message in story.said:
         if (a, b) == (sender, receiver) and type(message) is Events and message.again:
@@ -65,14 +65,14 @@ def largest_untaken_bytes(story: Story, sender: str, receiver: str) -> int:
 
 def all_comes_in_windows(**parameters) -> bool:
     story = Missed(**parameters)
-    story.wait_for(story.has_all, limit_s=0.5)  # before anything is asked for twice
+    story.wait_for(story.has_all, limit_s=0.5)  # before any repeated request
     story.settle()
     assert sum(len(message.run) for message in story.answers()) == 100, "nothing of it twice"
     return largest_untaken_bytes(story, "b1", "s1") <= WINDOW_BYTES + EVENT_BYTES
 
 
 def fails(story, *arguments, **parameters) -> bool:
-    """Whether it comes out wrong, or a rule is broken in it."""
+    """Return True if a story fails or breaks a rule."""
     try:
         return not story(*arguments, **parameters)
     except (AssertionError, InvariantViolated):
@@ -93,7 +93,7 @@ def test_a_consumed_window_is_replenished() -> None:
 
 
 def test_answers_that_fit_into_the_window_are_sent_without_delay() -> None:
-    """All answers leave in one step: no round trip lies between them."""
+    """All answers are sent in one step, without a round trip between them."""
     story = Missed(answer_window_bytes=1 << 20)
     story.wait_for(story.has_all)
     whens = [when for when, a, _, m in story.said if a == "b1" and type(m) is Events and m.again]
@@ -101,7 +101,7 @@ def test_answers_that_fit_into_the_window_are_sent_without_delay() -> None:
 
 
 def a_lost_word_is_made_up_for(kind: type, sender: str, receiver: str) -> bool:
-    """One question about a window, or its answer, is lost, and the window is full."""
+    """Return True if a window recovers from a lost probe, or from its lost answer."""
     story = Missed(answer_window_bytes=2_000, send_stall_ns=SECOND_NS)
     for _ in range(5):
         story.lose(sender, receiver, kind)
@@ -130,7 +130,7 @@ def test_a_returning_broker_receives_the_rest_on_its_new_session() -> None:
 
 
 class TakesNothing(Story):
-    """Two subscribers' brokers, of which s1 keeps its session and takes nothing for a while."""
+    """Two subscribers' brokers, of which s1 keeps its session and stalls for a while."""
 
     def __init__(self, **parameters) -> None:
         super().__init__(
@@ -143,18 +143,18 @@ class TakesNothing(Story):
         self.sent = []
 
     def flood(self, count: int) -> None:
-        """So many, ten at a time; each counts as EVENT_BYTES."""
+        """Publish `count` events of EVENT_BYTES, ten at a time."""
         blob = encode_attributes({"kind": "a"})
         for _ in range(count // 10):
             self.sent += self.cluster.publish_run("p1", [(blob, PAYLOAD)] * 10)
             self.cluster.run_for(0.01)
 
     def told(self, receiver: str) -> int:
-        """How many events b1 has told a broker for the first time."""
+        """Return the number of new events that b1 has sent to a broker."""
         return sum(len(m.run) for m in self.from_to("b1", receiver, Events) if not m.again)
 
     def have_all(self) -> bool:
-        """Whether both subscribers have everything, in order."""
+        """Return True if both subscribers have all events in order."""
         return self.slow.received == self.other.received == self.sent
 
 
@@ -162,7 +162,7 @@ WINDOW = WINDOW_BYTES // EVENT_BYTES
 
 
 def publishers_wait_and_go_on() -> bool:
-    """s1 takes nothing for less than a stall: a window at most is on each link, and in the log."""
+    """Return True if a short stall of s1 fills at most a window on every link and in the log."""
     story = TakesNothing()
     story.flood(200)
     assert WINDOW <= story.told("s1") <= 3 * WINDOW, "others wait for it"
@@ -181,7 +181,7 @@ def test_publishers_wait_for_a_slow_broker_and_resume_with_it() -> None:
 
 
 def others_go_on_without_one_that_stands_still() -> bool:
-    """After the stall s2 gets all, s1 is told of four windows; when it takes them, of the rest."""
+    """Return True if s2 gets all events after the stall, and s1 four windows and later the rest."""
     story = TakesNothing(send_stall_ns=SECOND_NS)
     story.flood(200)
     story.wait_for(lambda: story.other.received == story.sent, limit_s=5)
@@ -200,7 +200,7 @@ def test_a_stalled_broker_does_not_block_publishers_forever() -> None:
 
 
 def who_is_away_holds_up_nobody() -> bool:
-    """The session of a broker that takes nothing ends: publishers go on in the same moment."""
+    """Return True if publishers resume as soon as the session of a stalled broker ends."""
     story = TakesNothing(send_stall_ns=60 * SECOND_NS)
     story.flood(200)
     story.link.cut().suspect()
@@ -218,7 +218,7 @@ def test_a_disconnected_broker_delays_no_other_broker() -> None:
 
 
 def test_a_short_stall_within_the_window_delays_no_other_broker() -> None:
-    """As in the paper's experiments: 100 a second, and a broker stands still for 2 s."""
+    """As in the paper's experiments, 100 events are sent per second, with a stall of 2 s."""
     story = TakesNothing(send_window_bytes=8 << 20)
     story.flood(200)
     assert story.told("s1") == 200
@@ -229,10 +229,10 @@ def test_a_short_stall_within_the_window_delays_no_other_broker() -> None:
 
 
 def both_ways_go_sideways() -> bool:
-    """Two cells that lie between two publishers, of which each has lost half of its links.
+    """Return True if two cells with half of their links forward events in both directions.
 
-    From p1 the way is x1, y1, y2, and from p2 y2, x2, x1: sideways at its end both times, so each
-    of these four brokers sends to the next one, in a circle.
+    From p1 the path is x1, y1, y2, and from p2 it is y2, x2, x1. Both end between peers of a cell,
+    so the four brokers send in a circle.
     """
     names = ["p1", "x1", "x2", "y1", "y2", "p2"]
     bundles = [("p1", "x"), ("x", "y"), ("y", "p2")]

@@ -1,6 +1,6 @@
-"""Gryphon's tricky moments, one story each; a link that absorbs and then breaks loses messages.
+"""Stories of gryphon with cells of one broker; a link that absorbs and breaks loses messages.
 
-Cells are of one broker; stories of bundles and sideways messages are in `test_cells.py`.
+Stories of bundles and of messages between peers are in `test_cells.py`.
 
 Paper: [GD02] §2.4, §3.
 """
@@ -19,7 +19,7 @@ from tests.helpers.stream_runs import STREAM
 
 
 def lose(story: Story, a: str, b: str, count: int = 5) -> list:
-    """Publications of which nothing gets over a link; then it works again."""
+    """Publish events that a broken link loses, and restore the link."""
     link = story.cluster.link(a, b).absorb()
     sent = story.publish(count)
     link.cut()
@@ -36,7 +36,7 @@ def two_subscribers(story: Story) -> tuple[Subscription, Subscription]:
 
 
 def test_no_requests_are_sent_while_nothing_is_lost() -> None:
-    """Also at a subscriber that wants nothing of it for long: silence is known with the events."""
+    """A subscriber without matches for long receives the silence together with events."""
     story = Story()
     all_of_it = story.cluster.subscribe("s1")
     none_of_it = story.cluster.subscribe("s2", "kind = 'b'")
@@ -67,7 +67,7 @@ def test_only_the_broker_with_a_gap_requests_it_and_receives_the_answer() -> Non
 
 
 def test_brokers_send_one_event_per_message_if_configured() -> None:
-    """As the paper's do; also of what is asked for, and of what waits to be sent."""
+    """The paper's brokers do so, also for answers and for queued events."""
     story = Story(events_per_message=1)
     first, second = two_subscribers(story)
     contents = [(encode_attributes({"kind": "a"}), b"") for _ in range(8)]
@@ -123,7 +123,7 @@ def test_a_lost_answer_is_requested_again() -> None:
     sent += story.publish(1, pause_s=0.1)
     link = story.cluster.link("b1", "s1")
     link.absorb()
-    story.cluster.run_for(0.3)  # the question goes out, and nothing comes back
+    story.cluster.run_for(0.3)  # the request is sent, and no answer arrives
     link.cut()
     story.cluster.run_for(0.2)
     link.heal()
@@ -133,8 +133,10 @@ def test_a_lost_answer_is_requested_again() -> None:
 
 
 def test_a_pubend_requests_acknowledgement_of_its_last_event() -> None:
-    """Nothing follows it, so nobody below can know of it; the pubend waits for AET, and looks
-    every second."""
+    """No event follows, so no downstream broker can detect the loss.
+
+    The pubend waits for AET and checks every second.
+    """
     story = Story()
     first, second = two_subscribers(story)
     sent = story.publish(2)
@@ -169,7 +171,7 @@ def test_logged_events_that_were_not_sent_are_delivered_after_a_restart() -> Non
 
 @pytest.mark.parametrize("seed", range(4))
 def test_events_not_durable_at_a_crash_are_published_once(seed: int) -> None:
-    """Whether it was found in the log or not: its publisher, who was not told, sends it again."""
+    """The publisher, without an acknowledgement, sends the event again, logged or not."""
     story = Story()
     first, second = two_subscribers(story)
     sent = [story.cluster.publish("p1", kind="a") for _ in range(3 + seed)]
@@ -182,7 +184,7 @@ def test_events_not_durable_at_a_crash_are_published_once(seed: int) -> None:
 
 
 def test_ticks_go_up_although_the_clock_is_put_back() -> None:
-    """The simulated clocks step by up to an hour between two starts of a broker."""
+    """Simulated clocks jump by up to an hour between two starts of a broker."""
     story = Story()
     first, _ = two_subscribers(story)
     sent = []

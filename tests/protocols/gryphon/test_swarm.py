@@ -1,4 +1,4 @@
-"""Gryphon in swarms: nothing is broken, every rule is met, and each named bug is seen."""
+"""Swarms of gryphon: no violations, full coverage of all rules, and named bugs found."""
 
 import os
 
@@ -19,7 +19,7 @@ BUGS = tuple(bugs_of("gryphon").values())
 CORES = os.cpu_count() or 1
 SEEDS = seeds_of_the_mix(64, long=1)
 BY_A_STORY = "M03-done-when-handed-out"
-"""It takes a broker that dies after its ack and before its client's: few seeds have that."""
+"""Few seeds have a broker that dies between its acknowledgement and the client's."""
 BY_STORIES = (
     BY_A_STORY,
     "own-streams-lose-without-a-gap",
@@ -78,12 +78,14 @@ BY_STORIES = (
     "waits-although-its-peer-is-there",
     "forged-filter-stays",
 )
-"""Those behind the first one: see the stories of cells, of total order, of pubends that begin, of
-questions, losses, restarts, filters and slow brokers, and the scenarios; and those of whole
-checks."""
+"""Named bugs that only stories, scenarios or whole checks find.
+
+The stories are those of cells, total order, joining pubends, requests, losses, restarts, filters
+and slow brokers.
+"""
 BUDGET = 40
 EARLY = (4, 8)
-"""Short seeds that see most of them."""
+"""Short seeds that find most named bugs."""
 FIRST = {
     "M05-curiosity-never-forgotten": 8,
     "tick-lease-not-written": 6,
@@ -91,7 +93,7 @@ FIRST = {
     "begins-with-the-stream": 11,
     "asks-what-it-is-just-asking": 8,
 }
-"""Seeds that see the others; the search begins there."""
+"""Seeds that find the other named bugs; the search starts there."""
 
 
 def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
@@ -105,7 +107,7 @@ def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
 
 @pytest.mark.parametrize("first", [1, 160])
 def test_an_adversary_without_a_clock_breaks_nothing(first: int) -> None:
-    """A broker's own clock goes on with its deadlines only: who forgets has one."""
+    """A broker's clock advances with its deadlines only, so every expiry needs a deadline."""
     options = AdversaryOptions(protocol="gryphon")
     reports = [run_adversary(seed, options) for seed in range(first, first + 6)]
     assert not [(report.seed, report.violations) for report in reports if report.violations]
@@ -123,7 +125,7 @@ def test_a_named_bug_is_seen(name: str) -> None:
 
 
 def crash_before_a_client_has_got_it() -> bool:
-    """Whether a client of a broker that dies and comes back gets all in the end."""
+    """Return True if a client of a broker that crashes and restarts receives all events."""
     story = Story()
     subscription = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()

@@ -1,6 +1,6 @@
-"""Total order: one sequence for everybody, whoever is idle, restarts, or has a wrong clock.
+"""Total order: one sequence for all subscribers despite idleness, restarts and wrong clocks.
 
-Paper: [GD02] §2.2 (silence assigned beforehand), §2.3 (total order).
+Paper: [GD02] §2.2 (preassigned silence), §2.3 (total order).
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class TotalStory(Story):
         self.cluster.run_until_quiet()
 
     def both(self, count: int, pause_s: float = 0.005) -> list[Any]:
-        """Publications here and there, as good as at once."""
+        """Publish at p1 and s2 at nearly the same time."""
         sent = []
         for _ in range(count):
             sent += [self.cluster.publish(name, kind="a") for name in ("p1", "s2")]
@@ -61,7 +61,7 @@ class TotalStory(Story):
         return sent
 
     def check(self, sent: list[Any]) -> None:
-        """Both have got all of it, in the same order."""
+        """Check that both subscribers received all events in the same order."""
         self.settle()
         first, second = self.subscribers
         assert first.received == second.received
@@ -75,7 +75,7 @@ def test_two_subscribers_get_two_publishers_in_one_order() -> None:
 
 
 def an_event_while_other_pubends_are_idle() -> None:
-    """s1 waits for those of b1, s1 and s2: asks them after 20 ms, and they assign silence."""
+    """Broker s1 requests ticks of b1, s1 and s2 after 20 ms, and these pubends assign silence."""
     story = TotalStory()
     everybody(story, 1)
     story.quiet_since()
@@ -90,14 +90,14 @@ def an_event_while_other_pubends_are_idle() -> None:
 
 
 def test_idle_pubends_delay_an_event_only_briefly() -> None:
-    """Nor where silence is final at b1 before s1 has heard of it, which has asked for it."""
+    """Silence that is final at b1 before s1 receives it is still sent to s1 on request."""
     an_event_while_other_pubends_are_idle()
     with plant([MUTANTS["final-silence-is-not-told"]]), pytest.raises(AssertionError):
         an_event_while_other_pubends_are_idle()
 
 
 def test_an_event_follows_assigned_silence_although_the_clock_is_set_back() -> None:
-    """Each start of s2 has another clock, up to an hour off, and it has spoken of ticks ahead."""
+    """Every start of s2 has another clock, up to an hour off, after promises of later ticks."""
     story = TotalStory()
     sent = []
     for _ in range(6):
@@ -134,7 +134,7 @@ def test_silence_is_not_announced_for_ticks_of_events_being_written() -> None:
 
 
 def everybody(story: TotalStory, rounds: int) -> list[Any]:
-    """All four publish every 200 ms, so that each pubend's rate is known."""
+    """Publish at all four brokers every 200 ms, so that the rate of all pubends is measured."""
     sent = []
     for _ in range(rounds):
         sent += [story.cluster.publish(name, kind="a") for name in ("p1", "b1", "s1", "s2")]
@@ -143,7 +143,7 @@ def everybody(story: TotalStory, rounds: int) -> list[Any]:
 
 
 def an_event_soon_after_others(percent: int) -> None:
-    """Nobody asks within 400 ms here; so without it one waits for the others' next events."""
+    """No request is due within 400 ms, so only assigned silence avoids a wait for other events."""
     story = TotalStory(
         doubt_curiosity_ns=400 * MILLISECOND_NS, silence_percent=percent, filters=False
     )
@@ -164,7 +164,7 @@ def test_silence_assigned_beforehand_is_not_waited_for(percent: int) -> None:
 
 
 def crash_within_silence_assigned_beforehand() -> None:
-    """p1 is back before the silence is over that it has assigned, each time with another clock."""
+    """Broker p1 restarts within its preassigned silence, with another clock every time."""
     story = TotalStory(silence_percent=90)
     sent = everybody(story, 4)
     for _ in range(4):
@@ -185,7 +185,7 @@ def test_after_a_crash_the_next_event_is_behind_silence_assigned_beforehand() ->
 
 
 def rare_events() -> None:
-    """Each comes when the last lease has long run out."""
+    """Every event is published long after the last lease expired."""
     story = TotalStory(silence_percent=90)
     sent = []
     for _ in range(6):
@@ -241,7 +241,7 @@ def test_silence_that_cannot_be_assigned_is_refused(values: dict[str, Any], what
 
 
 def who_came_late_gets_what_was_before() -> None:
-    """s1 dies with an event that an earlier client has not acknowledged and a later one not got."""
+    """Broker s1 dies with an event that one client has not acknowledged and another lacks."""
     story = TotalStory()
     link = story.cluster.link(story.subscribers[0].client.name, "s1").absorb()
     story.publish()
@@ -259,7 +259,7 @@ def who_came_late_gets_what_was_before() -> None:
 
 
 def who_is_slow_gets_what_was_before(**parameters: Any) -> None:
-    """The same of one client, which has not taken anything yet when s1 dies."""
+    """As above, with one client that has received no event when s1 dies."""
     story = TotalStory(**parameters)
     first = story.subscribers[0]
     first.client.take_after_ns = 5000 * MILLISECOND_NS
@@ -277,7 +277,7 @@ def who_is_slow_gets_what_was_before(**parameters: Any) -> None:
 
 
 def who_forgets_gets_what_was_before() -> None:
-    """A client has had an event, and begins anew without memory; another one at s1 has not."""
+    """A client that received an event restarts without memory; another at s1 lacks the event."""
     story = TotalStory()
     first, _ = story.subscribers
     other = story.cluster.subscribe("s1")
@@ -298,7 +298,7 @@ def who_forgets_gets_what_was_before() -> None:
 
 
 def who_forgets_has_not_had_what_it_did_not_acknowledge() -> None:
-    """It took too long for what it had, and begins anew without memory."""
+    """The client was slow to process its events, and restarts without memory."""
     story = TotalStory()
     first, _ = story.subscribers
     first.client.take_after_ns = 60_000 * MILLISECOND_NS

@@ -1,4 +1,4 @@
-"""What a peer may not say, and what comes while a broker still reads its log."""
+"""Invalid messages of peers, and messages that arrive while a broker still reads its log."""
 
 from dataclasses import replace
 from typing import Any
@@ -60,7 +60,7 @@ BLOB = encode_attributes({"kind": "a"})
 
 
 def core_of(broker: int, ends: LogEnds | None = None, **parameters_: Any) -> DeliveryProtocol:
-    """A core of the path of three brokers, which has started."""
+    """Return a started core on the path of three brokers."""
     parameters = GryphonParameters(**{"filters": False, **parameters_})
     core = make_protocol(
         "gryphon", broker, cells("p1-b1", "b1-s1"), parameters, decode_attribute_table
@@ -70,7 +70,7 @@ def core_of(broker: int, ends: LogEnds | None = None, **parameters_: Any) -> Del
 
 
 def relay() -> DeliveryProtocol:
-    """The broker in the middle, with both sessions, which knows ticks up to 9 of the stream."""
+    """Return the middle broker with both sessions and ticks up to 9 of the stream."""
     core = core_of(1)
     for peer in (0, 2):
         core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
@@ -253,7 +253,7 @@ def messages_to(effects: list[Effect], client: str) -> list[Any]:
 
 
 def published(core: DeliveryProtocol) -> tuple[bytes, dict[str, dict[str, Any]]]:
-    """A record of its log, and its rows, after a client has published."""
+    """Return a log record and the rows of a core after a client has published."""
     core.handle(SessionEstablished("p", 1, 1), 0)
     (commit,) = [
         e for e in core.handle(MessageReceived("p", 1, CONNECT), 0) if isinstance(e, Commit)
@@ -276,9 +276,9 @@ def published(core: DeliveryProtocol) -> tuple[bytes, dict[str, dict[str, Any]]]
 )
 def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, said: str) -> None:
     record, rows = published(core_of(0))
-    if not pubends:  # of a pubend that there is not, in a deployment with fewer
+    if not pubends:  # an unknown pubend, in a deployment with fewer
         record, pubends, said = b"\0\0\0\3" + record[4:], 2, "of pubend 3 of broker 0"
-    if pubends < 0:  # as in a deployment with another number, where its publisher was elsewhere
+    if pubends < 0:  # another number of pubends, with the publisher elsewhere
         record, pubends = b"\0\0\0\1" + record[4:], 3
     parameters = GryphonParameters(pubends=pubends)
     core = make_protocol(
@@ -298,7 +298,7 @@ def test_a_publisher_that_went_to_another_pubend_unseen_would_be_out_of_order() 
 
 
 def test_a_log_with_decreasing_ticks_is_refused() -> None:
-    """As where the end of one log was put behind another one."""
+    """The log looks as if the end of one log was appended to another."""
     record, rows = published(core_of(0))
     later = record[:4] + (100).to_bytes(8) + record[12:]
     core = make_protocol(
@@ -368,12 +368,12 @@ def test_a_subscription_repeated_on_a_new_session_is_confirmed_once_durable() ->
 
 
 def tokens(effects: list[Effect]) -> list[int]:
-    """Of what is to be said when it is on disk."""
+    """Return the tokens of the commits that messages wait for."""
     return [each.token for each in effects if type(each) is Commit and each.token is not None]
 
 
 def outbid_by(message: Any) -> FilterSet:
-    """Return what b1 tells p1 of its own filter once s1 has stated a later one in its name."""
+    """Return b1's filter statement after s1 stated a later filter in the name of b1."""
     core = core_of(1, filters=True)
     for peer in (0, 2):
         core.handle(SessionEstablished(peer, 10 + peer, 1), 0)

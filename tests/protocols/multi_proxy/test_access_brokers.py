@@ -1,4 +1,4 @@
-"""What a home takes of what comes: only what continues what it has."""
+"""An access broker accepts only publications that continue its own positions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,10 +54,10 @@ def make_home() -> DeliveryProtocol:
 
 
 class Home:
-    """A home's core with one client, which has subscribed to one topic; its disk is quick.
+    """The core of an access broker with a client on one topic, and with an instant disk.
 
     Args:
-        elsewhere: what of the topic was given by another server, and was told to be for this home.
+        elsewhere: the position up to which another server delivered the topic to this broker.
     """
 
     def __init__(self, elsewhere: int = 0) -> None:
@@ -80,7 +80,7 @@ class Home:
         self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 1, follow.number, topics, ())))
 
     def do(self, event: Any) -> None:
-        """An event, and all that follows when what is written is on disk."""
+        """Handle an event and the events that follow from durable writes."""
         for effect in self.core.handle(event, self.now_ns):
             if isinstance(effect, Send):
                 self.said.append(effect.message)
@@ -91,7 +91,7 @@ class Home:
                 self.got += effect.item.run.sequences
 
     def messages(self, first: int, last: int) -> None:
-        """These positions of the topic come."""
+        """Receive these positions of the topic."""
         blob = encode_attributes({"kind": "a"})
         positions = range(first, last + 1)
         run = PublicationRun(
@@ -115,7 +115,10 @@ def nothing_is_taken_behind_a_hole() -> bool:
 
 
 def who_subscribes_needs_nothing_that_was_there_before() -> bool:
-    """Even where its server takes it for a follower of old, who has lacked that."""
+    """Return True if a new subscription requests no earlier publication.
+
+    The server takes the access broker for an old follower that lacked these publications.
+    """
     home = Home(elsewhere=3)
     (get,) = [each for each in home.said if isinstance(each, Get)]
     return [(each.part, each.after) for each in get.wanted] == [(SERVER, 0), (FORMER, 3)]
@@ -134,7 +137,10 @@ def test_no_publication_is_accepted_after_a_gap() -> None:
 
 
 def a_subscription_goes_on_beside_one_that_begins() -> bool:
-    """Of two for the same topic the first had not started when their home crashed."""
+    """Return True if a started subscription continues next to a subscription that starts.
+
+    Of two for the same topic, one had not started when their access broker crashed.
+    """
     home = Home()
     rows: dict[str, dict[str, Any]] = {
         "subscriptions": {f"{client}/1": [[["kind", "=", ["plain", "a"]]]] for client in "as"},
@@ -158,7 +164,7 @@ def test_a_subscription_continues_while_another_subscription_starts() -> None:
 
 
 class Publishing(Home):
-    """Its client is joined by a publisher; what has been put again is seen at 300 ms."""
+    """A client and a publisher; repeated publish requests are checked at 300 ms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +175,7 @@ class Publishing(Home):
         self.source = connected.source
 
     def publish(self, at_ms: int, kind: str, first: int, last: int) -> int:
-        """Publications of a kind; returns their topic."""
+        """Publish events of a kind and return their topic."""
         self.now_ns = at_ms * MILLISECOND_NS
         blob = encode_attributes({"kind": kind})
         numbers = range(first, last + 1)
@@ -178,16 +184,16 @@ class Publishing(Home):
         return next(each.topic for each in reversed(self.said) if isinstance(each, Put))
 
     def stored(self, at_ms: int, topic: int, through: int) -> None:
-        """The server says how far the publisher has come in a topic."""
+        """Receive the server's acknowledgement of a publisher's progress in a topic."""
         self.hears(at_ms, Stored(SERVER, HOME, topic, self.source, through))
 
     def hears(self, at_ms: int, message: Any) -> None:
-        """A message of the server comes over its proxy."""
+        """Receive a message of the server over its proxy."""
         self.now_ns = at_ms * MILLISECOND_NS
         self.do(MessageReceived(PROXY, 7, message))
 
     def put_again(self) -> list[int]:
-        """The topics to which something is put at 300 ms."""
+        """Return the topics with a publish request at 300 ms."""
         self.now_ns = 300 * MILLISECOND_NS
         self.said.clear()
         self.do(DeadlineReached())

@@ -1,4 +1,4 @@
-"""Who comes to own a topic where arbiters decide: one server, whatever fails meanwhile."""
+"""Ownership of topics under arbiters: one server, under all failures."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def story_of(proxies: int = 2, servers: int = 3, edges: int = 2, **parameters: i
 
 
 def owners_told(story: Story) -> dict[int, set[int]]:
-    """Per topic, the servers that arbiters have called its owner."""
+    """Return, per topic, the servers that arbiters have named as owners."""
     found: dict[int, set[int]] = {}
     for _, _, message in story.said:
         if isinstance(message, Located):
@@ -78,15 +78,15 @@ def test_ownership_is_one_of_those_there_are() -> None:
         MultiProxyParameters(ownership="arbitrator").check("here")
 
 
-# ------------------------------------------------------------ rules, each with its bug
+# ------------------------------------------------------------ rules and their bugs
 
 
 HOME, OTHER = 4, 5
-"""Of a server with two more beside it."""
+"""Access brokers of a server among three."""
 TOPIC = Places(SERVER, sides(1, 3, 2), 8).arbiters.index(SERVER)
-"""A topic on which it decides."""
+"""A topic that the server decides on."""
 ELSEWHERE = Places(SERVER, sides(1, 3, 2), 8).arbiters.index(2)
-"""A topic on which the second server decides."""
+"""A topic that the second server decides on."""
 
 
 def claim(candidate: int, home: int = HOME) -> Claim:
@@ -106,7 +106,10 @@ def assigned(server: int, number: int) -> Assigned:
 
 
 def the_first_candidate_owns_it_for_ever() -> bool:
-    """Two homes ask at once, over proxies that think differently of servers."""
+    """Return True if the first candidate wins.
+
+    Two access brokers ask at once, over proxies that prefer different servers.
+    """
     disk = Disk(ARBITER, 3)
     return (
         disk.tell(claim(2)) == [assign(2, 1)]
@@ -131,7 +134,10 @@ def a_server_says_that_it_has_a_topic_when_that_is_on_disk() -> bool:
 
 
 def a_late_server_loses_its_topic() -> bool:
-    """What it says at last counts for nothing: nobody was told that it is the owner."""
+    """Return True if a late confirmation has no effect.
+
+    No broker was notified that the late server is the owner.
+    """
     disk = Disk(ARBITER, 3)
     disk.tell(claim(2))
     disk.now_ns = 2 * SECOND_NS
@@ -162,7 +168,7 @@ def decisions_outlive_a_crash() -> bool:
 
 
 def told_when(story: Story, kind: type, broker: str, crash: str) -> None:
-    """Run until a broker has said such a thing, then crash one at once."""
+    """Run until a broker sends a message of a kind, then crash a broker at once."""
     for _ in range(5_000):
         if story.told(broker, kind):
             story.cluster.broker(crash).kill()
@@ -209,7 +215,10 @@ def an_arbiter_is_asked_until_it_answers() -> bool:
 
 
 def a_home_that_was_down_follows_all_at_once() -> bool:
-    """One of its subscriptions is to a topic whose owner it has to ask for."""
+    """Return True if a restarted access broker follows all topics at once.
+
+    A subscription is to a topic with an owner that must be requested.
+    """
     story = story_of()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)

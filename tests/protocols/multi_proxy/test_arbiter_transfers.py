@@ -1,4 +1,4 @@
-"""Topics that arbiters have their servers give to others: one server at a time has each."""
+"""Transfers of topics by order of arbiters: one server at a time owns a topic."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -57,7 +57,7 @@ SERVERS = ("v1", "v2", "v3")
 
 
 class Uneven(CountedStory):
-    """The first of three servers has no topics, as it was down when they were new."""
+    """A story in which the first of three servers was down and owns no topics."""
 
     def __init__(self, spread_topics: int = 2) -> None:
         super().__init__(
@@ -80,12 +80,12 @@ class Uneven(CountedStory):
         self.cluster.run_for(0.5)
 
     def owned(self) -> list[int]:
-        """How many topics each server is asked for."""
+        """Return the number of topics that every server is asked for."""
         cores: list[Any] = [each.core for each in self.cluster.brokers if each.name in SERVERS]
         return [len(core.server.requested) for core in cores]
 
     def is_in_order(self) -> bool:
-        """Whether all that has come of one publisher in a topic has come in its order."""
+        """Return True if all received publications of a publisher in a topic are in order."""
         return all(
             [each for each in had.received if each.client == client]
             == [each for _, each in self.sent if each.client == client and each in had.received]
@@ -94,7 +94,7 @@ class Uneven(CountedStory):
         )
 
     def is_over(self) -> bool:
-        """Whether all has come, and nothing is kept."""
+        """Return True if all publications arrived and no broker keeps any."""
         self.cluster.run_for(8)
         self.cluster.oracle.judge_end()
         kept = [broker.core.status().queued for broker in self.cluster.brokers]
@@ -105,7 +105,10 @@ class Uneven(CountedStory):
 
 
 def a_server_that_was_away_gets_as_many_topics_as_the_other_one() -> bool:
-    """What is put meanwhile comes once, and in the end nothing is kept."""
+    """Return True if a returned server gets its share of topics.
+
+    Publications meanwhile arrive once, and no broker keeps any at the end.
+    """
     story = Uneven()
     before = story.owned()
     story.cluster.broker("v1").start()
@@ -124,7 +127,7 @@ def topics_stay_where_they_are_unless_they_are_to_be_spread() -> bool:
 
 
 def servers_die_at_each_write_of_a_move() -> bool:
-    """Each time all of them, and a home with them."""
+    """Return True if crashes of all servers and an access broker at every write lose no event."""
     story = Uneven()
     story.cluster.broker("v1").start()
     for when in (Move, Give, Transfer, Transferred, Assigned, Merged):
@@ -137,7 +140,10 @@ def servers_die_at_each_write_of_a_move() -> bool:
 
 
 def a_home_that_was_down_goes_where_its_topics_have_moved() -> bool:
-    """What is put meanwhile is kept there, although it follows them at the first server, too."""
+    """Return True if a restarted access broker follows its topics to their new server.
+
+    Publications meanwhile are kept there, although it also follows topics at the first server.
+    """
     story = Uneven()
     story.cluster.broker("v1").start()
     story.cluster.run_for(3)
@@ -149,7 +155,10 @@ def a_home_that_was_down_goes_where_its_topics_have_moved() -> bool:
 
 
 def what_the_former_owner_has_given_comes_first() -> bool:
-    """A home that was down while the topic moved gets both together."""
+    """Return True if events of the former owner come first.
+
+    An access broker that was down during the move receives the events of both servers together.
+    """
     story = Uneven()
     story.cluster.broker("e1").kill()
     for _ in range(5):
@@ -163,7 +172,10 @@ def what_the_former_owner_has_given_comes_first() -> bool:
 
 
 def who_asks_the_former_owner_hears_who_has_the_topic() -> bool:
-    """A home that knows the former owner only, which has all but forgotten the topic."""
+    """Return True if the former owner redirects a follower to the new owner.
+
+    The former owner has dropped almost all state of the topic.
+    """
     server = given_away()
     told = server.tell(Follow(GIVER, HOME, 1, 1, (TOPIC,)))
     return told == [Merged(HOME, (Owner(TOPIC, TAKER, 2),))]
@@ -173,11 +185,11 @@ def who_asks_the_former_owner_hears_who_has_the_topic() -> bool:
 
 TAKER, GIVER = 1, 2
 TOPIC = Places(TAKER, sides(1, 2, 2), 8).arbiters.index(TAKER)
-"""A topic on which the first of two servers decides."""
+"""A topic that the first of two servers decides on."""
 
 
 def an_arbiter() -> Disk:
-    """The first of three servers; the second one owns the topic."""
+    """Return the first of three servers; the second owns the topic."""
     disk = Disk(ARBITER, 3)
     disk.tell(Claim(1, HOME, (Owner(DECIDED, 2),)))
     disk.tell(Assigned(2, 1, (Generation(DECIDED, 1),)))
@@ -185,7 +197,7 @@ def an_arbiter() -> Disk:
 
 
 DECIDED = Places(1, sides(1, 3, 2), 8).arbiters.index(1)
-"""A topic on which the first of three servers decides."""
+"""A topic that the first of three servers decides on."""
 
 
 def move(server: int) -> Move:
@@ -205,7 +217,10 @@ def located(owner: int, number: int) -> list[Located]:
 
 
 def a_topic_moves_to_a_server_that_has_not_had_it() -> bool:
-    """Homes hear of the first one until the other one has it."""
+    """Return True if a topic moves to a new server.
+
+    Access brokers are sent to the first server until the second has the topic.
+    """
     disk = an_arbiter()
     claim = Claim(1, HOME, (Owner(DECIDED, 3),))
     return (
@@ -238,7 +253,7 @@ def an_arbiter_that_was_down_goes_on_with_a_move() -> bool:
 
 
 def given_away() -> Disk:
-    """The second of two servers, which has given the topic to the first one, its arbiter."""
+    """Return the second of two servers after it gave the topic to its arbiter, the first."""
     server = Disk(ARBITER, servers=2, number=GIVER)
     server.tell(Assign(GIVER, TAKER, (Generation(TOPIC, 1),)))
     server.tell(Give(GIVER, TAKER, TOPIC, TAKER, 2))
@@ -254,7 +269,7 @@ def who_has_given_a_topic_away_says_so_whenever_it_is_told_to() -> bool:
 
 
 def who_was_given_a_topic_owns_it_after_a_crash() -> bool:
-    """In the generation in which it was given."""
+    """Return True if a transferred topic keeps its owner and generation after a crash."""
     server = Disk(ARBITER, servers=2)
     server.tell(carry(1, 4))
     come = replace(transfer(4), generation=2)
@@ -265,7 +280,10 @@ def who_was_given_a_topic_owns_it_after_a_crash() -> bool:
 
 
 def what_only_began_to_come_is_not_said_to_be_owned() -> bool:
-    """Seed 741939: it died between what was carried to it and the end of that."""
+    """Return True if a server does not announce a topic that it has only begun to receive.
+
+    Seed 741939: the server died between the carried events and the end of the transfer.
+    """
     server = Disk(ARBITER, servers=2)
     server.tell(carry(1, 4))
     server.said.clear()
@@ -274,7 +292,11 @@ def what_only_began_to_come_is_not_said_to_be_owned() -> bool:
 
 
 def chooses_at_home(chosen: Mapping[str, Any]) -> Callable[[Owner], bool]:
-    """Tells a home with this on its disk who owns a topic; says whether it then goes there."""
+    """Return a function that names an owner to an access broker and reports if it is chosen.
+
+    Args:
+        chosen: the owners on the disk of the access broker.
+    """
     proxy, home = 0, 3
     core = make_protocol(
         "multi_proxy",
@@ -304,14 +326,20 @@ def what_was_said_of_a_topic_before_it_moved_changes_nothing() -> bool:
 
 
 def who_hears_of_the_later_owner_first_does_not_go_to_the_earlier_one() -> bool:
-    """Seed 724939: the later owner let go of what that home had not got."""
+    """Return True if an earlier owner does not replace a later owner.
+
+    Seed 724939: the later owner released events that the access broker had not received.
+    """
     chooses = chooses_at_home({})
     assert chooses(Owner(TOPIC, TAKER, 2))
     return not chooses(Owner(TOPIC, GIVER, 1))
 
 
 def who_asks_for_an_owner_that_a_later_row_knows_waits_no_more() -> bool:
-    """Seed 743348: one subscription wants all topics, the other one what has an owner already."""
+    """Return True if a request for an owner ends when a later row names the owner.
+
+    Seed 743348: one subscription matches all topics, the other a topic with an owner.
+    """
     proxy, home = 0, 3
     rows: dict[str, dict[str, Any]] = {}
     said: list[Any] = []
@@ -365,7 +393,10 @@ def who_asks_for_an_owner_that_a_later_row_knows_waits_no_more() -> bool:
 
 
 def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
-    """It knows of one what a home was told, and of the other one nothing yet."""
+    """Return True if a proxy moves no topic before all servers have announced theirs.
+
+    The proxy has the owners from a message to an access broker, but only from one server.
+    """
     claims = Claims(8, [(1, "v1"), (2, "v2")], (1, 2), [1] * 8, spread=2)
     claims.learn(1, [Owner(topic, 1, 1) for topic in (5, 3)])
     claims.on_announcement(1)
@@ -375,7 +406,10 @@ def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
 
 
 def who_owned_a_topic_when_is_known_after_a_crash() -> bool:
-    """It was the third server's, then the second one's, and is the first one's."""
+    """Return True if the history of owners survives a crash.
+
+    The topic belonged to the third server, then to the second, and now to the first.
+    """
     server = Disk(ARBITER, servers=3)
     parts = (CarriedPart(2, 4, 4, ()), CarriedPart(3, 5, 5, ()))
     server.tell(replace(transfer(4), generation=3, parts=parts, followers=()))

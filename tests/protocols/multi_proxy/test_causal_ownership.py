@@ -1,4 +1,4 @@
-"""Two servers own a topic until that is found: what both have had is merged, nothing is lost."""
+"""Two servers own a topic until a merge: publications of both arrive and none is lost."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +45,7 @@ HOME, TOPIC = 3, 3
 
 
 class Twins(CountedStory):
-    """Two proxies have given most topics to different servers; each home goes over one of them."""
+    """A story in which two proxies gave most topics to different servers, one per access broker."""
 
     def __init__(self, ownership: str = CAUSAL, **parameters: int) -> None:
         topology = sides(proxies=2, servers=3, edges=2)
@@ -74,7 +74,10 @@ def what_was_put_before_a_merge_comes_after_it() -> bool:
 
 
 def what_is_put_while_a_topic_is_given_away_comes_once() -> bool:
-    """The one who is given it is down from before it has anything until all was put."""
+    """Return True if publications during a transfer arrive once.
+
+    The receiver is down from the start of the transfer until the last publication.
+    """
     story = Twins()
     story.put()
     story.when_told(Merge, story.cluster.broker("v1").kill)
@@ -87,7 +90,7 @@ def what_is_put_while_a_topic_is_given_away_comes_once() -> bool:
 
 
 def crash_of_the_giver() -> bool:
-    """It dies as the other one has said that it has all: once more nothing is taken twice."""
+    """Return True if no event is taken twice when the giver dies after Transferred."""
     story = Twins()
     story.put()
     story.cluster.run_for(0.5)
@@ -115,7 +118,10 @@ def crash_of_all_servers_while_they_merge() -> bool:
 
 
 def a_home_that_was_down_as_it_was_told_goes_where_its_topics_are() -> bool:
-    """What its clients have not had lies at another server when it comes back."""
+    """Return True if access brokers that were down during a merge follow their topics.
+
+    The missing publications are at another server when the brokers restart.
+    """
     story = Twins()
     story.put()
     story.cluster.run_for(0.2)
@@ -131,7 +137,10 @@ def a_home_that_was_down_as_it_was_told_goes_where_its_topics_are() -> bool:
 
 
 def a_home_that_was_down_later_knows_where_its_topics_are() -> bool:
-    """Its proxy has forgotten everything, too."""
+    """Return True if restarted access brokers and proxies find the topics again.
+
+    The proxies have lost all state, too.
+    """
     story = Twins()
     story.put()
     story.cluster.run_for(12)
@@ -146,7 +155,10 @@ def a_home_that_was_down_later_knows_where_its_topics_are() -> bool:
 
 
 def what_each_proxy_sees_alone_is_merged_when_both_see_all() -> bool:
-    """The first proxy reaches the first server only, the second one the others, for 10 s."""
+    """Return True if the views of two partitioned proxies are merged after the partition.
+
+    For 10 s the first proxy reaches only the first server, and the second only the others.
+    """
     story = Story(sides(proxies=2, servers=2, edges=2), ownership=CAUSAL, topics=16)
     cuts = [
         story.cluster.link(*ends).cut()
@@ -184,7 +196,10 @@ def a_topic_that_nobody_follows_any_more_is_not_kept_for_who_did() -> bool:
 
 
 def who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known() -> bool:
-    """It was there before, and both servers have heard of it: it is not the subscriber's."""
+    """Return True if a new subscription receives no earlier event of another server.
+
+    Both servers had the events before the subscription started.
+    """
     story = Twins()
     story.put()
     story.cluster.run_for(4)
@@ -197,7 +212,7 @@ def who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known()
 
 
 def carry(first: int, last: int, giver: int = 2) -> Carry:
-    """Positions of a server, for the one before it, with what its home has published."""
+    """Return positions of a server, carried to the server before it, with events of HOME."""
     count, blob = last - first + 1, encode_attributes({"kind": "a"})
     origin = OriginRun(SourceId(HOME, 0, 1), range(first, last + 1))
     run = PublicationRun(
@@ -219,7 +234,7 @@ def transfer(last: int) -> Transfer:
 
 
 def a_server() -> Disk:
-    """The first of two."""
+    """Return the first of two servers."""
     return Disk(CAUSAL, servers=2)
 
 
@@ -238,7 +253,7 @@ def a_topic_is_taken_when_all_of_it_is_here() -> bool:
 
 
 def what_is_carried_first_may_be_lost_on_its_way() -> bool:
-    """What comes behind it is not taken for the beginning."""
+    """Return True if a server refuses a transfer after the first carried run was lost."""
     server = a_server()
     server.tell(carry(3, 4))
     hole = server.tell(transfer(4))
@@ -252,7 +267,10 @@ def what_is_carried_first_may_be_lost_on_its_way() -> bool:
 
 
 def what_has_come_of_a_topic_that_goes_on_elsewhere_is_not_kept() -> bool:
-    """A third server gives it to the second one, which has to give it to the first."""
+    """Return True if a server drops a carried topic that is owned elsewhere.
+
+    A third server gives the topic to the second, which must give it to the first.
+    """
     server = Disk(CAUSAL, servers=3, number=2)
     server.tell(carry(1, 2, giver=3))
     kept = server.core.status().queued
@@ -272,7 +290,10 @@ def what_was_put_elsewhere_is_not_put_again() -> bool:
 
 
 def who_has_followed_elsewhere_goes_on_behind_what_it_had() -> bool:
-    """Also when the server was down meanwhile; nothing was let go of before it came."""
+    """Return True if a follower continues after its position at the former owner.
+
+    The position survives a crash of the server, and no event is released before.
+    """
     server = a_server()
     server.tell(carry(1, 4))
     server.tell(transfer(4))
@@ -287,7 +308,10 @@ def who_has_followed_elsewhere_goes_on_behind_what_it_had() -> bool:
 
 
 def who_was_expected_is_kept_until_it_comes() -> bool:
-    """It says what else it follows before it has heard that its topic is here."""
+    """Return True if an expected follower is kept until it arrives.
+
+    It reports its other topics before it is notified that this topic moved here.
+    """
     server = a_server()
     server.tell(carry(1, 4))
     server.tell(transfer(4))
@@ -298,7 +322,10 @@ def who_was_expected_is_kept_until_it_comes() -> bool:
 
 
 def who_was_expected_is_kept_also_by_a_server_that_was_down() -> bool:
-    """Between what else it follows, and that its topic is here."""
+    """Return True if an expected follower is kept by a server that was down.
+
+    The crash lies between the report of other topics and the follower's arrival.
+    """
     server = a_server()
     server.tell(carry(1, 4))
     server.tell(transfer(4))
@@ -312,7 +339,10 @@ def who_was_expected_is_kept_also_by_a_server_that_was_down() -> bool:
 
 
 def a_server_keeps_what_others_have_not_heard_of() -> bool:
-    """Its own followers are done with all of it, or it has none."""
+    """Return True if a server keeps events that other servers have not received.
+
+    Its own followers have acknowledged all events, or it has no followers.
+    """
     server = a_server()
     server.tell(put(1, 3, home=HOME))
     kept = server.core.status().queued
@@ -324,7 +354,10 @@ def a_server_keeps_what_others_have_not_heard_of() -> bool:
 
 
 def what_is_given_away_is_not_put_any_more() -> bool:
-    """From the moment on; and those who ask hear whose it is once that one has it."""
+    """Return True if publish requests to a topic in transfer are refused.
+
+    The refusal starts at once; later requests are redirected when the new owner has the topic.
+    """
     server = Disk(CAUSAL, servers=2, number=2)
     server.tell(put(1, 3, home=HOME, server=2))
     server.ask(Merge(2, (Owner(TOPIC, 1),)))
@@ -346,7 +379,10 @@ def what_is_given_away_is_not_put_any_more() -> bool:
 
 
 def what_is_not_on_disk_is_not_given_away() -> bool:
-    """Seed 768736: another topic is being given, and it is time to say that again."""
+    """Return True if an event that is not on disk is not transferred.
+
+    Seed 768736: another topic is in transfer and due to be repeated.
+    """
     server = Disk(CAUSAL, servers=2, number=2)
     server.tell(Merge(2, (Owner(TOPIC + 1, 1),)))
     server.tell(put(1, 1, home=HOME, server=2))
@@ -363,7 +399,7 @@ def what_is_not_on_disk_is_not_given_away() -> bool:
 
 
 class FormerFollower:
-    """A home that has gone to the topic's server long ago, and needs the topic no more."""
+    """An access broker that followed the topic's server long ago and has no use for the topic."""
 
     server, home = 1, 2
 
@@ -385,21 +421,24 @@ class FormerFollower:
         self.said.extend(each.message for each in effects if isinstance(each, Send))
 
     def answered(self, number: int, *topics: int) -> None:
-        """The server knows what its request of this number says."""
+        """Receive the server's answer to the request with this number."""
         followed = tuple(Followed(self.server, topic, 0, 0) for topic in topics)
         self.told(Following(self.server, self.home, 2, number, followed, ()))
 
     def waited_for(self) -> None:
-        """The server takes the home for one that follows the topic, and is not sure."""
+        """Receive a Merged message of the server, which expects the access broker to follow."""
         self.told(Merged(self.home, (Owner(TOPIC, self.server),)))
 
     def followed(self) -> list[tuple[int, ...]]:
-        """What it has said that it follows, request by request."""
+        """Return the topics of all Follow requests, request by request."""
         return [each.topics for each in of_kind(self.said, Follow)]
 
 
 def who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it() -> bool:
-    """That it follows the topic, and then that it does not."""
+    """Return True if an expected follower without a use for a topic releases the topic.
+
+    It follows the topic first, and then stops.
+    """
     home = FormerFollower()
     home.answered(1)
     home.waited_for()

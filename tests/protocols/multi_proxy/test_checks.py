@@ -1,4 +1,4 @@
-"""What the checks of multi_proxy see in what brokers say: a mistake for each rule."""
+"""Checks of multi_proxy detect a wrong message for every rule."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ SOURCE = SourceId(HOME, 0, 1)
 
 
 def check(*said: tuple[int, Any], ownership: str = "arbiter", spread_topics: int = 0) -> None:
-    """Brokers say this, one after the other."""
+    """Check a sequence of messages from brokers."""
     parameters = MultiProxyParameters(ownership=ownership, spread_topics=spread_topics)
     oracle = Oracle(lambda _: {}, True, definition_of("multi_proxy").promises)
     world: Any = SimpleNamespace(parameters=parameters, schedule=Schedule(), oracle=oracle)
@@ -51,7 +51,7 @@ def check(*said: tuple[int, Any], ownership: str = "arbiter", spread_topics: int
 
 
 def given(first: int, sequences: Sequence[int], server: int = SERVER) -> tuple[int, Messages]:
-    """A server gives out these publications, at positions from the first on."""
+    """Return a server's message with these publications, at positions from `first`."""
     count = len(sequences)
     run = PublicationRun(
         StreamId(server, TOPIC, 0),
@@ -133,7 +133,7 @@ def test_a_mistake_is_seen(rule: str, said: list[tuple[int, Any]]) -> None:
 def test_nothing_is_demanded_where_no_proxy_reaches_two_servers(
     broken: Sequence[tuple[str, str]], ownership: str, demanded: bool
 ) -> None:
-    """Seed 722593: a topic was being given, and what was put to it waited for that."""
+    """Seed 722593: a topic was in transfer, and publish requests waited for the end."""
     values = {"proxies": ["x1", "x2"], "servers": ["s1", "s2"], "edges": ["h1"]}
     names = [name for side in values.values() for name in side]
     topology = read_topology(

@@ -1,4 +1,4 @@
-"""Homes that never come back, and those that do all the same."""
+"""Access brokers that never return, and those that return after their decommission."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ OTHER = HOME + 1
 
 
 def with_a_dead_one() -> Story:
-    """Homes e1 and e2 follow the same topic; e1 is down and lacks ten publications."""
+    """Return a story with followers e1 and e2; e1 is down and lacks ten publications."""
     story = Story()
     for home in ("e1", "e2"):
         story.cluster.subscribe(home, "kind = 'a'")
@@ -68,7 +68,7 @@ def known_after_restarts_of_all_others() -> bool:
 
 
 def comes_back_all_the_same() -> bool:
-    """It is told so, and ends."""
+    """Return True if a decommissioned broker that returns is notified and stops."""
     story = with_a_dead_one()
     assert not story.cluster.decommission("e1")
     story.cluster.run_for(1)
@@ -79,7 +79,10 @@ def comes_back_all_the_same() -> bool:
 
 
 def nobody_waits_to_put_for_one_that_is_gone() -> bool:
-    """It was too far behind, and the server would have waited for it for a while."""
+    """Return True if publish requests stop waiting for a decommissioned follower.
+
+    It was too far behind, and the server would have waited for it for a while.
+    """
     disk = Disk(topic_window=2)
     disk.tell(follow(1, TOPIC))
     disk.tell(get(1, 0, 0))
@@ -92,7 +95,10 @@ def nobody_waits_to_put_for_one_that_is_gone() -> bool:
 
 
 def what_it_asked_for_before_is_not_done() -> bool:
-    """A proxy still had it."""
+    """Return True if an old request of a decommissioned broker has no effect.
+
+    A proxy still had the request.
+    """
     disk = Disk()
     disk.tell(follow(1, TOPIC))
     disk.give_up(HOME)
@@ -102,7 +108,10 @@ def what_it_asked_for_before_is_not_done() -> bool:
 
 
 def nobody_expects_it_where_a_topic_goes() -> bool:
-    """The server that has had the topic does not know of it yet."""
+    """Return True if a transferred topic expects no decommissioned follower.
+
+    The former owner has not received the decommission yet.
+    """
     server = a_server()
     server.give_up(CARRIED)
     server.tell(carry(1, 4))
@@ -181,7 +190,7 @@ FORGED = {
 
 
 def a_forged_one_is_refused(at: str, signature: bytes) -> None:
-    """A neighbour says that e1 is decommissioned: its session is closed, and nothing changes."""
+    """Check that a forged decommission of e1 closes the session and changes no state."""
     story = Story()
     number, x1 = story.topology.number_of("e1"), story.topology.number_of("x1")
     broker = story.cluster.broker(at).broker

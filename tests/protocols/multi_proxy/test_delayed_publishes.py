@@ -1,4 +1,4 @@
-"""Publish requests wait for a follower that is behind, and only as long as it makes progress."""
+"""Publish requests wait for a slow follower, and only as long as the follower progresses."""
 
 from collections.abc import Callable, Iterable
 from random import Random
@@ -20,7 +20,7 @@ WINDOW, PATIENCE_NS, TIMEOUT_NS = 4, 1_000, 100
 
 
 class Room:
-    """A server's topic: each request is one publication, and takes the next position."""
+    """The topic of a server; every request is one publication at the next position."""
 
     def __init__(self) -> None:
         self.machine = EventMachine()
@@ -43,7 +43,7 @@ class Room:
             self.topic.assigned += 1
 
     def put(self) -> bool:
-        """One more request; returns True if it does not wait."""
+        """Make another request; return True if the request does not wait."""
         self.sequence += 1
         numbers = range(self.sequence, self.sequence + 1)
         run = PublicationRun(SourceId(9, 0, 1), numbers, (b"a",), b"\0", 0, ())
@@ -67,13 +67,13 @@ class Room:
         self.machine.now_ns = end_ns
 
     def fill(self) -> None:
-        """Put until a request waits."""
+        """Make requests until one waits."""
         while self.put():
             assert self.sequence < 1_000, "nothing ever waits"
 
 
 def waits_ns(room: Room, meanwhile: Callable[[Room], None]) -> int:
-    """Return how long the oldest waiting request waits."""
+    """Return the waiting time of the oldest delayed request."""
     began_ns, before = room.machine.now_ns, len(room.appended)
     while len(room.appended) == before:
         meanwhile(room)
@@ -83,16 +83,16 @@ def waits_ns(room: Room, meanwhile: Callable[[Room], None]) -> int:
 
 
 def nothing(_: Room) -> None:
-    """The follower is silent."""
+    """Keep the follower silent."""
 
 
 def asks_again(room: Room) -> None:
-    """The follower lives, asks for the same, and takes nothing."""
+    """Repeat the follower's last request, without progress."""
     room.got(HOME, 3)
 
 
 def asks_for_less(room: Room) -> None:
-    """Requests overtake each other."""
+    """Receive a request of the follower that an earlier request overtook."""
     room.got(HOME, 2)
 
 
@@ -105,7 +105,7 @@ def others_have_all(room: Room) -> None:
 def test_a_follower_that_takes_nothing_holds_up_publishers_for_its_patience_only(
     meanwhile: Callable[[Room], None], times: int
 ) -> None:
-    """Each time it has taken something since, the patience is a new one."""
+    """Progress of the follower restarts its patience."""
     room = Room()
     for _ in range(times):
         room.got(HOME, room.topic.assigned)

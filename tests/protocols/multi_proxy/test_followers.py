@@ -1,4 +1,4 @@
-"""The followers of a server while topics arrive from other servers and move away again."""
+"""Followers of a server while topics arrive from other servers and move away again."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ MOVED, STAYS = 3, 4
 
 
 class Log:
-    """The parts of topics at a server, each with the position behind which it is needed."""
+    """The parts of topics at a server, with the positions after which they are needed."""
 
     def __init__(self) -> None:
         self.needed: dict[Part, int] = {}
@@ -37,7 +37,7 @@ def with_follower() -> tuple[Followers, Log]:
 
 @pytest.mark.parametrize("had", [0, 4, 9])
 def test_a_follower_needs_nothing_that_is_released_when_a_topic_arrives(had: int) -> None:
-    """What the giver has released does not come; what the follower had there counts."""
+    """Released events of the giver do not arrive; the follower's position there counts."""
     followers, log = with_follower()
     carried = CarriedFollower(OTHER, (Elsewhere(GIVER, MOVED, had),))
     followers.expect(carried, MOVED)

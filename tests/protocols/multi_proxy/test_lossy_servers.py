@@ -1,4 +1,4 @@
-"""Servers that lost state: requests from before the loss that arrive behind it."""
+"""Servers that lost state: requests from before the loss that arrive after it."""
 
 import pytest
 
@@ -23,13 +23,13 @@ from tests.protocols.multi_proxy.test_server import (
 )
 
 OTHER = 3
-"""An access broker that follows nothing."""
+"""An access broker without topics."""
 LOST = 1 << 31
-"""The last position that the server may have given before the loss."""
+"""The last position that the server may have assigned before the loss."""
 
 
 def lossy_server() -> Disk:
-    """A server that lost its disk; all but one access broker have stated their topics."""
+    """Return a server that lost its disk; all but one access broker have stated their topics."""
     disk = Disk(lineage=1)
     for home in (0, SERVER, OTHER):
         disk.tell(follow(1, home=home))
@@ -37,7 +37,7 @@ def lossy_server() -> Disk:
 
 
 def test_a_server_with_a_loss_asks_again_if_an_old_follow_came_first() -> None:
-    """A slow proxy delivers the first Follow of an access broker behind the loss."""
+    """A slow proxy delivers the first Follow of an access broker after the loss."""
     disk = lossy_server()
     disk.tell(follow(1))
     assert Merged(HOME, ()) in disk.tell(get(5, 2, 2))

@@ -1,4 +1,4 @@
-"""Subscriptions that an access broker lost with its disk, and that start again behind gaps."""
+"""Subscriptions that an access broker lost with its disk, and that restart behind gaps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,10 +28,10 @@ PREDICATE = parse_predicate("price > 0")
 
 
 class LossyHome:
-    """A home that lost its disk, and the client `s`, which states a started subscription.
+    """An access broker that lost its disk, and the client `s` with a started subscription.
 
     Args:
-        rows: the home's disk after a further crash.
+        rows: the broker's disk after a further crash.
         positions: the positions that the client states.
         states: whether the client states the subscription.
     """
@@ -81,19 +81,19 @@ class LossyHome:
                     self.do(Persisted(effect.token))
 
     def follow(self, server: int) -> Follow:
-        """The last Follow to a server."""
+        """Return the last Follow to a server."""
         follows = [each for each in self.said if isinstance(each, Follow)]
         return next(each for each in reversed(follows) if each.server == server)
 
     def answer(self, server: int, head: int) -> None:
-        """Answer the last Follow; the topics of the server have come to `head`."""
+        """Answer the last Follow; `head` is the last position of the server's topics."""
         follow = self.follow(server)
         topics = tuple(Followed(server, topic, head, head) for topic in follow.topics)
         answer = Following(server, HOME, self.incarnation, follow.number, topics, ())
         self.do(MessageReceived(PROXY, 7, answer))
 
     def arrive(self, server: int, position: int) -> StreamId:
-        """A publication arrives at a position of the server's first topic; return the stream."""
+        """Deliver a publication at a position of the server's first topic; return the stream."""
         stream = StreamId(server, self.follow(server).topics[0], 0)
         blob = encode_attributes({"price": 5})
         positions = range(position, position + 1)
@@ -103,11 +103,11 @@ class LossyHome:
         return stream
 
     def gaps(self) -> list[tuple[StreamId, int, int]]:
-        """The gaps that the client got."""
+        """Return the gaps that the client received."""
         return [(gap.stream, gap.first, gap.last) for gap in self.got if isinstance(gap, Gap)]
 
     def deliveries(self) -> list[int]:
-        """The positions of the publications that the client got."""
+        """Return the positions of the publications that the client received."""
         runs = [item.run for item in self.got if isinstance(item, Deliveries)]
         return [sequence for run in runs for sequence in run.sequences]
 
@@ -141,7 +141,7 @@ def test_a_new_subscription_after_a_loss_has_no_gap() -> None:
 
 
 def test_a_gap_that_a_crash_has_taken_is_announced_again() -> None:
-    """The restart of the subscription is on disk, and the client did not get the gap."""
+    """The restart of the subscription is on disk, and the client did not receive the gap."""
     before = LossyHome()
     before.answer(FIRST, 3)
     before.answer(SECOND, 0)
@@ -161,7 +161,7 @@ def test_a_gap_that_the_client_has_is_not_announced_after_a_crash() -> None:
 
 
 def test_a_request_from_before_a_crash_waits_for_its_client() -> None:
-    """Only the client knows if the subscription had started before the loss."""
+    """Only the client has a record of a start before the loss."""
     pending = {"subscriptions": LossyHome().disk["subscriptions"]}
     for states in (True, False):
         home = LossyHome(pending, states=states)

@@ -1,4 +1,4 @@
-"""The paper's own ownership: what two proxies make of one topic is found and merged in a period."""
+"""The paper's own ownership: two views of a topic are detected and merged in a period."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ KINDS = "abcdef"
 
 
 class Twins(Story):
-    """Two proxies have given most topics to different servers."""
+    """A story in which two proxies gave most topics to different servers."""
 
     def __init__(self) -> None:
         super().__init__(sides(proxies=2, servers=3, edges=2), ownership=PAPER, topics=64)
@@ -26,7 +26,7 @@ class Twins(Story):
                 self.cluster.run_for(0.05)
 
     def lost(self, seconds: float) -> int:
-        """How many of what is published over both proxies do not come to both sides."""
+        """Return the number of publications over both proxies that do not reach both sides."""
         sent = [(kind, self.publish(at, 1, kind=kind)[0]) for kind in KINDS for at in ("e1", "e2")]
         self.cluster.run_for(seconds)
         return sum(

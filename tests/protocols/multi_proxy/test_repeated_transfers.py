@@ -1,7 +1,7 @@
-"""A topic that a server gives to a further one while it still arrives from another.
+"""A topic that a server gives away while the topic still arrives from another server.
 
-The second server of three gets the topic from the third, and a proxy has it give the topic to the
-first. Whatever happens meanwhile, the first server gets all that the third one gave.
+The second of three servers receives the topic from the third, and a proxy makes the second give the
+topic to the first. Under all interruptions the first server receives all events of the third.
 """
 
 from collections.abc import Callable
@@ -44,17 +44,17 @@ MERGE = Merge(BETWEEN, (Owner(TOPIC, NEXT),))
 
 
 def nothing(_: Disk) -> None:
-    """Only the same again."""
+    """Repeat the message without any change."""
 
 
 def time_passes(server: Disk) -> None:
-    """Everything is older than it has to be kept."""
+    """Advance the clock beyond the retention time."""
     server.now_ns += 3 * SECOND_NS
     server.tick()
 
 
 def follower_has_all(server: Disk) -> None:
-    """It has come here, and needs none of it any more."""
+    """Let the follower arrive here and acknowledge all events."""
     server.tell(Follow(BETWEEN, HOME, 1, 1, (TOPIC,)))
     server.tell(Periodic(BETWEEN, HOME, 1, (), (Elsewhere(GIVER, TOPIC, LAST),)))
 
@@ -64,7 +64,7 @@ def a_crash(server: Disk) -> None:
 
 
 def given_again(server: Disk) -> None:
-    """The third server has no answer, and repeats the topic."""
+    """Repeat the transfer by the third server, which has no answer."""
     server.tell(carry(1, LAST, giver=GIVER))
     server.tell(GIVEN)
 
@@ -117,7 +117,7 @@ def test_a_topic_that_moves_on_is_given_as_it_was_got(
 
 
 def test_an_incomplete_message_is_kept_at_any_age() -> None:
-    """The publications of a topic arrive long before the topic is given."""
+    """The publications of a topic arrive long before the transfer of ownership."""
     server = Disk(CAUSAL, servers=3, number=BETWEEN, max_retain_ns=SECOND_NS)
     server.tell(carry(1, LAST, giver=GIVER))
     time_passes(server)

@@ -1,4 +1,4 @@
-"""A server that was stopped for a while and continues: how soon its proxies reach it again."""
+"""The time until proxies reconnect to a server that was stopped and resumes."""
 
 import pytest
 
@@ -16,7 +16,7 @@ MUTANTS = bugs_of("multi_proxy")
 
 
 def reached_after_ms(stall_s: float) -> int:
-    """Return after how many milliseconds all proxies have a session with a resumed server."""
+    """Return the milliseconds until all proxies have a session with a resumed server."""
     story = Story(sides(proxies=2, servers=1, edges=1))
     story.cluster.run_for(5)
     server = story.cluster.broker("v1")
@@ -42,7 +42,7 @@ def test_a_server_that_waits_first_is_reached_later() -> None:
 
 
 def dials_of_closed_sessions() -> int:
-    """Return how often a proxy dials a server that closes each session in ten seconds."""
+    """Return the number of dials within ten seconds to a server that closes every session."""
     story = Story(sides(proxies=1, servers=1, edges=1))
     core = story.cluster.broker("x1").broker.core
     number, dials, session = story.topology.number_of("v1"), 0, 1_000

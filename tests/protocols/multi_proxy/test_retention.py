@@ -1,4 +1,4 @@
-"""What servers let go of for its age or for lack of room, and what those are told who lack it."""
+"""Retention by age and by size at servers, and the gaps for subscribers that lack events."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,21 +48,21 @@ TOPIC = 1
 SOURCE = SourceId(2, 0, 1)
 AWAY_S = 3.0
 RECORD_BYTES = 100
-"""More than a record of one publication has, and less than two have."""
+"""A limit between the size of one record and the size of two."""
 
 
 def retaining() -> Story:
-    """What is older than a second may be lost."""
+    """Return a story that may release publications older than a second."""
     return Story(max_retain_ns=SECOND_NS)
 
 
 def short_of_room() -> Story:
-    """A server's log has room for three publications at most, each of which is a record."""
+    """Return a story with room for three publications, a record each, in a server's log."""
     return Story(max_retain_bytes=3 * RECORD_BYTES)
 
 
 def told(subscription: Subscription) -> list[tuple[int, int]]:
-    """The publisher's numbers of which an application was told that they do not come."""
+    """Return the sequence numbers that were announced to an application as lost."""
     gaps = [gap for gap in subscription.client.gaps if gap.number == subscription.number]
     assert {gap.reason for gap in gaps} <= {LOST}
     return [(gap.first, gap.last) for gap in gaps]
@@ -73,7 +73,7 @@ def numbers(sent: Sequence[PublicationHandle]) -> list[int]:
 
 
 def missed_while_away(story: Story, count: int = 3) -> tuple[Subscription, list[PublicationHandle]]:
-    """A subscriber's broker is down when something is published, and for longer than it is kept."""
+    """Publish while a subscriber's broker is down for longer than the retention time."""
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
     story.publish("e2", 2)
@@ -84,7 +84,7 @@ def missed_while_away(story: Story, count: int = 3) -> tuple[Subscription, list[
     return subscription, missed
 
 
-# ------------------------------------------------------------ rules, each with its bug
+# ------------------------------------------------------------ rules and their bugs
 
 
 def what_is_kept_for_long_goes() -> bool:
@@ -94,7 +94,7 @@ def what_is_kept_for_long_goes() -> bool:
 
 
 def who_comes_back_too_late_is_told_what_it_lacks() -> bool:
-    """No more than that, and it gets all that comes later."""
+    """Return True if a late subscriber receives the right gap and all later events."""
     story = retaining()
     subscription, missed = missed_while_away(story)
     before = list(subscription.received)
@@ -133,7 +133,10 @@ def a_server_that_was_down_still_knows_what_it_has_let_go_of() -> bool:
 
 
 def what_somebody_has_yet_to_be_told_of_is_left_over() -> bool:
-    """Until who comes back has been told, and its clients have heard of it."""
+    """Return True if an unannounced gap counts as aftermath.
+
+    The aftermath ends when the access broker has returned and notified its clients.
+    """
     story = retaining()
     missed_while_away(story)
     server = story.cluster.brokers[story.topology.number_of(owner_of(story, "a"))].core
@@ -144,7 +147,10 @@ def what_somebody_has_yet_to_be_told_of_is_left_over() -> bool:
 
 
 def who_has_some_of_it_is_told_of_the_rest() -> bool:
-    """Its home was done with less than it has, as it says when it comes back."""
+    """Return True if a client that is ahead of its broker receives a gap for the rest only.
+
+    The broker had acknowledged less than the client has.
+    """
     home = Home()
     home.restarted(had=14)
     home.lost(LostRun(11, SOURCE, 101, 105), LostRun(16, SOURCE, 107, 108))
@@ -160,7 +166,7 @@ def what_there_is_no_room_for_goes() -> bool:
 
 
 def what_there_is_room_for_is_kept() -> bool:
-    """The oldest go, and no more of them than have to."""
+    """Return True if only as many of the oldest events are released as necessary."""
     story = short_of_room()
     subscription, missed = missed_while_away(story, count=9)
     left = queued(story, owner_of(story, "a"))
@@ -195,7 +201,10 @@ def a_server_that_was_down_knows_what_it_has_room_for() -> bool:
 
 
 def what_is_being_given_away_is_kept_without_room() -> bool:
-    """The one who is given it is down, and more comes meanwhile than there is room for."""
+    """Return True if events in transfer are kept without room.
+
+    The receiver is down, and more events arrive than the log has room for.
+    """
     story = Twins(max_retain_bytes=4 * RECORD_BYTES)
     story.put()
     story.when_told(Merge, story.cluster.broker("v1").kill)
@@ -237,11 +246,11 @@ def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
             pass
 
 
-# ------------------------------------------------------------ the rest
+# ------------------------------------------------------------ other rules
 
 
 class Home:
-    """A home's core that was down, and the gaps that its client is told."""
+    """The core of an access broker that was down, and the gaps that its client receives."""
 
     def __init__(self) -> None:
         self.core = make_protocol(
@@ -254,7 +263,7 @@ class Home:
         self.gaps: list[Gap] = []
 
     def restarted(self, had: int) -> None:
-        """Its client has all of the topic up to a position; the home was done with less."""
+        """Restart the broker with a client that has more of the topic than was acknowledged."""
         rows: dict[str, dict[str, Any]] = {
             "subscriptions": {"s/1": [[["kind", "=", ["plain", "a"]]]]},
             "begins": {"s/1": [[SERVER, TOPIC, 0, 0]]},
@@ -270,11 +279,11 @@ class Home:
         self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 2, 1, followed, ())))
 
     def lost(self, *runs: LostRun) -> None:
-        """Its server has let go of these."""
+        """Receive the server's message about released runs."""
         self.do(MessageReceived(PROXY, 7, Lost(SERVER, HOME, SERVER, TOPIC, runs)))
 
     def do(self, event: Any) -> None:
-        """An event, and all that follows when what is written is on disk."""
+        """Handle an event and the events that follow from durable writes."""
         for effect in self.core.handle(event, 0):
             if isinstance(effect, Commit) and effect.token is not None:
                 self.do(Persisted(effect.token))
@@ -310,7 +319,7 @@ def test_losses_beyond_a_gap_or_already_received_are_ignored() -> None:
 
 
 def test_a_gap_covers_only_the_lost_topic_of_a_publisher() -> None:
-    """What comes of the other one has higher numbers, and lower ones."""
+    """Events of the other topic have higher and lower sequence numbers."""
     story = retaining()
     kinds = {owner_of(story, kind): kind for kind in "abcdefgh"}
     first, second = (kinds[server] for server in sorted(kinds))

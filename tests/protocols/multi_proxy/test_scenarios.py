@@ -1,6 +1,6 @@
-"""The design's named scenarios and crash points: what shows each of them, and which are missing.
+"""An index of the design's named scenarios and crash points, and stories of the rest.
 
-`WRITTEN` says where one has its story among others; those that had none are told here.
+`WRITTEN` names the stories in other files.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,11 +69,11 @@ CRASHES: Mapping[str, str] = {
 }
 
 
-# ------------------------------------------------------------ told here
+# ------------------------------------------------------------ stories of this file
 
 
 def b07_lost_reply_get() -> bool:
-    """Three answers to gets go the way of the proxy that they came over: each comes once."""
+    """Return True if answers to three requests follow the requests' proxies and arrive once."""
     story = Story()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -89,7 +89,10 @@ def b07_lost_reply_get() -> bool:
 
 
 def b09_string_order() -> bool:
-    """Names in the order of text: v10 comes before v2, for who has fewest and for who gives."""
+    """Return True if names are compared as text.
+
+    v10 precedes v2 in the choice of the smallest owner and of the giver.
+    """
     story = Story(sides(proxies=2, servers=10, edges=2), ownership=CAUSAL, topics=64)
     for at, kinds in (("e1", KINDS), ("e2", KINDS[::-1])):
         for kind in kinds:
@@ -108,7 +111,7 @@ def b09_string_order() -> bool:
 
 
 def b13_consumed_elsewhere() -> bool:
-    """What both had from the second owner does not come again from the first."""
+    """Return True if events that both received from the second owner are not repeated."""
     story = Twins()
     story.put()
     story.cluster.run_for(0.5)
@@ -118,7 +121,10 @@ def b13_consumed_elsewhere() -> bool:
 
 
 def b19_stale_map_recreate() -> bool:
-    """A proxy that has forgotten gives new homes the server that has given a topic away."""
+    """Return True if a new subscription succeeds through a proxy without state.
+
+    The proxy names the former owner of a topic to new access brokers.
+    """
     story = Twins()
     story.put()
     story.cluster.run_for(12)
@@ -133,7 +139,7 @@ def b19_stale_map_recreate() -> bool:
 
 
 def b23_get_race() -> bool:
-    """Two tries of one get are answered, the second one late: nothing comes twice."""
+    """Return True if the late answer to a repeated request is no duplicate."""
     story = Story()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -151,7 +157,7 @@ def b23_get_race() -> bool:
 
 
 def b24_retention_exceeded() -> bool:
-    """Two own a topic for longer than either keeps anything: who lacks it is told a gap."""
+    """Return True if two owners with short retention cause an announced gap."""
     story = Twins(max_retain_ns=1_000_000_000)
     story.put()
     story.cluster.run_for(15)
@@ -161,7 +167,7 @@ def b24_retention_exceeded() -> bool:
 
 
 def c1_before_it_is_put() -> bool:
-    """The home dies with what it has not put yet: the client's library has it still."""
+    """Return True if the client's library repeats a publication that its broker lost in a crash."""
     story = Story()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -185,7 +191,7 @@ STORIES: Mapping[str, Callable[[], bool]] = {
     "C1": c1_before_it_is_put,
 }
 
-# Story → a named bug that leaves out a rule which it is about.
+# Story → a named bug that omits the rule of the story.
 SEEN = {
     "b13-consumed-elsewhere": "moved-and-begun-anew",
     "b24-retention-exceeded": "lost-in-silence",

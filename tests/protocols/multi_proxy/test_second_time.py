@@ -1,4 +1,4 @@
-"""A server that has answered is waited for as a server that never was silent."""
+"""The wait for a server that has answered equals the wait for a new server."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ class Asking:
         self.ways.on_answer(SERVER, Follow)
 
     def waits(self, count: int) -> list[tuple[int, int]]:
-        """Return how long the next answers are waited for, and over which proxy."""
+        """Return the next `count` waits for answers, with their proxies."""
         found = []
         for _ in range(count):
             (proxy,) = [effect.peer for effect in self.machine.effects[-1:] if type(effect) is Send]
@@ -82,7 +82,7 @@ def test_after_an_answer_the_waits_are_those_of_a_new_one(silences: tuple[int, .
 
 
 def test_a_wait_that_an_answer_has_ended_is_no_silence() -> None:
-    """Answers in time, again and again, with pauses in which nothing is asked."""
+    """Answers arrive in time, with pauses without requests."""
     asking = Asking()
     for _ in range(5):
         asking.ask()

@@ -1,4 +1,4 @@
-"""What a server says, and when: nothing before it is on disk, and a later request wins."""
+"""Tests of a server: messages wait for durable writes, and later requests replace earlier."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ TOPIC = 3
 
 
 class Disk:
-    """A server's core, whose disk writes when the test says so."""
+    """The core of a server with a disk that writes under the test's control."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class Disk:
 
     @property
     def logged(self) -> int:
-        """So many records are in its log."""
+        """Return the number of records in the log."""
         return len(self._records)
 
     def start(self, incarnation: int) -> None:
-        """The broker begins, with what is on its disk."""
+        """Start the broker with the contents of its disk."""
         self.waiting.clear()
         self.core: DeliveryProtocol = make_protocol(
             "multi_proxy",
@@ -129,22 +129,22 @@ class Disk:
             self._do(Persisted(effect.token))
 
     def ask(self, message: Any, *writes: type) -> list[Any]:
-        """What it says to a request, with such effects on disk."""
+        """Return the messages after a request, with these kinds of writes completed."""
         self.said.clear()
         return self._happens(MessageReceived(PROXY, 7, message), *writes)
 
     def tick(self) -> list[Any]:
-        """What it says when what was to be waited for is over, with all on disk."""
+        """Return the messages after the next deadline, with all writes completed."""
         self.said.clear()
         return self._happens(DeadlineReached(), Commit, Append)
 
     def due(self) -> list[Any]:
-        """The same, with nothing more on disk."""
+        """Return the messages after the next deadline, without further writes."""
         self.said.clear()
         return self._happens(DeadlineReached())
 
     def give_up(self, broker: int) -> None:
-        """Whoever runs the brokers says that one never comes back; that is on disk."""
+        """Decommission a broker, with all writes completed."""
         name = sides(proxies=1, servers=self._servers, edges=2).brokers[broker]
         signature = make_signature(DECOMMISSION, name)
         self._happens(BrokerDecommissioned(broker, signature), Commit, Append)
@@ -157,7 +157,7 @@ class Disk:
         return list(self.said)
 
     def tell(self, message: Any) -> list[Any]:
-        """What it says to a request, with all on disk."""
+        """Return the messages after a request, with all writes completed."""
         return self.ask(message, Commit, Append)
 
 
@@ -210,13 +210,16 @@ def what_comes_before_the_one_it_names_is_let_go() -> bool:
 
 
 def head(disk: Disk) -> int:
-    """The last position that the topic has given."""
+    """Return the last position that the topic has assigned."""
     (followed,) = disk.tell(follow(9, TOPIC))[-1].topics
     return int(followed.head)
 
 
 def what_was_stored_is_known_when_it_has_gone() -> bool:
-    """Nobody follows the topic, so that the log is chopped."""
+    """Return True if a stored publication is recognised after its log record was truncated.
+
+    No broker follows the topic, so the log is truncated.
+    """
     disk = Disk()
     disk.tell(put(1, 3))
     disk.start(2)
@@ -250,7 +253,10 @@ def a_follow_is_answered_when_it_is_on_disk() -> bool:
 
 
 def a_head_is_told_when_it_is_on_disk() -> bool:
-    """A position that a crash could give to another publication is told to nobody."""
+    """Return True if a position is announced only when it is on disk.
+
+    A crash could assign a position that is not on disk to another publication.
+    """
     disk = Disk()
     disk.tell(follow(1, TOPIC))
     disk.ask(put(1, 3))
@@ -274,8 +280,11 @@ def a_later_follow_wins() -> bool:
 
 
 def what_a_home_has_asked_before_it_died_comes_too_late() -> bool:
-    """It had more than the server knew, over a proxy that was slow; now it goes on where it is
-    told to. The server may be another one by then that was told so."""
+    """Return True if late requests of an earlier incarnation have no effect.
+
+    The access broker was ahead of the server, over a slow proxy, and now follows the server's
+    position. The server may have restarted since.
+    """
     disk = Disk()
     disk.tell(follow(1, TOPIC))
     disk.tell(put(1, 9))
@@ -309,7 +318,7 @@ def an_answer_begins_behind_what_the_home_has() -> bool:
 
 
 def crowded(disk: Disk) -> list[Any]:
-    """A home has one of ten publications, and five may be under way; what is said of one more."""
+    """Return the answer to a request beyond the window of five, with one of ten events taken."""
     disk.tell(follow(1, TOPIC))
     disk.tell(get(1, 0, 0))
     disk.tell(put(1, 1))

@@ -1,4 +1,7 @@
-"""What happens to single puts, gets and subscriptions, the paper's own troubles first."""
+"""Stories of single publish requests, fetch requests and subscriptions.
+
+The problems that the paper describes come first.
+"""
 
 from collections.abc import Callable
 
@@ -23,7 +26,7 @@ def owner_of(story: Story, kind: str) -> str:
 
 
 def proxy_of(story: Story, home: str, kind: str = "a") -> str:
-    """Over which proxy a home has sent its last request to the owner of a topic."""
+    """Return the proxy of an access broker's last request to the owner of a topic."""
     server = story.topology.number_of(owner_of(story, kind))
     asked = [
         peer
@@ -72,7 +75,7 @@ def test_a_dead_server_does_not_delay_other_topics() -> None:
 
 
 def test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications() -> None:
-    """Others at its broker follow the topic all the time."""
+    """Other clients of the broker follow the topic all the time."""
     story = Story()
     other = story.cluster.subscribe("e1", "kind = 'a'")
     leaver = story.cluster.subscribe("e1", "kind = 'a'", client="leaver")
@@ -102,16 +105,19 @@ def test_an_access_broker_follows_no_topic_without_subscribers() -> None:
 
 
 def queued(story: Story, name: str) -> int:
-    """How many publications a broker has with which somebody is not done."""
+    """Return the number of unacknowledged publications at a broker."""
     broker = story.cluster.brokers[story.topology.number_of(name)]
     return broker.core.status().queued
 
 
-# ------------------------------------------------------------ rules, each with its bug
+# ------------------------------------------------------------ rules and their bugs
 
 
 def a_put_is_tried_again_over_another_proxy_and_stored_once() -> bool:
-    """The first proxy lets nothing through, and later lets go what it has held."""
+    """Return True if a publish request is repeated over another proxy and stored once.
+
+    The first proxy holds the request and releases it later.
+    """
     story = Story()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -142,7 +148,10 @@ def what_a_dead_server_had_and_what_it_missed_comes_once() -> bool:
 
 
 def what_clients_have_not_got_a_home_asks_for_again_after_a_crash() -> bool:
-    """With it comes a client that follows a topic of another server."""
+    """Return True if a restarted access broker fetches undelivered publications again.
+
+    A client that follows a topic of another server connects at the same time.
+    """
     story = Story()
     kinds = {owner_of(story, kind): kind for kind in "abcdefgh"}
     first, second = (

@@ -1,4 +1,4 @@
-"""multi_proxy in swarms: nothing is broken, every rule is met, and each named bug is seen."""
+"""Swarms of multi_proxy: no violations, full coverage of all rules, named bugs found."""
 
 import pytest
 
@@ -22,7 +22,7 @@ MUTANTS = bugs_of("multi_proxy")
 BUGS = tuple(bugs_of("multi_proxy").values())
 
 SEEDS = tuple(seed for seed in range(1, 40) if seed % 16 != 6)
-"""Without the long ones, each of which takes as long as ten others."""
+"""Seeds without the long runs, which take ten times as long."""
 
 
 def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
@@ -51,7 +51,7 @@ def test_the_row_of_a_bug_fits_the_source(bug: NamedBug) -> None:
 
 
 def test_each_bug_has_a_story() -> None:
-    """The rest of what a story shows is in the tests of servers and homes."""
+    """Bugs without a story here are covered by the tests of servers and access brokers."""
     told = {
         *STORIES,
         *AT_A_SERVER,

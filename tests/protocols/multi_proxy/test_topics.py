@@ -1,4 +1,4 @@
-"""Topics of publications and predicates: whoever may match is in a topic that is followed."""
+"""Topics of publications and predicates: every possible match is in a followed topic."""
 
 from random import Random
 
@@ -17,7 +17,7 @@ TOPICS = Topics(MultiProxyParameters(topics=8), decode_attribute_table)
 
 
 def run_of(*attributes: dict) -> PublicationRun:
-    """One publication for each; the payload of each is its number."""
+    """Return a run with a publication per attribute set; payloads are the numbers from 1."""
     blobs = [encode_attributes(each) for each in attributes]
     table = tuple(dict.fromkeys(blobs))
     index = bytes(map(table.index, blobs))

@@ -1,4 +1,4 @@
-"""A topic that is given to a server which chops records of the same topic meanwhile."""
+"""A topic in transfer to a server that truncates records of the same topic meanwhile."""
 
 from dataclasses import replace
 
@@ -25,10 +25,10 @@ def put(first: int, last: int, previous: int = 0) -> Put:
 
 
 def stored_after_a_crash() -> list[Stored]:
-    """Return the answer to publications that the other server stored before it gave the topic.
+    """Return the answer to publications that the other server stored before the transfer.
 
-    Records of this server's own positions expire while the commit of the transfer is under way,
-    and name the same source.
+    Records of this server's own positions expire while the commit of the transfer is pending, and
+    have the same source.
     """
     server = Disk(CAUSAL, servers=2, max_retain_ns=SECOND_NS)
     server.tell(Follow(SERVER, HOME, 1, 1, (TOPIC,)))

@@ -1,4 +1,4 @@
-"""Generations that are too far ahead of the known one."""
+"""Generations that are too far ahead of the current generation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -61,7 +61,7 @@ def test_a_generation_that_leaps_is_refused(story, number: int) -> None:
 
 
 class Forged(CountedStory):
-    """A home that follows a topic, and a server that is not the owner."""
+    """An access broker that follows a topic, and a server that is not the owner."""
 
     def __init__(self, spread_topics: int = 0) -> None:
         super().__init__(
@@ -83,7 +83,7 @@ class Forged(CountedStory):
 
 @pytest.mark.parametrize("kind", ["located", "merged", "owned"])
 def test_an_owner_beyond_the_number_of_servers_is_refused(kind: str) -> None:
-    """Each server has a topic once, so a generation is bounded by the known one."""
+    """A server has a topic at most once, so the current generation bounds the next."""
 
     def refused() -> bool:
         story = Forged()
@@ -109,14 +109,14 @@ def test_an_owner_beyond_the_number_of_servers_is_refused(kind: str) -> None:
 
 
 def perform(story: Forged, broker: str, peer: int, message: Any) -> None:
-    """A broker handles a forged message of a neighbour, and continues."""
+    """Let a broker handle a forged message of a neighbour."""
     forged = story.cluster.broker(broker).broker
     forged._handle(MessageReceived(peer, forged.session_with(peer), message))
     story.cluster.run_for(0.05)
 
 
 def heals(story: Forged) -> bool:
-    """Return True if all publications arrive, also at a client that comes later, without doubt."""
+    """Return True if all publications arrive, also at a later client, without doubt."""
     story.put()
     story.cluster.run_for(10)
     if story.lost():
@@ -134,7 +134,7 @@ def heals(story: Forged) -> bool:
 
 @pytest.mark.parametrize("kind", ["located", "merged", "owned", "proxy"])
 def test_a_forged_owner_is_denied_and_the_arbiter_names_the_right_one(kind: str) -> None:
-    """The named server denies the topic, and keeps its sessions with innocent proxies."""
+    """The named server denies the topic and keeps its sessions with innocent proxies."""
     story = Forged()
     owners = (Owner(story.topic, story.wrong, story.owners.generations[story.topic] + 1),)
     home = story.topology.number_of("e1")
@@ -151,7 +151,7 @@ def test_a_forged_owner_is_denied_and_the_arbiter_names_the_right_one(kind: str)
 
 
 def test_a_forged_generation_of_the_right_owner_does_not_block_its_move() -> None:
-    """A home with a generation that the arbiter has not given asks about the next owner."""
+    """An access broker with an unassigned generation asks for the next owner."""
     story = Forged(spread_topics=9)
     story.cluster.broker("e1").kill()
     story.cluster.run_for(0.1)
@@ -168,7 +168,7 @@ def test_a_forged_generation_of_the_right_owner_does_not_block_its_move() -> Non
 
 
 def test_a_proxy_forgets_two_owners_of_one_generation() -> None:
-    """Its sessions with both servers last, and access brokers ask the arbiter."""
+    """The sessions with both servers continue, and access brokers ask the arbiter."""
     story = Forged()
     generation = story.owners.generations[story.topic]
     perform(story, "x1", story.wrong, Owned((Owner(story.topic, story.wrong, generation),)))

@@ -1,4 +1,4 @@
-"""What every protocol's clients have in common: letting in, limits, lingering and windows."""
+"""Client handling of all protocols: admission, limits, linger and windows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -62,9 +62,9 @@ class Asked:
 
 
 class Plain:
-    """Clients that keep subscriptions, and do nothing with them.
+    """A client table that keeps subscriptions without further action.
 
-    `durable` has the last publication on disk of each source, if publications are stored.
+    `durable` has the last durable publication of every source, if publications are stored.
     """
 
     def __init__(self, disk: Durability, deadlines: DeadlineQueue[tuple[str, int | str]]) -> None:
@@ -120,7 +120,7 @@ class Plain:
 
 
 class World:
-    """A service without a core around it, and what it wants done."""
+    """A client service without a core, and its effects."""
 
     def __init__(self, recovered: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.machine = EventMachine()
@@ -137,7 +137,7 @@ class World:
         return effects
 
     def connect(self, client: ClientId, connect: Connect) -> list[Any]:
-        """Answers to a client on a session of its own, once everything is on disk."""
+        """Return the answers to a client on a new session, with all writes completed."""
         if self.clients.table.session_of(client):
             self.clients.on_lost(client, self.clients.table.session_of(client))
         self._sessions += 1
@@ -153,14 +153,14 @@ class World:
         return [each.message for each in answers if isinstance(each, Send)]
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """What a broker that is started again finds on disk."""
+        """Return the rows on disk after a restart."""
         rows = {table: dict(values) for table, values in self._recovered.items()}
         for change in (change for commit in self._committed for change in commit.changes):
             rows.setdefault(change.table, {})[change.key] = list(change.value)
         return rows
 
     def say(self, client: ClientId, *messages: object) -> list[object]:
-        """What the broker answers, each message being taken by who takes its type."""
+        """Return the broker's answers to messages, handled by type."""
         for message in messages:
             self.clients.handlers()[type(message)](client, message)
         return [effect.message for effect in self.effects() if isinstance(effect, Send)]
@@ -327,7 +327,7 @@ def windows(
 
 
 def sent(machine: EventMachine) -> list[tuple[int, int, tuple[int, ...]]]:
-    """First and last sequence of what was delivered, and for which subscriptions."""
+    """Return the first and last sequence number and the subscriptions of every delivery."""
     effects, machine.effects = machine.effects, []
     items = [effect.item for effect in effects if isinstance(effect, Deliver)]
     assert all(isinstance(item, Deliveries) for item in items), items

@@ -1,4 +1,4 @@
-"""Lost publications: who proves the loss, and what subscribers get in their place."""
+"""Lost publications: proof of the loss, and gaps for subscribers."""
 
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +23,7 @@ STREAM = SourceId(3, 1, 0)
 
 
 def restarted(world: World, durable: int, lineage: int = 0) -> tuple[World, Plain]:
-    """A broker that finds the rows of another one on disk, and so many publications."""
+    """Restart a broker with the rows of another, and with `durable` publications on disk."""
     again = World(world.rows())
     clients = again.clients
     clients.durable = {SOURCE: durable}
@@ -114,7 +114,7 @@ class Local:
 
 
 def delivered(part: PublicationRun) -> list[object]:
-    """What a client gets in place of a run."""
+    """Return the deliveries and gaps that replace a run."""
     machine = EventMachine()
     counters = {"publications_delivered": 0}
     windows: DeliveryWindows[Entry, Local] = DeliveryWindows(machine, 100, counters)

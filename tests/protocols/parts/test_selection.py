@@ -1,4 +1,4 @@
-"""Parts of a run beside their twin: the publications of the run, looked at one by one."""
+"""Parts of a run compared with the publications of the run, one by one."""
 
 from random import Random
 
@@ -10,7 +10,7 @@ from brokerd.protocols.parts.selection import RunSelection, places_by_result
 
 
 def drawn_run(random: Random) -> PublicationRun:
-    """A run with holes, whose attributes come in any order and again and again."""
+    """Return a run with gaps, and with repeated attributes in any order."""
     places = random.randrange(1, 6)
     count = random.randrange(places, 24)
     index = [*range(places), *(random.randrange(places) for _ in range(count - places))]
