@@ -45,7 +45,7 @@ for source in sys.argv[1:]:
 
 
 def interpreter() -> str | None:
-    """Return the Python of the installed program; None without one."""
+    """Return the Python of the installed program, or None if none is installed."""
     program = os.environ.get(VARIABLE) or shutil.which("ansible-inventory")
     if not program or not Path(program).is_file():
         return None

@@ -1,9 +1,9 @@
-"""Compile the test modules as pytest does, before each of its workers would.
+"""A command that compiles the test modules as pytest does, before the workers start.
 
     python -m tests.helpers.compiled
 
 pytest rewrites the assertions of a test module and caches the code. The workers begin at once, so
-in a fresh clone each of them would rewrite all modules.
+in a fresh clone each worker would rewrite all modules.
 """
 
 from collections.abc import Iterator, Sequence

@@ -29,7 +29,7 @@ SINCE: Final = "HEAD~20"
 ALL: Final = "all"
 NEW: Final = "new"
 SHARE: Final = 3
-"""One row of so many is drawn."""
+"""One row in this many is drawn."""
 MOST_CHANGED: Final = 120
 """Changed rows of one test in one run: a merge may touch the functions of nearly all."""
 
