@@ -1,4 +1,4 @@
-"""Agents of small processes, each in a folder of its own, with a complete clean-up."""
+"""Agents of small processes, in separate folders, with a complete clean-up."""
 
 import json
 import os
@@ -26,7 +26,7 @@ MODULE = (sys.executable, "-m", "tests.helpers.small_processes")
 
 
 class Lab:
-    """A root folder whose agents a test starts and ends."""
+    """A root folder with agents that a test starts and ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,7 +112,7 @@ class Lab:
         return found
 
     def called(self, prefix: str) -> list[ProcessIdentity]:
-        """Return the descendants whose name in `top` begins with the prefix."""
+        """Return the descendants with a name in `top` that begins with the prefix."""
         names = {found: Path(f"/proc/{found.pid}/comm") for found in self.descendants()}
         return [found for found, name in names.items() if name.read_text().startswith(prefix)]
 

@@ -10,7 +10,7 @@ from pubsubctl.deployment.authority import Authority
 
 
 class Certificates:
-    """An authority and all certificates it has issued, below one folder."""
+    """An authority and the certificates from it, below a folder."""
 
     def __init__(self, folder: Path, name: str = "authority", deployment: str = "d") -> None:
         self.authority = Authority.of(folder / name)

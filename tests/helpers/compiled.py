@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def stale(folder: Path = TESTS) -> Iterator[Path]:
-    """Yield the test modules below a folder whose cached code is missing or old."""
+    """Yield the test modules below a folder without cached code, or with old cached code."""
     for path in sorted(folder.rglob("*.py")):
         is_rewritten = path.name == "conftest.py" or path.name.startswith("test_")
         if is_rewritten and rewrite._read_pyc(path, _cached(path)) is None:

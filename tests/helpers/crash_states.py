@@ -17,7 +17,7 @@ from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Sync
 
 SECTOR_BYTES = 512
 EVERY_BYTE_BYTES = 64
-"""Writes up to this size are torn at each byte, larger writes at some bytes of each sector."""
+"""Writes up to this size are torn at every byte, larger writes at some bytes per sector."""
 TOGETHER = 4
 """This many unsynced changes are combined in every way; of more changes, the last ones."""
 
@@ -179,7 +179,7 @@ def _with(content: bytes, pieces: Iterable[_Piece], size: int = 0) -> bytes:
 
 
 def _left(changes: list[_Change]) -> Iterator[_Remains]:
-    """Yield the possible remains of a file: any of the changes, one of them torn."""
+    """Yield the possible remains of a file: any of the changes, with one torn change."""
     for chosen in _subsets(len(changes)):
         yield _Remains([changes[place] for place in chosen])
         for torn in chosen:

@@ -48,7 +48,7 @@ def relay() -> DeliveryProtocol:
 
 
 def handle(core: DeliveryProtocol, event: Event) -> list[Effect]:
-    """Return the effects of an event on a broker whose disk completes writes at once."""
+    """Return the effects of an event on a broker with a disk that completes writes at once."""
     effects = core.handle(event, 0)
     for effect in list(effects):
         if isinstance(effect, Commit) and effect.token is not None:

@@ -1317,7 +1317,7 @@ def a_delivery_has_no_position(run: RunFolder) -> None:
 
 
 def write_databases(run: RunFolder) -> None:
-    """Give each subscriber its own process, with the database of received publications."""
+    """Split the subscribers into processes, with databases of received publications."""
     _digested(
         lambda run: run.replace(
             "spec/workload.toml", 'at = ["c3"]', 'own_process = true\nat = ["c3"]'

@@ -41,7 +41,7 @@ class RunFolder:
 
     @contextmanager
     def records(self, process: str, layout: str) -> Iterator["Rows"]:
-        """Open the records of one log; write them back with a matching sidecar."""
+        """Open the records of a log; write the records back with a matching sidecar."""
         path = self.path(f"raw/{process}/{layout}.rec")
         sidecar_path = path.with_name(path.name + ".json")
         sidecar = json.loads(sidecar_path.read_text())
@@ -160,7 +160,7 @@ def write_honest_run(folder: Path, run_id: str, *, gated: bool = False) -> Path:
 
 
 def write_ordered_run(folder: Path, run_id: str) -> Path:
-    """Write an honest, complete run whose workload requires a total order."""
+    """Write an honest, complete run with a workload that requires a total order."""
     run = write_honest_run(folder, run_id)
     _put_in_order(RunFolder(run))
     seal(run)

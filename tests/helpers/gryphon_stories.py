@@ -42,7 +42,7 @@ TWO_SUBENDS = ("p1-b1", "b1-s1", "b1-s2")
 
 
 _LOST_WITHOUT_NOTICE = (Events, Silent, Nack, Done, AckExpected)
-"""Messages whose loss is repaired by requests or repetition; sessions lose no other message."""
+"""Messages that brokers request or repeat after a loss; sessions lose no other message."""
 
 Loss = Callable[[Peer, Peer, Any], bool]
 """A predicate (sender, receiver, message): true if the message is lost."""
@@ -191,7 +191,7 @@ class Story:
 
 
 class PaperStory(Story):
-    """A story on the paper's ten brokers: four publishers at p1; subscribers at s1 and s2 by default.
+    """A story on the paper's ten brokers: four publishers at p1, subscribers at s1 and s2.
 
     There are no filters, as in the paper.
     """
@@ -229,7 +229,7 @@ class PaperStory(Story):
         return [each for each in self.sent[12:] if int(each.client[1:]) in numbers]
 
     def first_ways(self, sender: str, receiver: str) -> list[int]:
-        """Return the pubends whose new events one broker has sent another."""
+        """Return the pubends of the new events that a broker has sent another."""
         told = [m for m in self.from_to(sender, receiver, Events) if not m.again]
         return sorted({m.run.source.publisher for m in told})
 

@@ -186,7 +186,7 @@ def _subscription_log(
 
 
 def stamped(rows: Sequence[DeliveryRow]) -> tuple[DeliveryRow, ...]:
-    """Return the rows with the stamps of a process that writes in this order: time never decreases."""
+    """Return the rows with monotonic stamps, as a process that writes this order makes."""
     times = accumulate((row.received_ns for row in rows), max)
     return tuple(replace(row, received_ns=at_ns) for row, at_ns in zip(rows, times, strict=True))
 
@@ -421,7 +421,7 @@ def acknowledged_and_lost_for_everyone(history: History, rng: random.Random) -> 
 
 @_register(MUTATIONS)
 def unanswered_and_lost_for_everyone(history: History, rng: random.Random) -> History | None:
-    """A publication loses its acknowledgement and all its deliveries."""
+    """A publication loses the acknowledgement and all deliveries."""
     if (picked := _pick(history, rng)) is None:
         return None
     _, rows, places = picked

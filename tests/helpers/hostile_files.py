@@ -176,7 +176,7 @@ def _import_modules(kind: str, folder: Path) -> None:
 
 
 def main(kinds: list[str], one_in: int) -> None:
-    """Print the outcome of every case of some kinds, or of one case in `one_in`."""
+    """Print the outcomes of some kinds, for all cases or one in `one_in`."""
     import pubsubctl.commands.app  # noqa: F401  once, and not in every child
 
     with tempfile.TemporaryDirectory() as name:

@@ -39,7 +39,7 @@ class Judged:
         return cls(outcome, (*sorted(violations), *sorted(doubts)))
 
     def names(self, *parts: str) -> bool:
-        """Return whether an entry of `said` contains all these parts, or equals one of them."""
+        """Return whether an entry of `said` contains all these parts, or equals a part."""
         return any(all(part in said for part in parts) for said in self.said)
 
 

@@ -1,4 +1,4 @@
-"""One named log without a disk, which carries out effects at once, within its bounds."""
+"""A named log without a disk, which carries out effects at once, within bounds."""
 
 from collections.abc import Iterable
 

@@ -103,7 +103,7 @@ class Online:
     def _runs(
         self, rows: tuple[DeliveryRow, ...] | list[DeliveryRow], places: set[int]
     ) -> Iterator[tuple[int, list[DeliveryRow]]]:
-        """Yield runs of consecutive deliveries of a source with rising numbers; last, an empty run."""
+        """Yield runs of consecutive deliveries of a source, numbers rising; last, an empty run."""
         cuts = {0, len(rows), *places, *(self._rng.randrange(len(rows) + 1) for _ in range(4))}
         cuts |= {
             n + 1

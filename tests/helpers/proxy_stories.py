@@ -104,7 +104,7 @@ class CountedStory(Story):
         self.subscriptions.append((kind, self.cluster.subscribe(at, f"kind = '{kind}'")))
 
     def put(self, homes: Sequence[str] = ("e1", "e2")) -> None:
-        """Publish one publication of each kind at some access brokers, over both proxies."""
+        """Publish a publication of every kind at some access brokers, over both proxies."""
         for kind in self.kinds:
             for at in homes:
                 self.sent.append((kind, self.publish(at, 1, kind=kind)[0]))

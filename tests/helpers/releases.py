@@ -33,7 +33,7 @@ WITHOUT_VERSIONS: Final[Sequence[Edit]] = (
         "    refused: list[Age] = []\n",
     ),
 )
-"""Edits of the last release whose agents and brokers report no program."""
+"""Edits of the last release without programs in the reports of agents and brokers."""
 
 
 def with_commands(version: int, release: str) -> Sequence[Edit]:

@@ -1,4 +1,4 @@
-"""A machine module whose load generators record deliveries slowly."""
+"""A machine module with load generators that record deliveries slowly."""
 
 import sys
 import time

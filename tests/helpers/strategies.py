@@ -30,7 +30,7 @@ attributes = st.dictionaries(names, scalars, max_size=4)
 
 @st.composite
 def constraints(draw: st.DrawFn) -> Constraint:
-    """Draw a constraint whose value fits the operator, over a few names and values."""
+    """Draw a constraint with a fitting value, over a few names and values."""
     negation = draw(st.sampled_from(["", "not "]))
     family = draw(st.sampled_from(["compare", "in", "text", "exists"]))
     if family == "compare":
@@ -54,7 +54,7 @@ SOURCE = SourceId(1, 0, 1)
 
 @st.composite
 def runs(draw: st.DrawFn, source: SourceId = SOURCE) -> PublicationRun:
-    """Draw a run with gaps, shared or single attributes, payloads of one or many sizes and pieces."""
+    """Draw a run with gaps, shared or single attributes, and payloads of any sizes and pieces."""
     steps = draw(st.lists(st.integers(1, 3), min_size=1, max_size=12))
     sequences, at = [], 0
     for step in steps:
@@ -174,7 +174,7 @@ def hierarchies(draw: st.DrawFn, largest: int = 8) -> Topology:
 
 @st.composite
 def bipartites(draw: st.DrawFn, largest: int = 7) -> Topology:
-    """Draw roles: at least one proxy and one server."""
+    """Draw roles: at least a proxy and a server."""
     roles = draw(st.lists(st.sampled_from(["proxies", "servers", "edges"]), max_size=largest - 2))
     roles = draw(st.permutations([*roles, "proxies", "servers"]))
     names = [f"b{number}" for number in range(len(roles))]

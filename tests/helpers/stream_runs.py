@@ -18,7 +18,7 @@ def run_at(ticks: Sequence[int]) -> PublicationRun:
 
 
 def origin_runs(each: Sequence[tuple[SourceId, int]]) -> tuple[OriginRun, ...]:
-    """Return sources and sequences of consecutive publications, neighbours of one source together."""
+    """Return sources and sequences of publications in a row, neighbours of a source together."""
     found: list[tuple[SourceId, list[int]]] = []
     for source, sequence in each:
         if found and found[-1][0] == source and found[-1][1][-1] < sequence:

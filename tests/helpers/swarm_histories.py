@@ -90,7 +90,7 @@ class Recorder:
         return report, self.judge(ended=report.rule in ("", "incomplete"))
 
     def judge(self, *, ended: bool) -> list[Violation]:
-        """Return the reference checker's violations; with `ended`, all that is owed must be present."""
+        """Return the reference checker's violations; with `ended`, no delivery may be missing."""
         return [
             violation
             for history in self._histories(ended=ended)
@@ -213,7 +213,7 @@ class Recorder:
         fences: Mapping[SourceId, tuple[DeliveryRow, DeliveryRow]],
         closed: bool,
     ) -> tuple[list[DeliveryRow], list[int]]:
-        """Return the deliveries, each source between its fences, and the place of each delivery."""
+        """Return the deliveries, sources between fences, and the place of each delivery."""
         rows: list[DeliveryRow] = []
         places: list[int] = []
         opening = {source: first for source, (first, _) in fences.items()}
