@@ -76,7 +76,7 @@ class CrashStates:
         }
 
     def all(self) -> Iterator[Contents]:
-        """Yield all contents that a crash at this moment may leave, some more than once."""
+        """Yield all contents that a crash at this moment may leave, also repeatedly."""
         names, remains = self._possible()
         for chosen in names:
             for left in product(*remains.values()):

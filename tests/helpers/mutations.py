@@ -1,4 +1,4 @@
-"""Mutations of one fact of a run folder: each field of each small file, and each row."""
+"""Mutations of a single fact of a run folder: a field of a small file, or a row."""
 
 import json
 from collections.abc import Callable, Iterator

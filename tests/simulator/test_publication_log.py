@@ -16,7 +16,7 @@ def _start(parameters: DeltaTreeParameters = LOGGED) -> SimulatedCluster:
 
 
 def _missing_after_publisher_and_broker_die() -> list[PublicationHandle]:
-    """Acknowledge publications while no broker is reachable; then kill the only holder."""
+    """Return the missing publications after a crash of p, the only holder of some of them."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
     publisher = cluster.client("p-p", "p", publishes=True)
