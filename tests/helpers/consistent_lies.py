@@ -595,7 +595,7 @@ for _broker in ("c1", "c2", "c3"):
 
 
 def _hide_client_session(run: RunFolder) -> bool | None:
-    """Remove the lost session of a subscriber's broker."""
+    """Remove a lost session with a subscriber from the records of its broker."""
     folder = _folder_of(run, "c3")
     hidden: dict[str, list[int]] = {"session_lost": [], "session_established": []}
     with run.lines(f"{folder}/events.jsonl") as rows:

@@ -1,7 +1,7 @@
 """Cores wired by hand: a test can hold every message and cut every link.
 
 The exchange is simpler than the simulator: no clock, no chance, disks that are always durable, and
-one session per pair of brokers. A story decides what arrives when.
+one session per pair of brokers. A story decides the order of arrivals.
 """
 
 import json

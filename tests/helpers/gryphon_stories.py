@@ -57,7 +57,6 @@ class LosingNetwork(Network):
         self.share: tuple[float, Random] | None = None
 
     def send(self, endpoint: Endpoint, peer: Peer, message: Any) -> None:
-        """See Network."""
         if self.share is not None and isinstance(message, _LOST_WITHOUT_NOTICE):
             share, random = self.share
             if random.random() < share:

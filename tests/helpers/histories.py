@@ -366,7 +366,7 @@ def rejected_publication_delivered(history: History, rng: random.Random) -> Hist
 
 @_register(MUTATIONS)
 def unknown_seen_by_one_only(history: History, rng: random.Random) -> History | None:
-    """Of two matching subscriptions, one loses a publication that was never acknowledged."""
+    """One of two matching subscriptions loses a publication that was never acknowledged."""
     for log_place, log in enumerate(history.publishers):
         for row in log.published[2:-2]:
             matching = [

@@ -119,7 +119,7 @@ def cases(kind: str) -> Iterator[tuple[str, str]]:
 
 
 def outcome(kind: str, text: str, folder: Path) -> tuple[int, str, float]:
-    """Return the status of the command, or minus the signal that ended it; the output, the time.
+    """Return the command's status, or minus the signal that ended the command; output; time.
 
     The time is the processor's, which does not depend on other load of the machine.
     """

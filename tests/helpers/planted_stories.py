@@ -28,7 +28,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The name of the bug."""
+        """Return the name of the bug."""
         return self.bug.name
 
 

@@ -1,8 +1,9 @@
 """Small real processes for an agent, and an agent that can run them.
 
-`python -m tests.helpers.small_processes agent ROOT DEPLOYMENT SOCKET READY` is such an agent in the
-foreground; it writes its identity to the file READY once clients can connect. `daemon ROOT
-DEPLOYMENT` starts one in the background, `attach ROOT` connects standard input and output to it.
+`python -m tests.helpers.small_processes agent ROOT DEPLOYMENT SOCKET READY` runs the agent in the
+foreground, which writes its identity to the file READY once clients can connect. `daemon ROOT
+DEPLOYMENT` starts an agent in the background, `attach ROOT` connects standard input and output to
+the agent.
 """
 
 import os

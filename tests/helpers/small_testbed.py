@@ -31,7 +31,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @contextmanager
 def lab_folder() -> Iterator[Path]:
-    """Make a folder with a short path, for a host's root; end all its processes at exit."""
+    """Make a folder with a short path, for a host's root; no process may remain at exit."""
     folder = Path(mkdtemp(prefix="bx-"))
     (folder / "run").mkdir(mode=0o700)
     try:

@@ -147,15 +147,12 @@ class _Swapped(MetaPathFinder, InspectLoader):
         self._swap = swap
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        """See MetaPathFinder."""
         return spec_from_loader(name, self) if name == self._swap.module else None
 
     def is_package(self, fullname: str) -> bool:
-        """See InspectLoader."""
         return False
 
     def get_source(self, fullname: str) -> str:
-        """See InspectLoader."""
         return self._swap.source()[0]
 
 

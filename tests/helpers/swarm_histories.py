@@ -41,11 +41,9 @@ class SwarmContent(Contents):
     chosen: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     def choice(self, publisher_index: int, incarnation: int, sequence: int) -> tuple[int, int]:
-        """See Contents."""
         return self.chosen[publisher_index, sequence][0], 0
 
     def digest(self, publisher: Publisher, incarnation: int, sequence: int, *, fence: bool) -> int:
-        """See Contents."""
         return 0 if fence else self.chosen[publisher.index, sequence][1]
 
 

@@ -271,7 +271,7 @@ def test_delta_3_keeps_97_of_100_pairs_connected_with_17_of_100_brokers_dead() -
 
 
 def test_neighbourhoods_are_small_at_fanout_3_and_large_at_fanout_7() -> None:
-    """At fan-out 3 all are below 100; at fan-out 7 and δ = 3 nearly everything (lines 995-1009)."""
+    """Fan-out 3: all below 100 brokers; fan-out 7, δ = 3: nearly all brokers (lines 995-1009)."""
     sizes = {}
     for fanout in (3, 7):
         shape = PrimaryTree(generate_balanced_tree(1_000, fanout, 3))

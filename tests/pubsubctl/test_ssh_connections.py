@@ -1,4 +1,4 @@
-"""Stories about hosts over SSH: real sshd on loopback, commands, streams, files, lost connections."""
+"""Stories about hosts over SSH: real sshd on loopback, commands, streams, files, dropped lines."""
 
 import os
 import signal

@@ -185,7 +185,7 @@ def test_moves_leave_the_seeds_without_them_as_they_were() -> None:
 def test_clients_of_each_protocol_move_as_its_library_has_them_move(
     protocol: str, seed: int
 ) -> None:
-    """Clients move as in the δ tree, and publications are delivered again."""
+    """All clients used to move as those of a tree, and received publications again."""
     report = run_seed(seed, protocol, MOVES)
     assert not report.violations, report.describe()
     assert report.counters["clients_moved"] or report.counters["clients_reattached"]

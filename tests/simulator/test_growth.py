@@ -39,7 +39,7 @@ def _come_and_go(cluster: SimulatedCluster, number: int) -> None:
 
 
 def _open_a_gate(cluster: SimulatedCluster, number: int) -> None:
-    """Send a notifier of b5's return through b4; then restart b4."""
+    """Send a notifier of b5's return from b4; then restart b4."""
     name = f"u{number}-b1"
     cluster.broker("b5").kill()
     cluster.run_for(2)
