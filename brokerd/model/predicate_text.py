@@ -181,7 +181,10 @@ def _tokens(text: str) -> Iterator[_Token]:
         match = _TOKEN.match(text, at, end)
         if match is None:
             skipped = len(text[at:]) - len(text[at:].lstrip())
-            raise PredicateError(f"predicate, character {at + skipped + 1}: cannot be read")
+            place = f"predicate, character {at + skipped + 1}"
+            if text[at + skipped] in "'\"":
+                raise PredicateError(f"{place}: a text stands between single quotes")
+            raise PredicateError(f"{place}: cannot be read")
         assert match.lastgroup is not None
         yield _Token(match.lastgroup, match.group(match.lastgroup), match.start(match.lastgroup))
         at = match.end()

@@ -200,7 +200,9 @@ def _check_anchor(
 ) -> Iterator[Problem]:
     name, stage = anchor
     if name not in ids:
-        text = f"no step called {name!r}{nearest(name, list(ids))}"
+        parts = [each for each in ids if each.startswith(f"{name}-")]
+        remedy = f"; it is {', then '.join(parts)}" if parts else nearest(name, list(ids))
+        text = f"no step called {name!r}{remedy}"
         yield schedule.problem(step, "after", step.after, text)
         return
     verb = schedule.step(name).do

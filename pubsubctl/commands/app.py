@@ -196,6 +196,8 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return report_errors(call.console, [_make_interruption()])
     except Exception as error:
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(NobodyReads):
+            raise BrokenPipeError from None
         return report_errors(call.console, _errors_of(call, error))
     # a signal that arrived while tasks were running in parallel
     except BaseExceptionGroup as group:

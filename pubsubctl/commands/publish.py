@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT: Final = "-"
 MOST_COUNT: Final = 10_000_000
-MOST_PER_S: Final = 1_000_000.0
 
 
 def publish(
@@ -44,7 +43,8 @@ def publish(
         int, typer.Option("--count", metavar="N", min=1, max=MOST_COUNT, help="Publish N.")
     ] = 1,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", help="Publish N per second at most.")
+        str | None,
+        typer.Option("--rate", metavar="RATE", help="Publish no faster, such as 50/s or 90/min."),
     ] = None,
     broker: Broker = None,
     name: ClientName = None,
@@ -66,9 +66,7 @@ def publish(
 
     call = invocation(context)
     call.refuse_dry_run("publish")
-    if rate is not None and not 0 < rate <= MOST_PER_S:
-        raise UserError(f"--rate {rate:g}: more than 0 and at most {MOST_PER_S:,.0f} per second")
-    publishing = _Publishing(call, rate, seconds_of("--timeout", timeout))
+    publishing = _Publishing(call, _per_s(rate), seconds_of("--timeout", timeout))
     name = name or f"publish-{secrets.token_hex(4)}"
     is_piped = attributes == STANDARD_INPUT
     if is_piped and (payload or payload_file is not None or count != 1):
@@ -78,8 +76,29 @@ def publish(
     access = reach_brokers(call, name)
     given = {access.topic_attribute: attributes} if given is None else given
     source = _read_lines() if is_piped else _repeat(given, content, count)
-    trio.run(publishing.run, access, name, access.addresses_of(broker), source)
+    try:
+        trio.run(publishing.run, access, name, access.addresses_of(broker), source)
+    except KeyboardInterrupt:
+        call.console.say(publishing.describe_counts())
+        raise
     return publishing.result()
+
+
+def _per_s(text: str | None) -> float | None:
+    """Return publications per second; None for as fast as possible.
+
+    Raises:
+        UserError: the text is no rate above 0; a number without a unit counts per second.
+    """
+    from bench.spec.values import parse_rate
+
+    if text is None:
+        return None
+    try:
+        per_s = parse_rate(text if "/" in text or text == "max" else f"{text}/s").per_second
+    except ValueError as error:
+        raise UserError(f"--rate {text}: {error}") from None
+    return None if per_s is None else float(per_s)
 
 
 def _read_payload(text: str, path: Path | None) -> bytes:
@@ -238,5 +257,8 @@ class _Publishing:
         if self._prints_objects:
             self.call.console.line(json.dumps(document))
             return None
-        text = f"{self.published:,} published, {self.acknowledged:,} acknowledged"
-        return Result(document=document, text=text)
+        return Result(document=document, text=self.describe_counts())
+
+    def describe_counts(self) -> str:
+        """Return the numbers of publications and acknowledgements."""
+        return f"{self.published:,} published, {self.acknowledged:,} acknowledged"

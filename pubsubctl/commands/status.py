@@ -68,7 +68,8 @@ def _result(
                 "deployment": None,
                 "unreachable": state.unreachable,
             },
-            text="nothing is deployed" + " as far as can be seen" * bool(state.unreachable),
+            text=f"nothing is deployed by inventory {call.inventory().name}"
+            + " as far as can be seen" * bool(state.unreachable),
             because=tuple(HostError(text) for text in state.unreachable.values()),
         )
     about = state.deployment

@@ -43,8 +43,8 @@ def subscribe(
         bool,
         typer.Option(
             "--durable",
-            help="Continue where the last command with this --name ended; the broker keeps the "
-            "position (protocol durable).",
+            help="Continue where the last command with this --name at this --broker ended; the "
+            "broker keeps the position (protocol durable).",
         ),
     ] = False,
     end: Annotated[
@@ -79,9 +79,13 @@ def subscribe(
         raise UserError(str(error)) from None
     timeout_s = math.inf if timeout is None else seconds_of("--timeout", timeout)
     access = reach_brokers(call, name)
-    work = _Subscribing(call, wanted, count, timeout_s, is_durable=durable, ends=end)
+    if durable and broker is None:
+        broker = next(iter(access.addresses))  # another broker would not have the position
+    work = _Subscribing(call, wanted, count, timeout_s, broker or "", durable, end)
     addresses = access.addresses_of(broker)
     trio.run(until_interrupted, lambda: work.run(access, name, addresses))
+    if end:
+        call.console.say(f"{name} has no durable subscription at {broker} any more")
     work.check_received()
 
 
@@ -91,6 +95,7 @@ class _Subscribing:
 
     Attributes:
         count: the number of deliveries to print; None for no end.
+        broker: the one broker to connect to; "" for any.
         ends: end a durable subscription, and print nothing.
         received, gaps: numbers of printed lines.
     """
@@ -99,6 +104,7 @@ class _Subscribing:
     predicate: "Predicate"
     count: int | None
     timeout_s: float
+    broker: str
     is_durable: bool
     ends: bool
     received: int = 0
@@ -137,7 +143,8 @@ class _Subscribing:
         except BrokerUnreachable as error:
             raise Unreachable(error.cause) from None
         except ClientError as error:
-            raise HostError(str(error)) from None
+            remedy = "; `--end` ends it, or use another --name" if self.is_durable else ""
+            raise HostError(f"{error}{remedy}") from None
 
     async def _receive(self, client: "Client") -> None:
         if self.is_durable:
@@ -157,7 +164,8 @@ class _Subscribing:
                     return
 
     def _announce(self, client: "Client") -> None:
-        self.call.console.say(f"subscribed as {client.name}; Ctrl-C ends")
+        place = f" at {self.broker}" if self.broker else ""
+        self.call.console.say(f"subscribed{place} as {client.name}; Ctrl-C ends")
 
     def _print(self, publication: "Publication") -> bool:
         """Print a delivery; return True if it is the last."""

@@ -63,7 +63,10 @@ class ClientAccess:
         """
         record = await read_deployment(lab)
         if record is None:
-            raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+            raise PreflightFailed(
+                f"nothing is deployed by inventory {lab.inventory.name}; `pubsubctl deploy` "
+                "first, or name another --inventory"
+            )
         await check_authority(lab)
         topology = Topology.from_mapping(record["topology"], "deployment.json")
         protocol = protocol_on(topology, record["protocol"])

@@ -281,7 +281,7 @@ def record_of(folder: Path, labels: Mapping[str, Mapping[str, str]] | None = Non
     """
     about = manifest(folder)
     if labels is None:
-        labels = _labels_in(folder.parents[1])
+        labels = _labels_in(folder.resolve().parent.parent)
     runs = about.get("runs") if about.get("kind") == SERIES else None
     members = [str(each) for row in runs.values() for each in row] if runs else []
     own = about.get("labels") or {}
@@ -368,7 +368,10 @@ def label_runs(folders: Sequence[Path], texts: Sequence[str]) -> dict[str, str]:
             )
         labels[key] = value
     for folder in folders:
-        _append(folder.parents[1], {"run_id": folder.name, "labels": labels, "utc": utc_now()})
+        _append(
+            folder.resolve().parent.parent,
+            {"run_id": folder.name, "labels": labels, "utc": utc_now()},
+        )
     return labels
 
 

@@ -403,7 +403,9 @@ def _lines(
     )
     if verdict == "UNKNOWN":
         yield from (f"  unknown: {reason}" for reason in because)
-    yield from ("  " + line for line in recoveries_in_words(findings.recoveries))
+    is_decided = bool(findings.counts.missing)
+    lines = recoveries_in_words(findings.recoveries, is_decided=is_decided)
+    yield from ("  " + line for line in lines)
     yield from ("  " + line for line in describe_nothing_owed(findings.pairs))
 
 

@@ -172,6 +172,8 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
         key.append(("×", RED, "never arrived"))
     legend(figure, right, key)
     bottom = "publication sent, seconds after measuring began"
+    if (whole := len(about["subscriptions"])) > len(shown):
+        bottom += f" · {len(shown)} of {whole} subscriptions: most faults on their routes"
     label_below_axis(figure, (left + right) / 2, bottom)
     if width == "wide":
         footer(figure, scale_text(about))

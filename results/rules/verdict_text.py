@@ -49,11 +49,15 @@ def counts_in_words(counts: Counts, order: str = "publisher") -> str:
     return " · ".join(text for text in (owed, told, gaps, again, wrong) if text)
 
 
-def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
+def recoveries_in_words(recoveries: Sequence[Recovery], *, is_decided: bool = True) -> list[str]:
     """Return a line for each recovery, or a single line for many recoveries of a verb without risk.
 
     Churn has a single line, for any number of absences.
+
+    Args:
+        is_decided: False if what did not arrive may have: no delivery of the run is missing.
     """
+    fate = "lost" if is_decided else "undecided"
     churn = churn_of(recoveries)
     recoveries = [each for each in recoveries if each.window.verb != CHURN]
     idle: dict[str, int] = {}
@@ -62,13 +66,13 @@ def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
             idle[recovery.window.verb] = idle.get(recovery.window.verb, 0) + 1
     summed = {verb: number for verb, number in idle.items() if number > MOST_IDLE_NAMED}
     found = [
-        recovery_in_words(recovery)
+        recovery_in_words(recovery, fate)
         for recovery in recoveries
         if recovery.at_risk or recovery.window.verb not in summed
     ]
     more = " more" if found else ""
     found += [f"{verb} of {n}{more}: nothing was at risk" for verb, n in summed.items()]
-    return [*found, *([churn_in_words(churn)] if churn else [])]
+    return [*found, *([churn_in_words(churn, fate)] if churn else [])]
 
 
 def churn_of(recoveries: Sequence[Recovery]) -> dict[str, Any]:
@@ -88,8 +92,12 @@ def churn_of(recoveries: Sequence[Recovery]) -> dict[str, Any]:
     }
 
 
-def churn_in_words(churn: Mapping[str, Any]) -> str:
-    """Return the deliveries at risk during absences, and their outcome."""
+def churn_in_words(churn: Mapping[str, Any], fate: str) -> str:
+    """Return the deliveries at risk during absences, and their outcome.
+
+    Args:
+        fate: of deliveries that did not arrive: lost, or undecided.
+    """
     what = (
         f"churn: {churn['subscribers']:,} subscribers disconnected {churn['absences']:,} times, "
         f"{churn['away_ns_mean'] / SECOND_NS:.2f} s on the mean"
@@ -98,14 +106,14 @@ def churn_in_words(churn: Mapping[str, Any]) -> str:
         return f"{what}: nothing was at risk"
     text = f"{what}: {churn['at_risk']:,} deliveries at risk, {churn['recovered']:,} recovered"
     if churn["recovered"] < churn["at_risk"]:
-        return f"{text}, {churn['at_risk'] - churn['recovered']:,} lost"
+        return f"{text}, {churn['at_risk'] - churn['recovered']:,} {fate}"
     if churn["recovered_after_ns_max"] is None:
         return text
     return f"{text}, the last {churn['recovered_after_ns_max'] / SECOND_NS:.2f} s after the return"
 
 
-def recovery_in_words(recovery: Recovery) -> str:
-    """Return the deliveries that a fault put at risk, and their outcome."""
+def recovery_in_words(recovery: Recovery, fate: str) -> str:
+    """Return the deliveries that a fault put at risk, and their outcome; see `churn_in_words`."""
     window = recovery.window
     ending = {"kill": "the kill", "cut": "the cut", "release": "its end"}.get(window.ended_by, "")
     what = f"{window.verb} {window.target}"
@@ -116,7 +124,7 @@ def recovery_in_words(recovery: Recovery) -> str:
         return f"{what}: nothing was at risk"
     text = f"{what}: {recovery.at_risk:,} deliveries at risk, {recovery.recovered:,} recovered"
     if recovery.recovered < recovery.at_risk:
-        return f"{text}, {recovery.at_risk - recovery.recovered:,} lost"
+        return f"{text}, {recovery.at_risk - recovery.recovered:,} {fate}"
     if recovery.recovered_after_ns is None:
         return text
     after_s = recovery.recovered_after_ns / SECOND_NS

@@ -484,7 +484,7 @@ TABLES: Mapping[str, Table] = {
             profile_messages BIGINT that told all others of a change of its profile
             answers BIGINT to these
             deciding INT brokers that decide by its profile
-            keeper_messages BIGINT with the change, if only gatekeepers keep profiles
+            keeper_messages BIGINT with it, if only gatekeepers keep it; null: not counted
             keeper_answers BIGINT to these
             keepers INT brokers that keep its profile then
         """),

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from brokerd.units import SECOND_NS
 from results.rules.risks import Tree
-from results.tables.json_files import read_json
+from results.tables.json_files import IntegrityError, read_json
 from results.tables.logs import Logs, Process, notices_of
 from results.tables.manifest import Run
 from results.tables.retransmissions import request_rows, total_rows
@@ -64,8 +64,20 @@ def arrow_table(table: Table, run_id: str, rows: list[Any]) -> pa.Table:
     schema = table.arrow_schema()
     columns = {name: [row.get(name) for row in rows] for name in table.names}
     columns["run_id"] = [run_id] * len(rows)
-    arrays = [pa.array(columns[field.name], field.type, from_pandas=False) for field in schema]
+    arrays = [_column(field, columns[field.name], run_id) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _column(field: pa.Field, values: list[Any], run_id: str) -> pa.Array:
+    """Return the values of a column.
+
+    Raises:
+        IntegrityError: a value of a file of the run does not fit into the column.
+    """
+    try:
+        return pa.array(values, field.type, from_pandas=False)
+    except (pa.ArrowException, OverflowError) as error:
+        raise IntegrityError(f"{run_id}: column {field.name} ({field.type}): {error}") from error
 
 
 def _texts(values: Any) -> dict[str, str]:

@@ -228,7 +228,7 @@ def _check_clients(
 def _find_last_start(
     folder: RunFolder, process: ProcessFolder, peer: str, after_ns: int
 ) -> int | None:
-    """Return when a broker established the session that it lost last; None if before `after_ns`."""
+    """Return the start of a broker's last session; None if lost before `after_ns`."""
     opened: dict[object, int] = {}
     found: int | None = None
     for line in process.lines("events.jsonl"):

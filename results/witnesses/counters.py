@@ -44,10 +44,7 @@ def doubts_about_counters(folder: RunFolder, rows: Rows) -> Iterator[str]:
 def _list_homes(
     folder: RunFolder, brokers: Sequence[ProcessFolder], role: str
 ) -> list[ProcessFolder]:
-    """Return the brokers of all clients with a role; none if counters of one began anew.
-
-    A client that was elsewhere for a time is one of another broker, too.
-    """
+    """Return all brokers of clients with a role; none if counters of a broker began anew."""
     clients = [client for client, (own, _) in folder.clients.items() if own == role]
     homes = {folder.clients[client][1] for client in clients}
     for client in clients:

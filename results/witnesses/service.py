@@ -33,11 +33,12 @@ from results.witnesses.rows import Rows
 
 _SLACK_NS = 500_000_000
 _JITTER_NS = 20_000_000
-_STORING = "ges_reliable"
-_COUNT_EACH_HOP = ("best_effort", "delta_tree", "ges")
-"""Protocols of which a broker counts publications from other brokers as received, too."""
-_COUNT_CLIENTS = ("durable", "gryphon")
-"""Protocols of which a broker counts the publications of its own clients only."""
+_COUNT_EACH_HOP = ("hierarchy", "tree")
+"""Kinds of overlays with counts of publications from other brokers."""
+_COUNTS_CLIENTS = "cells"
+"""The kind of overlay with counts of publications from clients only."""
+_OF_STORAGES = "messages_carried"
+"""A counter of protocols with storages."""
 _ONE_SESSION = 2
 """Lines of a client with one session."""
 _LONG_SESSION_NS = 3_000_000_000
@@ -385,19 +386,18 @@ def _check_received(
 
 
 def _stores(folder: RunFolder) -> frozenset[str] | None:
-    """Return the brokers that count publications where homes do not; None if homes count them.
+    """Return the brokers with counts of publications, if homes have none; None otherwise.
 
-    In a bipartite overlay servers count a publication, and in `ges_reliable` storages do. All
-    brokers may where roles change during a run.
+    In a bipartite overlay servers count publications, in a hierarchy with storages the storages.
+    With changes of roles during the run, all brokers may count.
     """
-    protocol = str(folder.workload.get("protocol"))
-    definition = DEFINITIONS.get(protocol)
+    definition = DEFINITIONS.get(str(folder.workload.get("protocol")))
     topology = folder.topology
     if definition is None or folder.joined:
         return frozenset(folder.brokers)
     if definition.kind == "bipartite":
         return frozenset(map(str, (topology.get("bipartite") or {}).get("servers", ())))
-    if protocol == _STORING:
+    if _is_storing(folder):
         section = topology.get("hierarchy") or {}
         overrides = folder.document("spec/cli.json").get("overrides") or {}
         is_fixed = not section.get("changes") and not overrides.get("roles")
@@ -405,15 +405,28 @@ def _stores(folder: RunFolder) -> frozenset[str] | None:
     return None
 
 
+def _kind(folder: RunFolder) -> str:
+    """Return the kind of overlay of the run's protocol; "" for another system."""
+    definition = DEFINITIONS.get(str(folder.workload.get("protocol")))
+    return "" if definition is None else str(definition.kind)
+
+
+def _is_storing(folder: RunFolder) -> bool:
+    """Return True if storages count publications, by the counters of brokers."""
+    return _kind(folder) == "hierarchy" and any(
+        _OF_STORAGES in line
+        for process in folder.processes
+        if process.name in folder.brokers
+        for line in process.lines("stats.jsonl")[-1:]
+    )
+
+
 def _most_at_home(
     folder: RunFolder, rows: Rows, process: ProcessFolder, published: int
 ) -> int | None:
-    """Return the largest possible count of a broker that counts its own clients' publications.
-
-    None if other publications may be counted, or clients may have sent again.
-    """
+    """Return the largest possible count of a broker; None if clients or brokers sent again."""
     is_disturbed = faults_at(folder, process.name) or replacements(folder, process)
-    if str(folder.workload.get("protocol")) not in _COUNT_CLIENTS or is_disturbed:
+    if _kind(folder) != _COUNTS_CLIENTS or is_disturbed:
         return None
     if rows.published != rows.acknowledged or folder.joined:
         return None
@@ -431,8 +444,7 @@ def _publishing(folder: RunFolder) -> Iterator[Sequence[tuple[int, str, str]]]:
 def is_from_zero(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]) -> bool:
     """Return True if the first counts of brokers have no publications of an earlier run.
 
-    Brokers of a deployment that served other runs go on counting. Clients of an earlier run ended
-    their sessions.
+    Brokers of a kept deployment continue to count. Clients of an earlier run ended sessions.
     """
     for process in brokers:
         first = process.lines("stats.jsonl")[:1]
@@ -450,8 +462,8 @@ def is_from_zero(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
 def _check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]) -> Iterator[str]:
     """Yield counts of received publications that differ from the counts of sent ones.
 
-    In a run without any fault each publication is received from its publisher once. Some protocols
-    also count a publication from each broker that forwarded it.
+    In a run without faults a publication is received from the publisher once. Some protocols also
+    count receipts from forwarding brokers.
     """
     if folder.fault_rows or folder.rolling_ns is not None or rows.published != rows.acknowledged:
         return
@@ -464,7 +476,7 @@ def _check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder
         sum(int(line.get(name) or 0) for lines in last for line in lines)
         for name in ("publications_received", "publications_forwarded")
     )
-    is_each_hop = str(folder.workload.get("protocol")) in _COUNT_EACH_HOP
+    is_each_hop = _kind(folder) in _COUNT_EACH_HOP and not _is_storing(folder)
     wanted = sum(rows.published.values()) + (forwarded if is_each_hop else 0)
     if received != wanted:
         yield doubt(

@@ -33,9 +33,9 @@ _AROUND_NS = 5_000_000_000
 _BEFORE_NS = 100_000_000
 """Tolerance of the rule that a fault has no effect before the request."""
 _EDGE_NS = 250_000_000
-"""Two brokers that are not stalled establish a session at both ends within that time."""
+"""Limit of the time between the establishments of a session at both ends, without a stall."""
 _LASTING_NS = 500_000_000
-"""A session that one end gave up while it began ends sooner at the other."""
+"""Length of a session beyond any session that one end never established."""
 _LOST_LINES = "lines_left_out"
 
 
@@ -183,10 +183,10 @@ def _is_explained(
 
 
 def _check_recoveries(folder: RunFolder, brokers: Mapping[str, ProcessFolder]) -> Iterator[str]:
-    """Yield brokers that were started again with more sessions than other brokers logged.
+    """Yield restarted brokers with more sessions than other brokers logged.
 
-    The controller logs how many brokers a new process had sessions with when it was ready. Each of
-    these sessions began after the start, at both ends.
+    The controller logs the number of sessions with brokers at the recovery. Sessions of a new
+    process begin after the start, at both ends.
     """
     for line in folder.lines(FAULT_JOURNAL):
         seen = (line.get("evidence") or {}).get(str(line.get("target")))
@@ -217,19 +217,19 @@ def _check_recoveries(folder: RunFolder, brokers: Mapping[str, ProcessFolder]) -
 
 
 def _check_between(folder: RunFolder, one: ProcessFolder, other: ProcessFolder) -> Iterator[str]:
-    """Yield sessions between two brokers that only one of them logged.
+    """Yield lasting sessions between two brokers in the log of one broker only.
 
-    A session that lasted was established at both ends. A broker logs no session before the run was
-    begun at it, and none after it was killed.
+    A lasting session was established at both ends. A broker logs sessions from the start of the
+    run up to a kill.
     """
     lasting = _lasting(folder, one, other.name)
     reach_ns = _EDGE_NS + (folder.timeline.error_ns(one.host, other.host) or 0)
-    ends = _covered(folder, one)
-    for begun_ns, over_ns in ends:
+    theirs = _covered(folder, other)
+    for begun_ns, over_ns in _covered(folder, one):
         needed = [
             at_ns for at_ns in lasting
             if begun_ns <= at_ns <= over_ns
-            and any(from_ns + _EDGE_NS < at_ns < to_ns for from_ns, to_ns in _covered(folder, other))
+            and any(from_ns + _EDGE_NS < at_ns < to_ns for from_ns, to_ns in theirs)
         ]  # fmt: skip
         there = [
             at_ns
@@ -254,7 +254,7 @@ def _events(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, Line]]
 
 
 def _covered(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]:
-    """Return the times of which a broker logged its sessions, up to each kill."""
+    """Return the times with logged sessions of a broker, up to a kill."""
     begun = [at for at, line in _events(folder, process) if line.get("event") == "run_begun"]
     killed = [
         at_ns
@@ -270,9 +270,9 @@ def _covered(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]
 
 
 def _lasting(folder: RunFolder, process: ProcessFolder, peer: str) -> list[int]:
-    """Return the starts of a broker's sessions with a peer that lasted, and that no fault disturbed.
+    """Return the starts of a broker's lasting sessions with a peer, undisturbed by faults.
 
-    A broker may take a session for established that its peer, or the link, kept from the other end.
+    A fault of the peer or of the link may keep a session from the other end.
     """
     touching = [
         (from_ns, span_of(folder, row))

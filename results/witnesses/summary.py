@@ -397,10 +397,7 @@ def _check_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
 
 
 def _check_usage(process: ProcessFolder, name: str, usage: Line) -> Iterator[str]:
-    """Yield statistics with more processor time or memory than the agent found at the end.
-
-    A load generator logs the share of a processor since its line before, and its memory.
-    """
+    """Yield statistics with more processor time or memory than the agent found at the end."""
     lines, statistics = process.lines("stats.jsonl"), f"{process.place}/stats.jsonl"
     used_s, peak = [usage.get(key) for key in ("user_s", "system_s")], usage.get("peak_rss_bytes")
     if None not in used_s and all("cpu_ratio" in line for line in lines):

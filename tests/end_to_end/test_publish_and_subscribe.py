@@ -16,7 +16,7 @@ def test_publications_of_one_command_are_lines_of_another(lab: Lab) -> None:
     rest = lab.start("subscribe", "true")
     for each in (orders, rest):
         assert each.stderr is not None
-        assert "subscribed as" in each.stderr.readline()
+        assert "subscribed" in each.stderr.readline()
 
     published = lab.call("publish", "kind=order,price=30", "one shirt", "--count", "3", "-b", "c1")
     assert published.status == 0, published.err

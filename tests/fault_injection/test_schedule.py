@@ -362,6 +362,11 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
             "step k: after = 'ab': no step called 'ab'; did you mean 'a'?",
         ),
         (
+            step(id='"c"', at='"1s"', do='"crash"', on='"b1"', for_='"1s"')
+            + step(id='"k"', after='"c.recovered"', do='"kill"', on='"b2"'),
+            "step k: after = 'c.recovered': no step called 'c'; it is c-kill, then c-restart",
+        ),
+        (
             step(id='"k"', at='"1s"', do='"kill"', on='"b7"'),
             "step k: on = 'b7': no broker called 'b7'; did you mean",
         ),

@@ -11,6 +11,7 @@ import tarfile
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -486,7 +487,7 @@ def _renew_statistics(run: RunFolder) -> None:
     for path in sorted(run.folder.glob("raw/*/c*/stats.jsonl")):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         counts = [row["broker_sessions_lost"] for row in rows]
-        lost += sum(max(0, b - a) for a, b in zip(counts, counts[1:], strict=False))
+        lost += sum(max(0, b - a) for a, b in pairwise(counts))
         resent += rows[-1].get("resent_publications", 0)
         again += rows[-1].get("duplicates_received", 0)
         memory = max(memory, *(row.get("private_bytes") or 0 for row in rows))

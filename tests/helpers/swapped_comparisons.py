@@ -31,11 +31,12 @@ MODULES: Final = (
     *("results.rules.withholding", "results.rules.faults", "results.rules.verdicts"),
     *("results.reference.clocks", "results.reference.row_counts", "results.reference.fault_log"),
     *("results.reference.times", "results.reference.absences", "results.reference.busyness"),
+    *("results.reference.streams", "results.rules.timing"),
 )
 TESTS: Final = (
     *("coinciding_ends", "promises", "reference_check", "risks", "both_judges", "withholding"),
     *("churn", "expectation", "newcomers", "positions", "clocks", "fault_logs", "row_counts"),
-    *("times", "witnesses"),
+    *("times", "witnesses", "streams", "stretches"),
 )
 PROCESSES: Final = 2
 EQUIVALENT: Final[Mapping[str, str]] = {
@@ -58,6 +59,19 @@ EQUIVALENT: Final[Mapping[str, str]] = {
     ),
     "results.reference.row_counts: numbers <= _SAMPLE  ->  numbers < _SAMPLE": (
         "a bound of memory: one row of 200,000 has no percentiles"
+    ),
+    "results.reference.times: at < whole  ->  at <= whole": (
+        "a part of a load without length has no due times, and is the last"
+    ),
+    "results.reference.times: lasted > 101000000  ->  lasted >= 101000000": (
+        "an arrival 102 ms after the beginning of a stretch of 101 ms is behind its end"
+    ),
+    "results.rules.timing: lasted_ns > RESOLUTION_NS + 1000000  ->  "
+    "lasted_ns >= RESOLUTION_NS + 1000000": (
+        "an arrival 102 ms after the beginning of a stretch of 101 ms is behind its end"
+    ),
+    "results.reference.times: at >= length_ns  ->  at > length_ns": (
+        "a drawn time has fractions of a nanosecond, and a length has none"
     ),
     "results.rules.withholding: first_place < notice.place  ->  first_place <= notice.place": (
         "a delivery and a notice never have one place in a log"
@@ -108,19 +122,24 @@ def places(tree: ast.Module) -> Iterator[tuple[ast.expr, int]]:
             for turn, operator in enumerate(node.ops):
                 if type(operator) in _SWAPPED:
                     yield node, turn
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in _CALLED
-        ):
+        elif _is_called(node) or _is_stepped(node):
+            assert isinstance(node, ast.Call | ast.BinOp), ast.dump(node)
             yield node, 0
-        elif (
-            isinstance(node, ast.BinOp)
-            and type(node.op) in _STEPPED
-            and isinstance(node.right, ast.Constant)
-            and node.right.value == 1
-        ):
-            yield node, 0
+
+
+def _is_called(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLED
+    )
+
+
+def _is_stepped(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.BinOp)
+        and type(node.op) in _STEPPED
+        and isinstance(node.right, ast.Constant)
+        and node.right.value == 1
+    )
 
 
 def swaps(module: str) -> list[Swap]:

@@ -83,7 +83,8 @@ def test_equal_predicates_match_the_same_publications(one, other, some):
     [
         ("", "character 1: expected an attribute name"),
         ("a =", "character 4: expected a value"),
-        ("a = 'x", "character 5: cannot be read"),
+        ("a = 'x", "character 5: a text stands between single quotes"),
+        ('a = "x"', "character 5: a text stands between single quotes"),
         ("a ? 3", "character 3: cannot be read"),
         ("a = 1 b = 2", "character 7: expected `and`, `or` or the end"),
         ("in = 3", "'in' is a word of the language"),

@@ -7,7 +7,14 @@ import pytest
 
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.project import Project
-from pubsubctl.runs.runs import find_run, find_runs, latest_of_figure, manifest
+from pubsubctl.runs.runs import (
+    find_run,
+    find_runs,
+    label_runs,
+    latest_of_figure,
+    manifest,
+    record_of,
+)
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
@@ -23,6 +30,17 @@ def home(project: Path) -> Project:
         (folder.parent / "latest").symlink_to(run)
     (project / "results" / "runs" / "latest").symlink_to(f"chain3/{SECOND}")
     return Project(project)
+
+
+def test_a_run_is_named_from_the_folder_above_it(
+    home: Project, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = project / "results" / "runs"
+    label_runs([runs / "demo" / FIRST], ["for=paper"])
+    monkeypatch.chdir(runs / "demo")
+    assert record_of(Path(FIRST)).labels == {"for": "paper"}
+    label_runs([Path(FIRST)], ["for=talk"])
+    assert record_of(Path(FIRST)).labels == {"for": "talk"}
 
 
 @pytest.mark.parametrize(

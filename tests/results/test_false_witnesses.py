@@ -227,7 +227,7 @@ def test_received_counts_equal_published_and_forwarded_counts_without_faults(
     sent, acknowledged = ({"raw/h/load-pub": n} for n in published)
     folder: Any = SimpleNamespace(
         fault_rows=(), rolling_ns=None, session_lines={"c1-pub-1": ((1, "up"), (2, "down"))},
-        workload={"protocol": protocol}, origin_ns=0,
+        workload={"protocol": protocol}, origin_ns=0, processes=(),
         timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
     )  # fmt: skip
     rows: Any = SimpleNamespace(published=sent, acknowledged=acknowledged)

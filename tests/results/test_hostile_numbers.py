@@ -20,6 +20,7 @@ from results.tables.logs import commits_of, gaps_of, notices_of, read_logs
 from results.tables.manifest import read_run
 from results.tables.record_files import STRETCH
 from results.tables.seals import seal
+from results.tables.small_tables import small_tables
 from tests.helpers.forged_runs import NEAR, RunFolder, write_honest_run
 
 HOSTILE = (-1, 1 << 31, 10**9, (1 << 63) - 1, 1 << 70, float("nan"), float("inf"), 1e308, None, [])
@@ -35,6 +36,7 @@ def read_for_spark(folder: Path) -> None:
     gaps_of(logs, run.to_timeline)
     commits_of(logs)
     notices_of(logs, run.to_timeline)
+    small_tables(run, logs)
 
 
 READERS: tuple[Callable[[Path], object], ...] = (judge_folder, read_for_spark)
@@ -117,6 +119,14 @@ def test_deep_nesting_in_a_run_folder_is_refused(name: str, honest: Path, tmp_pa
     for read in READERS:
         with pytest.raises(REFUSALS):
             read(folder)
+
+
+@pytest.mark.parametrize("place", [("phases", 0, "t0_ns"), ("phases", 0, "t1_ns"), ("origin_ns",)])
+def test_a_time_beyond_64_bits_is_refused(place: tuple[Any, ...], tmp_path: Path) -> None:
+    folder = write_honest_run(tmp_path, "run", gated=False)
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(spoilt(json.loads(path.read_text()), place, 1 << 70)))
+    look(folder, place)
 
 
 @pytest.mark.parametrize("count", [1 << 21, (1 << 31) - 1])

@@ -1,5 +1,7 @@
 """What faults put at risk, in as few lines as it takes."""
 
+from dataclasses import replace
+
 from results.rules.terms import Recovery, RiskWindow
 from results.rules.verdict_text import recoveries_in_words, verdict_in_words
 
@@ -32,3 +34,10 @@ def test_a_verdict_names_what_the_run_was_without() -> None:
     assert verdict_in_words("VALID", is_calm=True, brokers="simulated") == "VALID (calm, simulated)"
     assert verdict_in_words("INVALID", is_calm=True) == "INVALID"
     assert verdict_in_words("UNKNOWN", brokers="made up") == "UNKNOWN (made up)"
+
+
+def test_deliveries_without_a_decision_are_not_called_lost() -> None:
+    some = replace(recovery("a", 7), recovered=5)
+    assert recoveries_in_words([some]) == ["kill a: 7 deliveries at risk, 5 recovered, 2 lost"]
+    undecided = recoveries_in_words([some], is_decided=False)
+    assert undecided == ["kill a: 7 deliveries at risk, 5 recovered, 2 undecided"]

@@ -84,7 +84,7 @@ def change_at_random(run: RunFolder, random: Random) -> None:
 
 
 def fold_at_random(run: RunFolder, random: Random) -> None:
-    """Let a process have stretches beside single deliveries, positions, and unpaced publications."""
+    """Let a process have stretches, positions, and publications that nothing paced."""
     with run.records(NEAR, "deliveries") as rows:
         for place in random.sample([*np.flatnonzero(rows.all["sequence"] > LAST // 2)], 5):
             rows.all["kind"][place] = STRETCH

@@ -12,7 +12,7 @@ import pytest
 from results.reference.times import TimeFacts
 from results.rules import timing
 from results.tables.manifest import Phase
-from results.tables.record_files import RECORDS
+from results.tables.record_files import RECORDS, STRETCH
 
 SECOND = 10**9
 BESIDE_NS = (-1, 0, 1)
@@ -61,6 +61,41 @@ def test_both_judges_doubt_the_same_phases(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_both_judges_doubt_the_same_stretches(seed: int, tmp_path: Path) -> None:
+    """Stretches that lasted as long as they may, or a millisecond longer, behind an arrival."""
+    random = Random(seed)
+    rows = np.zeros(40, RECORDS["deliveries"])
+    at_ns = 10**12
+    for row in rows:
+        at_ns += random.choice((0, 40_000_000))
+        row["received_ns"] = at_ns
+        if random.random() < 0.4:
+            row["kind"], row["digest"] = STRETCH, 3
+            row["partition"] = random.choice((100, 101, 102, 142, 182))
+            at_ns += random.choice((0, -1, 1, 2_000_000))
+            row["received_ns"] = at_ns
+    rows["received_ns"] = np.maximum.accumulate(rows["received_ns"])
+    rows.tofile(tmp_path / "deliveries.rec")
+    workload = {"load": {"records": "hist"}}
+    tables = {"sample": {"one_in": 256}}
+    file: Any = SimpleNamespace(
+        rows=len(rows), path=tmp_path / "deliveries.rec", layout="deliveries", host="h",
+        name="h/p/deliveries.rec", tables=tables, scan=SimpleNamespace(in_stretches=3),
+    )  # fmt: skip
+    run: Any = SimpleNamespace(workload=workload)
+    records: Any = SimpleNamespace(
+        name=file.name, host="h", tables=tables,
+        rows=[{"at_ns": int(row["received_ns"]), "kind": int(row["kind"]),
+               "digest": int(row["digest"]), "partition": int(row["partition"])} for row in rows],
+    )  # fmt: skip
+    facts: Any = TimeFacts(
+        tmp_path, {}, workload, SimpleNamespace(), {}, False,  # type: ignore[arg-type]
+        lambda ns, host: ns, lambda a, b: 0,
+    )  # fmt: skip
+    assert [*facts._check_stretches(records)] == [*timing._stretches(run, file)]
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     place = tmp_path / "raw" / "h" / "p"
@@ -84,6 +119,7 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
             rows["sent_ns"][random.randrange(count)] = edge_ns + random.choice(BESIDE_NS)
         rows["sent_ns"] += 10**12
         rows["intended_ns"] += 10**12
+        rows["sent_ns"][random.sample(range(1, count), random.randrange(2))] = 0
         rows.tofile(place / f"{number}.rec")
         manifest = {"drain": {"ended_by": ended_by}}
         workload = {"thresholds": {"loadgen.lateness_p99": "< 10ms"}}

@@ -122,10 +122,13 @@ def _hierarchies(
         random = Random(f"{experiment.seed}/profiles/{brokers}")
         up = dict.fromkeys(section.links, 1)
         addresses = dict(enumerate(section.addresses))
-        costs = [ProfileBrokers(section, policy) for policy in (EVERY_NODE, PAPER)]
+        flooding, keeping = (ProfileBrokers(section, each) for each in (EVERY_NODE, PAPER))
         for broker in random.sample(range(brokers), min(experiment.looked_at, brokers)):
             edges = outline(addresses, up, broker)
-            flooded, kept = (each.cost_of_change(broker) for each in costs)
+            flooded = flooding.cost_of_change(broker)
+            # The smallest units suffice; in clusters of 64 this takes minutes.
+            is_kept = fanout == experiment.fanouts[0]
+            kept = keeping.cost_of_change(broker) if is_kept else None
             yield {
                 "fanout": fanout,
                 "brokers": brokers,
@@ -136,9 +139,9 @@ def _hierarchies(
                 "graph_connections": sum(map(len, edges.values())),
                 "profile_messages": flooded.messages,
                 "answers": flooded.answers,
-                "keeper_messages": kept.messages,
-                "keeper_answers": kept.answers,
-                "keepers": kept.keepers,
+                "keeper_messages": kept.messages if kept else None,
+                "keeper_answers": kept.answers if kept else None,
+                "keepers": kept.keepers if kept else None,
                 "deciding": deciding(section, broker),
             }
 

@@ -427,7 +427,7 @@ class Propagation:
         lost = self._incomplete.get(message.origin)
         is_complete = lost is None or message.version > lost
         for each in self._pending.get(message.origin, ()):
-            if each.sender == peer and self._keepers.is_paper:
+            if each.sender == peer:
                 # An earlier version, which this answer would confirm, too.
                 later = _PendingVersion(message.version, peer, {}, each.since_ns, is_complete)
                 self._pending[message.origin].append(later)
@@ -490,7 +490,7 @@ class Propagation:
     def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """Return the confirmations of versions that await no neighbour any more."""
         waiting = self._pending.get(origin, ())
-        done, held = _split_confirmed(waiting, in_order=self._keepers.is_paper)
+        done, held = _split_confirmed(waiting)
         if held:
             self._pending[origin] = held
         else:
@@ -517,18 +517,15 @@ class Propagation:
 
 
 def _split_confirmed(
-    waiting: Iterable[_PendingVersion], *, in_order: bool
+    waiting: Iterable[_PendingVersion],
 ) -> tuple[list[_PendingVersion], list[_PendingVersion]]:
     """Return the versions to confirm now, and the others.
 
     A confirmation stands for all earlier versions of its sender: none may still await a neighbour.
-
-    Args:
-        in_order: False to confirm each version by itself, as `every_node` does.
     """
     done: list[_PendingVersion] = []
     held: list[_PendingVersion] = []
     for each in waiting:
-        is_behind = in_order and any(other.sender == each.sender for other in held)
+        is_behind = any(other.sender == each.sender for other in held)
         (held if each.missing or is_behind else done).append(each)
     return done, held

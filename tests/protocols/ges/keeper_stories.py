@@ -10,7 +10,7 @@ from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.ges.keepers import Keepers
 from brokerd.protocols.ges.messages import DutyStated, UnitsAttested
-from brokerd.protocols.ges.parameters import PAPER
+from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
 from brokerd.protocols.ges.state import Neighbours
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.registry import read_topology
@@ -28,10 +28,12 @@ def _cluster(*links: tuple[str, str]) -> SimulatedCluster:
     return _started(_PLACES, (*links, *_GATEWAYS))
 
 
-def _started(places: Mapping[str, str], links: Iterable[tuple[str, str]]) -> SimulatedCluster:
+def _started(
+    places: Mapping[str, str], links: Iterable[tuple[str, str]], policy: str = PAPER
+) -> SimulatedCluster:
     section = {"addresses": {**places}, "links": [list(link) for link in links]}
     overlay = {"kind": "hierarchy", "hierarchy": section, "brokers": [*places]}
-    parameters = {"parameters": {"ges": {"keeper_policy": PAPER}}}
+    parameters = {"parameters": {"ges": {"keeper_policy": policy}}}
     topology = read_topology({"schema": SCHEMA, "name": "keepers", **overlay, **parameters}, "")
     cluster = SimulatedCluster(topology, "ges", strict=False)
     cluster.start().run_until_quiet()
@@ -132,13 +134,21 @@ def a_cluster_loses_its_gatekeepers_and_gets_one_again() -> None:
 
 
 def a_later_change_overtakes_an_earlier_one() -> None:
-    """z lacks the first; the second went to m and o at once, and o has nobody to wait for."""
+    _overtake(PAPER)
+
+
+def a_later_change_overtakes_an_earlier_one_at_brokers_that_keep_all_profiles() -> None:
+    _overtake(EVERY_NODE)
+
+
+def _overtake(policy: str) -> None:
+    """Start no subscription before z has it; o has the later change before m has the first."""
     links = [("n", "m"), ("n", "o"), ("m", "o"), ("m", "z")]
     places = {name: f"0.{number}" for number, name in enumerate(("m", "n", "o", "z"))}
     for number, gatekeeper in enumerate([*places], 1):
         places[f"of-{gatekeeper}"] = f"{number}.0"
         links.append((gatekeeper, f"of-{gatekeeper}"))
-    cluster = _started(places, links)
+    cluster = _started(places, links, policy)
     cluster.broker("z").absorb()
     cluster.link("m", "o").delay(300_000_000)
     cluster.link("n", "m").delay(1_000_000_000)
@@ -230,6 +240,7 @@ STORIES = (
     a_broker_links_gatekeepers_for_a_while,
     a_cluster_loses_its_gatekeepers_and_gets_one_again,
     a_later_change_overtakes_an_earlier_one,
+    a_later_change_overtakes_an_earlier_one_at_brokers_that_keep_all_profiles,
     a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses,
     a_broker_that_will_link_gatekeepers_is_awaited,
     an_attestation_for_an_earlier_duty_does_not_count,
