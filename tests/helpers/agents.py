@@ -1,4 +1,4 @@
-"""Agents of small processes in a folder of their own, and nothing left of them afterwards."""
+"""Agents of small processes, in separate folders, with a complete clean-up."""
 
 import json
 import os
@@ -26,7 +26,7 @@ MODULE = (sys.executable, "-m", "tests.helpers.small_processes")
 
 
 class Lab:
-    """One root with agents that come and go."""
+    """A root folder with agents that a test starts and ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +37,10 @@ class Lab:
         self.prefix: tuple[str, ...] = ()
 
     def start_agent(self, deployment: str = "d1") -> subprocess.Popen[bytes]:
-        """An agent whose clients can connect; fails with what it says if it does not come up."""
+        """Start an agent and wait until clients can connect.
+
+        Fails with the output of the agent if the agent does not start.
+        """
         agent, answer = self.try_agent(deployment)
         assert "error" not in answer, answer
         return agent
@@ -65,7 +68,7 @@ class Lab:
         return (self.folder / "agent.log").read_text()
 
     def config(self, name: str, **more: Any) -> dict[str, Any]:
-        """A sleeper's configuration."""
+        """Return the configuration of a sleeper."""
         return {
             "name": name,
             "control_socket": str(self.folder / "s" / f"{name}.sock"),
@@ -76,7 +79,7 @@ class Lab:
     async def start(
         self, client: AgentClient, name: str, role: str = "sleeper", **more: Any
     ) -> ProcessIdentity:
-        """A process that was started; a sleeper answers by then."""
+        """Start a process; wait until a sleeper answers."""
         config = self.config(name, **more)
         started = await client.start(name, role, config, config["control_socket"])
         if role == "sleeper":
@@ -84,7 +87,7 @@ class Lab:
         return ProcessIdentity(started["pid"], started["start_time"])
 
     async def answers(self, client: AgentClient, name: str) -> dict[str, Any]:
-        """The status of a process, as soon as it answers."""
+        """Return the status of a process, as soon as the process answers."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 try:
@@ -95,7 +98,7 @@ class Lab:
                 await trio.sleep(0.005)
 
     def descendants(self) -> list[ProcessIdentity]:
-        """Every living process that has anything to do with this root."""
+        """Return all live processes that belong to this root."""
         found = []
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != os.getpid():
@@ -109,7 +112,7 @@ class Lab:
         return found
 
     def called(self, prefix: str) -> list[ProcessIdentity]:
-        """Those of them whose name in top starts so."""
+        """Return the descendants with a name in `top` that begins with the prefix."""
         names = {found: Path(f"/proc/{found.pid}/comm") for found in self.descendants()}
         return [found for found, name in names.items() if name.read_text().startswith(prefix)]
 
@@ -135,7 +138,7 @@ def make_lab() -> Iterator[Lab]:
 
 
 def is_reaped(process: ProcessIdentity) -> bool:
-    """Whether it is over and not even a zombie; its pid may be somebody else's by now."""
+    """Return whether a process has ended and is no zombie; the pid may have been reused."""
     try:
         return ProcessIdentity.of(process.pid) != process
     except ProcessLookupError:
@@ -143,7 +146,7 @@ def is_reaped(process: ProcessIdentity) -> bool:
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> None:
-    """Wait for a condition that only the other process can make true."""
+    """Wait for a condition that only another process can make true."""
     with trio.move_on_after(PATIENCE_S):
         while not condition():
             await trio.sleep(0.005)
@@ -154,7 +157,7 @@ async def until(condition: Callable[[], Any], what: str = "") -> None:
 async def happening(
     events: trio.MemoryReceiveChannel[tuple[str, dict[str, Any]]], wanted: str
 ) -> dict[str, Any]:
-    """The details of the next event of this name."""
+    """Return the details of the next event with this name."""
     async for name, details in events:
         if name == wanted:
             return details
@@ -162,7 +165,7 @@ async def happening(
 
 
 def run(story: Callable[[], Any]) -> None:
-    """Run a story; one that hangs fails instead."""
+    """Run a story, with a time limit."""
 
     async def bounded() -> None:
         with trio.fail_after(2 * PATIENCE_S):
@@ -172,7 +175,7 @@ def run(story: Callable[[], Any]) -> None:
 
 
 def wait_until(condition: Callable[[], Any], what: str = "") -> None:
-    """`until`, for tests without an event loop."""
+    """Do the same as `until`, for tests without an event loop."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"never came true: {what or condition}"

@@ -1,7 +1,7 @@
 """The installed `ansible-inventory`, run once for many inventories.
 
-The program is found by PUBSUBCTL_ANSIBLE_INVENTORY or in PATH. Its start takes longer than all
-inventories, so one process of its interpreter loads the program and forks for each inventory.
+The program is found by PUBSUBCTL_ANSIBLE_INVENTORY or in PATH. The start takes longer than all
+inventories, so a single process of the interpreter loads the program and forks for each inventory.
 """
 
 import json
@@ -45,7 +45,7 @@ for source in sys.argv[1:]:
 
 
 def interpreter() -> str | None:
-    """Return the Python of the installed program; None without one."""
+    """Return the Python of the installed program, or None if none is installed."""
     program = os.environ.get(VARIABLE) or shutil.which("ansible-inventory")
     if not program or not Path(program).is_file():
         return None

@@ -1,8 +1,8 @@
-"""Reads a source tree with `ast` and says where it breaks a rule about imports or names.
+"""Checks of imports and names in a source tree, read with `ast`.
 
-The rules themselves are in `tests/test_architecture.py`; here is how a tree is read, how a rule
-is found for a module, and what counts as importing. A dependency under `if TYPE_CHECKING` or
-inside a function is a dependency like any other, unless a rule asks for lateness.
+`tests/test_architecture.py` has the rules. This module reads the tree, finds the rule of a module,
+and decides which statements count as imports. A dependency under `if TYPE_CHECKING` or inside a
+function is a dependency like any other, unless a rule permits late imports only.
 """
 
 import ast
@@ -17,19 +17,20 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Layer:
-    """What the modules of one package may import.
+    """The imports that the modules of one package may make.
 
-    A pattern is a dotted name that stands for itself and all below it; `*` is any one part of a
-    name. The longest pattern that fits a module governs it, a name before a `*`; with `only_itself`
-    the pattern is one module, such as a package's `__init__`, and nothing below it.
+    A pattern is a dotted name that stands for a module and all modules below; `*` is any one part
+    of a name. The longest pattern that fits a module governs it, a name before a `*`; with
+    `only_itself` the pattern is one module, such as a package's `__init__`, without the modules
+    below.
 
     Attributes:
         ours: patterns of the project's modules; a package may always import itself.
-        own: pattern of the package that counts as itself; "" for `pattern`.
+        own: pattern of the module's own package; "" for `pattern`.
         except_: patterns taken out of `ours` again.
         third_party: top-level names of installed packages.
         late: patterns that may be imported inside functions only.
-        reason: why, in words for whoever broke the rule.
+        reason: why, in words for the author of a change that breaks the rule.
     """
 
     pattern: str
@@ -47,7 +48,7 @@ class Layer:
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One place that breaks one rule; its text is all that a person gets to see."""
+    """A place that breaks a rule; users see only the text."""
 
     path: str
     line: int
@@ -60,7 +61,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement's name, resolved to the module that it makes run."""
+    """The name in one import statement, resolved to the imported module."""
 
     target: str
     line: int
@@ -82,7 +83,7 @@ _PROTOCOLS = "brokerd.protocols"
 
 
 def fits(module: str, pattern: str) -> bool:
-    """Whether a module is the pattern or lies below it."""
+    """Return whether a module is the pattern or lies below."""
     parts, wanted = module.split("."), pattern.split(".")
     return len(parts) >= len(wanted) and all(
         want in ("*", part) for part, want in zip(parts, wanted, strict=False)
@@ -90,7 +91,7 @@ def fits(module: str, pattern: str) -> bool:
 
 
 def read_modules(root: Path, packages: Iterable[str]) -> dict[str, Module]:
-    """Every module of these top-level folders, by dotted name."""
+    """Return all modules of these top-level folders, by dotted name."""
     modules = {}
     for package in packages:
         for path in sorted((root / package).rglob("*.py")):
@@ -103,7 +104,7 @@ def read_modules(root: Path, packages: Iterable[str]) -> dict[str, Module]:
 
 
 def imports_of(module: Module, known: Mapping[str, Module]) -> Iterator[Import]:
-    """What a module imports; `from package import module` counts as importing the latter."""
+    """Yield the imports of a module; `from package import module` counts as one of the module."""
     for node, late in _import_statements(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -121,7 +122,7 @@ def imports_of(module: Module, known: Mapping[str, Module]) -> Iterator[Import]:
 def find_forbidden_imports(
     modules: Mapping[str, Module], layers: Sequence[Layer], ours: Iterable[str]
 ) -> list[Finding]:
-    """Imports that the layers do not allow, and modules that no layer speaks of."""
+    """Return imports that the layers do not allow, and modules without a layer."""
     ours = set(ours)
     findings = []
     for module in modules.values():
@@ -151,12 +152,13 @@ def find_protocol_imports(
     rooms: Sequence[str],
     narrow: Mapping[str, Sequence[str]],
 ) -> list[Finding]:
-    """Imports of a protocol by others than itself, and of more of `protocols` than is allowed.
+    """Return forbidden imports of a protocol by other modules, and excess imports of `protocols`.
 
     Args:
         protocols: names of their packages.
-        rooms: patterns of modules that may know any protocol.
-        narrow: pattern of modules → all of `brokerd.protocols` that they may import.
+        rooms: patterns of modules that may import any protocol.
+        narrow: pattern of modules → the only names of `brokerd.protocols` that these modules may
+            import.
     """
     reason = "a protocol is known by its definition, so that another one needs no shared code"
     findings = []
@@ -187,7 +189,7 @@ def find_protocol_names(
 
     Args:
         literals: literals to search for in place of names that are common words.
-        words: further literals to search for, with what they name.
+        words: further literals to search for, with the meaning of each.
     """
     words = dict(words)
     for name in protocols:
@@ -213,7 +215,7 @@ def find_protocol_names(
 
 
 def find_import_circles(modules: Mapping[str, Module]) -> list[Finding]:
-    """Return a finding for each group of files that import each other, late imports included."""
+    """Return a finding for each cycle of files that import each other, late imports included."""
     imported = {
         name: sorted({found.target for found in imports_of(module, modules)} & modules.keys())
         for name, module in modules.items()
@@ -271,7 +273,7 @@ def find_imports_of_commands(
 
     Args:
         commands: the package of the commands.
-        entry: modules that start them.
+        entry: modules that start the commands.
     """
     return [
         Finding(
@@ -294,7 +296,7 @@ def find_impurities(
     refused_calls: Mapping[str, str],
     allowed_names: frozenset[tuple[str, str]],
 ) -> list[Finding]:
-    """What makes a pure package depend on more than its arguments, or on the order of a set.
+    """Return code that makes a pure package depend on hidden inputs, or on the order of a set.
 
     Args:
         pure: patterns of the modules looked at.
@@ -323,7 +325,7 @@ def find_impurities(
 
 
 def find_dangers(modules: Mapping[str, Module]) -> list[Finding]:
-    """Code that executes data, and SSH that trusts whoever answers."""
+    """Return code that executes data, and SSH code that accepts any host key."""
     findings = []
     for module in modules.values():
         for line, what, reason in _dangers(module):
@@ -334,14 +336,14 @@ def find_dangers(modules: Mapping[str, Module]) -> list[Finding]:
 def find_dead_modules(
     modules: Mapping[str, Module], entry_points: Iterable[str], kept: Mapping[str, str]
 ) -> list[Finding]:
-    """Modules that nothing in the product imports, names in a string, or starts.
+    """Return modules that no product code imports, names in a string, or starts.
 
     A string that is a module's dotted name, also with `:attribute` behind it, counts as a use:
-    that is how a module is started with `python -m` or looked up in a registry.
+    `python -m` and registries refer to modules by name.
 
     Args:
-        entry_points: modules that something outside starts.
-        kept: module to the reason why it stays although nothing uses it.
+        entry_points: modules that are started from outside the product.
+        kept: module to the reason for keeping the unused module.
     """
     used = set(entry_points)
     for module in modules.values():
@@ -369,7 +371,7 @@ def find_dead_modules(
 
 
 def console_scripts(pyproject: Path) -> set[str]:
-    """The modules that the installed commands start."""
+    """Return the modules that the installed commands start."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     return {target.partition(":")[0] for target in project.get("scripts", {}).values()}
 
@@ -393,7 +395,7 @@ def _objection_to_ours(module: Module, layer: Layer, found: Import) -> str | Non
 
 
 def _concrete(pattern: str, module: str) -> str:
-    """The part of a module's name that a pattern, possibly with `*`, stands for."""
+    """Return the part of a module's name that a pattern, possibly with `*`, stands for."""
     return ".".join(module.split(".")[: pattern.count(".") + 1])
 
 
@@ -414,7 +416,7 @@ def _import_statements(root: ast.AST) -> list[tuple[ast.Import | ast.ImportFrom,
 
 
 def _nodes(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes in order, each with whether it runs later than the import of its module."""
+    """Yield all nodes in order, with a flag for nodes that run after the import of the module."""
     waiting = [(child, False) for child in _children_last_first(root)]
     while waiting:
         node, late = waiting.pop()

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority in a folder, and files that brokers and clients read."""
+"""Certificates for tests: an authority in a folder, and files for brokers and clients."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +10,7 @@ from pubsubctl.deployment.authority import Authority
 
 
 class Certificates:
-    """An authority and whatever it issues, below one folder."""
+    """An authority and the certificates from it, below a folder."""
 
     def __init__(self, folder: Path, name: str = "authority", deployment: str = "d") -> None:
         self.authority = Authority.of(folder / name)
@@ -26,11 +26,11 @@ class Certificates:
         trust: "Certificates | None" = None,
         days_ago: float = 0,
     ) -> TlsFiles:
-        """Files of a new certificate.
+        """Issue a certificate and return its files.
 
         Args:
-            trust: whose authority it trusts, if not the one that issued it.
-            days_ago: when it was issued.
+            trust: the authority to trust, if not the issuer.
+            days_ago: age of the certificate.
         """
         now = datetime.now(UTC) - timedelta(days=days_ago)
         issued = self.authority.issue(deployment or self.deployment, role, name, now=now)
@@ -44,5 +44,5 @@ class Certificates:
         return TlsFiles(str(trusted), str(certificate), str(key))
 
     def credentials(self, role: CertifiedRole, name: str) -> TlsCredentials:
-        """The same, read."""
+        """Issue a certificate and return the loaded credentials."""
         return TlsCredentials(self.files(role, name))

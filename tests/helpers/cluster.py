@@ -1,4 +1,4 @@
-"""Clusters for stories: trees by the names of their brokers."""
+"""Clusters for stories: trees of named brokers."""
 
 from itertools import pairwise
 
@@ -12,11 +12,11 @@ STEADY = NetworkParameters(
     jitter_ns=0,
     lost_on_close=False,
 )
-"""Every message takes one millisecond, and what was sent before a close arrives before it."""
+"""Every message takes one millisecond; messages sent before a close arrive before the close."""
 
 
 def tree(*links: str, delta: int = 1) -> Topology:
-    """The tree of links like "b1-b2"; brokers are numbered as they are first named."""
+    """Return the tree of links like "b1-b2"; brokers are numbered in order of first mention."""
     pairs = [link.split("-") for link in links]
     return Topology.from_mapping(
         {
@@ -32,10 +32,10 @@ def tree(*links: str, delta: int = 1) -> Topology:
 
 
 def chain(*names: str, delta: int = 1) -> Topology:
-    """A line of brokers."""
+    """Return a line of brokers."""
     return tree(*(f"{a}-{b}" for a, b in pairwise(names)), delta=delta)
 
 
 def star(middle: str, *others: str, delta: int = 1) -> Topology:
-    """One broker in the middle of all others."""
+    """Return a star: one broker in the middle of all others."""
     return tree(*(f"{middle}-{other}" for other in others), delta=delta)

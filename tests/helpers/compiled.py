@@ -1,9 +1,9 @@
-"""Compile the test modules as pytest does, before each of its workers would.
+"""A command that compiles the test modules as pytest does, before the workers start.
 
     python -m tests.helpers.compiled
 
 pytest rewrites the assertions of a test module and caches the code. The workers begin at once, so
-in a fresh clone each of them would rewrite all modules.
+in a fresh clone each worker would rewrite all modules.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def stale(folder: Path = TESTS) -> Iterator[Path]:
-    """Yield the test modules below a folder whose cached code is missing or old."""
+    """Yield the test modules below a folder without cached code, or with old cached code."""
     for path in sorted(folder.rglob("*.py")):
         is_rewritten = path.name == "conftest.py" or path.name.startswith("test_")
         if is_rewritten and rewrite._read_pyc(path, _cached(path)) is None:

@@ -1,4 +1,4 @@
-"""Many connections at once, all closed at the end whatever a story makes of them."""
+"""Many simultaneous connections, all closed at the end even if the story fails."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ import trio
 async def many_connections(
     count: int, connect: Callable[[], Awaitable[trio.SocketStream]]
 ) -> AsyncIterator[list[trio.SocketStream]]:
-    """Open so many connections, one after another."""
+    """Open `count` connections, one after another."""
     opened: list[trio.SocketStream] = []
     try:
         for _ in range(count):

@@ -1,8 +1,8 @@
-"""Lies of a forger who changes one family of files, and renews every figure and digest.
+"""Forged runs: a lie changes one family of files and renews every figure and digest.
 
 A family is the files of one author: the subscribers' or publishers' load generator, one broker, or
-the controller. A lie of `LIES` is told in all files of the family. `settle` then renews the figures
-of the manifest that are computed from records, the digests of the journal, and the seal. Only the
+the controller. A lie of `LIES` changes all files of the family. `settle` then renews the figures of
+the manifest that are computed from records, the digests of the journal, and the seal. Only the
 files of another author can contradict such a lie.
 """
 
@@ -30,7 +30,7 @@ SECOND: Final = 10**9
 _MS: Final = 10**6
 
 Change = Callable[[RunFolder], bool | None]
-"""Returns False if a run has nothing to lie about."""
+"""Returns False if the lie does not apply to a run."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ConsistentLie:
 
     Attributes:
         family: the author of the changed files.
-        says: a piece of the doubt that must name the lie; "" if no file can contradict it.
+        says: a piece of the doubt that must name the lie; "" if no file can contradict the lie.
         trust: a piece of the line of `on_trust` that covers a lie without a doubt.
     """
 
@@ -66,7 +66,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 
 def tell(folder: Path, lie: ConsistentLie) -> bool:
-    """Tell a lie in a run folder; return False if the run has nothing to lie about."""
+    """Apply a lie to a run folder; return False if the lie does not apply to the run."""
     run = RunFolder(folder)
     if lie.change(run) is False:
         return False
@@ -111,7 +111,7 @@ def settle(run: RunFolder) -> None:
 
 
 def _renew_costs(run: RunFolder) -> None:
-    """Renew the processor time per delivery, of which the journal has the processor times."""
+    """Renew the processor time per delivery from the processor times in the journal."""
     read = {
         row["stage"]: row["seconds"]
         for row in map(json.loads, run.path("log.jsonl").read_text().splitlines())
@@ -160,7 +160,7 @@ def _recount(run: RunFolder, process: str) -> None:
 
 
 def _receive(change: Callable[[Any, Any], Any]) -> Change:
-    """Change the times of receipts, given them and when each was sent."""
+    """Return a change of receive times, computed from receive and send times."""
 
     def both(run: RunFolder) -> None:
         sent: dict[tuple[str, int], int] = {}
@@ -206,7 +206,7 @@ _add(
 
 
 def _lose(run: RunFolder) -> bool | None:
-    """Invent the deliveries that were lost."""
+    """Invent the lost deliveries."""
     with run.records(PUBLISHERS, "publications") as rows:
         sets = rows.sidecar["tables"]["attribute_sets"]
         names = rows.sidecar["tables"]["publishers"]
@@ -347,7 +347,7 @@ _add(
 
 
 def _send(by: Callable[[Any, Any], Any]) -> Change:
-    """Change the times of sending, given them and the intended ones."""
+    """Return a change of send times, computed from send times and intended times."""
 
     def change(run: RunFolder) -> None:
         with run.records(PUBLISHERS, "publications") as rows:
@@ -418,7 +418,7 @@ _add(
 
 
 def _reject(run: RunFolder) -> bool | None:
-    """The publications that were lost were rejected."""
+    """Log the lost publications as rejected."""
     online = json.loads(run.path(f"raw/{SUBSCRIBERS}/online.json").read_text())
     if not online["totals"]["missing"]:
         return False
@@ -463,7 +463,7 @@ _add(
 
 
 def _count(broker: str, counter: str, by: Callable[[int], int]) -> Change:
-    """Change a counter of a broker in each line after the first with a count."""
+    """Return a change of a broker's counter in all lines from the first nonzero count."""
 
     def change(run: RunFolder) -> bool | None:
         changed = False
@@ -554,7 +554,7 @@ _add("brokers_needed_a_third_of_the_processor", "brokers", _cheap, says="process
 
 
 def _hide_broker_session(broker: str) -> Change:
-    """A broker never lost its session with another."""
+    """Return a change that removes the lost session of a broker with another broker."""
 
     def change(run: RunFolder) -> bool | None:
         folder = _folder_of(run, broker)
@@ -596,7 +596,7 @@ for _broker in ("c1", "c2", "c3"):
 
 
 def _hide_client_session(run: RunFolder) -> bool | None:
-    """The broker of a subscriber never lost its session."""
+    """Remove a lost session with a subscriber from the records of its broker."""
     folder = _folder_of(run, "c3")
     hidden: dict[str, list[int]] = {"session_lost": [], "session_established": []}
     with run.lines(f"{folder}/events.jsonl") as rows:
@@ -639,7 +639,7 @@ def _headline(**values: Any) -> Change:
 
 
 def _specify(name: str, old: str, new: str) -> Change:
-    """Change the specification, with its digest in all files."""
+    """Return a change of the specification, with the digest in all files."""
 
     def change(run: RunFolder) -> bool | None:
         if old not in run.path(name).read_text():
@@ -662,7 +662,7 @@ def _renew_specification(run: RunFolder) -> None:
 
 
 def _parameters(name: str, value: Any) -> Change:
-    """Change a parameter of the protocol, with the digest of the topology in all files."""
+    """Return a change of a protocol parameter, with the digest of the topology in all files."""
 
     def change(run: RunFolder) -> bool | None:
         manifest = json.loads(run.path("manifest.json").read_text())
@@ -783,7 +783,7 @@ _add("more_was_absorbed", "controller", _absorb(5), says="absorbed")
 
 
 def _move_fault(step: str, by_ns: int) -> Change:
-    """Move all stages of a fault but the planned time, in every file about faults."""
+    """Return a change that moves all stages of a fault but the planned time, in all fault files."""
 
     def change(run: RunFolder) -> bool | None:
         if not run.path("faults/faults.jsonl").is_file():

@@ -1,4 +1,4 @@
-"""A broker for one consumer, message by message: it keeps how far that is committed.
+"""A fake broker for one consumer that keeps the consumer's committed position.
 
 Paper: [DS03] §5.2.
 """
@@ -21,13 +21,13 @@ from tests.helpers.keeping_broker import PUBEND, STEP, KeepingBroker
 
 @dataclass
 class ConsumingBroker(KeepingBroker):
-    """See KeepingBroker; events are committed by request only.
+    """A KeepingBroker that commits events by request only.
 
     Attributes:
-        token: what is committed, a position.
-        answers: whether it answers to commits.
-        requests: all that it was asked, by number.
-        refuses: why it does not keep tokens; "" for that it does.
+        token: the committed position.
+        answers: whether commits are answered.
+        requests: numbers of all requests received.
+        refuses: the reason for refusing to keep tokens; "" if the broker keeps tokens.
     """
 
     token: int = 0

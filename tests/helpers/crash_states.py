@@ -1,8 +1,8 @@
-"""What a crash may leave of files, by what was asked of them before it.
+"""The possible contents of files after a crash, from the operations before the crash.
 
-What was synced is there. Of everything else any part may be, whatever the order: each name, each
-cut, each write whole, torn at a byte or with any of its sectors, with zeros in place of the rest
-or with the file ending there.
+Synced changes survive. Of all other changes any part may survive, in any order: each name, each
+truncation, each write whole, torn at a byte, or with any subset of its sectors. Missing parts are
+zeros, or the file ends there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Sync
 
 SECTOR_BYTES = 512
 EVERY_BYTE_BYTES = 64
-"""Writes up to this size are torn at each byte, larger ones at some in each sector."""
+"""Writes up to this size are torn at every byte, larger writes at some bytes per sector."""
 TOGETHER = 4
-"""So many unsynced changes are combined in every way; of more, the last ones."""
+"""This many unsynced changes are combined in every way; of more changes, the last ones."""
 
 Contents = dict[str, bytes]
 _Change = Wrote | Cut
@@ -27,7 +27,7 @@ _Piece = tuple[int, bytes]
 
 
 class CrashStates:
-    """Walks a trail step by step; between any two, a crash may come."""
+    """A walk along a trail of steps; a crash may occur between any two steps."""
 
     def __init__(
         self, contents: Mapping[str, bytes] | None = None, folders: Iterable[str] = ()
@@ -40,7 +40,7 @@ class CrashStates:
         self._changed_names: list[Named | Removed] = []
 
     def take(self, step: Step) -> None:
-        """Go on behind a step."""
+        """Apply the next step."""
         if isinstance(step, Named | Removed):
             if isinstance(step, Named):
                 self._durable.setdefault(step.file, b"")
@@ -58,16 +58,16 @@ class CrashStates:
             self._unsynced.setdefault(step.file, []).append(step)
 
     def _is_over_a_sector(self, step: Wrote) -> bool:
-        """Whether it changes bytes of one sector that are on the disk.
+        """Return whether a write changes bytes within one sector that is on the disk.
 
-        Of such writes a crash leaves any; the last one, here.
+        A crash may leave any subset of unsynced writes; this model keeps the last.
         """
         end = step.place + len(step.data)
         is_one = step.place // SECTOR_BYTES == (end - 1) // SECTOR_BYTES
         return is_one and end <= len(self._durable[step.file]) and step.file not in self._unsynced
 
     def everything(self) -> Contents:
-        """What is there when a crash takes nothing."""
+        """Return the contents if a crash loses nothing."""
         names = _named(self._names, self._changed_names)
         return {
             path: _whole(self._durable[file], self._unsynced.get(file, []))
@@ -76,14 +76,14 @@ class CrashStates:
         }
 
     def all(self) -> Iterator[Contents]:
-        """Everything that a crash at this moment may leave; some of it more than once."""
+        """Yield all contents that a crash at this moment may leave, also repeatedly."""
         names, remains = self._possible()
         for chosen in names:
             for left in product(*remains.values()):
                 yield self._state(chosen, dict(zip(remains, left, strict=True)))
 
     def some(self, random: Random, count: int) -> list[Contents]:
-        """What a crash at this moment surely leaves, and some other states that it may leave.
+        """Return the contents that surely survive a crash now, and some other possible contents.
 
         Only these states are built: after a large transaction there are thousands.
         """
@@ -100,7 +100,7 @@ class CrashStates:
         return found
 
     def _possible(self) -> tuple[list[dict[str, int]], dict[int, list["_Remains"]]]:
-        """Return the names that may be left, and what may be left of each unsynced file."""
+        """Return the possible names, and the possible remains of each unsynced file."""
         names = [
             _named(self._names, [self._changed_names[place] for place in chosen])
             for chosen in _subsets(len(self._changed_names))
@@ -119,13 +119,13 @@ class CrashStates:
 
 @dataclass(frozen=True, slots=True)
 class _Remains:
-    """What is left of the unsynced changes of a file.
+    """The surviving unsynced changes of a file.
 
     Attributes:
-        whole: changes that are there.
+        whole: complete changes.
         pieces: parts of one more change.
-        size: of the file at least, with these pieces.
-        after: changes that are there, over the pieces.
+        size: minimum size of the file with these pieces.
+        after: complete changes on top of the pieces.
     """
 
     whole: list[_Change]
@@ -134,7 +134,7 @@ class _Remains:
     after: Sequence[_Change] = ()
 
     def built(self, content: bytes) -> bytes:
-        """Return the content of the file, by that before these changes."""
+        """Return the content of the file, from the content before these changes."""
         return _whole(_with(_whole(content, self.whole), self.pieces, self.size), self.after)
 
 
@@ -144,7 +144,7 @@ def _folder(path: str) -> str:
 
 
 def _subsets(count: int) -> Iterator[list[int]]:
-    """Of the last few in every way, with all before them."""
+    """Yield all subsets of the last few changes, each with all earlier changes."""
     before = list(range(max(0, count - TOGETHER)))
     rest = range(len(before), count)
     for picked in product((False, True), repeat=len(rest)):
@@ -171,7 +171,7 @@ def _whole(content: bytes, changes: Iterable[_Change]) -> bytes:
 
 
 def _with(content: bytes, pieces: Iterable[_Piece], size: int = 0) -> bytes:
-    """With pieces laid over it, and zeros where a file was longer than what is in it."""
+    """Return content with pieces laid over, padded with zeros to the size."""
     for place, data in pieces:
         content = content.ljust(place, b"\0")
         content = content[:place] + data + content[place + len(data) :]
@@ -179,7 +179,7 @@ def _with(content: bytes, pieces: Iterable[_Piece], size: int = 0) -> bytes:
 
 
 def _left(changes: list[_Change]) -> Iterator[_Remains]:
-    """What may be left of a file: any of its changes, one of them torn."""
+    """Yield the possible remains of a file: any of the changes, with one torn change."""
     for chosen in _subsets(len(changes)):
         yield _Remains([changes[place] for place in chosen])
         for torn in chosen:

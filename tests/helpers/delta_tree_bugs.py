@@ -1,4 +1,4 @@
-"""Named bugs of delta_tree, by constants that say in words what the names of tables do not."""
+"""Named bugs of delta_tree, as constants with descriptive names."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from brokerd.simulator.named_bugs import bugs_of, plant
 
 
 class Mutant(StrEnum):
-    """Names of the named bugs of delta_tree, those of the design's tables where it has one."""
+    """Names of the named bugs of delta_tree, those of the design's tables if listed there."""
 
     START_BEFORE_CONFIRMED = "M14"
     NO_UPSTREAM_COPY_ON_ACTIVATION = "M15"

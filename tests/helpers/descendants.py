@@ -1,4 +1,4 @@
-"""Processes that a process has started."""
+"""Descendants of a process."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def descendants(pid: int, name: str) -> list[psutil.Process]:
-    """Those of this name that a process, or one that it has started, has started.
+    """Return the descendants of a process that have this name.
 
     Raises:
         psutil.NoSuchProcess: the process itself has ended.

@@ -1,9 +1,9 @@
 """The share of the named bugs that one run of `make test` plants.
 
 Planting each named bug takes a tenth of the suite. With `--draw-bugs=new` a run plants a third of
-the rows of each test that is marked `drawn`, by a seed that it prints, and all rows whose function
-differs from HEAD~20, or which differ themselves, at most 120 per test. New names, comments,
-docstrings and moves of a module are no differences. Without history, all rows are planted.
+the rows of each test that is marked `drawn`, by a printed seed, and all rows that differ from
+HEAD~20 or have a function that differs, at most 120 per test. New names, comments, docstrings and
+moves of a module are no differences. Without history, all rows are planted.
 """
 
 import ast
@@ -29,7 +29,7 @@ SINCE: Final = "HEAD~20"
 ALL: Final = "all"
 NEW: Final = "new"
 SHARE: Final = 3
-"""One row of so many is drawn."""
+"""One row in this many is drawn."""
 MOST_CHANGED: Final = 120
 """Changed rows of one test in one run: a merge may touch the functions of nearly all."""
 

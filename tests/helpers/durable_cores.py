@@ -1,4 +1,4 @@
-"""Single brokers of durable, which are told things by hand."""
+"""Single brokers of durable, driven by hand."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def core_of(broker: int, topology: Topology) -> DeliveryProtocol:
 
 
 def relay() -> DeliveryProtocol:
-    """The broker in the middle of three, which knows ticks up to 9 of the stream of the first."""
+    """Return the middle broker of three, with ticks up to 9 of the first broker's stream."""
     core = core_of(1, cells("p1-b1", "b1-s1"))
     for peer in (0, 2):
         core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
@@ -48,7 +48,7 @@ def relay() -> DeliveryProtocol:
 
 
 def handle(core: DeliveryProtocol, event: Event) -> list[Effect]:
-    """What a broker does about an event, whose disk is done at once."""
+    """Return the effects of an event on a broker with a disk that completes writes at once."""
     effects = core.handle(event, 0)
     for effect in list(effects):
         if isinstance(effect, Commit) and effect.token is not None:

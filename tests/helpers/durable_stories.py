@@ -1,4 +1,4 @@
-"""Stories of durable subscriptions: whose client is away, and what its broker keeps of it."""
+"""Stories of durable subscriptions: disconnected clients, and the state that brokers keep."""
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import Deliveries
@@ -17,7 +17,7 @@ from tests.helpers.gryphon_stories import Story, cells
 
 
 def fails(story, *arguments, **parameters) -> bool:
-    """Whether a story comes out wrong, or a rule is broken in it."""
+    """Return whether a story fails, or breaks a rule."""
     try:
         return not story(*arguments, **parameters)
     except (AssertionError, InvariantViolated, StorageCorrupt):
@@ -25,12 +25,12 @@ def fails(story, *arguments, **parameters) -> bool:
 
 
 class DurableStory(Story):
-    """See Story."""
+    """A gryphon story with the durable protocol. See Story."""
 
     protocol = "durable"
     parameters = DurableParameters
     looks_inside = False
-    """Whether what brokers keep is held against their disks after each step."""
+    """Whether the state of brokers is compared with the disks after each step."""
 
     def __init__(self, *bundles: str, **parameters) -> None:
         self.given: list[Deliver] = []
@@ -44,24 +44,24 @@ class DurableStory(Story):
 
     @staticmethod
     def blob(kind: str) -> bytes:
-        """The attributes of a publication."""
+        """Return the attributes of a publication."""
         return encode_attributes({"kind": kind})
 
     def subscriber(self, at: str = "s1", predicate: str = "true") -> Subscription:
-        """A client with a subscription that has started."""
+        """Return a subscription that has started, of a new client."""
         subscription = self.cluster.subscribe(at, predicate)
         self.cluster.run_until_quiet()
         return subscription
 
     def away(self, subscription: Subscription, at: str = "s1"):
-        """Its client's session ends, and no new one begins until the link is healed."""
+        """Cut a client's link and return it. The client reconnects once the link is healed."""
         link = self.cluster.link(subscription.client.name, at)
         link.cut()
         self.cluster.run_for(1)
         return link
 
     def told(self, subscription: Subscription) -> list[tuple[int, int]]:
-        """Of the publications of one publisher: which ones its application does not get."""
+        """Return the gaps of a subscription: first and last sequence."""
         return [
             (gap.first, gap.last)
             for gap in subscription.client.gaps
@@ -69,7 +69,7 @@ class DurableStory(Story):
         ]
 
     def ticks_of(self, subscription: Subscription) -> dict[PublicationHandle, int]:
-        """The ticks of what a client was given."""
+        """Return the ticks of the publications that a client received."""
         found = {}
         for item in [each.item for each in self.given if each.client == subscription.client.name]:
             ticks = iter(item.run.sequences if type(item) is Deliveries else ())
@@ -79,22 +79,22 @@ class DurableStory(Story):
         return found
 
     def steady_clocks(self) -> None:
-        """From now on no broker's clock steps while it is down."""
+        """Stop the clock steps of brokers during downtime."""
         clocks = self.cluster._wall_clocks
         clocks.read_at_start = lambda broker, now_ns: clocks._ahead_ns[broker] + now_ns
 
     def kill(self, broker: str, kept: int) -> None:
-        """Crash a broker; of what was not durable, only so much is there afterwards."""
+        """Crash a broker; of the changes that are not durable, keep only `kept`."""
         self.cluster.broker(broker).broker.kill(kept)
 
     def taken(self, subscription: Subscription) -> dict:
-        """How far a client says that it has come, which is changed here."""
+        """Return a client's committed positions, as a dict that the story may change."""
         return subscription.client.core.progress._commitment.positions()
 
     def add_broker(self, name: str, *bundles: str) -> None:
-        """All brokers end, and begin again where there is one more, whose pubends are new.
+        """Restart all brokers with one more broker, which has new pubends.
 
-        What brokers say is not held against their disks any more.
+        The checks of brokers against their disks end.
         """
         cluster = self.cluster
         for broker in self.alive():
@@ -112,7 +112,7 @@ class DurableStory(Story):
             broker.start()
 
     def mode(self, subscription: Subscription, pubend: int = 0, at: str = "s1") -> Mode:
-        """Who feeds a subscription with what a pubend of p1 has, at its broker."""
+        """Return the mode in which a broker feeds a subscription from a pubend of p1."""
         subscriptions = self.core(at).registered.present.values()
         (local,) = (
             each
@@ -127,10 +127,10 @@ class DurableStory(Story):
         return core
 
     def kept(self, broker: str) -> int:
-        """How many publications a broker has in memory."""
+        """Return the number of publications in a broker's memory."""
         return sum(each.knowledge.events.events for each in self.core(broker).gryphon.streams)
 
     def logged(self, broker: str, log: str = "events") -> int:
-        """How many records a broker's log has."""
+        """Return the number of records in a broker's log."""
         ends = self.cluster.broker(broker).broker.disk.ends()[log]
         return ends.next - ends.first

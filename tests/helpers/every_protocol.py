@@ -1,4 +1,4 @@
-"""Three brokers in a row on which every protocol runs: c1, c2, c3; clients may be at c1 and c3."""
+"""Three brokers in a row on which every protocol runs: c1, c2, c3; clients are at c1 and c3."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -24,17 +24,17 @@ _SECTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def three_brokers(protocol: str, **parameters: Any) -> Topology:
-    """Return the overlay of a protocol's kind, with the parameters of that protocol."""
+    """Return the overlay that a protocol needs, with the parameters of the protocol."""
     return read_topology(_values(protocol, parameters), "three")
 
 
 def topology_text(protocol: str, **parameters: Any) -> str:
-    """Return the same as a topology file."""
+    """Return the overlay as a topology file."""
     return "\n".join(_lines("", _values(protocol, parameters))) + "\n"
 
 
 def _lines(table: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """Plain values first, then tables, as TOML wants them."""
+    """Yield plain values first, then tables, as TOML requires."""
     if table:
         yield f"[{table}]"
     for key, value in values.items():

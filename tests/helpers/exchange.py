@@ -1,7 +1,7 @@
-"""A handful of cores wired by hand: every message can be held, every link cut, by the test.
+"""Cores wired by hand: a test can hold every message and cut every link.
 
-Much dumber than the simulator: no clock, no chance, disks that are always durable, and one
-session per pair of brokers. A story decides what arrives when.
+The exchange is simpler than the simulator: no clock, no chance, disks that are always durable, and
+one session per pair of brokers. A story decides the order of arrivals.
 """
 
 import json
@@ -51,7 +51,7 @@ SECOND_NS = 1_000_000_000
 
 
 def decode(blobs: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Attributes as JSON; ValueError when malformed, as for the real encoding."""
+    """Decode attributes as JSON; raise ValueError for malformed input, as the real decoder does."""
     tables = [json.loads(bytes(blob)) for blob in blobs]
     if not all(isinstance(attributes, dict) for attributes in tables):
         raise ValueError("not a map")
@@ -59,12 +59,12 @@ def decode(blobs: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def blob(**attributes: Any) -> bytes:
-    """An attribute blob."""
+    """Return an attribute blob."""
     return json.dumps(attributes, sort_keys=True).encode()
 
 
 def run_of(source: SourceId, first: int, *blobs: bytes, size: int = 2) -> PublicationRun:
-    """Consecutive publications from `first` on, one per blob; payloads tell them apart."""
+    """Return consecutive publications from `first` on, one per blob, with distinct payloads."""
     table = tuple(dict.fromkeys(blobs))
     index = bytes(table.index(item) for item in blobs)
     payload = b"".join(
@@ -76,20 +76,20 @@ def run_of(source: SourceId, first: int, *blobs: bytes, size: int = 2) -> Public
 
 
 def topology(links: Iterable[tuple[int, int]], delta: int) -> Topology:
-    """A tree of brokers b0, b1, …"""
+    """Return a tree of brokers b0, b1, …"""
     links = tuple(links)
     count = 1 + max(broker for link in links for broker in link)
     return Topology("t", TreeSection(delta), tuple(f"b{n}" for n in range(count)), links)
 
 
 def with_cluster(tree: Topology) -> Topology:
-    """The same brokers and links as a cluster of a hierarchy, too."""
+    """Return the same brokers and links as a hierarchy with one cluster."""
     addresses = tuple((number,) for number in range(len(tree.brokers)))
     return replace(tree, further=(Hierarchy(tree.brokers, addresses, tree.links),))
 
 
 class Client:
-    """A client that acknowledges what it gets, unless told to keep quiet."""
+    """A client that acknowledges deliveries, unless `quiet` is set."""
 
     def __init__(self, name: str, broker: int) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class Client:
         self.done: list[tuple[int, int]] = []
 
     def got(self, number: int = 1) -> list[int]:
-        """The sequences received for a subscription, in order."""
+        """Return the sequences received for a subscription, in order."""
         return [
             sequence
             for item in self.deliveries
@@ -111,14 +111,14 @@ class Client:
         ]
 
     def payloads(self) -> list[bytes]:
-        """The payloads received, in order."""
+        """Return the payloads received, in order."""
         return [
             bytes(payload) for item in self.deliveries for _, _, payload in item.run.publications()
         ]
 
 
 class Exchange:
-    """Cores, the messages between them, and their clients."""
+    """Cores, the messages in flight, and clients."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Exchange:
         self.settle()
 
     def _own_parameters(self) -> Any:
-        """Those of the protocol, with the values that were given where it has such."""
+        """Return the protocol's parameters, with the given values where the protocol has them."""
         kind = definition_of(self.protocol).parameters
         if isinstance(self.parameters, kind):
             return self.parameters
@@ -163,7 +163,7 @@ class Exchange:
     # ------------------------------------------------------------ faults
 
     def start(self, number: int, *, settle: bool = True) -> None:
-        """Start a broker, for the first time or again."""
+        """Start or restart a broker."""
         recovering = number in self.incarnations
         self.incarnations[number] = self.incarnations.get(number, 0) + 1
         self.cores[number] = make_protocol(
@@ -179,7 +179,7 @@ class Exchange:
             self.settle()
 
     def kill(self, number: int) -> None:
-        """Crash a broker; peers and clients lose their sessions with it."""
+        """Crash a broker; peers and clients lose their sessions with the broker."""
         del self.cores[number]
         for a, b in list(self.sessions):
             if a == number:
@@ -189,7 +189,7 @@ class Exchange:
                 client.session = 0
 
     def leave(self, number: int) -> None:
-        """A leaf goes for good; all near it are told, and who is down sees it when it starts."""
+        """Remove a leaf and notify its neighbourhood; stopped brokers see the change at start."""
         near = self.tree.ball(number, self.parameters.delta + 1)
         self.kill(number)
         self.topology = self.topology.without(self.topology.brokers[number], "leave")
@@ -200,7 +200,7 @@ class Exchange:
         self.settle()
 
     def cut(self, a: int, b: int, *, heal: bool = False) -> None:
-        """End the session of two brokers; unless `heal`, no new one comes up before `mend`."""
+        """End the session of two brokers; unless `heal`, no new session starts before `mend`."""
         if not heal:
             self.unreachable[min(a, b), max(a, b)] = None
         for end, far in ((a, b), (b, a)):
@@ -210,22 +210,22 @@ class Exchange:
                 self.handle(end, SessionLost(far, session, "silent"))
 
     def mend(self, a: int, b: int) -> None:
-        """Let two brokers connect again: the one with the smaller number does so now."""
+        """Reconnect two brokers: the broker with the smaller number connects now."""
         self.unreachable.pop((min(a, b), max(a, b)), None)
         self._open(min(a, b), max(a, b))
         self.settle()
 
     def hold(self, a: int, b: int) -> None:
-        """Keep messages from a to b on their way."""
+        """Hold messages from a to b in flight."""
         self.held[a, b] = None
 
     def release(self, a: int, b: int) -> None:
-        """Let them arrive."""
+        """Release held messages."""
         del self.held[a, b]
         self.settle()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; deadlines fall due in order."""
+        """Advance the time; deadlines fall due in order."""
         until_ns = self.now_ns + int(seconds * SECOND_NS)
         while True:
             dues = [
@@ -244,7 +244,7 @@ class Exchange:
     # ------------------------------------------------------------ clients
 
     def client(self, name: str, broker: int, *, publishes: bool = False, **connect: Any) -> Client:
-        """Attach a client, new or known by name."""
+        """Attach a client, new or existing."""
         client = self.clients.setdefault(name, Client(name, broker))
         self._last_session += 1
         client.session = self._last_session
@@ -255,18 +255,18 @@ class Exchange:
         return client
 
     def detach(self, client: Client) -> None:
-        """The client's session ends."""
+        """End the client's session."""
         session, client.session = client.session, 0
         self.handle(client.broker, SessionLost(client.name, session, "closed_by_peer"))
         self.settle()
 
     def say(self, client: Client, message: Any) -> None:
-        """A client's message arrives at its broker."""
+        """Deliver a client's message to its broker."""
         self.handle(client.broker, MessageReceived(client.name, client.session, message))
         self.settle()
 
     def subscribe(self, client: Client, predicate: str, number: int = 1) -> None:
-        """Subscribe, or ask again for the same subscription."""
+        """Subscribe, or repeat the request of the same subscription."""
         self.say(client, Subscribe(number, parse_predicate(predicate)))
 
     def publish(self, client: Client, first: int, *blobs: bytes) -> None:
@@ -277,7 +277,7 @@ class Exchange:
     # ------------------------------------------------------------ the works
 
     def handle(self, number: int, event: Event) -> list[Any]:
-        """Give a core an event and carry out what it wants."""
+        """Pass an event to a core and carry out the effects."""
         effects = self.cores[number].handle(event, self.now_ns)
         self.log.append((number, event, effects))
         for effect in effects:
@@ -285,7 +285,7 @@ class Exchange:
         return effects
 
     def settle(self) -> None:
-        """Let everything arrive that is not held."""
+        """Deliver all messages that are not held."""
         moving = True
         while moving:
             moving = False
@@ -296,7 +296,7 @@ class Exchange:
                     self.handle(b, MessageReceived(a, session, message))
 
     def sent(self, a: int, b: int, kind: type) -> list[Any]:
-        """All messages of a kind that a ever sent to b."""
+        """Return all messages of a kind that a sent to b."""
         return [
             effect.message
             for number, _, effects in self.log
@@ -362,7 +362,7 @@ class Exchange:
 
 
 def states(client: Client, number: int = 1) -> list[str]:
-    """What a client was told about a subscription."""
+    """Return the states of a subscription that a client received."""
     return [
         answer.state
         for answer in client.answers

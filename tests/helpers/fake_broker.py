@@ -1,6 +1,6 @@
-"""A broker for clients only, on loopback: what one publishes, every other one gets that wants it.
+"""A broker for clients only, on loopback: it delivers each publication to all matching clients.
 
-It keeps nothing and confirms at once. Tests tell it what to do wrong.
+The broker stores nothing and acknowledges at once. Tests inject faults.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from brokerd.wire.framing import FrameDecoder
 
 
 def hand_on(run: PublicationRun) -> list[PublicationRun]:
-    """What a correct broker delivers."""
+    """Return the deliveries of a correct broker."""
     return [run]
 
 
@@ -52,14 +52,14 @@ class _Client:
 
 @dataclass(eq=False)
 class FakeBroker:
-    """One broker of number 0.
+    """A broker with number 0.
 
     Attributes:
-        spoil: from what should be delivered to what is.
-        acknowledges: whether publishers hear that what they sent is done.
-        address: once it serves.
-        protocol: what it says that it runs.
-        acknowledged: (client, source, first, last) as subscribers said.
+        spoil: maps the correct deliveries to the deliveries that are made.
+        acknowledges: whether publications are acknowledged.
+        address: set once the broker serves.
+        protocol: the announced protocol.
+        acknowledged: (client, source, first, last) as subscribers acknowledged.
     """
 
     spoil: Callable[[PublicationRun], list[PublicationRun]] = hand_on
@@ -78,7 +78,7 @@ class FakeBroker:
         await trio.serve_listeners(self._serve_client, [listener])
 
     def drop_sessions(self) -> None:
-        """End every session, as a broker that dies does."""
+        """End every session, as a crash does."""
         for client in self.clients.values():
             client.stream.socket.close()
 

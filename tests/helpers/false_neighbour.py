@@ -1,6 +1,7 @@
-"""A process that holds the session of a broker's neighbour, and sends what no broker would.
+"""A process that takes the session of a broker's neighbour, and sends forbidden messages.
 
-Over TLS it needs the key of a broker of the deployment; over plain TCP any local user can be one.
+Over TLS the process needs the key of a broker of the deployment; over plain TCP any local user can
+take the session.
 """
 
 import math
@@ -22,18 +23,18 @@ _SESSIONS: Final = count(1 << 20)
 
 
 class FalseNeighbour:
-    """One such session."""
+    """A session in the name of a neighbour."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._decoder = FrameDecoder()
 
     async def send(self, *messages: Any) -> None:
-        """Send messages of the protocol, all at once."""
+        """Send messages of the protocol in one write."""
         await say(self._stream, *messages)
 
     async def wait_for_farewell(self) -> Farewell | None:
-        """Return the broker's last message; None if it closes without one."""
+        """Return the broker's last message, or None if the broker closes without a farewell."""
         with trio.fail_after(PATIENCE_S), suppress(trio.BrokenResourceError):
             while True:
                 while (frame := self._decoder.next_frame()) is not None:
@@ -61,7 +62,7 @@ async def false_neighbour(
     """Open a session with a broker in the name of a neighbour that is down.
 
     Args:
-        status: of the broker that is attacked.
+        status: the status of the attacked broker.
     """
     agreed = (status["protocol"], status["deployment_id"], status["topology_digest"])
     about = ("broker", name, number, incarnation)

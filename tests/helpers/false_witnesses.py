@@ -1,4 +1,4 @@
-"""Run folders in which one file lies, and the files that contradict it.
+"""Run folders in which one file lies, and the files that contradict the lie.
 
 Each lie changes one file of a real run (`tests/results/witnessed_run`) and seals the folder again.
 The run has two publishers at c1 and two subscribers at c3; c3-sub-2 is disconnected for a while, c3
@@ -27,18 +27,18 @@ PUBLISHERS: Final = "local1/load-pub"
 SUBSCRIBERS: Final = "local1/load-sub"
 SECOND: Final = 10**9
 AWAY, FREEZE, ABSORB, KILL, RESTART = range(5)
-"""Places of faults in the fault log."""
+"""Indices of faults in the fault log."""
 
 Change = Callable[[RunFolder], None]
 
 
 @dataclass(frozen=True)
 class Lie:
-    """One file that lies.
+    """A lie in one file.
 
     Attributes:
         change: the lie.
-        says: a piece of the doubt or the refusal that names it; "" for a violation.
+        says: a piece of the doubt or the refusal that names the lie; "" for a violation.
     """
 
     name: str
@@ -271,7 +271,7 @@ def _faults_ns(run: RunFolder, number: int) -> tuple[int, int]:
 
 
 def _arrive_at_once(run: RunFolder, subscription: int, number: int) -> None:
-    """What was published in a fault's time is logged as received a moment later."""
+    """Log publications sent during a fault as received a moment later."""
     from_ns, to_ns = _faults_ns(run, number)
     with run.records(PUBLISHERS, "publications") as rows:
         sent = {
@@ -302,7 +302,7 @@ def an_absent_subscriber_receives(run: RunFolder) -> None:
 
 @_lie("acknowledgements are from a broker")
 def a_frozen_broker_acknowledges(run: RunFolder) -> None:
-    """The frozen broker is said to be the publishers', and what they sent then is acknowledged."""
+    """Attach a publisher to the frozen broker and acknowledge a publication during the freeze."""
     from_ns, to_ns = _faults_ns(run, FREEZE)
     with run.records(PUBLISHERS, "publications") as rows:
         sent = {
@@ -348,7 +348,7 @@ for _name in ("deliveries", "fences", "owed", "delivered", "missing", "low", "hi
 
 
 def _found(kind: str) -> Change:
-    """The records are those of a run without what its online checker found and the manifest has."""
+    """Return a change that adds an anomaly to the online checker's report and the manifest."""
 
     def change(run: RunFolder) -> None:
         with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
@@ -387,7 +387,7 @@ def a_lane_is_missing(run: RunFolder) -> None:
 
 @_lie("online.json")
 def deliveries_and_their_publications_are_missing(run: RunFolder) -> None:
-    """One number less of a source, everywhere in the records."""
+    """Remove one sequence number of a source from all records."""
     with run.records(PUBLISHERS, "publications") as rows:
         source = rows.sidecar["tables"]["publishers"][0]
         last = int(rows.all["sequence"][rows.of(publisher=0)].max())
@@ -551,7 +551,7 @@ def a_clock_was_not_compared_afterwards(run: RunFolder) -> None:
 
 
 def journaled(change: Callable[[dict[str, Any]], None]) -> Change:
-    """A change of the manifest that the journal repeats."""
+    """Return a change of the manifest that the journal repeats."""
 
     def both(run: RunFolder) -> None:
         with run.document("manifest.json") as manifest:
@@ -563,7 +563,7 @@ def journaled(change: Callable[[dict[str, Any]], None]) -> Change:
 
 
 def _digested(change: Change) -> Change:
-    """A change of the specification, with its digest in manifest and journal."""
+    """Return a change of the specification, with the digest in manifest and journal."""
 
     def both(run: RunFolder) -> None:
         change(run)
@@ -677,7 +677,7 @@ def the_last_statistics_of_a_broker_are_cut(run: RunFolder) -> None:
 
 
 def _found_online(kind: str) -> Change:
-    """An online checker found something, and the headline and the journal repeat it."""
+    """Return a change that adds an online anomaly to the headline and the journal."""
 
     def change(run: RunFolder) -> None:
         with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
@@ -741,7 +741,7 @@ def a_repeated_delivery_was_kept_back(run: RunFolder) -> None:
 
 
 def _journal(change: Callable[[dict[str, Any]], None]) -> Change:
-    """A change of each line of both fault journals."""
+    """Return a change of each line of both fault journals."""
 
     def both(run: RunFolder) -> None:
         for name in ("faults/log.jsonl", "log.jsonl"):
@@ -929,7 +929,7 @@ for _name, _change, _says in (
 
 @_lie("headline.broker_cpu_us_per_message_mean")
 def brokers_needed_less_time(run: RunFolder) -> None:
-    """In a run whose brokers lived until its end, by all files about faults."""
+    """Lower the processor times of brokers in a run without a kill, in all files about faults."""
     for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
         with run.lines(name) as rows:
             rows[:] = [row for row in rows if row.get("step") not in ("kill-c2", "restart-c2")]
@@ -950,7 +950,7 @@ def the_drain_was_shorter_than_it_took(run: RunFolder) -> None:
 
 @_lie("stats.jsonl and spec/workload.toml disagree on protocol")
 def the_run_was_of_another_protocol(run: RunFolder) -> None:
-    """In all files that name it, but not in the names of counters."""
+    """Change the protocol in all files that name it, but not in the names of counters."""
     name = "best_effort"
     topology = read_topology(tomllib.loads(run.path("spec/topology.toml").read_text()), "")
     promises = protocol_on(topology, name).promises().as_mapping()
@@ -1025,7 +1025,7 @@ def the_brokers_are_of_an_older_schema(run: RunFolder) -> None:
 
 
 def _stripped(run: RunFolder) -> None:
-    """As a folder of version 1: without the journal's copy and any newer schema."""
+    """Convert to a folder of version 1: without the journal's copy and any newer schema."""
 
     def older(manifest: dict[str, Any]) -> None:
         manifest["schema"] = "pubsubctl/manifest/1"
@@ -1044,7 +1044,7 @@ _add("the_folder_is_stripped_to_an_older_schema", _stripped, "disagree on schema
 
 
 def _strip_to(version: int) -> Change:
-    """As a folder of an older version, without anything that was written since."""
+    """Return a change to a folder of an older version, without any newer records."""
 
     def change(run: RunFolder) -> None:
         with run.lines("log.jsonl") as rows:
@@ -1087,7 +1087,7 @@ def the_folder_has_no_schema(run: RunFolder) -> None:
 
 @_lie("'pubsubctl/manifest/1', and folders of this schema lack")
 def little_but_records_is_left(run: RunFolder) -> None:
-    """Without all files that name processes, only the manifest tells a run from a drawn one."""
+    """Remove all files that name processes; only the manifest shows that the run was real."""
     _strip_to(1)(run)
     left = ("*.rec", "*.rec.json", "subscriptions.jsonl")
     for path in sorted(run.folder.glob("raw/*/*/*")):
@@ -1099,7 +1099,7 @@ def little_but_records_is_left(run: RunFolder) -> None:
 
 @_lie("a second witness of")
 def only_records_and_a_specification_are_left(run: RunFolder) -> None:
-    """Without any sign of a process, and without a mark of a simulator or a test."""
+    """Remove every sign of a process, and every mark of a simulator or a test."""
     little_but_records_is_left(run)
     with run.document("manifest.json") as manifest:
         for name in ("deployment_id", "transport", "roles", "headline"):
@@ -1122,7 +1122,7 @@ def an_older_run_says_that_it_was_made_up(run: RunFolder) -> None:
 
 
 def renew_digests(run: RunFolder) -> None:
-    """Let the journal have the digests of the files as they are now."""
+    """Update the digests of all files in the journal."""
 
     def digest_of(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -1143,7 +1143,7 @@ def renew_digests(run: RunFolder) -> None:
 
 
 def _renewed(change: Change) -> Change:
-    """A change, with the digests of the changed files in the journal."""
+    """Return a change that also updates the digests of the changed files in the journal."""
 
     def both(run: RunFolder) -> None:
         change(run)
@@ -1185,7 +1185,7 @@ def _exited(run: RunFolder) -> None:
 
 
 def _later(by_ns: int) -> Change:
-    """All receipts are later, in records alone."""
+    """Return a change that delays all receipts, in records alone."""
 
     def change(run: RunFolder) -> None:
         with run.records(SUBSCRIBERS, "deliveries") as rows:
@@ -1202,7 +1202,7 @@ def _cheap(run: RunFolder) -> None:
 
 
 def _read_less(run: RunFolder) -> None:
-    """Less processor time in the journal and in the headline, and as much at brokers."""
+    """Lower the processor time in the journal and the headline, but not at brokers."""
     with run.lines("log.jsonl") as rows:
         for row in rows:
             if row.get("stage") == "ended" and row["what"] == "processors":
@@ -1224,7 +1224,7 @@ def _read_less(run: RunFolder) -> None:
 
 
 def _counted(process: str, key: str) -> Change:
-    """One more of a counter in all statistics of a broker, and in the headline."""
+    """Return a change that adds one to a counter in a broker's statistics and the headline."""
 
     def change(run: RunFolder) -> None:
         with run.lines(f"raw/{process}/stats.jsonl") as rows:
@@ -1317,7 +1317,7 @@ def a_delivery_has_no_position(run: RunFolder) -> None:
 
 
 def write_databases(run: RunFolder) -> None:
-    """Give each subscriber a process of its own, with the database of what it received."""
+    """Split the subscribers into processes, with databases of received publications."""
     _digested(
         lambda run: run.replace(
             "spec/workload.toml", 'at = ["c3"]', 'own_process = true\nat = ["c3"]'
@@ -1436,7 +1436,7 @@ def a_load_generator_had_another_seed(run: RunFolder) -> None:
 
 
 def _everywhere(number: int, stages: tuple[str, ...], by_s: float) -> Change:
-    """A change of stages in all files about faults."""
+    """Return a change of stages in all files about faults."""
 
     def change(run: RunFolder) -> None:
         by_ns = round(by_s * SECOND)

@@ -1,4 +1,4 @@
-"""A made-up run as load generators write it down that fold deliveries into stretches."""
+"""A synthetic run in the format of load generators that fold deliveries into stretches."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ _TICK_NS = 1_000_000_000  # a load generator writes down what it has once a seco
 
 
 def folded_copy(run: Path, folder: Path, level: Level) -> Path:
-    """A copy of a run, its deliveries written again by somebody who knows what comes next."""
+    """Return a copy of a run with its deliveries folded in hindsight."""
     copy = folder / run.parent.name / run.name
     shutil.copytree(run, copy)
     with (copy / "spec" / "workload.toml").open("a") as file:

@@ -1,7 +1,7 @@
-"""Ways to make a run folder look VALID that is not, and what must come of each.
+"""Forgeries: changes that make an invalid run folder look VALID, and the expected verdicts.
 
-Each changes the files of a made-up honest run, and seals them again as a forger would. The online
-checker reads no file but hears what subscribers are told, so it sees some kinds and not others.
+Each forgery changes the files of a synthetic honest run, and seals the files again. The online
+checker reads no file but receives deliveries and notices, so it detects some kinds only.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ Outcome = Literal["refused", "doubt", "violation"]
 
 
 class RunFolder:
-    """The files of a run, to be changed."""
+    """The files of a run, open for changes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class RunFolder:
 
     @contextmanager
     def records(self, process: str, layout: str) -> Iterator["Rows"]:
-        """The records of one log, written back with a sidecar that fits them."""
+        """Open the records of a log; write the records back with a matching sidecar."""
         path = self.path(f"raw/{process}/{layout}.rec")
         sidecar_path = path.with_name(path.name + ".json")
         sidecar = json.loads(sidecar_path.read_text())
@@ -54,53 +54,53 @@ class RunFolder:
 
     @contextmanager
     def lines(self, name: str) -> Iterator[list[dict[str, Any]]]:
-        """The lines of a JSON lines file."""
+        """Open the lines of a JSON lines file."""
         rows = [json.loads(line) for line in self.path(name).read_text().splitlines()]
         yield rows
         write_lines(self.path(name), rows)
 
     @contextmanager
     def document(self, name: str) -> Iterator[dict[str, Any]]:
-        """A JSON document."""
+        """Open a JSON document."""
         content = json.loads(self.path(name).read_text())
         yield content
         self.path(name).write_text(json.dumps(content))
 
     def replace(self, name: str, old: str, new: str) -> None:
-        """A piece of a text file."""
+        """Replace a piece of a text file."""
         text = self.path(name).read_text()
         assert old in text, f"{old!r} is not in {name}"
         self.path(name).write_text(text.replace(old, new))
 
     @contextmanager
     def fault(self, number: int) -> Iterator[dict[str, Any]]:
-        """One line of the fault log: 0 is the absorb, 1 the kill, 2 the restart."""
+        """Open one line of the fault log: 0 is the absorb, 1 the kill, 2 the restart."""
         with self.lines("faults/faults.jsonl") as rows:
             yield rows[number]
 
     @contextmanager
     def subscription(self) -> Iterator[dict[str, Any]]:
-        """What is logged of the subscription at s1."""
+        """Open the log of the subscription at s1."""
         with self.lines(f"raw/{NEAR}/subscriptions.jsonl") as rows:
             yield rows[0]
 
 
 @dataclass
 class Rows:
-    """The records of one log; `all` is what becomes of them."""
+    """The records of one log; `all` is written back."""
 
     all: Any
     sidecar: dict[str, Any]
 
     def of(self, **columns: int) -> Any:
-        """A mask of those that have all these values."""
+        """Return a mask of the rows that have all these values."""
         found = np.ones(len(self.all), bool)
         for name, value in columns.items():
             found &= self.all[name] == value
         return found
 
     def places(self, **columns: int) -> Any:
-        """The places of those."""
+        """Return the indices of the rows that have all these values."""
         return np.flatnonzero(self.of(**columns))
 
     def drop(self, mask: Any) -> None:
@@ -115,10 +115,10 @@ class Forgery:
     """One row of the table.
 
     Attributes:
-        outcome: what both checkers that read the folder must come to.
-        says: how they must name it: a violation, or a piece of a doubt or refusal.
-        online: what the online checker must count; "" where it cannot see the kind.
-        blind: in a word, what it would have to read to see it.
+        outcome: the outcome of both checkers that read the folder.
+        says: the expected violation, or a piece of the doubt or refusal.
+        online: the expected count of the online checker; "" if undetectable online.
+        blind: the input that the online checker lacks, in a word.
         gated: whether the run has a subscription that started at a closed gate.
         sealed: whether the forger makes a new seal.
     """
@@ -151,7 +151,7 @@ def _forgery(
 
 
 def write_honest_run(folder: Path, run_id: str, *, gated: bool = False) -> Path:
-    """A small run that is VALID; a gated one has a subscription that started late at a gate."""
+    """Write a small VALID run; a gated run has a subscription that started late at a gate."""
     run = write_demo_run(folder, Scenario(run_id=run_id, bars=2, **DURATION))
     if gated:
         _close_gate(RunFolder(run))
@@ -160,7 +160,7 @@ def write_honest_run(folder: Path, run_id: str, *, gated: bool = False) -> Path:
 
 
 def write_ordered_run(folder: Path, run_id: str) -> Path:
-    """An honest run whose workload asks for a total order, in which all got everything."""
+    """Write an honest, complete run with a workload that requires a total order."""
     run = write_honest_run(folder, run_id)
     _put_in_order(RunFolder(run))
     seal(run)
@@ -168,7 +168,7 @@ def write_ordered_run(folder: Path, run_id: str) -> Path:
 
 
 def _put_in_order(run: RunFolder) -> None:
-    """Let every subscription get what it got by numbers, and equal ones by publishers."""
+    """Sort the deliveries of each subscription by sequence number, then by publisher."""
     run.replace("spec/workload.toml", 'order = "publisher"', 'order = "total"')
     for process in (NEAR, FAR):
         with run.records(process, "deliveries") as rows:
@@ -182,7 +182,7 @@ def _put_in_order(run: RunFolder) -> None:
 
 
 def write_forged_run(folder: Path, run_id: str, forgery: Forgery) -> Path:
-    """The same after the forger was there."""
+    """Write an honest run and apply a forgery."""
     run = write_honest_run(folder, run_id, gated=forgery.gated)
     forgery.change(RunFolder(run))
     if forgery.sealed:
@@ -191,7 +191,7 @@ def write_forged_run(folder: Path, run_id: str, forgery: Forgery) -> Path:
 
 
 def _close_gate(run: RunFolder) -> None:
-    """s1 is cut off from b1 and p1 while it subscribes, and told what it does not get."""
+    """Cut s1 from b1 and p1 while it subscribes, and announce the withheld publications."""
     cut = {
         "verb": "cut", "params": {}, "t_planned_ns": ORIGIN_NS - 5 * SECOND,
         "t_requested_ns": ORIGIN_NS - 5 * SECOND, "t_applied_ns": ORIGIN_NS - 4 * SECOND,
@@ -208,7 +208,7 @@ def _close_gate(run: RunFolder) -> None:
 
 
 def _withhold(run: RunFolder, last: int) -> None:
-    """The first publications of each source do not reach s1, which is told so."""
+    """Withhold the first publications of each source from s1, with notices."""
     with run.records(NEAR, "deliveries") as rows:
         rows.sidecar["tables"]["partitions"] = [
             {"detector": "s1", "incarnation": 1, "number": 1, "nodes": ["b1", "p1"]}
@@ -427,7 +427,7 @@ def the_workload_and_the_log_ask_for_nothing(run: RunFolder) -> None:
 
 
 def _forget(run: RunFolder, sequence: int, *layouts: str) -> None:
-    """A publication of the first publisher is in none of these logs, and nobody received it."""
+    """Remove a publication of the first publisher from these logs and from all deliveries."""
     columns = {"publications": "sequence", "acks": "first"}
     for layout in layouts:
         with run.records(PUBLISHERS, layout) as rows:
@@ -498,7 +498,7 @@ def attributes_are_not_those_of_the_seed(run: RunFolder) -> None:
 
 @_forgery("doubt", "other attribute sets", blind="publishers' logs")
 def attributes_are_of_another_kind(run: RunFolder) -> None:
-    """1.0 equals 1 in Python, and is another value on the wire."""
+    """1.0 equals 1 in Python, but is a different value on the wire."""
     with run.records(PUBLISHERS, "publications") as rows:
         attributes = rows.sidecar["tables"]["attribute_sets"][3]
         attributes["price"] = float(attributes["price"])
@@ -737,7 +737,7 @@ def a_log_does_not_have_its_sidecars_sum(run: RunFolder) -> None:
 
 @_forgery("violation", "withheld_unjustified", blind="faults", gated=True)
 def a_notice_excuses_a_stream_though_the_fault_came_later(run: RunFolder) -> None:
-    """The only faults began when the subscription had been accepted for seconds."""
+    """The only faults began seconds after the subscription was accepted."""
     for number in (3, 4):
         with run.fault(number) as fault:
             fault["t_applied_ns"] = fault["t_observed_ns"] = ORIGIN_NS - SECOND
@@ -748,7 +748,7 @@ def a_notice_excuses_a_stream_though_the_fault_came_later(run: RunFolder) -> Non
 
 @_forgery("violation", "withheld_unjustified", blind="faults", gated=True)
 def a_gate_never_opens(run: RunFolder) -> None:
-    """The faults were over so long ago that things had settled when the stream began."""
+    """The faults ended so early that the overlay had settled when the stream began."""
     for number in (3, 4):
         with run.fault(number) as fault:
             times = {"t_applied_ns": 30, "t_observed_ns": 30, "t_healed_ns": 17}

@@ -1,4 +1,4 @@
-"""Stories of gryphon: cells of one broker, and what brokers have told each other in them."""
+"""Stories of gryphon: cells of one broker, with a record of all messages between brokers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -23,13 +23,13 @@ Message = TypeVar("Message")
 
 
 def cells(*bundles: str) -> Topology:
-    """The tree of bundles like "p1-b1"; brokers are numbered as they are first named."""
+    """Return the tree of bundles like "p1-b1"; brokers are numbered in order of first mention."""
     pairs = [(a, b) for a, _, b in (bundle.partition("-") for bundle in bundles)]
     return tree_of_cells(list(dict.fromkeys(name for pair in pairs for name in pair)), pairs)
 
 
 def paper_cells() -> Topology:
-    """The paper's ten brokers in eight cells ([GD02] Fig. 3)."""
+    """Return the paper's ten brokers in eight cells ([GD02] Fig. 3)."""
     names = ["p1", "b1", "b2", "b3", "b4", "s1", "s2", "s3", "s4", "s5"]
     bundles = [("p1", "left"), ("p1", "right")]
     bundles += [("left", name) for name in ("s1", "s2")]
@@ -38,18 +38,18 @@ def paper_cells() -> Topology:
 
 
 TWO_SUBENDS = ("p1-b1", "b1-s1", "b1-s2")
-"""A publisher's broker, one on the way, and two with subscribers."""
+"""A publisher's broker, one intermediate broker, and two brokers with subscribers."""
 
 
 _LOST_WITHOUT_NOTICE = (Events, Silent, Nack, Done, AckExpected)
-"""What anything lost of is asked for, or said, again; of links sessions lose nothing."""
+"""Messages that brokers request or repeat after a loss; sessions lose no other message."""
 
 Loss = Callable[[Peer, Peer, Any], bool]
-"""Whether a message from one to another is lost."""
+"""A predicate (sender, receiver, message): true if the message is lost."""
 
 
 class LosingNetwork(Network):
-    """Loses single messages where a story says so, as the paper's links do; sessions go on."""
+    """A network that loses single messages, as the paper's links do; sessions continue."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -57,7 +57,6 @@ class LosingNetwork(Network):
         self.share: tuple[float, Random] | None = None
 
     def send(self, endpoint: Endpoint, peer: Peer, message: Any) -> None:
-        """See Network."""
         if self.share is not None and isinstance(message, _LOST_WITHOUT_NOTICE):
             share, random = self.share
             if random.random() < share:
@@ -70,7 +69,7 @@ class LosingNetwork(Network):
 
 
 class Story:
-    """A simulated cluster that keeps what brokers say, with one millisecond per message."""
+    """A simulated cluster that records messages; each message takes one millisecond."""
 
     protocol = "gryphon"
     parameters: type[GryphonParameters] = GryphonParameters
@@ -107,7 +106,7 @@ class Story:
                         self._handed_ms[effect.client, origin.source, number] = now_ms
 
     def from_to(self, sender: str, receiver: str, kind: type[Message]) -> list[Message]:
-        """What one broker has told another."""
+        """Return the messages of a kind that one broker has sent another."""
         return [
             message
             for _, a, b, message in self.said
@@ -115,16 +114,16 @@ class Story:
         ]
 
     def times_ms(self, sender: str, kind: type) -> list[int]:
-        """When a broker has said something of a kind."""
+        """Return the times at which a broker has sent messages of a kind."""
         return [when for when, a, _, message in self.said if a == sender and type(message) is kind]
 
     @property
     def now_ms(self) -> int:
-        """What time it is."""
+        """Return the current time."""
         return self.cluster.schedule.now_ns // MILLISECOND_NS
 
     def lose(self, sender: str, receiver: str, kind: type, *, again: bool | None = None) -> None:
-        """The next message of a kind between two is lost; `again`: of events that come so."""
+        """Lose the next message of a kind between two brokers; `again` selects resent events."""
         way = tuple(map(self.cluster.topology.number_of, (sender, receiver)))
         network = self.cluster.network
         assert isinstance(network, LosingNetwork)
@@ -137,13 +136,13 @@ class Story:
         )
 
     def lose_some(self, share: float, seed: int = 0) -> None:
-        """From now on such a share of what brokers tell each other is lost."""
+        """Lose this share of all messages between brokers from now on."""
         network = self.cluster.network
         assert isinstance(network, LosingNetwork)
         network.share = (share, Random(seed)) if share else None
 
     def wait_for(self, condition: Callable[[], bool], limit_s: float = 30) -> int:
-        """Go on until something is so; returns how many milliseconds that took."""
+        """Run until a condition holds; return the number of milliseconds."""
         began_ms, limit_ns = self.now_ms, self.cluster.schedule.now_ns + int(limit_s * SECOND_NS)
         while not condition():
             assert self.cluster.step(limit_ns), f"not so after {limit_s} s"
@@ -152,7 +151,7 @@ class Story:
     def publish(
         self, count: int = 1, pause_s: float = 0.04, at: str = "p1"
     ) -> list[PublicationHandle]:
-        """So many publications, one after the other."""
+        """Publish `count` publications, one after another."""
         sent = []
         for _ in range(count):
             sent.append(self.note_published(self.cluster.publish(at, kind="a")))
@@ -162,7 +161,7 @@ class Story:
     def latencies_ms(
         self, subscriber: Subscription, sent: Iterable[PublicationHandle]
     ) -> list[int]:
-        """From each publisher's hand to the subscriber's broker having it in hand."""
+        """Return the latencies from publisher to delivery by the subscriber's broker."""
         found = []
         for each in sent:
             source = self.cluster.clients[each.client].core.source
@@ -171,29 +170,29 @@ class Story:
         return found
 
     def note_published(self, publication: PublicationHandle) -> PublicationHandle:
-        """Remember when it was published."""
+        """Record the time of a publication."""
         self._published_ms[publication] = self.now_ms
         return publication
 
     def alive(self) -> list[SimulatedBroker]:
-        """The brokers that run."""
+        """Return the running brokers."""
         return [each for each in self.cluster.brokers if each.alive]
 
     def settle(self, seconds: float = 15) -> None:
-        """Let everything come to rest, and see that nothing is owed."""
+        """Run until the cluster is quiet, and check that no delivery is owed."""
         self.cluster.run_for(seconds)
         self.cluster.run_until_quiet()
         self.cluster.oracle.judge_end()
 
     def quiet_since(self) -> None:
-        """Forget what was said so far."""
+        """Clear the record of messages."""
         self.said.clear()
 
 
 class PaperStory(Story):
-    """On the paper's ten brokers: four publishers at p1; subscribers at s1 and s2, or elsewhere.
+    """A story on the paper's ten brokers: four publishers at p1, subscribers at s1 and s2.
 
-    Without filters, as in the paper.
+    There are no filters, as in the paper.
     """
 
     def __init__(self, at: Sequence[str] = ("s1", "s2"), **parameters: Any) -> None:
@@ -205,7 +204,7 @@ class PaperStory(Story):
         self.quiet_since()
 
     def rounds(self, count: int, pause_s: float = 0.04) -> None:
-        """Each publisher publishes so often."""
+        """Publish `count` publications from each publisher."""
         for _ in range(count):
             for number in range(4):
                 published = self.cluster.publish("p1", client=f"c{number}", kind="a")
@@ -213,33 +212,33 @@ class PaperStory(Story):
             self.cluster.run_for(pause_s)
 
     def check(self) -> None:
-        """Everybody has everything, each publisher's in order."""
+        """Check that every subscriber has received all publications."""
         self.settle()
         for subscriber in self.subscribers:
             assert len(subscriber.received) == len(self.sent)
             assert {*subscriber.received} == {*self.sent}
 
     def fail_link(self, a: str, b: str) -> None:
-        """A link closes, which both ends see at once."""
+        """Close a link; both ends detect the loss at once."""
         self.cluster.link(a, b).cut().suspect()
         self.cluster.link(b, a).suspect()
 
     def of_pubends(self, *numbers: int) -> list[PublicationHandle]:
-        """What the publishers at some pubends have published since all was well."""
+        """Return the publications at some pubends after the warm-up."""
         return [each for each in self.sent[12:] if int(each.client[1:]) in numbers]
 
     def first_ways(self, sender: str, receiver: str) -> list[int]:
-        """The pubends of which one broker has told another first."""
+        """Return the pubends of the new events that a broker has sent another."""
         told = [m for m in self.from_to(sender, receiver, Events) if not m.again]
         return sorted({m.run.source.publisher for m in told})
 
     def asked(self, sender: str, *receivers: str) -> int:
-        """The ticks that a broker has asked others for, in milliseconds."""
+        """Return the ticks that a broker has requested from others, in milliseconds."""
         names = receivers or ("p1", "b1", "b2", "b3", "b4")
         nacks = [m for name in names for m in self.from_to(sender, name, Nack)]
         return sum(ticks_of(m.ranges) for m in nacks) // 1_000
 
 
 def ticks_of(ranges: Sequence[tuple[int, int]]) -> int:
-    """How many ticks there are in ranges."""
+    """Return the number of ticks in ranges."""
     return sum(end - start for start, end in ranges)

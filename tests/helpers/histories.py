@@ -1,8 +1,7 @@
-"""Histories made up from a seed: small random ones, ways to spoil them, and whole runs.
+"""Histories from a seed: small random histories, mutations, and whole runs.
 
-A made-up history obeys its guarantee to the letter until a mutation spoils it; each mutation is
-one way in which a broker, a client library or a log can go wrong. What is made up here goes
-through the same checkers as what brokers did.
+A synthetic history obeys its guarantee until a mutation violates it; each mutation is one fault of
+a broker, a client library or a log. Synthetic histories pass the same checkers as real runs.
 """
 
 import random
@@ -48,7 +47,7 @@ MACHINES = {"m1": ("a", "c"), "m2": ("b", "d")}
 def workload(
     seed: int, publishers: Sequence[Mapping[str, Any]], *, sets: int = 12, **more: Any
 ) -> dict[str, Any]:
-    """A resolved workload file's content."""
+    """Return the content of a resolved workload file."""
     attributes = {
         "sets": sets,
         "symbol": {"choose": 4},
@@ -59,9 +58,9 @@ def workload(
 
 
 def random_history(rng: random.Random, run_id: str = "run-1", *, plain: bool = False) -> History:
-    """A legal history of a few publishers, subscriptions and faults.
+    """Return a legal history of a few publishers, subscriptions and faults.
 
-    A plain one has one incarnation per publisher, and all it published was acknowledged.
+    A plain history has one incarnation per publisher, and all publications are acknowledged.
     """
     places = [rng.choice(BROKERS) for _ in range(rng.randint(1, 3))]
     content = Contents.from_workload(
@@ -87,7 +86,7 @@ def random_history(rng: random.Random, run_id: str = "run-1", *, plain: bool = F
 
 
 def random_faults(rng: random.Random) -> list[Fault]:
-    """A fault somewhere in CHAIN for a while, and what ended it where it was no heal."""
+    """Return a temporary fault somewhere in CHAIN, and the fault that ends it if no heal does."""
     verb, target = rng.choice(
         (
             *(("absorb", "b"), ("freeze", "b"), ("cut", "a-b"), ("absorb", "b->c"), ("delay", "b")),
@@ -136,7 +135,7 @@ def _publisher_log(
 
 
 def outcome_of(log: PublisherLog, row: PublicationRow) -> int:
-    """ACKNOWLEDGED, REJECTED, or 0 where nothing was answered."""
+    """Return ACKNOWLEDGED, REJECTED, or 0 for a publication without an answer."""
     for incarnation, first, last, outcome in log.answers:
         if incarnation == row.incarnation and first <= row.sequence <= last:
             return outcome
@@ -146,7 +145,7 @@ def outcome_of(log: PublisherLog, row: PublicationRow) -> int:
 def delivery(
     content: Contents, log: PublisherLog, row: PublicationRow, received_ns: int
 ) -> DeliveryRow:
-    """The faultless delivery of a publication."""
+    """Return the faultless delivery of a publication."""
     fence = row.attribute_set == content.fence_set
     digest = content.digest(content.publishers[log.name], *row.key, fence=fence)
     return DeliveryRow(
@@ -155,7 +154,7 @@ def delivery(
 
 
 def wants(content: Contents, subscription: SubscriptionLog, row: PublicationRow) -> bool:
-    """Whether a subscription matches a publication."""
+    """Return whether a subscription matches a publication."""
     return row.attribute_set == content.fence_set or wanted(subscription.predicate)(
         content.attributes(row.attribute_set)
     )
@@ -187,7 +186,7 @@ def _subscription_log(
 
 
 def stamped(rows: Sequence[DeliveryRow]) -> tuple[DeliveryRow, ...]:
-    """The rows as a process stamps them that writes them in this order: time does not go back."""
+    """Return the rows with monotonic stamps, as a process that writes this order makes."""
     times = accumulate((row.received_ns for row in rows), max)
     return tuple(replace(row, received_ns=at_ns) for row, at_ns in zip(rows, times, strict=True))
 
@@ -216,9 +215,9 @@ def _with_rows(history: History, place: int, rows: Sequence[DeliveryRow]) -> His
 def _pick(
     history: History, rng: random.Random, *, at_least: int = 1
 ) -> tuple[int, list[DeliveryRow], list[int]] | None:
-    """A subscription with its rows, and the places in it of one source's data between fences.
+    """Pick a subscription; return its rows, and the places of one source's data between fences.
 
-    Acknowledged data only: what nobody but this subscription knows of need not have happened.
+    Only acknowledged data: a publication that only this subscription received is not certain.
     """
     found = []
     for number, subscription in enumerate(history.subscriptions):
@@ -367,7 +366,7 @@ def rejected_publication_delivered(history: History, rng: random.Random) -> Hist
 
 @_register(MUTATIONS)
 def unknown_seen_by_one_only(history: History, rng: random.Random) -> History | None:
-    """Of two subscriptions that want it, one loses a publication that was never acknowledged."""
+    """One of two matching subscriptions loses a publication that was never acknowledged."""
     for log_place, log in enumerate(history.publishers):
         for row in log.published[2:-2]:
             matching = [
@@ -422,7 +421,7 @@ def acknowledged_and_lost_for_everyone(history: History, rng: random.Random) -> 
 
 @_register(MUTATIONS)
 def unanswered_and_lost_for_everyone(history: History, rng: random.Random) -> History | None:
-    """Somebody takes back that a publication was acknowledged, and all its deliveries."""
+    """A publication loses the acknowledgement and all deliveries."""
     if (picked := _pick(history, rng)) is None:
         return None
     _, rows, places = picked
@@ -476,7 +475,7 @@ def payload_corrupted(history: History, rng: random.Random) -> History | None:
 
 @_register(MUTATIONS)
 def matcher_off_by_a_boundary(history: History, rng: random.Random) -> History | None:
-    """What matches only by equality with a bound is dropped."""
+    """Publications that match only by equality with a bound are dropped."""
     if (picked := _pick(history, rng)) is None:
         return None
     number, rows, places = picked
@@ -526,7 +525,7 @@ def line_lost_in_the_publishers_log(history: History, rng: random.Random) -> His
 
 @_register(MUTATIONS)
 def records_of_an_old_run(history: History, rng: random.Random) -> History | None:
-    """As the reader leaves it: the foreign file's rows are set aside, and that is said."""
+    """The reader sets the rows of the foreign file aside and reports a doubt."""
     number = rng.randrange(len(history.subscriptions))
     subscriptions = list(history.subscriptions)
     subscriptions[number] = replace(subscriptions[number], delivered=(), closed=False)

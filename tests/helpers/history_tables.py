@@ -1,4 +1,4 @@
-"""Made-up histories as the tables that the Spark check reads, many histories in one table."""
+"""Synthetic histories as the tables of the Spark check, many histories in one table."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ KINDS = ("data", "fence", "gap", "notice", "redelivered")
 def judged_on_spark(
     spark: "SparkSession", of: Mapping[str, History]
 ) -> dict[str, tuple[VerdictName, set[str], Findings]]:
-    """The verdict on each history, all doubts and what the check found, in the same Spark jobs."""
+    """Return the verdict, all doubts and all findings of each history, from shared Spark jobs."""
     facts = {name: facts_of(name, history) for name, history in of.items()}
     found = {}
     for name, findings in found_on_spark(spark, of, facts).items():
@@ -43,7 +43,7 @@ def judged_on_spark(
 def found_on_spark(
     spark: "SparkSession", of: Mapping[str, History], facts: Mapping[str, RunFacts]
 ) -> Mapping[str, Findings]:
-    """What the check on Spark finds in these histories, all in the same jobs."""
+    """Return the findings of the Spark check in these histories, from shared jobs."""
     publications, deliveries = tables_of(spark, of)
     with plan_for(spark, 0):
         check = DeliveryCheck(
@@ -54,7 +54,7 @@ def found_on_spark(
 
 
 def facts_of(run_id: str, history: History) -> RunFacts:
-    """What a history says beside its publications and deliveries."""
+    """Return the facts of a history beside its publications and deliveries."""
     return RunFacts(
         run_id=run_id,
         content=expected_content(history),
@@ -89,12 +89,12 @@ def facts_of(run_id: str, history: History) -> RunFacts:
 
 
 def expected_content(history: History) -> ExpectedContent:
-    """The contents as the checker on Spark works them out."""
+    """Return the contents as the Spark check computes them."""
     return ExpectedContent.from_workload(history.content.workload, history.content.run_id)
 
 
 def _doubts_about_logs(history: History) -> Iterator[str]:
-    """What reading these logs from files would have found."""
+    """Yield the doubts that a reader of these logs would report."""
     for log in history.publishers:
         if not log.closed:
             yield doubt("open_log", who=f"publisher {log.name}")
@@ -148,7 +148,7 @@ def _scan(layout: str, records: Any) -> Scan:
 
 
 def notices_of(history: History) -> dict[tuple[str, str], list[Notice]]:
-    """As facts have them, with places that fit the tables made here."""
+    """Return the notices as facts, with places that fit these tables."""
     found: dict[tuple[str, str], list[Notice]] = {}
     for subscription in history.subscriptions:
         for notice in subscription.notices:
@@ -157,7 +157,7 @@ def notices_of(history: History) -> dict[tuple[str, str], list[Notice]]:
 
 
 def _by_pair(history: History, name: str) -> dict[tuple[str, str], list[Any]]:
-    """Gaps or commits."""
+    """Return gaps or commits by pair."""
     found: dict[tuple[str, str], list[Any]] = {}
     for subscription in history.subscriptions:
         for said in getattr(subscription, name):
@@ -168,7 +168,7 @@ def _by_pair(history: History, name: str) -> dict[tuple[str, str], list[Any]]:
 def tables_of(
     spark: "SparkSession", histories: Mapping[str, History]
 ) -> tuple["DataFrame", "DataFrame"]:
-    """Publications and deliveries of all these histories."""
+    """Return the publications and deliveries of all these histories."""
     publications: list[dict[str, Any]] = []
     deliveries: list[dict[str, Any]] = []
     for run_id, history in histories.items():
@@ -226,7 +226,7 @@ def tables_of(
 
 
 def positions_of(spark: "SparkSession", histories: Mapping[str, History]) -> "DataFrame | None":
-    """The places of deliveries in streams; None where no history has any."""
+    """Return the places of deliveries in streams, or None if no history has any."""
     rows = [
         {
             "run_id": run_id,

@@ -1,7 +1,7 @@
-"""Files of users with hostile values in place of each number, and what commands make of them.
+"""Files of users with hostile values in place of each number, and the outcomes of commands.
 
-Each case runs in a process of its own with little memory and processor time, so that a number
-that is believed shows as a signal. Run as a module it prints one JSON object a case.
+Each case runs in its own process with little memory and processor time, so that a number that is
+trusted causes a signal. As a program, the module prints one JSON object per case.
 """
 
 import json
@@ -36,7 +36,7 @@ _EXPERIMENT: Final = "bench.papers.figure_experiments:load_figure_experiment"
 
 
 class Kind(NamedTuple):
-    """A kind of file: an example of it, and the command, or `module:function`, that reads one."""
+    """A kind of file: an example, and the command, or `module:function`, that reads the kind."""
 
     example: str
     command: tuple[str, ...]
@@ -72,7 +72,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 
 _ONE_OF_A_READER: Final = ("workload", "topology", "inventory", "faults", "settings", "claims")
-"""Other kinds of files are read by the same function."""
+"""Kinds with distinct readers; other kinds share the reader of one of these."""
 
 
 def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -119,9 +119,9 @@ def cases(kind: str) -> Iterator[tuple[str, str]]:
 
 
 def outcome(kind: str, text: str, folder: Path) -> tuple[int, str, float]:
-    """Return the status of the command, or minus the signal that ended it; its words, its time.
+    """Return the command's status, or minus the signal that ended the command; output; time.
 
-    The time is the processor's, which does not depend on the machine's other work.
+    The time is the processor's, which does not depend on other load of the machine.
     """
     name = "pubsubctl.toml" if kind == "settings" else "hostile.toml"
     (folder / name).write_text(text)
@@ -158,7 +158,7 @@ def _run(command: tuple[str, ...], path: Path, said: Path) -> int:
 
 
 def _status_of(read: Callable[[Path], object], path: Path) -> int:
-    """Return what a command that reads a file so would end with."""
+    """Return the exit status of a command that reads a file with this function."""
     try:
         read(path)
     except Exception as error:
@@ -176,7 +176,7 @@ def _import_modules(kind: str, folder: Path) -> None:
 
 
 def main(kinds: list[str], one_in: int) -> None:
-    """Print what comes of every case of some kinds, or of one in so many."""
+    """Print the outcomes of some kinds, for all cases or one in `one_in`."""
     import pubsubctl.commands.app  # noqa: F401  once, and not in every child
 
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""Run folders as both judges see them, many at once."""
+"""Verdicts of both judges on many run folders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Judged:
 
     Attributes:
         outcome: "refused", "violation", "doubt", or "VALID".
-        said: violations by kind, doubts, or why it is refused.
+        said: violations by kind, doubts, or the reason of the refusal.
     """
 
     outcome: str
@@ -39,12 +39,12 @@ class Judged:
         return cls(outcome, (*sorted(violations), *sorted(doubts)))
 
     def names(self, *parts: str) -> bool:
-        """Whether something said has all these parts, or is one of them."""
+        """Return whether an entry of `said` contains all these parts, or equals a part."""
         return any(all(part in said for part in parts) for said in self.said)
 
 
 def histories_of(folders: Mapping[str, Path]) -> dict[str, History | FileRefusal]:
-    """The runs as the plain judge reads them, or why it does not."""
+    """Return the runs as the reference judge reads them, or the refusals."""
     found: dict[str, History | FileRefusal] = {}
     for name, folder in folders.items():
         try:
@@ -55,7 +55,7 @@ def histories_of(folders: Mapping[str, Path]) -> dict[str, History | FileRefusal
 
 
 def by_reference(history: History | FileRefusal) -> Judged:
-    """The plain judge's verdict."""
+    """Return the verdict of the reference judge."""
     if isinstance(history, FileRefusal):
         return Judged("refused", (str(history),))
     found = check(history)
@@ -67,7 +67,7 @@ def on_spark(
     folders: Mapping[str, Path],
     histories: Mapping[str, History | FileRefusal],
 ) -> dict[str, Judged]:
-    """As `check` reads and judges them, but for its tables, which all runs share here."""
+    """Return the verdicts of `check`, with tables that all runs share."""
     found: dict[str, Judged] = {}
     loaded: dict[str, LoadedRun] = {}
     for name, folder in folders.items():

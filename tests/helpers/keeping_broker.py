@@ -1,7 +1,7 @@
-"""A broker for one durable subscriber, message by message: it keeps one stream of events.
+"""A fake broker for one durable subscriber, with one stream of events.
 
-It gives, on each session, what is behind the token that the client presents, and remembers how far
-the client has acknowledged. Events stand at positions 10, 20, 30 … and are numbered 1, 2, 3 …
+In each session the broker sends the events after the token that the client presents, and records
+the client's acknowledgements. Events have positions 10, 20, 30 … and numbers 1, 2, 3 …
 """
 
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ STEP = 10
 
 
 def event(number: int) -> PublicationRun:
-    """The event of this number, as the broker sends it."""
+    """Return the event with this number, as the broker sends it."""
     place = (number * STEP,)
     origins = origin_runs([(ANN, number)])
     return PublicationRun(PUBEND, place, (b"\xa0",), b"\0", 1, (b"%d" % (number % 10),), origins)
@@ -47,12 +47,12 @@ def event(number: int) -> PublicationRun:
 
 @dataclass
 class KeepingBroker:
-    """See above.
+    """A broker with one durable stream.
 
     Attributes:
-        protocol: what it says that it runs.
-        acknowledged: the position up to which its client has acknowledged, on any session.
-        presented: the tokens it was shown, one per session: the position, None for none.
+        protocol: the announced protocol.
+        acknowledged: the position up to which the client has acknowledged, in any session.
+        presented: the presented tokens, one per session: the position, or None without a token.
     """
 
     protocol: str = "durable"
@@ -67,39 +67,39 @@ class KeepingBroker:
     _turn: trio.Lock = field(default_factory=trio.Lock)
 
     async def publish(self, count: int = 1) -> None:
-        """So many more events."""
+        """Publish `count` more events."""
         self._events += count
         await self._give()
 
     async def silence(self) -> None:
-        """Nothing more comes up to right before the next event."""
+        """Announce silence up to right before the next event."""
         self._silent = self._events * STEP + STEP - 1
         assert self._session is not None
         await self._say(Silence((1,), PUBEND, self._events * STEP + 1, self._silent))
 
     async def gap(self, number: int, lost: int | None = None) -> None:
-        """The event of this number, which is the next one, is lost for ever.
+        """Announce the permanent loss of the next event, which has this number.
 
         Args:
-            lost: the last that the gap says to be lost, where that is an earlier one.
+            lost: the last lost event of the gap, if earlier.
         """
         self._events = self._sent = number
         at, named = number * STEP, number if lost is None else lost
         await self._say(Gap((1,), PUBEND, at - STEP + 1, at, "released", ((ANN, named, named),)))
 
     async def drop(self) -> None:
-        """End the session, as who crashes does."""
+        """End the session, as a crash does."""
         assert self._session is not None
         await self._session.aclose()
         self._session = None
 
     async def settle(self) -> None:
-        """Until everybody has said what there is to say."""
+        """Run until no task has more to do."""
         await trio.testing.wait_all_tasks_blocked()
         await trio.sleep(1)
 
     async def serve(self) -> None:
-        """Take one session after the other."""
+        """Serve one session after another."""
         listener = self.net.listen("b")
         async with trio.open_nursery() as nursery:
             while True:
@@ -161,7 +161,7 @@ class KeepingBroker:
 
 @asynccontextmanager
 async def serving(broker: KeepingBroker) -> AsyncIterator[KeepingBroker]:
-    """While it serves."""
+    """Run a broker as a context."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.serve)
         await trio.lowlevel.checkpoint()
@@ -170,5 +170,5 @@ async def serving(broker: KeepingBroker) -> AsyncIterator[KeepingBroker]:
 
 
 def client_of(broker: KeepingBroker, **options: Any) -> Any:
-    """Its client."""
+    """Return the client of a broker."""
     return connect("b", "dora", dial=broker.net.dial, **options)

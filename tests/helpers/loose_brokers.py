@@ -1,4 +1,4 @@
-"""Broker processes of one topology, started and ended one by one, without an agent."""
+"""Broker processes of one topology, started and ended individually, without an agent."""
 
 import signal
 import subprocess
@@ -19,7 +19,7 @@ from tests.helpers.ports import OWN_PORTS
 
 
 class LooseBrokers:
-    """Brokers by name."""
+    """Broker processes by name."""
 
     def __init__(self, folder: Path, topology: Topology, protocol: str, **settings: Any) -> None:
         self.addresses = {
@@ -33,7 +33,7 @@ class LooseBrokers:
         self._settings: Mapping[str, Any] = settings
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a broker; made if there is none."""
+        """Return the folder of a broker; create a missing folder."""
         found = self._folder / name
         found.mkdir(mode=0o700, exist_ok=True)
         return found
@@ -88,7 +88,7 @@ class LooseBrokers:
 def loose_brokers(
     folder: Path, topology: Topology, protocol: str, **settings: Any
 ) -> Iterator[LooseBrokers]:
-    """Brokers that are killed at the end."""
+    """Run brokers; kill them at the end."""
     brokers = LooseBrokers(folder, topology, protocol, **settings)
     try:
         yield brokers

@@ -1,4 +1,4 @@
-"""A disk that forgets: what nobody waited for is gone after a crash of the machine."""
+"""A disk that loses all unsynced changes when the machine crashes."""
 
 import os
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 
 
 class LossyDisk:
-    """Stands between this process and the files below a folder.
+    """A layer between this process and the files below a folder.
 
-    `crash` leaves what a power failure may: of each file what was there at its last fsync or
-    fdatasync, and of each folder the entries it had at its own last fsync.
+    `crash` leaves the guaranteed remains of a power failure: of each file the content at the last
+    fsync or fdatasync, and of each folder the entries at the folder's last fsync.
     """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +57,11 @@ class LossyDisk:
             self._durable[path] = Path(path).read_bytes()
 
     def has(self, path: Path, content: bytes) -> None:
-        """The disk has this of a file that was there before."""
+        """Record the durable content of a pre-existing file."""
         self._durable[str(path)] = content
 
     def crash(self) -> None:
-        """Leave on the disk what a power failure is sure to leave, and no more."""
+        """Reduce the disk to the contents that surely survive a power failure."""
         for path, content in self._durable.items():
             if os.path.lexists(path):
                 Path(path).write_bytes(content)
@@ -78,5 +78,5 @@ class LossyDisk:
         self._entries.clear()
 
     def _changed(self, path: str, before: bytes | None) -> None:
-        """An entry of a folder is not what it was; `before` is None where there was none."""
+        """Record a change of a folder's entry; `before` is None for a new entry."""
         self._entries.setdefault(os.path.dirname(path), {}).setdefault(path, before)

@@ -1,4 +1,4 @@
-"""A whole broker over memory streams: real core, driver and links; disk and sockets are not."""
+"""A whole broker over memory streams: core, driver and links are real; disk and sockets are not."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.helpers.memory_links import MemoryNet, securely
 
 
 class ImmediateDisk:
-    """Commits at once, without a thread."""
+    """A disk that commits at once, without a thread."""
 
     def __init__(self, store: MemoryMetaStore, driver: Driver) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class ImmediateDisk:
 
 
 class MemoryBroker:
-    """One broker; `run` may be called again after it was cancelled, as a restart."""
+    """A broker; a second `run` after cancellation is a restart."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class MemoryBroker:
             task_status.started()
 
     def fault(self, verb: str, peer: int | str | None = None) -> None:
-        """Apply a fault; its id is the verb."""
+        """Apply a fault; the verb is the fault's id."""
         self.links.faults.apply(read_fault(verb, verb, peer, "both", {}, None))
         self.links.faults_changed()
 
@@ -102,6 +102,6 @@ class MemoryBroker:
 
 
 def chain(count: int) -> Topology:
-    """`b0` to `b<count-1>` in a row, δ 1."""
+    """Return `b0` to `b<count-1>` in a row, δ 1."""
     links = tuple((number, number + 1) for number in range(count - 1))
     return Topology("chain", TreeSection(1), tuple(f"b{number}" for number in range(count)), links)

@@ -1,4 +1,4 @@
-"""Brokers' links over memory streams: the real link layer without sockets or a real clock."""
+"""Links of brokers over memory streams: the real link layer without sockets or a real clock."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,7 +23,7 @@ Stream = trio.testing.MemorySendStream
 
 
 class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
-    """Accepts what a `MemoryNet` dials.
+    """A listener that accepts connections dialled through a `MemoryNet`.
 
     Attributes:
         failures: raised by `accept`, one after another, before the next connection.
@@ -45,7 +45,7 @@ class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
 
 
 class NarrowStream(trio.abc.Stream):
-    """A memory stream whose writer waits once this much lies unread, as a socket's would."""
+    """A memory stream that blocks the writer while too many bytes are unread, as a socket does."""
 
     def __init__(self, inner: trio.abc.Stream, room_bytes: int) -> None:
         self.room_bytes = room_bytes
@@ -80,14 +80,14 @@ class NarrowStream(trio.abc.Stream):
 
 
 def narrow_pair(room_bytes: int) -> tuple[NarrowStream, NarrowStream]:
-    """Two connected streams that take so much before the reader reads."""
+    """Return two connected streams that buffer at most `room_bytes`."""
     a, b = (NarrowStream(end, room_bytes) for end in trio.testing.memory_stream_pair())
     a.other, b.other = b, a
     return a, b
 
 
 class MemoryNet:
-    """Listeners by address, and streams between them."""
+    """Listeners by address, and the streams between them."""
 
     def __init__(self, room_bytes: int = 1 << 16) -> None:
         self.listeners: dict[str, MemoryListener] = {}
@@ -108,7 +108,7 @@ class MemoryNet:
 
 
 def securely(dial: Dial, credentials: TlsCredentials | None) -> Dial:
-    """The same, with TLS where there are credentials."""
+    """Return the dial function, with TLS if there are credentials."""
     if credentials is None:
         return dial
     secure = credentials.dial
@@ -120,7 +120,7 @@ def securely(dial: Dial, credentials: TlsCredentials | None) -> Dial:
 
 
 class LinkedBroker:
-    """The links of one broker; keeps what its core would have been told."""
+    """The links of one broker; records the events for a core."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class LinkedBroker:
         )
 
     def send(self, peer: Peer, message: Any) -> None:
-        """Have a message written, as a driver does at the end of its turn."""
+        """Write a message, as a driver does at the end of a turn."""
         connection = self.links.connections.get(peer)
         if connection is not None:
             connection.send(message)
@@ -166,7 +166,7 @@ class LinkedBroker:
         await self.links.run([listener], self.heal, task_status=task_status)
 
     async def wait_for(self, kind: type, count: int = 1) -> Any:
-        """The `count`th event of this kind, when it has come."""
+        """Wait for the `count`th event of this kind and return the event."""
         while True:
             found = [event for event in self.events if isinstance(event, kind)]
             if len(found) >= count:
@@ -174,22 +174,22 @@ class LinkedBroker:
             await self._happened.wait()
 
     def of(self, kind: type) -> list[Any]:
-        """The events of this kind so far."""
+        """Return the received events of this kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def messages(self, peer: Peer) -> list[Any]:
-        """What came from a peer so far."""
+        """Return the messages received from a peer."""
         return [event.message for event in self.of(MessageReceived) if event.peer == peer]
 
     def sequences(self, peer: Peer) -> list[int]:
-        """The publications that came from a peer so far, by number."""
+        """Return the sequence numbers of publications received from a peer."""
         return [sequence for message in self.messages(peer) for sequence in message.run.sequences]
 
     def fault(
         self, verb: str, peer: Peer | None = None, direction: str = "both",
         ends_ns: int | None = None, **parameters: Any,
     ) -> None:  # fmt: skip
-        """Apply a fault; its id is the verb."""
+        """Apply a fault with this id."""
         self.links.faults.apply(read_fault(verb, verb, peer, direction, parameters, ends_ns))
         self.links.faults_changed()
 
@@ -199,12 +199,12 @@ class LinkedBroker:
         self.links.faults_changed()
 
     def counters(self, fault_id: str) -> dict[str, int]:
-        """What a fault in force did so far."""
+        """Return the counters of a fault in force."""
         (counters,) = [f.counters for f in self.links.faults if f.fault_id == fault_id]
         return counters
 
     def assert_sessions_end_once(self) -> None:
-        """One SessionLost for each SessionEstablished, and nothing of a session after it."""
+        """Check for one SessionLost per SessionEstablished, and no later event of a session."""
         up: dict[tuple[Peer, int], bool] = {}
         for event in self.events:
             if isinstance(event, SessionEstablished):
@@ -219,7 +219,7 @@ class LinkedBroker:
 
 
 async def joined(nursery: trio.Nursery, *brokers: LinkedBroker) -> None:
-    """Start the brokers and bring up a session from the first to each other one."""
+    """Start the brokers and open a session from the first broker to each other broker."""
     for broker in brokers:
         await nursery.start(broker.run)
     for other in brokers[1:]:
@@ -230,7 +230,7 @@ async def joined(nursery: trio.Nursery, *brokers: LinkedBroker) -> None:
 
 @asynccontextmanager
 async def nursery_of_the_test() -> AsyncIterator[trio.Nursery]:
-    """One whose tasks are over when the block is."""
+    """Open a nursery; cancel its tasks at the end of the block."""
     async with trio.open_nursery() as nursery:
         yield nursery
         nursery.cancel_scope.cancel()
@@ -243,7 +243,7 @@ OneBroker = AbstractAsyncContextManager[tuple[MemoryNet, LinkedBroker, trio.Nurs
 async def one_broker(
     credentials: TlsCredentials | None = None,
 ) -> AsyncIterator[tuple[MemoryNet, LinkedBroker, trio.Nursery]]:
-    """b0, running, the net it listens on, and a nursery for whoever comes to it."""
+    """Run b0; yield its net, b0, and a nursery for peers."""
     net = MemoryNet()
     broker = LinkedBroker(net, 0, credentials=credentials)
     async with nursery_of_the_test() as nursery:
@@ -252,7 +252,7 @@ async def one_broker(
 
 
 def copy(first: int, size: int = 10) -> PublicationCopy:
-    """A copy of one publication, of so many bytes."""
+    """Return a copy of one publication with `size` bytes."""
     source = SourceId(0, 0, 1)
     run = PublicationRun(source, range(first, first + 1), (b"a",), b"\0", size, (bytes(size),))
     return PublicationCopy(run, (0, 1))

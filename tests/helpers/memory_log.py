@@ -1,4 +1,4 @@
-"""One named log without a disk: it does at once what a core wants done, within its bounds."""
+"""A named log without a disk, which carries out effects at once, within bounds."""
 
 from collections.abc import Iterable
 
@@ -15,13 +15,13 @@ from brokerd.protocols.parts.log_bounds import LogBounds
 
 
 class MemoryLog:
-    """What is appended, chopped and truncated; reads are answered later, in order.
+    """A log that appends, chops and truncates at once; reads are answered later, in order.
 
     Args:
-        page: how many records an answer has at most.
+        page: maximum number of records in an answer.
 
     Attributes:
-        reads: how many there were.
+        reads: number of reads.
     """
 
     def __init__(self, name: str, page: int = 1_000) -> None:
@@ -42,7 +42,7 @@ class MemoryLog:
         return self._records
 
     def do(self, effects: Iterable[LogEffect]) -> None:
-        """Do this, as a driver would; what is no log's is somebody else's."""
+        """Carry out effects as a driver does; ignore effects of other parts."""
         for effect in effects:
             if isinstance(effect, Append):
                 self._bounds.append(effect)
@@ -63,6 +63,6 @@ class MemoryLog:
                     del self._records[effect.next - self._first :]
 
     def answers(self) -> list[RecordsRead]:
-        """What was read since the last time."""
+        """Return the results of reads since the previous call."""
         found, self._answers = self._answers, []
         return found

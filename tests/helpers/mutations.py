@@ -1,4 +1,4 @@
-"""Every way to change one fact of a run folder: each field of each small file, and each row."""
+"""Mutations of a single fact of a run folder: a field of a small file, or a row."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,9 +17,9 @@ class Mutation:
 
     Attributes:
         file: from the run's folder.
-        field: the names on the way to what is changed, without places in lists.
-        how: what is done, for people.
-        content: of the file afterwards; None to remove it.
+        field: the path to the changed value, without list indices.
+        how: description of the change, for people.
+        content: the new content of the file; None to remove the file.
     """
 
     file: str
@@ -33,7 +33,7 @@ class Mutation:
 
     @property
     def kind(self) -> str:
-        """The file, without host and process, and the field."""
+        """Return the file, without host and process, and the field."""
         parts = self.file.split("/")
         of = f"raw/{parts[-1]}" if parts[0] == "raw" else self.file
         return f"{of}: {self.field}" if self.field else of
@@ -55,7 +55,7 @@ def sampled(folder: Path, most: int = 1) -> Iterator[Mutation]:
     """Yield some changes of each kind.
 
     Args:
-        most: how many of each kind.
+        most: maximum number of each kind.
     """
     found: dict[tuple[str, str], list[Mutation]] = {}
     for mutation in mutations(folder):
@@ -92,7 +92,7 @@ def _of_value(name: str, value: Any, text: Callable[[Any], str]) -> Iterator[Mut
 
 
 def _changed(value: Any) -> Iterator[tuple[tuple[str, ...], Any, str]]:
-    """The names on the way, the whole value with one change, and the change in words."""
+    """Yield the path, the whole value with one change, and the change in words."""
     if isinstance(value, dict):
         for key, inner in value.items():
             rest = {other: value[other] for other in value if other != key}

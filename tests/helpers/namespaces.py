@@ -1,7 +1,7 @@
-"""A network namespace of a test's own, with two addresses, servers on them, and agents in it.
+"""A network namespace of a test, with two addresses, servers, and agents.
 
-`python -m tests.helpers.namespaces serve ADDRESS:PORT…` greets whoever connects; `connect FROM TO`
-says in one word how that went.
+`python -m tests.helpers.namespaces serve ADDRESS:PORT…` greets clients; `connect FROM TO` prints
+the outcome in one word.
 """
 
 import os
@@ -25,7 +25,7 @@ _PATH = f"{os.defpath}:/usr/sbin:/sbin"
 
 
 class Namespace:
-    """One that exists; both addresses are its own, on the loopback interface."""
+    """An existing namespace with two addresses on the loopback interface."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Namespace:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What a command in it begins with."""
+        """Return the prefix of commands that run in the namespace."""
         return ("ip", "netns", "exec", self.name)
 
     def call(self, *command: str) -> str:
@@ -42,7 +42,7 @@ class Namespace:
         return done.stdout
 
     def serve(self, *places: str) -> None:
-        """Greet on these places, from now on."""
+        """Start servers at these addresses."""
         command = [*self.prefix, sys.executable, "-m", "tests.helpers.namespaces", "serve"]
         server = subprocess.Popen([*command, *places], stdout=subprocess.PIPE, cwd=REPOSITORY)
         self.servers.append(server)
@@ -50,7 +50,7 @@ class Namespace:
         assert server.stdout.readline() == b"ready\n"
 
     def connect(self, source: str, destination: str) -> str:
-        """greeted, silence or refused; a source of port 0 is any."""
+        """Connect and return "greeted", "silence" or "refused"; source port 0 selects any port."""
         command = [sys.executable, "-m", "tests.helpers.namespaces", "connect"]
         return self.call(*command, source, destination).strip()
 
@@ -67,7 +67,7 @@ class Namespace:
 
 @contextmanager
 def own_namespace() -> Iterator[Namespace]:
-    """A fresh one, gone afterwards; skips where that cannot be, and says so."""
+    """Create a namespace and remove it at the end; skip the test if the machine permits none."""
     missing = [name for name in ("ip", "nft") if shutil.which(name, path=_PATH) is None]
     if os.geteuid() != 0 or missing:
         pytest.skip(f"needs root, iproute2 and nftables (missing: {', '.join(missing) or 'root'})")

@@ -1,4 +1,4 @@
-"""Hosts behind connections that lead to this machine: what SSH would do, without SSH."""
+"""Hosts behind connections to this machine: a replacement for SSH."""
 
 import os
 import shutil
@@ -23,13 +23,13 @@ class Done:
 
 @dataclass
 class NearbyConnections:
-    """Runs what is to be run on a host as processes of this machine, with a bare environment.
+    """Connections that run a host's commands as local processes, with a bare environment.
 
     Attributes:
-        home: where `~` is for them.
-        down: hosts that cannot be reached.
-        done: what was asked for, in order: host and words.
-        processes: of the streams that were opened.
+        home: the value of `~`.
+        down: unreachable hosts.
+        done: requests in order: host and words.
+        processes: the processes of open streams.
     """
 
     home: Path

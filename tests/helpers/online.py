@@ -1,4 +1,4 @@
-"""What the online checker says of a history, had it been there."""
+"""The online checker's result for a history."""
 
 from array import array
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ RIGHT = {"deliveries", "fences", "owed", "delivered", "withheld"}
 
 
 class Online:
-    """The checker of the subscribers' process, after all deliveries of a history came to it.
+    """The checker of the subscribers' process, after all deliveries of a history.
 
     Args:
-        truth: the history in which publishers and subscriptions are what they were told to be:
-            that is what the checker goes by. Left out, it is the same.
-        rng: cuts what arrives into runs at more places than it must be.
+        truth: the history with the specified publishers and subscriptions, for the checker. By
+            default the same history.
+        rng: cuts deliveries into more runs than necessary.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Online:
             self.checker.add_fence(*fence)
 
     def anomalies(self) -> set[str]:
-        """What it counted that is wrong; "fences awaited" where a run would not have ended."""
+        """Return the counted anomalies, and "fences awaited" for a run that would not end."""
         totals = self.checker.report()["totals"]
         found = {name for name, n in totals.items() if n and name not in RIGHT}
         return found | ({"fences awaited"} if self.checker.fences_missing(self._fences) else set())
@@ -103,7 +103,7 @@ class Online:
     def _runs(
         self, rows: tuple[DeliveryRow, ...] | list[DeliveryRow], places: set[int]
     ) -> Iterator[tuple[int, list[DeliveryRow]]]:
-        """What came one after the other of one source, with rising numbers; last, nothing."""
+        """Yield runs of consecutive deliveries of a source, numbers rising; last, an empty run."""
         cuts = {0, len(rows), *places, *(self._rng.randrange(len(rows) + 1) for _ in range(4))}
         cuts |= {
             n + 1

@@ -1,4 +1,4 @@
-"""A made-up history as the simulator's oracle would have heard of it, each step in its turn."""
+"""A synthetic history as events for the simulator's oracle, in order."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from tests.helpers.histories import BROKERS
 
 
 def heard(history: History) -> Oracle:
-    """The oracle at the end of a history of one incarnation, all acknowledged and all closed."""
+    """Return the oracle at the end of a history of one incarnation, all acknowledged and closed."""
     content = history.content
     promises = Promises(
         exactly_once=True,
@@ -51,7 +51,7 @@ def _source(log: PublisherLog) -> SourceId:
 
 
 def _content(history: History, log: PublisherLog, sequence: int) -> tuple[bytes, bytes]:
-    """Its attribute set as blob, its digest as payload."""
+    """Return the attribute set as blob, and the digest as payload."""
     row = log.published[sequence - 1]
     fence = row.attribute_set == history.content.fence_set
     publisher = history.content.publishers[log.name]
@@ -94,7 +94,7 @@ def _explain(
     oracle: Oracle, log: SubscriptionLog, published: PublisherLog, source: SourceId,
     until_ns: int | None,
 ) -> None:  # fmt: skip
-    """An absence explains what was published until a time, if there was one."""
+    """Record an absence that explains the publications until a time, if there was an absence."""
     sent = [row.sequence for row in published.published if row.sent_ns <= (until_ns or 0)]
     stream = oracle.register.stream(
         oracle.register.subscriptions[log.subscription, 1], oracle.register.by_source[source]

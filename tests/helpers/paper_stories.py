@@ -1,4 +1,4 @@
-"""What the stories of a paper's promises are told with: a calm cluster under a strict oracle."""
+"""Helpers for stories of a paper's promises: a calm cluster under a strict oracle."""
 
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
@@ -8,7 +8,7 @@ PUBLISHED = 20
 
 
 def start(topology: Topology, **settings: object) -> SimulatedCluster:
-    """All brokers up, all sessions ready; the strict oracle judges every step from here on."""
+    """Start all brokers and sessions; the strict oracle judges every step from here on."""
     cluster = SimulatedCluster(topology, network=STEADY, **settings).start()
     cluster.run_until_quiet()
     return cluster
@@ -17,7 +17,7 @@ def start(topology: Topology, **settings: object) -> SimulatedCluster:
 def publish(
     cluster: SimulatedCluster, broker: str, count: int = PUBLISHED
 ) -> list[PublicationHandle]:
-    """One publication every 50 ms."""
+    """Publish one publication every 50 ms."""
     sent = []
     for n in range(count):
         sent.append(cluster.publish(broker, n=n))
@@ -26,12 +26,12 @@ def publish(
 
 
 def settled(cluster: SimulatedCluster) -> None:
-    """Everything owed has arrived, and nobody holds anything any more."""
+    """Run until quiet; check that all owed deliveries have arrived and that brokers are clean."""
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
     cluster.check_internals()
 
 
 def names(cluster: SimulatedCluster, numbers: tuple[int, ...] | list[int]) -> list[str]:
-    """The brokers of these numbers."""
+    """Return the names of brokers, by number."""
     return [cluster.topology.brokers[number] for number in numbers]

@@ -1,8 +1,8 @@
-"""The text messages of the multi-proxy report, to hold what we say against what it says.
+"""The text messages of the multi-proxy report, for comparison with the binary messages.
 
-A message is a line of fields with a space between, two ends of line, and for some a body. What the
-report leaves open is fixed here: ids and topics have no characters that frame, a count has no
-leading zero, and in the data of a topic `/` is written `//` and `*` is written `/s`.
+A message is a line of fields with a space between, two ends of line, and an optional body. Some
+points are open in the report and fixed here: ids and topics have no characters that frame, a count
+has no leading zero, and in the data of a topic `/` is written `//` and `*` is written `/s`.
 
 Paper: [MP22] §3.1.
 """
@@ -24,7 +24,7 @@ _NONE_YET: Final = "-1"
 
 
 class WrongMessage(ValueError):
-    """What is no message of the report; says what is wrong with it."""
+    """Bytes that are no message of the report; the text names the mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Client → server: the next message; `last` is the one that it got before, "" for none."""
+    """Client → server: request the next message; `last` is the previous message, "" for none."""
 
     sender: str
     topic: str
@@ -54,7 +54,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Client → server: the message that is this client's `counter`-th in the topic."""
+    """Client → server: publish the message that is this client's `counter`-th in the topic."""
 
     sender: str
     topic: str
@@ -64,7 +64,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """Server → proxies: these topics are mine."""
+    """Server → proxies: announce owned topics."""
 
     sender: str
     topics: tuple[str, ...]
@@ -72,7 +72,7 @@ class Periodic:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Proxy → server: give this topic to the server with that address."""
+    """Proxy → server: transfer this topic to the server with that address."""
 
     sender: str
     topic: str
@@ -81,7 +81,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Server → server: a topic; who has still to get which messages, and these messages."""
+    """Server → server: a topic, the remaining receivers of each message, and the messages."""
 
     sender: str
     topic: str
@@ -91,7 +91,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The answer to any of these; to a get with a message, if there is one."""
+    """The reply to any request; the reply to a get carries the message, if there is one."""
 
     sender: str
     status: str
@@ -103,10 +103,10 @@ Message = Subscribe | Unsubscribe | Get | Put | Periodic | Merge | Transfer | St
 
 
 def encode(message: Message) -> bytes:
-    """A message as it is sent.
+    """Return the bytes of a message.
 
     Raises:
-        WrongMessage: it has what cannot be sent.
+        WrongMessage: the message contains characters that cannot be sent.
     """
     fields, body = _parts(message)
     data = " ".join((type(message).__name__.upper(), *fields)).encode() + _END + body
@@ -116,10 +116,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """What was sent.
+    """Return the message of these bytes.
 
     Raises:
-        WrongMessage: it is no message.
+        WrongMessage: the bytes are no message.
     """
     header, end, body = data.partition(_END)
     if not end:
@@ -213,7 +213,7 @@ _READ: Final[Mapping[str, tuple[int, int, bool, Callable[[list[str], bytes], Mes
     "TRANSFER": (2, 2, True, _read_transfer),
     "STATUS": (2, 3, True, _read_status),
 }
-"""By name: the fewest and most fields, whether a body may follow, and what it says."""
+"""By name: the fewest and most fields, whether a body may follow, and the decoder."""
 
 
 def _checked(field: str) -> str:

@@ -1,4 +1,4 @@
-"""How long tests wait for what has to happen, on a machine that has other work as well."""
+"""The time limit of tests for events on a loaded machine."""
 
 from typing import Final
 

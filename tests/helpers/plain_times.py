@@ -1,4 +1,4 @@
-"""When publications were to be sent, read row by row: the twin of Spark's way to read them."""
+"""Intended times of publications, read row by row: the reference for the Spark reader."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from results.reference.files import read_json, read_records
 
 
 def intended_times(folder: Path) -> dict[tuple[str, int, int], int]:
-    """When each publication was to be sent, by source, incarnation and sequence."""
+    """Return the intended time of each publication, by source, incarnation and sequence."""
     manifest = read_json(folder / "manifest.json")
     found = {}
     for process in sorted(folder.glob("raw/*/*")):

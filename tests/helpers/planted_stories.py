@@ -1,4 +1,4 @@
-"""Named bugs beside the protocols': rows that say which story of the suite must see them."""
+"""Named bugs outside the protocols: each row names the story that must detect the bug."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +14,12 @@ from brokerd.simulator.named_bugs import NamedBug, bug_of, plant, read_rows
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A mistake that a change may make, and the story that must see it.
+    """A plausible bug, and the story that must detect it.
 
     Attributes:
         bug: the mistake.
         story: a test of the suite, as in "tests/client/test_core.py::test_…".
-        arguments: its arguments that are no fixtures.
+        arguments: arguments of the story that are no fixtures.
     """
 
     bug: NamedBug
@@ -28,7 +28,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The name of the bug."""
+        """Return the name of the bug."""
         return self.bug.name
 
 
@@ -36,8 +36,8 @@ def rows_of(path: Path, arguments: Mapping[str, Mapping[str, object]]) -> Iterat
     """Yield the rows of a file of named bugs.
 
     Args:
-        path: of the file.
-        arguments: those that TOML cannot write, by the name of the bug.
+        path: path of the file.
+        arguments: arguments that TOML cannot express, by bug.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -48,19 +48,19 @@ def rows_of(path: Path, arguments: Mapping[str, Mapping[str, object]]) -> Iterat
 
 
 _UNINTENDED: Final = (NameError, SyntaxError, ImportError)
-"""What a row raises that would not run at all: nobody has to see that."""
+"""Exceptions of a row that does not run at all; such a row proves nothing."""
 
 
 def run_story(row: Row, request: pytest.FixtureRequest) -> None:
-    """Run the story of a row, as it stands."""
+    """Run the unmodified story of a row."""
     _prepared(row, request)()
 
 
 def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
-    """Run the story of a row with the bug, and see it fail.
+    """Run the story of a row with the bug, and check that the story fails.
 
     Raises:
-        AnchorLost: the row does not fit its module any more.
+        AnchorLost: the row no longer matches its module.
     """
     story = _prepared(row, request)
     with plant([row.bug]):

@@ -1,4 +1,4 @@
-"""Ports that are this process's own, whatever else runs on this machine."""
+"""Ports reserved for this process among all programs of this machine."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ LOWEST, HIGHEST, BLOCK = 10_000, 19_999, 50
 
 
 def _free_block() -> range:
-    """Ports in a row that nobody has; processes that were started in a row have different ones."""
+    """Return consecutive free ports; processes that start one after another get different ports."""
     blocks = (HIGHEST + 1 - LOWEST) // BLOCK
     for turn in range(blocks):
         first = LOWEST + (os.getpid() + turn) % blocks * BLOCK
@@ -36,9 +36,9 @@ _NEXT: Final = cycle(OWN_PORTS)
 
 
 def free_address() -> str:
-    """Return an address that nothing listens on, also while its broker is down.
+    """Return an address without a listener, reserved while its broker is down.
 
-    A port of the kernel's choice may become that of another process's connection.
+    The kernel may assign an ephemeral port to a connection of another process.
     """
     while not _are_free([port := next(_NEXT)]):
         pass

@@ -1,4 +1,4 @@
-"""The product's own code, to be looked at."""
+"""The product's source code."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 
 
 def python_files(*words: str) -> Iterator[tuple[Path, ast.Module]]:
-    """The product's modules in which one of these words occurs."""
+    """Yield the product's modules in which one of these words occurs."""
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Histories of protocols that promise more, or less, than publisher order; and what spoils them.
+"""Histories of protocols with more or fewer promises than publisher order, and their mutations.
 
-Two publishers, and four subscriptions that got everything they want in one order. Each row of the
-table is what a protocol promises, what happens to such a history, and what comes of it: no
-violation where the promise covers it.
+Two publishers, and four subscriptions that received all matching publications in one order. Each
+row of the table is a set of promises, a mutation, and the expected violations: none if the promises
+permit the mutation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,7 @@ PREDICATES = ("true", "true", "price > 20", "price <= 90")
 
 
 def promised_history(rng: Random, promises: Promises, run_id: str = "run-1") -> History:
-    """A legal one in a total order, without gaps and without anything given again."""
+    """Return a legal history in a total order, without gaps and without redeliveries."""
     places = [{"at": broker, "size": "12B"} for broker in "ab"]
     content = Contents.from_workload(workload(rng.getrandbits(60), places), run_id)
     logs = [
@@ -93,7 +93,7 @@ class Case:
     """One row of the table.
 
     Attributes:
-        kinds: of violations, all of which are found in some histories, and no others in any.
+        kinds: kinds of violations; each occurs in some histories, and no other kind occurs.
     """
 
     promises: Promises
@@ -113,7 +113,7 @@ def _case(promises: Promises, *kinds: str) -> Callable[[Change], Change]:
 
 
 def with_log(history: History, place: int, **values: object) -> History:
-    """The same with one subscription log changed; its clock still goes forward."""
+    """Return the history with one subscription log changed; the clock remains monotonic."""
     logs = [*history.subscriptions]
     logs[place] = replace(logs[place], **values)  # type: ignore[arg-type]
     stamped = [
@@ -129,7 +129,7 @@ def _data(rows: Sequence[DeliveryRow], source: str) -> list[int]:
 
 
 def _swapped(history: History, rng: Random, *, alike: bool) -> History:
-    """Two neighbours at one subscription that others got too, of one source or of two."""
+    """Swap two neighbours at one subscription that others received too, of one source or two."""
     rows = [*history.subscriptions[0].delivered]
     found = [
         n
@@ -186,7 +186,7 @@ def one_comes_twice_without_any_order(history: History, rng: Random) -> History:
 
 
 def _with_gap(history: History, rng: Random, reason: str, *, shorter: int = 0) -> History:
-    """A gap of some publications in a row, announced where the first of them would have been."""
+    """Replace consecutive publications by a gap, announced in place of the first."""
     rows = [*history.subscriptions[0].delivered]
     places = _data(rows, "a/0")
     at = rng.randrange(1, len(places) - 3)
@@ -203,7 +203,7 @@ def a_gap_is_announced_for_a_promised_reason(history: History, rng: Random) -> H
 
 
 def _with_aged_gap(history: History, rng: Random, *, short_of_ns: int) -> History:
-    """A gap that is told when the last of what is in it is as old as it must be, or not quite."""
+    """Announce a gap when its last publication has the required age, less `short_of_ns`."""
     history = _with_gap(history, rng, RELEASED)
     (gap,) = history.subscriptions[0].gaps
     told_ns = gap.last * MILLISECOND + history.promises.gap_age_ns - short_of_ns
@@ -223,7 +223,7 @@ def a_gap_has_what_is_too_young(history: History, rng: Random) -> History:
 def _with_gap_after_absence(
     history: History, rng: Random, *, short_of_ns: int | None, reason: str = RELEASED
 ) -> History:
-    """A gap of young publications, the last of which was sent as its subscriber was back."""
+    """Announce a gap of young publications; the last was sent as the subscriber returned."""
     history = _with_gap(history, rng, reason)
     (gap,) = history.subscriptions[0].gaps
     last_ns = gap.last * MILLISECOND
@@ -294,7 +294,7 @@ def a_gap_of_a_loss_is_announced_before_it_is_accepted(history: History, rng: Ra
 
 
 def _with_lost_positions(history: History, rng: Random, received_ns: int) -> History:
-    """A gap of positions of a stream that no publisher has."""
+    """Announce a gap of positions in a stream that belongs to no publisher."""
     history = _with_lost_gap(history, rng, received_ns)
     (gap,) = history.subscriptions[0].gaps
     positions = replace(gap, source="s1/3/0", incarnation=0, first=gap.first, last=1 << 61)
@@ -365,7 +365,7 @@ def _is_of(row: DeliveryRow, source: str, gap: Gap) -> bool:
 
 @_case(GAPS, "missing")
 def a_gap_is_told_to_another_subscription(history: History, rng: Random) -> History:
-    """Two lost them, and one of them was told so."""
+    """Two subscriptions lost the publications, and only one received the gap."""
     history = _with_gap(history, rng, RELEASED)
     (gap,) = history.subscriptions[0].gaps
     rows = [row for row in history.subscriptions[1].delivered if not _is_of(row, "a/0", gap)]
@@ -409,7 +409,7 @@ def a_gap_is_announced_of_what_was_delivered(history: History, rng: Random) -> H
 
 @_case(GAPS, "gap_delivered", "missing")
 def one_is_delivered_in_a_gap_and_another_is_lost(history: History, rng: Random) -> History:
-    """As many arrive as should."""
+    """The number of deliveries is correct."""
     rows = [*history.subscriptions[0].delivered]
     places = _data(rows, "a/0")
     first, second = sorted(rng.sample(places[:-1], 2))
@@ -421,7 +421,7 @@ def one_is_delivered_in_a_gap_and_another_is_lost(history: History, rng: Random)
 def _redelivered(
     history: History, rng: Random, *, marked: bool = True, committed: int = 0
 ) -> History:
-    """What came last, once more; of the first so many of it, the application was done before."""
+    """Redeliver the last deliveries, of which the application had committed the first few."""
     rows = [*history.subscriptions[0].delivered]
     end = rng.choice(_data(rows, "a/0")[4:])
     again = [row for row in rows[:end] if row.source == "a/0"][-3:]
@@ -465,7 +465,7 @@ def what_comes_again_is_committed_later(history: History, rng: Random) -> Histor
 
 @_case(AGAIN, "missing")
 def one_comes_again_and_another_is_lost(history: History, rng: Random) -> History:
-    """As many rows as should be."""
+    """The number of rows is correct."""
     history = _redelivered(history, rng)
     rows = [*history.subscriptions[0].delivered]
     twice = {row.sequence for row in rows if row.kind == REDELIVERED}
@@ -515,7 +515,7 @@ def what_was_committed_becomes_a_gap(history: History, rng: Random) -> History:
 
 
 def with_noise(history: History, rng: Random) -> History:
-    """The same under any promises, with gaps, commits and redeliveries wherever they may be."""
+    """Return the history with any promises, and gaps, commits and redeliveries anywhere."""
     promises = Promises(
         rng.choice(("publisher", "total", "total", "topic", "stream", "none")),
         rng.choice(((), (RELEASED,), ("full", RELEASED))),
@@ -551,7 +551,7 @@ def with_noise(history: History, rng: Random) -> History:
 
 
 def _randomly_placed(rows: Sequence[DeliveryRow], rng: Random) -> Iterator[DeliveryRow]:
-    """Places by number, most of them; streams are alike for all subscriptions, mostly."""
+    """Assign most places by number; most streams are alike for all subscriptions."""
     for row in rows:
         if rng.random() < 0.95:
             stream = f"0/{row.sequence % 3 if rng.random() < 0.97 else 9}"

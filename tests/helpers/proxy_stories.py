@@ -1,4 +1,4 @@
-"""Stories of multi_proxy: proxies, servers and edges, and what brokers have told each other."""
+"""Stories of multi_proxy: proxies, servers and access brokers, with all messages recorded."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ Message = TypeVar("Message")
 
 
 def sides(proxies: int = 2, servers: int = 2, edges: int = 2) -> Topology:
-    """Proxies x1, x2, …, servers v1, …, edges e1, …."""
+    """Return a topology of proxies x1, x2, …, servers v1, …, access brokers e1, …."""
     section = {
         "proxies": [f"x{n}" for n in range(1, proxies + 1)],
         "servers": [f"v{n}" for n in range(1, servers + 1)],
@@ -37,7 +37,7 @@ def sides(proxies: int = 2, servers: int = 2, edges: int = 2) -> Topology:
 
 
 class Story:
-    """A simulated cluster that keeps what brokers say, with one millisecond per message."""
+    """A simulated cluster that records messages; each message takes one millisecond."""
 
     def __init__(self, topology: Topology | None = None, **parameters: Any) -> None:
         self.topology = topology or sides()
@@ -65,18 +65,18 @@ class Story:
                 self.said.append((broker.name, effect.peer, effect.message))
 
     def owner(self, topic: int) -> str:
-        """The server of a topic, by its hash."""
+        """Return the server of a topic, by its hash."""
         places = Places(0, self.topology, self.parameters.topics)
         return self.topology.brokers[places.arbiters[topic]]
 
     def told(self, broker: str, kind: type[Message]) -> list[Message]:
-        """What a broker has said of one type."""
+        """Return the messages of one type that a broker has sent."""
         return [message for who, _, message in self.said if who == broker and type(message) is kind]
 
     def publish(
         self, at: str, count: int, kind: str = "a", pause_s: float = 0.01
     ) -> list[PublicationHandle]:
-        """So many publications, one after the other."""
+        """Publish `count` publications, one after another."""
         sent = []
         for _ in range(count):
             sent.append(self.cluster.publish(at, kind=kind))
@@ -85,12 +85,12 @@ class Story:
 
 
 class CountedStory(Story):
-    """A story whose publications are counted at those who have subscribed.
+    """A story that counts the deliveries at subscribers.
 
     Attributes:
-        kinds: that there are publications of.
-        subscriptions: each with the kind that it is for.
-        sent: what was put, each with its kind.
+        kinds: kinds of publications.
+        subscriptions: kind and subscription.
+        sent: kind and publication.
     """
 
     def __init__(self, topology: Topology, kinds: str, **parameters: Any) -> None:
@@ -100,17 +100,17 @@ class CountedStory(Story):
         self.sent: list[tuple[str, PublicationHandle]] = []
 
     def subscribe(self, at: str, kind: str) -> None:
-        """One more subscription, for publications of one kind."""
+        """Add a subscription to publications of one kind."""
         self.subscriptions.append((kind, self.cluster.subscribe(at, f"kind = '{kind}'")))
 
     def put(self, homes: Sequence[str] = ("e1", "e2")) -> None:
-        """One of each kind at some homes, over both proxies."""
+        """Publish a publication of every kind at some access brokers, over both proxies."""
         for kind in self.kinds:
             for at in homes:
                 self.sent.append((kind, self.publish(at, 1, kind=kind)[0]))
 
     def lost(self) -> int:
-        """How many do not come, and how many come twice."""
+        """Return the number of missing and duplicate deliveries."""
         twice = sum(
             len(had.received) - len({*map(str, had.received)}) for _, had in self.subscriptions
         )
@@ -122,7 +122,7 @@ class CountedStory(Story):
         )
 
     def when_told(self, kind: type, then: Callable[[], Any]) -> None:
-        """Run until somebody says such a thing, and do something at once."""
+        """Run until a broker sends a message of this kind, then call `then` at once."""
         for _ in range(20_000):
             if any(type(message) is kind for _, _, message in self.said):
                 then()

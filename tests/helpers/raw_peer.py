@@ -1,4 +1,4 @@
-"""Somebody at the other end of a memory stream who says what no broker or client would."""
+"""A peer at the other end of a memory stream that sends malformed messages."""
 
 import contextlib
 import struct
@@ -14,7 +14,7 @@ from tests.helpers.memory_links import MemoryNet
 
 
 def words(*messages: Any) -> bytes:
-    """Messages as they are on the wire."""
+    """Return messages as bytes on the wire."""
     return b"".join(piece for message in messages for piece in encode(message))
 
 
@@ -24,12 +24,12 @@ async def say(stream: trio.abc.Stream, *messages: Any) -> None:
 
 
 async def answer(stream: trio.abc.Stream) -> Any:
-    """The next message; None when the other end closes instead."""
+    """Return the next message, or None if the other end closes."""
     return await first_message(stream, FrameDecoder())
 
 
 def broker_hello(name: str = "b1", session: int = 3, **changes: Any) -> Hello:
-    """What a broker called b<number> says first, of the deployment of `LinkedBroker`."""
+    """Return the first message of a broker b<number> in the deployment of `LinkedBroker`."""
     values = {
         "wire_version": WIRE_VERSION,
         "protocol": "p",
@@ -48,7 +48,7 @@ def broker_hello(name: str = "b1", session: int = 3, **changes: Any) -> Hello:
 
 
 class RawPeer:
-    """Somebody who speaks bytes."""
+    """A peer that sends raw bytes."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -63,7 +63,7 @@ class RawPeer:
             await trio.sleep(pause_s)
 
     async def live(self) -> None:
-        """Send heartbeats for as long as anybody takes them."""
+        """Send heartbeats while the other end accepts them."""
         with contextlib.suppress(trio.BrokenResourceError):
             while True:
                 await self.say(Heartbeat())
@@ -76,7 +76,7 @@ class RawPeer:
         return self.received
 
     def messages(self) -> list[Any]:
-        """What was received, heartbeats left out; it must be whole frames."""
+        """Return the received messages without heartbeats; all frames must be complete."""
         found, rest = [], self.received
         while rest:
             length, header = struct.unpack_from(">II", rest)
@@ -87,12 +87,12 @@ class RawPeer:
 
 
 async def raw_peer(net: MemoryNet, *hello: Any, broker: str = "b0") -> RawPeer:
-    """Somebody who has dialled a broker and said this."""
+    """Dial a broker and send these messages."""
     peer = RawPeer(await net.dial(broker))
     await peer.say(*hello)
     return peer
 
 
 async def all_that_comes(stream: trio.abc.Stream) -> bytes:
-    """Until the other end closes, in whatever way."""
+    """Return all bytes until the other end closes, in whatever way."""
     return await RawPeer(stream).read_to_the_end()

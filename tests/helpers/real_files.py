@@ -1,7 +1,7 @@
 """Files of ssh and Ansible with the answers of the installed programs, recorded as data.
 
 `tests/pubsubctl/real_files` has one case in each line: the text of a file, and how `ssh -G` or
-`ansible-inventory` resolves each host. `python -m tests.helpers.real_files` asks the programs
+`ansible-inventory` resolves each host. `python -m tests.helpers.real_files` runs the programs
 again; write a line with a name and a text to add a case. A part of the cases is drawn from seeds.
 """
 
@@ -25,7 +25,7 @@ KEYS = "/some/keys"
 
 USER = "@USER@"
 INSIDE = "@FOLDER@"
-"""Stand for the local user and the folder of the file."""
+"""Placeholders for the local user and the folder of the file."""
 
 Case = dict[str, Any]
 
@@ -52,7 +52,7 @@ def placed(text: str, folder: Path) -> str:
 
 
 def answer_of_ssh(case: Case, folder: Path) -> Any:
-    """Return host → route, None for a route without an equivalent; "refused" for the file."""
+    """Return host → route; None for a route without an equivalent; "refused" for the file."""
     path = write_case(case, folder)
     names = case.get("names") or ClientConfig(path.read_text("utf-8"), path).names()
     found: dict[str, Any] = {}
@@ -235,7 +235,7 @@ def drawn_inventory(seed: int) -> Case:
 
 
 def main() -> None:
-    """Ask the installed programs for all cases, and write their answers."""
+    """Run the installed programs on all cases, and write their answers."""
     with tempfile.TemporaryDirectory() as name:
         asked = cases("ssh")
         for at, case in enumerate(asked):

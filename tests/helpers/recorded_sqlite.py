@@ -1,7 +1,7 @@
-"""The SQLite library of this process on a file system that writes down what is asked of it.
+"""The SQLite library of this process on a file system that records all operations.
 
-A wrapper of its default VFS: what it writes, cuts, removes and syncs goes to real files as ever,
-and onto a trail as of `brokerd.storage.memory`.
+A wrapper of the default VFS: writes, truncations, removals and syncs go to real files, and onto a
+trail as of `brokerd.storage.memory`.
 """
 
 import _sqlite3
@@ -29,7 +29,7 @@ FULL: Final = 13
 IO_WRITE: Final = 10 | 3 << 8
 IO_FSYNC: Final = 10 | 4 << 8
 _DURABLE: Final = ("", "-wal", "-journal")
-"""Endings of the files that matter after a crash; the index of the log is made anew."""
+"""Endings of the files that matter after a crash; the index of the log is rebuilt."""
 
 
 class _Vfs(ctypes.Structure):
@@ -55,11 +55,11 @@ class _File(ctypes.Structure):
 
 @dataclass
 class RecordedSqlite:
-    """What SQLite asks of the files whose paths begin with a prefix.
+    """The operations of SQLite on files whose paths begin with a prefix.
 
     Attributes:
-        trail: in order; files by their number in `paths`.
-        answer: of an operation ("write" or "sync"), OK or a code to fail with.
+        trail: operations in order; files by number in `paths`.
+        answer: result of an operation ("write" or "sync"): OK or an error code.
     """
 
     prefix: str
@@ -69,14 +69,14 @@ class RecordedSqlite:
 
 
 def is_possible() -> bool:
-    """Whether the library of this Python shows its functions: not where it is built in."""
+    """Return whether this Python's library exports its functions; a built-in library does not."""
     file = getattr(_sqlite3, "__file__", None)
     return file is not None and hasattr(ctypes.CDLL(file), "sqlite3_vfs_register")
 
 
 @contextmanager
 def recorded_sqlite(prefix: str) -> Iterator[RecordedSqlite]:
-    """Every connection that is opened inside is recorded; it must also be closed there."""
+    """Record every connection that is opened, and closed, within the context."""
     library = ctypes.CDLL(_sqlite3.__file__)
     library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
     library.sqlite3_vfs_find.argtypes = (_S,)
@@ -94,7 +94,7 @@ def recorded_sqlite(prefix: str) -> Iterator[RecordedSqlite]:
 
 
 class _Shim:
-    """The functions that SQLite calls; what they refer to must stay as long as it may call."""
+    """The functions that SQLite calls; referenced objects must outlive all calls."""
 
     def __init__(self, real: Any, recording: RecordedSqlite) -> None:
         self._real = real
@@ -113,7 +113,7 @@ class _Shim:
 
     @contextmanager
     def folders_seen(self) -> Iterator[None]:
-        """SQLite opens a folder in order to sync it, and for nothing else."""
+        """Record folder syncs: SQLite opens folders for no other reason."""
         get, set_call = (
             _GET_CALL(self._real.contents.get_call),
             _SET_CALL(self._real.contents.set_call),
@@ -158,7 +158,7 @@ class _Shim:
         return answer
 
     def _wrap(self, file: _File) -> None:
-        """Give a file that has been opened methods that write down, in front of its own."""
+        """Install recording methods on an opened file, in front of the original methods."""
         real = file.methods.contents
         methods = _Methods.from_buffer_copy(real)
         write, truncate, sync = _WRITE(real.write), _TRUNCATE(real.truncate), _SYNC(real.sync)

@@ -1,4 +1,4 @@
-"""Other releases of this project: a copy of its packages with another version, to be run."""
+"""Other releases of this project: runnable copies of the packages with another version."""
 
 import shutil
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ WITHOUT_METRICS: Final[Sequence[Edit]] = (
     (_AGENT, '            "metrics": self._metrics,\n', ""),
     ("pubsubctl/deployment/deploy.py", "                await deployment.set_metrics()\n", ""),
 )
-"""The release before lacks the newest command."""
+"""Edits of the previous release, which lacks the newest command."""
 WITHOUT_VERSIONS: Final[Sequence[Edit]] = (
     *WITHOUT_METRICS,
     (_AGENT, '            "hello": self._hello,\n', ""),
@@ -33,7 +33,7 @@ WITHOUT_VERSIONS: Final[Sequence[Edit]] = (
         "    refused: list[Age] = []\n",
     ),
 )
-"""The last release whose agents and brokers report no program."""
+"""Edits of the last release without programs in the reports of agents and brokers."""
 
 
 def with_commands(version: int, release: str) -> Sequence[Edit]:
@@ -52,10 +52,10 @@ def with_wire(version: int) -> Sequence[Edit]:
 
 
 def make_release(to: Path, *edits: Edit) -> Path:
-    """Copy the packages into a folder, with edits; gives the folder.
+    """Copy the packages into a folder, with edits; return the folder.
 
     Raises:
-        AssertionError: a text is not there exactly once.
+        AssertionError: a text does not occur exactly once.
     """
     for package in PACKAGES:
         ignore = shutil.ignore_patterns("runs", "samples")  # compiled modules stay valid

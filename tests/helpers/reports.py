@@ -1,4 +1,4 @@
-"""Runs with verdicts, made up without Spark, and what a parser finds on a page about them."""
+"""Synthetic runs with verdicts, made without Spark, and the contents of a report page."""
 
 import json
 from collections.abc import Mapping
@@ -84,11 +84,11 @@ def story_of(
     evidence: tuple[Mapping[str, Any], ...] = (),
     changes: Mapping[str, Any] | None = None,
 ) -> RunStory:
-    """A made-up run as the report reads it, without latencies and figures.
+    """Return a synthetic run as the report reads it, without latencies and figures.
 
     Args:
-        verdict: what verdict.json says; None where there is none.
-        changes: texts to put in place of others in files of the run, by their names.
+        verdict: content of verdict.json; None for no file.
+        changes: replacements of texts in files of the run, by file name.
     """
     scenario = scenario or Scenario()
     run = write_demo_run(folder, scenario)
@@ -113,11 +113,11 @@ def story_of(
 
 @dataclass
 class Page(HTMLParser):
-    """What is on a page.
+    """The content of a page.
 
     Attributes:
-        addresses: everything a browser might fetch or go to.
-        faults: what no page of ours may have.
+        addresses: all addresses that a browser may fetch or open.
+        faults: forbidden content.
     """
 
     tags: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Whole run directories, made up: the demo with a broker that stalls and is killed.
+"""Synthetic run directories: the demo with a broker that stalls and is killed.
 
-What is written is what the coordinator collects from real processes, byte by byte, so that the
-result pipeline can be tested, and its pictures looked at, without starting any broker.
+The files equal those that the coordinator collects from real processes, byte by byte. Tests of the
+result pipeline and the pictures therefore need no broker.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ ROUTES = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens in a made-up demo run; times are seconds after the start of measuring."""
+    """The events of a synthetic demo run, in seconds after the start of measurement."""
 
     run_id: str = "20260102T030405Z-0a1b2c"
     protocol: str = "delta_tree"
@@ -73,7 +73,7 @@ class Scenario:
 
 
 def workload_of(scenario: Scenario) -> dict[str, Any]:
-    """The resolved workload file."""
+    """Return the resolved workload file."""
     return {
         "schema": "pubsubctl/workload/1",
         "name": "demo",
@@ -99,7 +99,7 @@ def workload_of(scenario: Scenario) -> dict[str, Any]:
 
 @dataclass
 class _Row:
-    """A publication on its way."""
+    """A publication in flight."""
 
     publisher: int
     sequence: int
@@ -111,7 +111,7 @@ class _Row:
 
 
 def write_demo_run(folder: Path, scenario: Scenario | None = None) -> Path:
-    """Write a made-up demo run into a new folder below `folder`; returns that of the run."""
+    """Write a synthetic demo run into a new folder below `folder`; return the folder of the run."""
     scenario = scenario or Scenario()
     rng = random.Random(scenario.seed)
     run = folder / "demo" / scenario.run_id
@@ -160,7 +160,7 @@ def _publications(rng: random.Random, scenario: Scenario, content: ExpectedConte
 
 
 def _received_ns(rng: random.Random, scenario: Scenario, at: str, sent_ns: int) -> int | None:
-    """When a publication sent then arrives at a broker's subscriber; None when it is lost."""
+    """Return the arrival time of a publication at a broker's subscriber, or None if lost."""
     hops = len(ROUTES[at])
     usual_ns = sum(round(rng.lognormvariate(11.6, 0.35)) for _ in range(hops))
     stall, kill, restart = (
@@ -401,7 +401,7 @@ def write_records(
     folder: Path, layout: str, run_id: str, rows: Sequence[bytes], tables: Mapping[str, Any],
     *, closed: bool = True,
 ) -> None:  # fmt: skip
-    """A record file with its sidecar."""
+    """Write a record file with its sidecar."""
     folder.mkdir(parents=True, exist_ok=True)
     data = b"".join(rows)
     (folder / f"{layout}.rec").write_bytes(data)
@@ -419,13 +419,13 @@ def write_records(
 
 
 def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """A file of JSON lines."""
+    """Write a file of JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _requests(broker: str, after_ns: int) -> list[dict[str, Any]]:
-    """What a broker asks for again once b1 is gone: s1 and s2 ask b2, and that asks p1 once."""
+    """Return the nacks after the loss of b1: s1 and s2 send to b2, and b2 sends once to p1."""
     names = ("p1", "b1", "b2", "b3", "b4", "s1", "s2", "s3", "s4", "s5")
     number = {name: place for place, name in enumerate(names)}
     told = {"s1": ("b2", (2_000, 700)), "s2": ("b2", (2_700,)), "b2": ("p1", (2_700,))}

@@ -1,4 +1,4 @@
-"""Plays scenario files: what the brokers did stands in the file, and must be what they do."""
+"""Player of scenario files, which record the expected behaviour of brokers."""
 
 from pathlib import Path
 
@@ -6,14 +6,14 @@ from brokerd.simulator.scenario import play_scenario
 
 
 def scenario_files(test_file: str) -> list[Path]:
-    """The scenarios beside a test file; at least one."""
+    """Return the scenarios beside a test file; at least one."""
     files = sorted(Path(test_file).parent.joinpath("scenarios").glob("*.txt"))
     assert files, f"no scenarios beside {test_file}"
     return files
 
 
 def play(path: Path, rewrite: bool) -> None:
-    """Play a scenario; with `rewrite` record today's behaviour in its file instead of judging."""
+    """Play a scenario; with `rewrite` record the present behaviour in the file instead."""
     told = path.read_text(encoding="utf-8")
     seen = play_scenario(told)
     if rewrite:

@@ -1,4 +1,4 @@
-"""Which seeds a test takes of the mix that a swarm draws from."""
+"""Seeds for tests, from the mix that a swarm draws from."""
 
 from itertools import count
 
@@ -6,10 +6,10 @@ from brokerd.simulator.search.planning.draw import is_long
 
 
 def seeds_of_the_mix(how_many: int, *, long: int) -> tuple[int, ...]:
-    """The first seeds from 1 on, `long` of which run for ten minutes.
+    """Return the first seeds from 1 on, `long` of which run for ten minutes.
 
-    One seed in sixteen does, and those cost a third of what all cost together; a campaign takes
-    them as they come.
+    One seed in sixteen runs so long; these seeds take a third of the total time. A campaign takes
+    the seeds in order.
     """
     taken: list[int] = []
     left = long

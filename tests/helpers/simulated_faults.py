@@ -1,7 +1,7 @@
 """The injector on a simulated cluster, in virtual time: a backend whose effects are real.
 
-`simulate` has an engine of its own that is deterministic to the last line; this one exists to
-try the injector, its log and the schedules against brokers that do recover, or do not.
+`simulate` has its own engine, deterministic to the last line. This backend tests the injector, the
+fault log and the schedules with brokers that do recover, or do not.
 """
 
 from collections.abc import Iterator
@@ -33,10 +33,10 @@ def play_schedule(
     seed: int | None = None,
     prefix: str = "",
 ) -> Injection:
-    """Carry a schedule out on a cluster, from its present instant on, letting its time pass.
+    """Carry out a schedule on a cluster from its current time on, and advance the time.
 
-    Stamps are virtual. What the cluster itself raises (an invariant that does not hold) comes
-    out, perhaps in an exception group.
+    Stamps are virtual. Exceptions of the cluster (a violated invariant) propagate, perhaps in an
+    exception group.
     """
     timed = cluster.schedule
     assert isinstance(timed, TimedSchedule), "without durations no schedule can be carried out"
@@ -171,7 +171,7 @@ class SimulatedBackend:
                 link_faults.absorb(a, b)
 
     def _pairs(self, fault: Fault) -> Iterator[tuple[Peer, Peer]]:
-        """The links that a fault of the network concerns: one, or all of a broker."""
+        """Yield the links that a network fault affects: one link, or all links of a broker."""
         number_of = self.running.topology.number_of
         if fault.target.is_link:
             a, b = fault.target.brokers
@@ -186,7 +186,7 @@ class SimulatedBackend:
                 yield own, name
 
     def _held(self, fault: Fault) -> int:
-        """How many messages an absorb holds."""
+        """Return the number of messages that an absorb holds."""
         if fault.target.is_link:
             return sum(
                 len(end.lane.queue)

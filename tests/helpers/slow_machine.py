@@ -1,4 +1,4 @@
-"""What runs on a machine, with load generators that are slow to take down what they receive."""
+"""A machine module with load generators that record deliveries slowly."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from bench.run.machine import main
 from brokerd.model.publication import PublicationRun
 
 WORK_S = 0.004
-"""Of processor time, for each publication."""
+"""Processor time for each publication."""
 
 _receive = Receiver.receive
 

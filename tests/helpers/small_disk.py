@@ -1,4 +1,4 @@
-"""A small disk of its own, to be filled; only root can have one."""
+"""A small disk for tests that fill it; only root can mount a disk."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def mounted_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
-    """A disk of this size, mounted at a new folder; skips where that cannot be."""
+    """Mount a disk of this size at a new folder; skip the test if the machine permits none."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, check=False).returncode:
@@ -23,7 +23,7 @@ def mounted_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
 
 
 def filled(disk: Path) -> Path:
-    """A file that takes all the room there is."""
+    """Fill the disk with a file; return the path."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:

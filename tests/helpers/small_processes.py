@@ -1,8 +1,9 @@
-"""Small real processes for an agent to run, and an agent that knows them.
+"""Small real processes for an agent, and an agent that can run them.
 
-`python -m tests.helpers.small_processes agent ROOT DEPLOYMENT SOCKET READY` is such an agent in
-the foreground; it writes who it is to the file READY once clients can connect. `daemon ROOT
-DEPLOYMENT` starts one in the background, `attach ROOT` joins standard input and output to it.
+`python -m tests.helpers.small_processes agent ROOT DEPLOYMENT SOCKET READY` runs the agent in the
+foreground, which writes its identity to the file READY once clients can connect. `daemon ROOT
+DEPLOYMENT` starts an agent in the background, `attach ROOT` connects standard input and output to
+the agent.
 """
 
 import os
@@ -23,10 +24,9 @@ from brokerd.runtime.control import serve_control
 
 
 def run_sleeper(config: dict[str, Any]) -> None:
-    """Answers on its control socket, pretends to be a broker with sessions, ends on SIGTERM.
+    """Answer on the control socket as a broker with sessions does; end on SIGTERM.
 
-    Its sessions (`peers`) are ready unless a cut of its own says otherwise; what a fault counts
-    grows with time.
+    The sessions (`peers`) are ready unless a cut applies; the counters of faults grow with time.
     """
     trio.run(_Sleeper(config).live)
 
@@ -84,7 +84,7 @@ class _Sleeper:
         return any(f["verb"] == "cut" and f["peer"] in ("", peer) for f in self.faults.values())
 
     def parameter(self, verb: str, name: str) -> Any:
-        """Of the fault of this verb that is in force; None when none is."""
+        """Return a parameter of the fault of this verb in force, or None without such a fault."""
         found = (f for f in self.faults.values() if f["verb"] == verb)
         return next((fault["parameters"].get(name, 0) for fault in found), None)
 
@@ -142,7 +142,7 @@ class _Sleeper:
 
 
 def run_failing(config: dict[str, Any]) -> None:
-    """Fails as its configuration says."""
+    """Fail as the configuration demands."""
     if config["how"] == "config":
         raise ConfigError("x.toml: speed = 0")
     if config["how"] == "return":

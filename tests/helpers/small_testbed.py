@@ -1,4 +1,4 @@
-"""Real brokers of one logical host in a folder of their own, and nothing left of them."""
+"""Real brokers of one logical host in a folder, with a complete clean-up."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @contextmanager
 def lab_folder() -> Iterator[Path]:
-    """A folder with a short path, for a host's root and whatever else; empty of processes after."""
+    """Make a folder with a short path, for a host's root; no process may remain at exit."""
     folder = Path(mkdtemp(prefix="bx-"))
     (folder / "run").mkdir(mode=0o700)
     try:
@@ -55,10 +55,10 @@ def lab_folder() -> Iterator[Path]:
 async def small_testbed(
     folder: Path, topology: Topology, protocol: str, machine: str = "bench.run.machine"
 ) -> AsyncIterator[Testbed]:
-    """Brokers of `topology` on this machine, ready; an agent runs them.
+    """Start the brokers of `topology` on this machine with an agent; wait until ready.
 
-    `machine` is the module that the agent is started from.
-    XDG_RUNTIME_DIR must be `folder`/run in this process too: it says where sockets are.
+    `machine` is the module that the agent is started from. XDG_RUNTIME_DIR must be `folder`/run in
+    this process too: the variable determines the folder of sockets.
     """
     root = folder / "root"
     root.mkdir(mode=0o700)
@@ -111,7 +111,7 @@ async def small_testbed(
 
 
 async def _wait_ready(agent: AgentClient, root: Path, brokers: tuple[str, ...]) -> None:
-    """Until every broker has all sessions; one that ends instead is an error with its reasons."""
+    """Wait until every broker has all sessions; raise with the reasons if a broker ends."""
     waited_for = list(brokers)
     while waited_for:
         for name, row in (await agent.status())["processes"].items():

@@ -1,4 +1,4 @@
-"""Inventories of test servers, as files, so that they are read like anybody's."""
+"""Inventories of test servers, written and read as files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ def write_inventory(
 ) -> Path:
     """Write inventory and known_hosts; `jumps` is by host or gateway.
 
-    Ports for brokers are given out so that no two hosts share one, and nothing listens on them.
+    No two hosts share a broker port, and no program listens on these ports.
     """
     gateways = gateways or {}
     jumps = jumps or {}
@@ -50,5 +50,5 @@ def write_inventory(
 def inventory_of(
     folder: Path, hosts: Mapping[str, Sshd], user_key: KeyPair | None, **rest: object
 ) -> Inventory:
-    """`write_inventory`, read back."""
+    """Write an inventory and read the files back."""
     return load_inventory(write_inventory(folder, hosts, user_key, **rest))  # type: ignore[arg-type]

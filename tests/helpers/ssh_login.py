@@ -1,4 +1,4 @@
-"""Whom one is connected to by SSH: logins, and what servers and keys say of themselves."""
+"""Identities in SSH logins: attempts, host keys and fingerprints."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ Start = Callable[[KeyPair], AbstractContextManager[Server]]
 
 
 def login_attempts(server: Server) -> list[str]:
-    """How anybody tried to log in so far."""
+    """Return the methods of all login attempts so far."""
     return server.login_attempts() if isinstance(server, Sshd) else server.attempts
 
 
@@ -34,5 +34,5 @@ def say_hello(inventory: Inventory) -> None:
 
 
 def print_of(key: KeyPair) -> str:
-    """A key's fingerprint as Paramiko computes it."""
+    """Return a key's fingerprint as Paramiko computes it."""
     return paramiko.PKey.from_path(key.private).fingerprint

@@ -1,4 +1,4 @@
-"""The installed `ssh`, which tells how it reaches the hosts of a configuration.
+"""The installed `ssh`, which resolves the routes to the hosts of a configuration.
 
 `ssh -G` resolves one host. A route is resolved hop by hop: each hop of ProxyJump, and the host of a
 `ssh -W` in ProxyCommand, is resolved by a further `ssh -G` with the options that ssh would pass.
@@ -21,7 +21,7 @@ _HOP = re.compile(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]*\]|[^:]*)(?::(\d+))?/?")
 
 
 class RefusedError(Exception):
-    """A configuration or a host that ssh does not take."""
+    """A configuration or a host that ssh refuses."""
 
 
 class NoEquivalentError(Exception):
@@ -30,7 +30,7 @@ class NoEquivalentError(Exception):
 
 @dataclass(frozen=True)
 class Reached:
-    """A machine on a route, or its end, as ssh connects to the machine."""
+    """A machine on a route, or at its end, with the values that ssh uses."""
 
     address: str
     port: int
@@ -44,7 +44,7 @@ class Reached:
 
 
 def ssh_version() -> tuple[int, ...]:
-    """Return the version of the installed ssh; () without one."""
+    """Return the version of the installed ssh; () if none is installed."""
     if shutil.which("ssh") is None:
         return ()
     text = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False).stderr
@@ -75,7 +75,7 @@ def resolved(config: Path | str, *arguments: str) -> dict[str, list[str]]:
 
 
 def route_by_ssh(config: Path, alias: str) -> list[Reached]:
-    """Return all machines on the way to a host, outermost first, and the host.
+    """Return all machines on the route to a host, outermost first, and the host.
 
     Raises:
         RefusedError: ssh refuses the configuration.

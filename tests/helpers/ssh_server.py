@@ -1,4 +1,4 @@
-"""A real OpenSSH server on loopback, unprivileged, with keys and files of its own."""
+"""A real OpenSSH server on loopback, unprivileged, with separate keys and files."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ PORTS = range(25_000, 25_100)
 
 @dataclass
 class KeyPair:
-    """A key in a file, as ssh-keygen would have made it.
+    """A key in a file, in the format of ssh-keygen.
 
     Attributes:
         private: the file; the public half is beside it as `.pub`.
@@ -65,8 +65,8 @@ class Sshd:
     """A running server.
 
     Attributes:
-        host_key: the one it shows.
-        log: what it wrote, at level VERBOSE.
+        host_key: the presented key.
+        log: the server's log, at level VERBOSE.
     """
 
     port: int
@@ -85,12 +85,12 @@ class Sshd:
         return f"[{self.address}]:{self.port} {self.host_key.public}\n"
 
     def login_attempts(self) -> list[str]:
-        """Lines of the log that show that somebody tried to log in."""
+        """Return the lines of the log that show login attempts."""
         words = ("Accepted", "Failed", "Postponed", "userauth", "Invalid user")
         return [line for line in self.log.splitlines() if any(word in line for word in words)]
 
     def session_pids(self) -> list[int]:
-        """Processes of the connections that are open."""
+        """Return the processes of open connections."""
         found = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False
         )
@@ -106,7 +106,7 @@ def running_sshd(
     address: str = "127.0.0.1",
     lines: Sequence[str] = (),
 ) -> Iterator[Sshd]:
-    """Start sshd and stop it and all its sessions at the end."""
+    """Start sshd; stop sshd and all sessions at the end."""
     assert SSHD is not None
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -146,7 +146,7 @@ def running_sshd(
 
 
 def _started(folder: Path, config: Sequence[str], host_key: KeyPair, address: str) -> Sshd:
-    """sshd on the first port that it gets; tests beside us take ports, too."""
+    """Start sshd on the first port it can bind; parallel tests take ports, too."""
     assert SSHD is not None
     first = os.getpid() % len(PORTS)
     for port in (*PORTS[first:], *PORTS[:first]):
@@ -166,7 +166,7 @@ def _started(folder: Path, config: Sequence[str], host_key: KeyPair, address: st
 
 
 def _listens(server: Sshd) -> bool:
-    """Wait until it does; False when somebody else has its port."""
+    """Wait until sshd listens; return False if another process has the port."""
     deadline = time.monotonic() + PATIENCE_S
     while "Server listening" not in server.log:
         if server.process.poll() is not None:

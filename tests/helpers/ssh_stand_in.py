@@ -1,7 +1,7 @@
-"""A small SSH server in threads, for machines without sshd and for faults that sshd will not do.
+"""A small SSH server in threads, for machines without sshd and for faults that sshd cannot produce.
 
-It shows a host key, writes down every attempt to log in, takes one public key or none, and
-answers every command with status 0. It carries no files and opens no tunnels.
+The server presents a host key, records every login attempt, accepts one public key or none, and
+answers every command with status 0. Files and tunnels are not supported.
 """
 
 import socket
@@ -21,8 +21,8 @@ class StandIn:
 
     Attributes:
         attempts: "method user", one per attempt to log in.
-        forwarded: how often somebody wanted an agent forwarded.
-        connections: how many were accepted, those that were dropped at once included.
+        forwarded: number of requests to forward an agent.
+        connections: number of accepted connections, including dropped ones.
     """
 
     port: int
@@ -90,7 +90,7 @@ def running_stand_in(
     """Start a server on a free port of loopback and stop it at the end.
 
     Args:
-        drop_first: how many connections to close before a word is said.
+        drop_first: number of connections to close before any byte is sent.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     server = StandIn(listener.getsockname()[1], host_key)

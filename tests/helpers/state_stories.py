@@ -1,4 +1,4 @@
-"""A chain of three broker processes whose state folders are copied, put back, and taken away."""
+"""A chain of three broker processes whose state folders a story copies, restores or removes."""
 
 import json
 import shutil
@@ -58,10 +58,10 @@ OPERATOR_KEY = (
 
 
 def acceptance(folder: Path, broker: str, **changes: Any) -> dict[str, Any]:
-    """Return the act by which the operator accepts the loss that a state folder records.
+    """Return the operator's signed acceptance of the loss that a state folder records.
 
     Args:
-        changes: to the act before it is signed, and `secret` that signs it.
+        changes: changes to the acceptance before the signature, and the `secret` of the signature.
     """
     secret = changes.pop("secret", OPERATOR_SECRET)
     values = {"deployment_id": "d1", "act": ACCEPT_LOSS, "target": broker}
@@ -71,10 +71,10 @@ def acceptance(folder: Path, broker: str, **changes: Any) -> dict[str, Any]:
 
 
 class Chain:
-    """Brokers c1, c2 and c3 of one protocol; c1 has the log that all depend on.
+    """Brokers c1, c2 and c3 of one protocol; c1 has the log.
 
     Attributes:
-        addresses: of each broker.
+        addresses: addresses of the brokers.
     """
 
     def __init__(self, folder: Path, protocol: str) -> None:
@@ -85,7 +85,7 @@ class Chain:
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def state(self, name: str) -> Path:
-        """The state folder of a broker."""
+        """Return the state folder of a broker."""
         return self.folder / name / "state"
 
     def start(self, *names: str, **changes: Any) -> None:
@@ -128,7 +128,7 @@ class Chain:
         self.processes[name].wait()
 
     def keep(self, name: str) -> Path:
-        """Copy the state folder of a broker, as it is."""
+        """Copy the present state folder of a broker."""
         copy = self.folder / f"{name}.copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.state(name), copy)
@@ -140,12 +140,12 @@ class Chain:
         shutil.copytree(self.folder / f"{name}.copy", self.state(name))
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The event log of a broker."""
+        """Return the event log of a broker."""
         text = (self.folder / name / "log" / "events.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
 
     async def wait_end(self, name: str) -> tuple[int, str]:
-        """Wait until a broker has ended; returns its status, and what it printed."""
+        """Wait until a broker has ended; return the status and the output."""
         process = self.processes[name]
         with trio.fail_after(PATIENCE_S):
             while process.poll() is None:
@@ -153,7 +153,7 @@ class Chain:
         return process.returncode, (self.folder / name / "stderr").read_text()
 
     async def status(self, name: str) -> dict[str, Any]:
-        """The status of a running broker, once it answers."""
+        """Return the status of a running broker, once the broker answers."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 try:
@@ -165,7 +165,7 @@ class Chain:
                     await trio.sleep(0.02)
 
     async def wait_witnessed(self, name: str, by: str) -> None:
-        """Wait until a neighbour has the mark of all that a broker has on disk."""
+        """Wait until a neighbour has the mark of a broker's whole durable state."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 durable = (await self.status(name))["written"]
@@ -174,7 +174,7 @@ class Chain:
                 await trio.sleep(0.02)
 
     async def wait_ready(self, *names: str) -> None:
-        """Wait until brokers have every session that they want."""
+        """Wait until brokers have all sessions."""
         with trio.fail_after(PATIENCE_S):
             for name in names:
                 while True:
@@ -186,7 +186,7 @@ class Chain:
 
 @contextmanager
 def chain(folder: Path, protocol: str) -> Iterator[Chain]:
-    """Run a story on a chain, and kill what is left of it."""
+    """Run a story on a chain; kill the remaining brokers at the end."""
     found = Chain(folder, protocol)
     try:
         yield found
@@ -205,18 +205,18 @@ async def publish(client: Client, numbers: range) -> None:
 
 
 class Receiver:
-    """Numbers and gaps that a subscriber was given."""
+    """A subscriber's received numbers and gaps."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.gaps: list[GapAnnounced] = []
 
     def on_gap(self, gap: GapAnnounced) -> None:
-        """Note a gap."""
+        """Record a gap."""
         self.gaps.append(gap)
 
     async def until(self, client: Client, number: int) -> None:
-        """Receive up to an event, and acknowledge all of it."""
+        """Receive up to an event, and acknowledge every event."""
         publications = client.publications()
         with trio.fail_after(PATIENCE_S):
             while number not in self.numbers:

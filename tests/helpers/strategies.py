@@ -30,7 +30,7 @@ attributes = st.dictionaries(names, scalars, max_size=4)
 
 @st.composite
 def constraints(draw: st.DrawFn) -> Constraint:
-    """One test that fits its operator, over the few names and values above."""
+    """Draw a constraint with a fitting value, over a few names and values."""
     negation = draw(st.sampled_from(["", "not "]))
     family = draw(st.sampled_from(["compare", "in", "text", "exists"]))
     if family == "compare":
@@ -54,7 +54,7 @@ SOURCE = SourceId(1, 0, 1)
 
 @st.composite
 def runs(draw: st.DrawFn, source: SourceId = SOURCE) -> PublicationRun:
-    """A run with holes, shared and single attributes, payloads of one or many sizes and pieces."""
+    """Draw a run with gaps, shared or single attributes, and payloads of any sizes and pieces."""
     steps = draw(st.lists(st.integers(1, 3), min_size=1, max_size=12))
     sequences, at = [], 0
     for step in steps:
@@ -90,7 +90,7 @@ def runs(draw: st.DrawFn, source: SourceId = SOURCE) -> PublicationRun:
 
 @st.composite
 def placed_runs(draw: st.DrawFn) -> PublicationRun:
-    """A run of a stream in which two publishers' publications take turns, some left out."""
+    """Draw a run of a stream that interleaves two publishers' publications, with gaps."""
     run = draw(runs(SourceId(9, 7, 1)))
     reached = {SourceId(1, 0, 1): 0, SourceId(1, 1, 1): 0}
     each = []
@@ -103,7 +103,7 @@ def placed_runs(draw: st.DrawFn) -> PublicationRun:
 
 @st.composite
 def trees(draw: st.DrawFn, largest: int = 12) -> Topology:
-    """A random tree of named brokers, any shape, δ 0 to 3."""
+    """Draw a random tree of named brokers, any shape, δ 0 to 3."""
     count = draw(st.integers(1, largest))
     links = [(draw(st.integers(0, broker - 1)), broker) for broker in range(1, count)]
     return Topology(
@@ -116,7 +116,7 @@ def trees(draw: st.DrawFn, largest: int = 12) -> Topology:
 
 @st.composite
 def cell_topologies(draw: st.DrawFn, largest: int = 4) -> Topology:
-    """A random tree of cells, those inside it of up to three brokers, with full bundles or not."""
+    """Draw a tree of cells, inner cells of up to three brokers, with full or partial bundles."""
     count = draw(st.integers(1, largest))
     parents = [draw(st.integers(0, cell - 1)) for cell in range(1, count)]
     edges = [(parent, cell) for cell, parent in enumerate(parents, 1)]
@@ -139,7 +139,7 @@ def cell_topologies(draw: st.DrawFn, largest: int = 4) -> Topology:
 
 @st.composite
 def hierarchies(draw: st.DrawFn, largest: int = 8) -> Topology:
-    """Random addresses of two or three parts, and links that connect each unit inside."""
+    """Draw addresses of two or three parts, and links that connect each unit inside."""
     parts = draw(st.integers(2, 3))
     address = st.tuples(*[st.integers(0, 1)] * (parts - 1), st.integers(0, 3))
     addresses = draw(st.lists(address, min_size=1, max_size=largest, unique=True))
@@ -174,7 +174,7 @@ def hierarchies(draw: st.DrawFn, largest: int = 8) -> Topology:
 
 @st.composite
 def bipartites(draw: st.DrawFn, largest: int = 7) -> Topology:
-    """Random roles: a proxy and a server at least."""
+    """Draw roles: at least a proxy and a server."""
     roles = draw(st.lists(st.sampled_from(["proxies", "servers", "edges"]), max_size=largest - 2))
     roles = draw(st.permutations([*roles, "proxies", "servers"]))
     names = [f"b{number}" for number in range(len(roles))]

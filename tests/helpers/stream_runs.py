@@ -1,4 +1,4 @@
-"""Runs of a stream for tests: events of two publishers, with payloads that say which they are."""
+"""Runs of a stream for tests: events of two publishers, with payloads that identify the events."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ STREAM = StreamId(0, 0, 0)
 
 
 def run_at(ticks: Sequence[int]) -> PublicationRun:
-    """Events at these ticks; odd ones are another publisher's."""
+    """Return events at these ticks; odd ticks belong to another publisher."""
     origins = [(SourceId(0, tick % 2, 1), tick + 1) for tick in ticks]
     payload = b"".join(tick.to_bytes(4) for tick in ticks)
     return PublicationRun(
@@ -18,7 +18,7 @@ def run_at(ticks: Sequence[int]) -> PublicationRun:
 
 
 def origin_runs(each: Sequence[tuple[SourceId, int]]) -> tuple[OriginRun, ...]:
-    """Sources and sequences of publications in a row, neighbours of one source together."""
+    """Return sources and sequences of publications in a row, neighbours of a source together."""
     found: list[tuple[SourceId, list[int]]] = []
     for source, sequence in each:
         if found and found[-1][0] == source and found[-1][1][-1] < sequence:

@@ -1,9 +1,10 @@
-"""Swaps `<` and `<=`, `>` and `>=`, `min` and `max`, `any` and `all`, `+ 1` and `- 1` of judges.
+"""Swaps of operators in the judges, and the swaps that no test detects.
 
     python -m tests.helpers.swapped_comparisons [MODULE ...]
 
-prints the swaps that no test sees. Each swap is a process of its own, which runs the tests that
-need no Spark. Nothing on disk is changed. Equivalent swaps are in EQUIVALENT, with the reason;
+prints the undetected swaps of `<` and `<=`, `>` and `>=`, `min` and `max`, `any` and `all`, `+ 1`
+and `- 1`. Each swap runs in a process that runs the tests without Spark. No file on disk is
+changed. Equivalent swaps are in EQUIVALENT, with the reason;
 `tests/results/test_swapped_comparisons.py` tries a drawn sample.
 """
 
@@ -76,7 +77,7 @@ EQUIVALENT: Final[Mapping[str, str]] = {
         "a delivery and a notice never have one place in a log"
     ),
 }
-"""Swaps that no test can see, without their lines, each with the reason."""
+"""Swaps that no test can detect, without their lines, each with the reason."""
 _SWAPPED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt
 }  # fmt: skip
@@ -89,14 +90,14 @@ _STEPPED: Final[Mapping[type[ast.operator], type[ast.operator]]] = {
 
 @dataclass(frozen=True)
 class Swap:
-    """One place of a module, counted as `places` yields them."""
+    """One place of a module, numbered as `places` yields them."""
 
     module: str
     place: int
 
     @property
     def path(self) -> Path:
-        """The file of the module."""
+        """Return the file of the module."""
         return REPOSITORY / (self.module.replace(".", "/") + ".py")
 
     def source(self) -> tuple[str, int, str]:
@@ -110,12 +111,12 @@ class Swap:
 
     @property
     def is_equivalent(self) -> bool:
-        """True if no test can see the swap."""
+        """Return whether no test can detect the swap."""
         return self.source()[2] in EQUIVALENT
 
 
 def places(tree: ast.Module) -> Iterator[tuple[ast.expr, int]]:
-    """Yield each comparison and call that can be swapped, and which of its operators."""
+    """Yield each comparison and call that can be swapped, and the index of the operator."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             for turn, operator in enumerate(node.ops):
@@ -159,26 +160,23 @@ def _swap(node: ast.expr, turn: int) -> None:
 
 
 class _Swapped(MetaPathFinder, InspectLoader):
-    """Imports one module with a swap in it."""
+    """An importer of one module with a swap."""
 
     def __init__(self, swap: Swap) -> None:
         self._swap = swap
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        """See MetaPathFinder."""
         return spec_from_loader(name, self) if name == self._swap.module else None
 
     def is_package(self, fullname: str) -> bool:
-        """See InspectLoader."""
         return False
 
     def get_source(self, fullname: str) -> str:
-        """See InspectLoader."""
         return self._swap.source()[0]
 
 
 def is_seen(swap: Swap, tests: Sequence[str] = TESTS) -> bool:
-    """Return whether a test fails with a swap; in a process that has imported no judge."""
+    """Return whether a test fails with a swap; the process must not have imported a judge."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
@@ -192,7 +190,7 @@ def is_seen(swap: Swap, tests: Sequence[str] = TESTS) -> bool:
 
 
 def survivors(chosen: Sequence[Swap], tests: Sequence[str] = TESTS) -> Iterator[str]:
-    """Yield the swaps that no test sees and that are not equivalent, as text."""
+    """Yield the undetected swaps that are not equivalent, as text."""
     tried = [swap for swap in chosen if not swap.is_equivalent]
     for module in ("numpy", "pandas", "pyarrow", "scipy.stats"):  # once, and not in each process
         import_module(module)
@@ -205,7 +203,7 @@ def survivors(chosen: Sequence[Swap], tests: Sequence[str] = TESTS) -> Iterator[
 
 
 def main(arguments: list[str]) -> int:
-    """Print what survives; status 1 if anything does."""
+    """Print the undetected swaps; return 1 if there are any."""
     chosen = [swap for module in arguments or MODULES for swap in swaps(module)]
     found = 0
     for text in survivors(chosen):

@@ -1,8 +1,8 @@
-"""What the clients of a swarm saw, as histories for the checker that judges runs of real brokers.
+"""Observations of a swarm's clients, as histories for the checker of real runs.
 
-The oracle of a swarm and the reference checker share nothing but the words of the promise. One
-history is one subscription: its opening fence is where each source had come to when the client
-was told that it had started, its closing fence where it had come to in the end.
+The oracle of a swarm and the reference checker share nothing but the text of the promise. One
+history is one subscription. The opening fence is the position of each source when the client
+learned that the subscription had started; the closing fence is the position at the end.
 """
 
 import zlib
@@ -36,22 +36,20 @@ from results.rules.terms import Partition
 
 @dataclass(frozen=True)
 class SwarmContent(Contents):
-    """Contents as a plan says them: (publisher's index, sequence) → attribute set and digest."""
+    """The contents of a plan: (publisher's index, sequence) → attribute set and digest."""
 
     chosen: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     def choice(self, publisher_index: int, incarnation: int, sequence: int) -> tuple[int, int]:
-        """See Contents."""
         return self.chosen[publisher_index, sequence][0], 0
 
     def digest(self, publisher: Publisher, incarnation: int, sequence: int, *, fence: bool) -> int:
-        """See Contents."""
         return 0 if fence else self.chosen[publisher.index, sequence][1]
 
 
 @dataclass
 class _Seen:
-    """What one subscription saw; `started` is how much of each client was published then."""
+    """The observations of one subscription; `started` has the published count of each client."""
 
     delivered: list[tuple[SourceId, int, int]] = field(default_factory=list)
     notices: list[tuple[Notice, int]] = field(default_factory=list)
@@ -60,7 +58,7 @@ class _Seen:
 
 
 class Recorder:
-    """Writes down what applications do and see in one run of a plan."""
+    """A recorder of all that applications do and receive in one run of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -85,12 +83,12 @@ class Recorder:
         oracle.on_unsubscribed = unsubscribed  # type: ignore[method-assign]
 
     def play(self) -> tuple[SeedReport, list[Violation]]:
-        """The oracle's report, and what the reference checker finds."""
+        """Return the oracle's report, and the reference checker's violations."""
         report = self.run.report(-1, "")
         return report, self.judge(ended=report.rule in ("", "incomplete"))
 
     def judge(self, *, ended: bool) -> list[Violation]:
-        """What the reference checker finds in what was seen; `ended`: all owed must be there."""
+        """Return the reference checker's violations; with `ended`, no delivery may be missing."""
         return [
             violation
             for history in self._histories(ended=ended)
@@ -131,7 +129,7 @@ class Recorder:
         raise AssertionError(f"{client} was told of a gap, which no protocol here promises")
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
-        """Every publication counts as committed: publishers of a swarm never give up."""
+        """Count the publication as committed: publishers of a swarm abandon none."""
 
     def _subscription(self, client: ClientId, number: int) -> _Seen:
         return self.seen.setdefault((client, number), _Seen())
@@ -181,10 +179,10 @@ class Recorder:
     def _publisher_log(
         self, content: SwarmContent, name: ClientId, source: SourceId, seen: _Seen, closed: bool
     ) -> PublisherLog:
-        """Its log, with fences of odd sequences.
+        """Return the log of a publisher, with odd sequences as fences.
 
-        Sequences are doubled, which leaves room for fences. Where a stream was not heard from
-        the start on, it opens with its first delivery.
+        Sequences are doubled, which leaves room for fences. A stream that was not received from the
+        start opens with its first delivery.
         """
         index = content.publishers[name].index
         count = len(self._published.get(name, ()))
@@ -213,7 +211,7 @@ class Recorder:
         fences: Mapping[SourceId, tuple[DeliveryRow, DeliveryRow]],
         closed: bool,
     ) -> tuple[list[DeliveryRow], list[int]]:
-        """What came, each source between its fences; and where each of what came stands."""
+        """Return the deliveries, sources between fences, and the place of each delivery."""
         rows: list[DeliveryRow] = []
         places: list[int] = []
         opening = {source: first for source, (first, _) in fences.items()}

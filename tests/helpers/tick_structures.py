@@ -1,6 +1,7 @@
-"""Interval sets, knowledge and streams against plain lists of ticks, for any number of operations.
+"""Comparison of interval sets, knowledge and streams with plain lists of ticks.
 
-`python -m tests.helpers.tick_structures 1000000` compares after so many, and says so.
+`python -m tests.helpers.tick_structures 1000000` compares after so many operations, and prints the
+result.
 """
 
 import sys
@@ -14,11 +15,11 @@ from brokerd.protocols.gryphon.state import Stream
 from tests.helpers.stream_runs import STREAM, run_at
 
 WORLD = 400
-"""Ticks; small, so that ranges meet each other all the time."""
+"""Number of ticks; small, so that ranges often meet."""
 
 
 def compare_intervals(operations: int, seed: int) -> None:
-    """Put ranges in and take them out, and ask; both answer alike each time."""
+    """Add, remove and query ranges; both structures must agree after each operation."""
     random = Random(f"intervals {seed}")
     ours, naive = IntervalSet(), [False] * WORLD
     for _ in range(operations):
@@ -43,7 +44,7 @@ def compare_intervals(operations: int, seed: int) -> None:
 
 
 def compare_knowledge(operations: int, seed: int) -> None:
-    """Let what a pubend has said come in any order and again; both know the same each time."""
+    """Apply a pubend's messages in any order, also twice; both structures must agree."""
     random = Random(f"knowledge {seed}")
     left = operations
     while left > 0:
@@ -69,7 +70,7 @@ def compare_knowledge(operations: int, seed: int) -> None:
 
 
 class _PlainStream:
-    """A stream as a value per tick, without any range."""
+    """A stream as a value per tick, without ranges."""
 
     def __init__(self, children: Sequence[int]) -> None:
         self.known = [True] + [False] * WORLD
@@ -102,7 +103,7 @@ class _PlainStream:
 
 
 def compare_streams(operations: int, seed: int) -> None:
-    """Let neighbours ask, be told and be done with ticks; both think the same of each."""
+    """Apply requests, knowledge and acknowledgements of neighbours; both structures must agree."""
     random = Random(f"streams {seed}")
     children, peers = (2, 3), (4, 5, 6)
     left = operations

@@ -1,15 +1,15 @@
-"""Whether a story that a list names is there."""
+"""Existence of the stories that lists name."""
 
 import ast
 from pathlib import Path
 
 
 def is_told(story: str, folder: Path) -> bool:
-    """Whether a test, as `file::test` or `file::LIST[name]`, or a scenario's file is there.
+    """Return whether a test, `file::test` or `file::LIST[name]`, or a scenario file exists.
 
     Args:
-        story: of `LIST[name]`, the name is to stand in the file as a text of its own.
-        folder: where the file is.
+        story: for `LIST[name]`, the name must be a string of the file.
+        folder: the folder of the file.
     """
     file, _, name = story.partition("::")
     if not name:

@@ -1,8 +1,8 @@
-"""Stories told a second time to the same simulated brokers and clients.
+"""Stories repeated on the same simulated brokers and clients.
 
-A story arranges a cluster, lets something fail, and looks at what arrives. A mistake that shows
-only when the same fails again, such as a table that was not cleared, needs the episode twice on
-the same objects: the second time every cluster that the story makes is the one of the first time.
+A story arranges a cluster, injects a failure, and checks the deliveries. A bug that appears only
+when the failure repeats, such as a table that was not cleared, needs the episode twice on the same
+objects: in the second pass every cluster that the story makes is the cluster of the first.
 """
 
 import sys
@@ -15,11 +15,11 @@ import pytest
 from brokerd.simulator.world.cluster import SimulatedCluster
 
 QUIET_S = 120
-"""So long, at most, until all is at rest between the two."""
+"""Maximum time for the cluster to become quiet between the two passes."""
 
 
 class KeptClusters:
-    """The clusters of a story, in the order in which it makes them."""
+    """The clusters of a story, in the order of creation."""
 
     def __init__(self) -> None:
         self.clusters: list[SimulatedCluster] = []
@@ -27,7 +27,7 @@ class KeptClusters:
         self.is_second = False
 
     def make(self, *arguments: Any, **about: Any) -> SimulatedCluster:
-        """Return a new cluster, or the one that was made in this place the first time."""
+        """Return a new cluster, or the cluster of the first pass in the same position."""
         if not self.is_second:
             self.clusters.append(SimulatedCluster(*arguments, **about))
             return self.clusters[-1]
@@ -37,7 +37,7 @@ class KeptClusters:
         return cluster
 
     def begin_again(self) -> None:
-        """End all faults and let all come to rest: whoever is down starts."""
+        """End all faults, start stopped brokers and run until quiet."""
         self.is_second = True
         for cluster in self.clusters:
             for broker in cluster.staying:
@@ -58,7 +58,7 @@ class KeptClusters:
 
 @contextmanager
 def clusters_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptClusters]:
-    """Inside, stories and what helps them get their clusters from one that keeps them."""
+    """Give stories and their helpers clusters that are kept."""
     kept = KeptClusters()
     with monkeypatch.context() as patch:
         for name, module in [*sys.modules.items()]:
@@ -69,10 +69,9 @@ def clusters_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptClusters]:
 
 
 def tell_twice(story: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tell a story, and tell it again to the same clusters.
+    """Run a story, and run it again on the same clusters.
 
-    A story that says whether it went well must do so both times. One without a cluster has no
-    second time.
+    A story that returns a result must succeed both times. A story without a cluster runs once.
     """
     with clusters_kept(monkeypatch) as kept:
         for _ in range(2):

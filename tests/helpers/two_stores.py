@@ -1,8 +1,7 @@
-"""What one broker did to its two stores, and what a crash at any moment may leave of both.
+"""The two stores of one broker, and the possible contents of both after a crash.
 
-The logs and the rows of a broker are written side by side, by threads that know nothing of each
-other. So where a group of records and a transaction are on their way at the same time, a crash
-may find each of them anywhere.
+The logs and the rows of a broker are written in parallel, by independent threads. While a group of
+records and a transaction are both in flight, a crash may leave either in any state.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -37,20 +36,20 @@ from tests.helpers.recorded_sqlite import recorded_sqlite
 
 FOLDER = Path("/logs")
 SEGMENT_BYTES = 1_500
-"""So few that segments end, and go, in a short story."""
+"""So few bytes that segments end, and are removed, in a short story."""
 
 Rows = Mapping[str, Mapping[str, Any]]
 Logs = Mapping[str, tuple[int, tuple[bytes, ...]]]
-"""Of each log: the first index, and the records from there on."""
+"""By log: the first index, and the records from there on."""
 
 
 States = Mapping[int, int]
-"""Numbers of states, each other bytes, to those of what a starting broker reads in them."""
+"""Numbers of states with distinct bytes → numbers of the contents that a starting broker reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A step of a broker: an event, what it had done about it, and when."""
+    """A step of a broker: an event, its effects, and the time."""
 
     now_ns: int
     event: Event
@@ -59,12 +58,12 @@ class Taken:
 
 @dataclass(slots=True)
 class Group:
-    """What was written as one.
+    """Changes that were written together.
 
     Attributes:
-        began: behind this step it may be on its way to the disk.
-        ended: with this step its broker knows that it is there, and so all before it.
-        is_restart: before it, a new incarnation has begun.
+        began: after this step the group may be in flight to the disk.
+        ended: after this step the broker has confirmed this group, and thus all earlier groups.
+        is_restart: whether a new incarnation has begun before the group.
     """
 
     changes: list[Any]
@@ -74,7 +73,7 @@ class Group:
 
 
 class _Gathering:
-    """Changes of one store on their way: as many groups as there may be."""
+    """Changes of one store in flight, split into as many groups as possible."""
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
@@ -84,25 +83,25 @@ class _Gathering:
         self._waiting.append((step, change, token))
 
     def durable(self, step: int, token: int) -> None:
-        """Everything up to what has this token is there."""
+        """Complete all changes through the one with this token."""
         places = [n for n, (*_, each) in enumerate(self._waiting) if each == token]
         if places:
             self._close(places[0] + 1, step)
 
     def restart(self, step: int) -> None:
-        """All that was on its way has come there."""
+        """Complete all changes in flight."""
         self._close(len(self._waiting), step)
         self.groups.append(Group([], step, step, is_restart=True))
 
     def _close(self, count: int, step: int) -> None:
-        """What was taken in one step is a group: it may have been written before more came."""
+        """Make a group of each step's changes, which may be written before later changes."""
         closed, self._waiting = self._waiting[:count], self._waiting[count:]
         for began, changes in groupby(closed, key=itemgetter(0)):
             self.groups.append(Group([change for _, change, _ in changes], began, step))
 
 
 def gathered(steps: Sequence[Taken]) -> tuple[list[Group], list[Group]]:
-    """What was written of a broker's logs, and of its rows."""
+    """Return the groups of a broker's logs, and of the rows."""
     logs, rows = _Gathering(), _Gathering()
     for number, step in enumerate(steps):
         if isinstance(step.event, Started):
@@ -122,11 +121,11 @@ def gathered(steps: Sequence[Taken]) -> tuple[list[Group], list[Group]]:
 
 @dataclass
 class Window:
-    """One group, on its way or done.
+    """One group, in flight or complete.
 
     Attributes:
-        during: what a crash may leave while it is on its way.
-        behind: the same, once it is there and nothing else is on its way.
+        during: possible states after a crash while the group is in flight.
+        behind: possible states once the group is complete and no other is in flight.
     """
 
     began: int
@@ -137,11 +136,11 @@ class Window:
 
 @dataclass
 class Store:
-    """What crashes leave of one of two stores.
+    """The possible remains of one of two stores after crashes.
 
     Attributes:
         found: different contents, as a starting broker reads them.
-        refused: states that look like a changed bit, which nobody can tell from damage.
+        refused: states that look like a changed bit, indistinguishable from damage.
     """
 
     windows: list[Window] = field(default_factory=list)
@@ -152,13 +151,13 @@ class Store:
 
     @property
     def states(self) -> int:
-        """How many different ones there are."""
+        """Return the number of distinct states."""
         return len(self._seen)
 
     def look(
         self, states: Iterable[Contents], read: Callable[[Contents], tuple[Hashable, Any]]
     ) -> States:
-        """Read each of these as a broker that starts does; the same bytes once."""
+        """Read each state as a starting broker does; equal bytes once."""
         looked: dict[int, int] = {}
         for state in states:
             key = tuple(sorted(state.items()))
@@ -181,7 +180,7 @@ class Store:
         return self._numbers[key]
 
     def at(self, step: int) -> Iterator[tuple[int, States]]:
-        """What may be there behind a step, with a number of what is on its way."""
+        """Yield the possible states after a step, with a number for the changes in flight."""
         for number, window in enumerate(self.windows):
             if window.began <= step < window.ended:
                 yield 2 * number, window.during
@@ -193,7 +192,7 @@ class Store:
 
 
 def crashed_logs(groups: Sequence[Group], names: Iterable[str]) -> Store:
-    """The logs of a broker, in a volume in memory, with a crash at each moment."""
+    """Return the logs of a broker, in a volume in memory, with a crash at each moment."""
     files, store, states = MemoryFiles(), Store(), CrashStates()
     wanted = tuple(names)
     volume, bounds, chopped, taken = _open(files, wanted), LogBounds({}), {}, 0
@@ -234,7 +233,7 @@ def crashed_logs(groups: Sequence[Group], names: Iterable[str]) -> Store:
 
 
 def _changed_bits(written: Contents, left: Contents) -> int:
-    """How many bits are not as they were written, of files that are all there; else many."""
+    """Return the number of changed bits if all files are complete, else a large number."""
     if {path: len(data) for path, data in written.items()} != {
         path: len(data) for path, data in left.items()
     }:
@@ -252,7 +251,7 @@ def _open(files: MemoryFiles, names: Iterable[str]) -> LogVolume:
 def _entries(
     effects: Iterable[LogEffect], bounds: LogBounds, chopped: dict[str, int]
 ) -> list[LogEntry]:
-    """One group of a log writer's: what is chopped goes with records, and waits for some."""
+    """Return one group of a log writer: chops are written with records, and wait for some."""
     entries = []
     for effect in effects:
         if isinstance(effect, Append):
@@ -276,7 +275,7 @@ def _walk(states: CrashStates, trail: Iterable[Step]) -> Iterator[Contents]:
 
 
 def crashed_rows(groups: Sequence[Group], folder: Path, of_a_moment: int, random: Random) -> Store:
-    """The rows of a broker, in SQLite, with a crash at each moment; some of what it may leave."""
+    """Return the rows of a broker, in SQLite, with a crash at each moment; a sample of states."""
     written, again = folder / "written", folder / "again"
     written.mkdir()
     again.mkdir()
@@ -324,7 +323,7 @@ def crashed_rows(groups: Sequence[Group], folder: Path, of_a_moment: int, random
 
 
 def crashes(steps: int, logs: Store, rows: Store) -> Iterator[tuple[int, States, States]]:
-    """All that two stores may be found as together, each behind the last step that allows it."""
+    """Yield the possible joint states of two stores, after the last step that permits the pair."""
     last: dict[tuple[int, int], tuple[int, States, States]] = {}
     for step in range(steps):
         for log_window, log_states in logs.at(step):

@@ -1,4 +1,4 @@
-"""Tests on trio whose clock jumps to the next thing that happens."""
+"""Tests on trio with a clock that jumps to the next event."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,7 +11,7 @@ AsyncTest = Callable[..., Any]
 
 
 def in_virtual_time(test: AsyncTest) -> AsyncTest:
-    """Run an asynchronous test with a clock that does not wait for anything."""
+    """Run an asynchronous test with a clock that never waits."""
 
     @wraps(test)
     def run(**arguments: Any) -> None:

@@ -1,7 +1,7 @@
-"""Histories in which a subscription started beside a barrier, and ways to spoil those.
+"""Histories in which a subscription started beside a barrier, and their mutations.
 
-The tree is the chain c, d, b, a (δ = 1): the subscriber is at c, the publisher at a. The links
-from d to both brokers behind it are cut while the subscription is made, so that nobody gets past b.
+The tree is the chain c, d, b, a (δ = 1): the subscriber is at c, the publisher at a. The links from
+d to both brokers behind it are cut during the subscription, so that no message passes b.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ CUTS = (
 def barrier_history(
     rng: Random, run_id: str = "run-1", *, predicate: str = "true", withheld: int | None = None
 ) -> History:
-    """A legal one: `withheld` publications announced by one or more notices, then the rest."""
+    """Return a legal history: notices announce `withheld` publications, the rest is delivered."""
     content = Contents.from_workload(
         workload(rng.getrandbits(60), [{"at": "a", "size": "12B"}]), run_id
     )
@@ -68,7 +68,7 @@ def barrier_history(
 
 
 def changed(history: History, **values: object) -> History:
-    """The same with another subscription log."""
+    """Return the history with another subscription log."""
     (subscription,) = history.subscriptions
     return replace(history, subscriptions=[replace(subscription, **values)])
 
@@ -156,7 +156,7 @@ def a_gap_behind_the_gate(history: History, rng: Random) -> History:
 
 @_spoils("withheld_delivered")
 def one_comes_in_spite_of_its_notice(history: History, rng: Random) -> History:
-    """The last one withheld is delivered as the first."""
+    """The last withheld publication is delivered first."""
     (subscription,) = history.subscriptions
     last = subscription.notices[-1].last
     (log,) = history.publishers
@@ -174,7 +174,7 @@ def one_comes_in_spite_of_its_notice_and_late(history: History, rng: Random) -> 
 
 @_spoils("withheld_delivered", "missing")
 def one_of_them_comes_and_another_does_not(history: History, rng: Random) -> History:
-    """As many arrive as should."""
+    """The number of deliveries is correct."""
     history = one_comes_in_spite_of_its_notice(history, rng)
     return a_gap_behind_the_gate(history, rng)
 

@@ -1,4 +1,4 @@
-"""How the workers of `make test` share the tests."""
+"""The distribution of tests over the workers of `make test`."""
 
 import os
 import re
@@ -65,7 +65,7 @@ LONGEST: Final = (
     "test_named_bugs",
     "protocols/delta_tree/test_fast_path",
 )
-"""Files that take longest, after those that use Spark: begun last, others would wait for them."""
+"""The slowest files, after those that use Spark; an early start shortens the whole run."""
 
 _USES_SPARK: Final = re.compile(r"\bdef \w+\((?:[^()]|\([^()]*\))*\bspark\b")
 _WAITS: Final = re.compile(
@@ -75,13 +75,13 @@ _CORES: Final = len(os.sched_getaffinity(0))
 
 
 class FilesOfWorkers(LoadScopeScheduling):
-    """Gives each file to one worker, in the order of the files, and Spark's files to the same.
+    """Files for workers: a file runs at one worker, in order, and Spark's files at the same worker.
 
-    A Spark session for each worker would be as many Java machines of some gigabytes, and each
-    has to warm up.
+    A Spark session per worker would be as many Java machines of some gigabytes, each with a
+    warm-up.
 
-    Tests of real processes mostly wait. As many workers as there are cores take other files as
-    long as there are some; if all workers waited, the cores would idle.
+    Tests of real processes mostly wait. As many workers as there are cores take other files while
+    some remain; if all workers waited, the cores would idle.
     """
 
     _places: dict[str, int] | None = None
@@ -108,12 +108,12 @@ class FilesOfWorkers(LoadScopeScheduling):
 
 
 def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -> str:
-    """Return the first of the files that fits those that run, or else the first.
+    """Return the first file that fits the running files, or else the first file.
 
     Args:
-        files: all files that nobody runs.
+        files: all files that no worker runs.
         running: files that other workers run.
-        most_waiting: how many files that mostly wait run at once.
+        most_waiting: maximum number of running files that mostly wait.
     """
     ordered = [*files]
     wanted = sum(map(waits, running)) < most_waiting
@@ -121,7 +121,7 @@ def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -
 
 
 def describe_shares(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
-    """Yield when each worker ended, with its last file, and the files that took longest.
+    """Yield the end of each worker, with the last file, and the files that took longest.
 
     Times are from the start of the first test, setup and teardown included.
     """
@@ -142,7 +142,7 @@ def describe_shares(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
 
 
 def begins_with(item: pytest.Item) -> int:
-    """The place of a test's file: Spark's, then the longest, then all others."""
+    """Return the place of a test's file: Spark's, then the longest, then all others."""
     file = item.nodeid.partition("::")[0]
     if uses_spark(file):
         return -1
@@ -152,13 +152,13 @@ def begins_with(item: pytest.Item) -> int:
 
 @cache
 def uses_spark(file: str) -> bool:
-    """Whether a function of this file asks for the Spark session."""
+    """Return whether a function of this file requires the Spark session."""
     return _USES_SPARK.search((ROOT / file).read_text(encoding="utf-8")) is not None
 
 
 @cache
 def waits(file: str) -> bool:
-    """Whether the tests of this file start real processes, and mostly wait for them."""
+    """Return whether the tests of this file start real processes, and mostly wait for them."""
     if file == SPARK:
         return False
     return _WAITS.search((ROOT / file).read_text(encoding="utf-8")) is not None

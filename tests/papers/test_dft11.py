@@ -1,9 +1,9 @@
-"""What [DFT11] promises, sentence by sentence, each promise a test: §I, §II and §IX.
+"""Tests of the promises of [DFT11], one test per promise: §I, §II and §IX.
 
-The docstrings name the promise in our words and the lines it stands in. Where a promise holds
-only with a repair of ours, the test shows the repair, and that the paper's own rule is not
-enough. Figures have their claims in bench/claims/dft11.toml; here is what they rest on. How
-subscriptions, publications and recovery keep these promises is in test_dft11_protocol.py.
+The docstrings state the promise in our words and name the lines. Where a promise requires a repair
+of ours, the test shows the repair, and the failure of the paper's own rule. The claims of figures
+are in bench/claims/dft11.toml; this module tests their basis. The promises about subscriptions,
+publications and recovery are in test_dft11_protocol.py.
 """
 
 import random
@@ -27,7 +27,7 @@ from tests.helpers.paper_stories import names, publish, settled, start
 
 @pytest.mark.parametrize("delta", [1, 2, 3])
 def test_delta_brokers_in_a_row_may_crash_at_once(delta: int) -> None:
-    """Up to δ brokers fail together: exactly once and in order all the same (lines 2-11)."""
+    """Up to δ brokers fail together; delivery remains exactly once and in order (lines 2-11)."""
     line = [f"b{place}" for place in range(delta + 4)]
     cluster = start(chain(*line, delta=delta))
     subscriber = cluster.subscribe(line[-1])
@@ -46,7 +46,7 @@ def test_delta_brokers_in_a_row_may_crash_at_once(delta: int) -> None:
 
 @pytest.mark.parametrize("delta", [1, 2])
 def test_delta_links_may_fail_at_once_and_nothing_is_lost(delta: int) -> None:
-    """The same for links (lines 2-5); what waits for a link arrives once it is back."""
+    """Links fail likewise (lines 2-5); waiting publications arrive after the heal."""
     line = [f"b{place}" for place in range(delta + 4)]
     cluster = start(chain(*line, delta=delta))
     subscriber = cluster.subscribe(line[-1])
@@ -62,7 +62,7 @@ def test_delta_links_may_fail_at_once_and_nothing_is_lost(delta: int) -> None:
 
 
 def test_more_than_delta_failures_stall_delivery_without_a_violation() -> None:
-    """Beyond δ the paper studies how much arrives (lines 12-17); never is anything wrong."""
+    """Beyond δ the paper studies the share of deliveries (lines 12-17); no rule is violated."""
     cluster = start(chain("b0", "b1", "b2", "b3", "b4"))
     subscriber = cluster.subscribe("b4")
     cluster.run_until_quiet()
@@ -77,7 +77,7 @@ def test_more_than_delta_failures_stall_delivery_without_a_violation() -> None:
 
 
 def test_no_matching_publication_is_missing_between_two_delivered_ones() -> None:
-    """Gap-less means over the matching ones only, per source (lines 33-40)."""
+    """Gap-less refers to the matching publications only, per source (lines 33-40)."""
     cluster = start(star("m", "p", "q", "s"))
     some = cluster.subscribe("s", "n > 9")
     cluster.run_until_quiet()
@@ -93,7 +93,7 @@ def test_no_matching_publication_is_missing_between_two_delivered_ones() -> None
 
 
 def _figure_1() -> tuple[Subscription, list[PublicationHandle]]:
-    """s2 asks while b1 is cut off; of p1, p2, p3 behind the cut b1 knows s1 to want two."""
+    """Subscribe s2 while b1 is cut off; s1 matches two of p1, p2, p3 behind the cut."""
     cluster = start(star("b2", "b1", "b3", "b4", delta=0))
     cluster.subscribe("b3", "kind != 'video'", "s1")
     cluster.run_until_quiet()
@@ -112,7 +112,7 @@ def _figure_1() -> tuple[Subscription, list[PublicationHandle]]:
 
 
 def test_the_gap_of_figure_1_is_prevented() -> None:
-    """A broker that missed a subscription must not tear a hole into its stream (lines 100-150)."""
+    """A broker that missed a subscription must not cause a gap in its stream (lines 100-150)."""
     second, after = _figure_1()
     assert second.received == after
 
@@ -126,7 +126,7 @@ def test_the_gap_of_figure_1_is_there_without_tags() -> None:
 
 
 def test_a_new_broker_and_its_neighbourhood_discover_each_other() -> None:
-    """Joining, a broker learns who is within Δ = δ + 1 and is made known to them (201-207)."""
+    """A joining broker and the brokers within Δ = δ + 1 discover each other (lines 201-207)."""
     cluster = start(chain("b0", "b1", "b2", "b3"))
     cluster.join("n", "b3").start()
     cluster.run_until_quiet()
@@ -138,7 +138,7 @@ def test_a_new_broker_and_its_neighbourhood_discover_each_other() -> None:
 
 
 def test_messages_go_along_the_primary_tree_whatever_links_are_in_use() -> None:
-    """Routing is decided by the primary paths, forwarding by the sessions there are (220-229)."""
+    """Primary paths decide the routing, active sessions the forwarding (220-229)."""
     cluster = start(chain("b0", "b1", "b2", "b3"))
     subscriber = cluster.subscribe("b3")
     cluster.run_until_quiet()
@@ -150,7 +150,7 @@ def test_messages_go_along_the_primary_tree_whatever_links_are_in_use() -> None:
 
 
 def test_reconfiguring_loses_no_publication() -> None:
-    """The transition to other links is smooth: nothing is lost on the way (lines 229-232)."""
+    """The change to other links is smooth: no publication is lost in transit (lines 229-232)."""
     cluster = start(chain("b0", "b1", "b2", "b3"))
     subscriber = cluster.subscribe("b3")
     cluster.run_until_quiet()
@@ -169,7 +169,7 @@ def test_reconfiguring_loses_no_publication() -> None:
 
 
 def _ask_while_a_publication_is_kept() -> None:
-    """n=6 is kept for z and n=7, which nobody wants, is done; then `late` asks, p forgets."""
+    """Keep n=6 for z and confirm the unmatched n=7; then subscribe `late`, and crash p."""
     cluster = start(chain("s", "p"))
     cluster.subscribe("s", "n = 6", "z")
     cluster.client("p-p", "p", publishes=True)
@@ -191,7 +191,7 @@ def _ask_while_a_publication_is_kept() -> None:
 
 
 def test_the_safety_condition_needs_a_start_cut() -> None:
-    """Forwarded by aware brokers only (lines 236-239, 614-621): true of n=6, and not enough."""
+    """Only aware brokers forward (lines 236-239, 614-621): true of n=6, and not enough."""
     _ask_while_a_publication_is_kept()
     with pytest.raises(InvariantViolated, match="gap: late/1"), mutated([Mutant.NO_CUT]):
         _ask_while_a_publication_is_kept()
@@ -219,7 +219,7 @@ def test_an_unreachable_neighbour_is_bypassed_for_every_kind_of_failure(how: str
 
 
 def test_an_active_session_has_no_established_one_before_it() -> None:
-    """S(A,C) is active for A while A has none to a broker between (284-288); asymmetric."""
+    """S(A,C) is active for A while A has no session to a broker between (284-288); asymmetric."""
     alone = DeltaTreeParameters(delta=1, assist="off")  # else b would be reached through c
     cluster = start(chain("a", "b", "c"), parameters=alone)
     cluster.link("a", "b").cut()
@@ -232,7 +232,7 @@ def test_an_active_session_has_no_established_one_before_it() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_at_most_one_session_is_active_on_each_primary_path(seed: int) -> None:
-    """Lines 300-304; looked at in every broker while random brokers crash."""
+    """Lines 300-304, checked in every broker while random brokers crash."""
     draw = random.Random(seed)
     cluster = start(generate_balanced_tree(14, 3, 2), seed=seed)
     for _ in range(6):
@@ -263,7 +263,7 @@ def test_a_larger_delta_disconnects_fewer_brokers() -> None:
 
 
 def test_delta_3_keeps_97_of_100_pairs_connected_with_17_of_100_brokers_dead() -> None:
-    """What the 97 % of the abstract rest on: a static bound (lines 12-17, 984-994)."""
+    """The abstract's 97 % is a static bound (lines 12-17, 984-994)."""
     shape = Connectivity(generate_balanced_tree(500, 3, 3))
     draws = [random.Random(draw).sample(range(500), 85) for draw in range(20)]
     apart = sum(shape.count_disconnected_pairs(failed, 3) for failed in draws)
@@ -271,7 +271,7 @@ def test_delta_3_keeps_97_of_100_pairs_connected_with_17_of_100_brokers_dead() -
 
 
 def test_neighbourhoods_are_small_at_fanout_3_and_large_at_fanout_7() -> None:
-    """All below 100 at fan-out 3; at fan-out 7 and δ = 3 nearly everybody (lines 995-1009)."""
+    """Fan-out 3: all below 100 brokers; fan-out 7, δ = 3: nearly all brokers (lines 995-1009)."""
     sizes = {}
     for fanout in (3, 7):
         shape = PrimaryTree(generate_balanced_tree(1_000, fanout, 3))

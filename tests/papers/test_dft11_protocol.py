@@ -1,6 +1,6 @@
-"""What [DFT11] promises of its protocol, sentence by sentence: §III to §VIII.
+"""Tests of the protocol promises of [DFT11], one test per promise: §III to §VIII.
 
-As in test_dft11.py: the docstrings name the promise in our words and the lines it stands in.
+The docstrings state the promise in our words and name the lines, as in test_dft11.py.
 """
 
 from itertools import combinations
@@ -26,7 +26,7 @@ FIGURE_4 = tree(
 
 
 def test_the_partitions_of_figure_4_have_the_ids_of_the_paper() -> None:
-    """A tuple of detector, a number that rises, and the path of the nodes (lines 336-346)."""
+    """An id is a tuple of detector, increasing number, and path of the nodes (lines 336-346)."""
     cluster = start(FIGURE_4)
     made = []
     for name in ("b3", "b4", "c1"):
@@ -39,7 +39,7 @@ def test_the_partitions_of_figure_4_have_the_ids_of_the_paper() -> None:
 
 
 def test_a_partition_is_a_barrier_or_an_island_depending_on_the_path() -> None:
-    """B3 alone: a barrier on the way to itself, an island on the way to D3 (lines 332-336)."""
+    """B3 alone: a barrier on the path to B3, an island on the path to D3 (lines 332-336)."""
     number = {name: place for place, name in enumerate(FIGURE_4.brokers)}
     path = PrimaryTree(FIGURE_4).path
     alone = PartitionId(number["b2"], 1, 1, (number["b3"],))
@@ -63,7 +63,7 @@ def partitions_at(cluster: SimulatedCluster, name: str) -> int:
 
 
 def test_partition_information_spreads_and_is_withdrawn() -> None:
-    """Those within D_PT of a detector have its id (lines 362-370), and then not (891-900)."""
+    """Brokers within D_PT of a detector have the id (lines 362-370), and later not (891-900)."""
     cluster = start(chain(*(f"b{place}" for place in range(7))))
     cluster.broker("b5").kill()
     cluster.run_for(3)
@@ -78,7 +78,7 @@ def test_partition_information_spreads_and_is_withdrawn() -> None:
 
 
 def test_a_subscription_starts_when_every_broker_behind_has_confirmed() -> None:
-    """Each waits for those it sent to; an edge broker confirms at once (lines 400-424)."""
+    """A broker waits for its downstream brokers; edge brokers confirm at once (lines 400-424)."""
     cluster = start(chain("s", "b", "edge"))
     cluster.broker("edge").absorb()
     subscription = cluster.subscribe("s")
@@ -90,7 +90,7 @@ def test_a_subscription_starts_when_every_broker_behind_has_confirmed() -> None:
 
 
 def test_a_crashed_broker_does_not_block_a_subscription_for_ever() -> None:
-    """The choice between liveness and reliability that the tags avoid (lines 425-436)."""
+    """The tags avoid a choice between liveness and reliability (lines 425-436)."""
     cluster = start(chain("s", "b", "dead"))
     cluster.broker("dead").kill()
     cluster.run_for(2)
@@ -105,7 +105,7 @@ def test_a_crashed_broker_does_not_block_a_subscription_for_ever() -> None:
 
 
 def _publish_into_an_island() -> None:
-    """s-a-b-c, the link a-b is cut: c hears of s around b, and publishes through b at once."""
+    """Cut the link a-b of s-a-b-c: c receives the subscription of s around b, and publishes."""
     cluster = start(chain("s", "a", "b", "c"))
     cluster.link("a", "b").cut()
     cluster.run_for(2)
@@ -120,12 +120,12 @@ def _publish_into_an_island() -> None:
 
 
 def test_an_island_receives_a_subscription_before_a_matching_publication() -> None:
-    """The copy upstream, tagged, is accepted at once (lines 445-465)."""
+    """The upstream copy, tagged, is accepted at once (lines 445-465)."""
     _publish_into_an_island()
 
 
 def test_deliveries_from_behind_a_barrier_form_a_suffix_of_the_publications() -> None:
-    """Tags in confirmations reach the source, which keeps them in its table (lines 466-613)."""
+    """Tags in confirmations reach the source, which stores them in a table (lines 466-613)."""
     cluster = start(chain("s", "b1", "b2", "far"))
     for name in ("b1", "b2"):
         cluster.broker(name).kill()
@@ -151,7 +151,7 @@ def test_deliveries_from_behind_a_barrier_form_a_suffix_of_the_publications() ->
 
 
 def test_a_copy_is_retained_until_all_brokers_downstream_confirm() -> None:
-    """Until a confirmation says so, for each subscriber accepted by then (lines 627-630)."""
+    """The copy waits for each subscriber accepted by then (lines 627-630)."""
     cluster = start(chain("p", "b", "s"))
     cluster.subscribe("s")
     cluster.run_until_quiet()
@@ -178,7 +178,7 @@ def _subscribers_broker_dies() -> None:
 
 
 def test_a_broker_with_subscribers_is_waited_for() -> None:
-    """Unlike others it is not taken out of the outgoing set (lines 658-662)."""
+    """A broker with subscribers remains in the outgoing set, unlike others (lines 658-662)."""
     _subscribers_broker_dies()
 
 
@@ -192,7 +192,7 @@ def test_the_invariants_detect_dropped_publications_for_unreachable_brokers() ->
 
 @pytest.mark.parametrize("profile", ["robust", "paper"])
 def test_publications_are_excluded_at_the_last_broker_and_announced(profile: str) -> None:
-    """Not at interim brokers (lines 645-652); the subscriber is told, which is ours."""
+    """Interim brokers exclude nothing (lines 645-652); the announcement is ours."""
     parameters = DeltaTreeParameters(delta=1, profile=profile)
     cluster = start(chain("s", "b1", "b2", "far"), parameters=parameters)
     other = cluster.subscribe("b1", "true", "near")
@@ -219,7 +219,7 @@ def test_publications_are_excluded_at_the_last_broker_and_announced(profile: str
 
 
 def test_a_copy_sent_again_around_a_dead_broker_is_no_second_delivery() -> None:
-    """A sends p by B and, when that session fails, to C itself (lines 680-685)."""
+    """A sends p by B and, after the failure of that session, to C directly (lines 680-685)."""
     cluster = start(chain("a", "b", "c"))
     subscriber = cluster.subscribe("c")
     cluster.run_until_quiet()
@@ -237,7 +237,7 @@ def test_a_copy_sent_again_around_a_dead_broker_is_no_second_delivery() -> None:
 
 @pytest.mark.parametrize("delta", [0, 1, 2, 3])
 def test_two_legitimate_copies_meet_in_every_window(delta: int) -> None:
-    """2δ+1 brokers, each copy around δ of them at most: one has seen both (lines 693-700)."""
+    """A window has 2δ+1 brokers, a copy bypasses at most δ: one broker saw both (lines 693-700)."""
     window = range(2 * delta + 1)
     routes = [
         {*window} - {*bypassed}
@@ -252,7 +252,7 @@ def test_two_legitimate_copies_meet_in_every_window(delta: int) -> None:
 
 
 def test_a_reconnected_broker_receives_exactly_the_missed_publications() -> None:
-    """Its summary says what it has; the sync point sends the rest (lines 826-850)."""
+    """The summary lists received publications; the sync point sends the rest (lines 826-850)."""
     cluster = start(chain("s", "b", "r"))
     cluster.subscribe("s", "n = 1", "before")
     cluster.run_until_quiet()
@@ -284,7 +284,7 @@ def _barrier_heals() -> tuple[Subscription, list[PublicationHandle]]:
 
 
 def test_a_recovery_notifier_opens_the_gate() -> None:
-    """The source replaces the id by what is still unaware, and delivers again (859-900)."""
+    """The source replaces the id by the ids still unaware, and delivers again (859-900)."""
     subscriber, later = _barrier_heals()
     assert subscriber.received == later
 
@@ -297,7 +297,7 @@ def test_without_notifiers_it_stays_closed() -> None:
 
 @pytest.mark.parametrize("persist_routing", [True, False])
 def test_a_broker_that_lost_everything_recovers_under_load(persist_routing: bool) -> None:
-    """It has its neighbourhood, and is done when all partial recoveries are (lines 905-916)."""
+    """The broker has the neighbourhood; recovery ends with all partial ones (lines 905-916)."""
     parameters = DeltaTreeParameters(delta=1, persist_routing=persist_routing)
     cluster = start(chain("b0", "b1", "b2", "b3"), parameters=parameters)
     subscribers = [cluster.subscribe(name) for name in ("b0", "b3")]

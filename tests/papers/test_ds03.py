@@ -1,6 +1,6 @@
-"""What [DS03] promises, sentence by sentence, each promise a test: abstract, §1 to §5.
+"""Tests of the promises of [DS03], one test per promise: abstract, §1 to §5.
 
-Where a rule has a story among those of the protocol, `ELSEWHERE` says which.
+`ELSEWHERE` lists the rules that stories of the protocol test.
 """
 
 from itertools import pairwise
@@ -56,14 +56,14 @@ def test_the_test_of_each_promise_exists(promise: str) -> None:
 
 
 def told(story: DurableStory, subscription: Subscription) -> list[Deliveries | Silence | Gap]:
-    """All that a subscriber's client was told of streams, in order."""
+    """Return the stream messages that a subscriber's client received, in order."""
     name = subscription.client.name
     kinds = (Deliveries, Silence, Gap)
     return [each.item for each in story.given if each.client == name and type(each.item) in kinds]
 
 
 def last_of(item: Deliveries | Silence | Gap) -> int:
-    """Up to where something that a client was told says what there is."""
+    """Return the last position that a message covers."""
     return item.run.last if isinstance(item, Deliveries) else item.last
 
 
@@ -72,7 +72,7 @@ def stream_of(item: Deliveries | Silence | Gap) -> StreamId:
 
 
 def positions(story: DurableStory, broker: str = "s1") -> dict[StreamId, int]:
-    """Per stream, up to where a broker has handed out."""
+    """Return the positions through which a broker has delivered, per stream."""
     return {each.identity: each.position for each in story.core(broker).hosted.values()}
 
 
@@ -80,7 +80,7 @@ def positions(story: DurableStory, broker: str = "s1") -> dict[StreamId, int]:
 
 
 def test_publications_during_a_disconnection_arrive_despite_broker_failures() -> None:
-    """It is away while each broker fails in turn (§1)."""
+    """The subscriber is disconnected while each broker fails in turn (§1)."""
     story = DurableStory()
     subscription = story.subscriber()
     sent = story.publish(3)
@@ -108,7 +108,7 @@ def test_a_new_subscriber_receives_its_start_in_each_stream() -> None:
 
 
 def test_positions_delivered_to_a_subscriber_increase_in_each_stream() -> None:
-    """Events and silence, through its own absences and a crash of its broker."""
+    """The test covers events and silence, through disconnections and a crash of the broker."""
     story = DurableStory(silence_interval_ns=20_000_000)
     subscription = story.subscriber("s1", "kind = 'b'")
     for _ in range(3):
@@ -177,7 +177,7 @@ def test_a_live_subscriber_receives_no_gap_while_another_is_disconnected() -> No
 
 
 def test_all_live_subscribers_share_the_consolidated_stream() -> None:
-    """A hundred subscribers cost the brokers upstream what one does."""
+    """A hundred subscribers cost the upstream brokers as much as one."""
     messages = []
     for count in (1, 100):
         story = DurableStory()
@@ -257,7 +257,7 @@ def test_all_streams_of_matches_are_in_one_volume_and_each_is_chopped_alone() ->
 
 
 def test_the_pubend_receives_one_request_per_event_after_a_broker_restart() -> None:
-    """All are away at once; the broker first gets what it missed, then they come back (§5.3)."""
+    """All subscribers are disconnected; the broker fetches its gaps, then all reconnect (§5.3)."""
     story = DurableStory()
     subscribers = [story.cluster.subscribe("s1") for _ in range(10)]
     story.cluster.run_until_quiet()

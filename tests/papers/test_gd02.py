@@ -1,7 +1,7 @@
-"""What [GD02] promises, sentence by sentence, each promise a test: abstract, §1 to §3.
+"""Tests of the promises of [GD02], one test per promise: abstract, §1 to §3.
 
-What the paper saw when it broke things (§4.2) is in test_gd02_experiments.py. Where a rule has a
-story among those of the protocol, `ELSEWHERE` says which; those of filters are in test_filters.py.
+The paper's observations of failures (§4.2) are in test_gd02_experiments.py. `ELSEWHERE` lists the
+rules that stories of the protocol test; the rules of filters are in test_filters.py.
 """
 
 from itertools import pairwise
@@ -57,7 +57,7 @@ def test_the_test_of_each_promise_exists(promise: str) -> None:
 
 
 def stalled(story: Story, a: str, b: str, count: int) -> list:
-    """A link stalls, taking publications that never come out of it, and then fails."""
+    """Stall a link, lose the publications in it, and fail the link."""
     link = story.cluster.link(a, b).absorb()
     sent = story.publish(count)
     link.cut()
@@ -68,7 +68,7 @@ def stalled(story: Story, a: str, b: str, count: int) -> list:
 
 
 def test_every_event_is_delivered_exactly_once_while_a_subscriber_stays_connected() -> None:
-    """Brokers and links fail and come back: exactly once, in publisher order (§1, §2.3)."""
+    """Despite failures and recoveries, delivery is once and in publisher order (§1, §2.3)."""
     story = Story("p1-b1", "b1-s1", "b1-b2", "b2-s2")
     subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2", "p1")]
     story.cluster.run_until_quiet()
@@ -96,7 +96,7 @@ def test_messages_may_be_dropped_anywhere() -> None:
 
 
 def test_in_total_order_all_get_the_same_sequence_whatever_fails() -> None:
-    """Uniform: also those who are somewhere else, and over every failure (abstract, §2.3)."""
+    """Total order is uniform: also for other brokers, and over every failure (abstract, §2.3)."""
     story = PaperStory(at=("s1", "s2", "s4", "p1"), order="total", pubends=2)
     story.rounds(3)
     story.cluster.broker("b1").kill()
@@ -115,7 +115,7 @@ def test_in_total_order_all_get_the_same_sequence_whatever_fails() -> None:
 
 
 def test_a_filtered_subsequence_has_no_gap() -> None:
-    """Between two neighbours of it nothing matches, over a loss as well (§1)."""
+    """Between two neighbours of the subsequence nothing matches, even after a loss (§1)."""
     story = Story()
     some = story.cluster.subscribe("s1", "n > 2")
     story.cluster.run_until_quiet()
@@ -131,7 +131,7 @@ def test_a_filtered_subsequence_has_no_gap() -> None:
 
 
 def test_a_lost_message_stalls_only_its_own_receivers() -> None:
-    """What follows a gap is passed on at once; only its delivery waits (§1, §6)."""
+    """Events after a gap are forwarded at once; only the delivery waits (§1, §6)."""
     story = Story("p1-b1", "b1-b2", "b2-s1", "b2-s2")
     first, second = story.cluster.subscribe("s1"), story.cluster.subscribe("s2")
     story.cluster.run_until_quiet()
@@ -148,7 +148,7 @@ def test_a_lost_message_stalls_only_its_own_receivers() -> None:
 
 
 def test_brokers_between_hold_nothing_that_cannot_be_lost() -> None:
-    """All of them die at once and know nothing when they are back (abstract, §2.1)."""
+    """All intermediate brokers crash at once and return without state (abstract, §2.1)."""
     story = PaperStory()
     story.rounds(2)
     for name in ("b1", "b2", "b3", "b4"):
@@ -166,7 +166,7 @@ def test_brokers_between_hold_nothing_that_cannot_be_lost() -> None:
 
 
 def test_only_the_publishers_broker_logs_and_nothing_is_seen_before() -> None:
-    """An event is published when it is logged; what is not logged is not delivered (§2.2)."""
+    """An event is published once it is logged; unlogged events are not delivered (§2.2)."""
     story = Story()
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()
@@ -179,7 +179,7 @@ def test_only_the_publishers_broker_logs_and_nothing_is_seen_before() -> None:
 
 
 def test_events_behind_an_unknown_tick_wait_and_arrive_in_order() -> None:
-    """The doubt horizon; other publishers' events do not wait for it (§2.3)."""
+    """The doubt horizon delays no other publisher's events (§2.3)."""
     story = PaperStory()
     story.lose("b1", "s1", Events)
     story.rounds(4, pause_s=0.03)
@@ -190,7 +190,7 @@ def test_events_behind_an_unknown_tick_wait_and_arrive_in_order() -> None:
 
 
 def test_a_tick_is_acknowledged_after_all_brokers_downstream_acknowledged() -> None:
-    """What is told upstream is the lowest of what was told from below (§2.1.1, §2.4)."""
+    """The upstream acknowledgement is the minimum of the downstream ones (§2.1.1, §2.4)."""
     story = Story()
     subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
     story.cluster.run_until_quiet()
@@ -213,7 +213,7 @@ def _acked(story: Story, sender: str, receiver: str) -> int:
 
 @pytest.mark.parametrize("subscribers", [1, 2, 3])
 def test_nacks_of_many_subscribers_are_one_towards_the_publisher(subscribers: int) -> None:
-    """Curiosity is consolidated on its way (§2.4, §3.1)."""
+    """Curiosity is consolidated at intermediate brokers (§2.4, §3.1)."""
     names = [f"s{number}" for number in range(1, subscribers + 1)]
     story = Story("p1-b1", *(f"b1-{name}" for name in names))
     hosted = [story.cluster.subscribe(name) for name in names]
@@ -232,7 +232,7 @@ def test_nacks_of_many_subscribers_are_one_towards_the_publisher(subscribers: in
 
 
 def test_each_pubend_uses_one_path_and_each_link_carries_half_the_pubends() -> None:
-    """As long as nothing fails or recovers."""
+    """The rule holds in the absence of failures and recoveries."""
     story = PaperStory()
     story.rounds(30)
     ways = [{*story.first_ways("p1", name)} for name in ("b1", "b2", "b3", "b4")]
@@ -240,7 +240,7 @@ def test_each_pubend_uses_one_path_and_each_link_carries_half_the_pubends() -> N
 
 
 def test_acknowledgements_are_sent_to_the_latest_sender_of_their_pubend() -> None:
-    """To one broker of a cell of two."""
+    """The acknowledgement goes to one broker of a cell of two."""
     story = PaperStory()
     story.rounds(10)
     story.check()
@@ -250,7 +250,7 @@ def test_acknowledgements_are_sent_to_the_latest_sender_of_their_pubend() -> Non
 
 
 def test_a_nack_is_satisfied_by_an_intermediate_broker_if_possible() -> None:
-    """What b1 knows it answers by itself; p1 hears nothing of it."""
+    """b1 replies from its own knowledge; p1 receives no request."""
     story = Story()
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()
@@ -264,7 +264,7 @@ def test_a_nack_is_satisfied_by_an_intermediate_broker_if_possible() -> None:
 
 
 def test_silence_is_sent_only_to_brokers_that_requested_the_stream() -> None:
-    """Where an event was lost that nobody has, the rest of what is asked for is silence."""
+    """If a lost event is unavailable, the rest of the requested ticks is silence."""
     story = Story(order="total", pubends=1)
     subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
     story.cluster.run_until_quiet()
@@ -282,7 +282,7 @@ def test_silence_is_sent_only_to_brokers_that_requested_the_stream() -> None:
 
 
 def test_nacks_are_ever_rarer_while_their_pubend_is_down() -> None:
-    """Back-off doubles, because nothing of the pubend is heard (§3.2)."""
+    """Back-off doubles, because no message of the pubend arrives (§3.2)."""
     story = Story()
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()
@@ -300,7 +300,7 @@ def test_nacks_are_ever_rarer_while_their_pubend_is_down() -> None:
 
 
 def test_an_ack_is_expected_on_the_paths_that_have_not_acked_only() -> None:
-    """T is an event older than AET, and it goes to s1 alone, which asks at once (§3.2)."""
+    """T is an event older than AET; s1 alone receives the message and nacks at once (§3.2)."""
     story = Story()
     for name in ("s1", "s2"):
         story.cluster.subscribe(name)
@@ -318,7 +318,7 @@ def test_an_ack_is_expected_on_the_paths_that_have_not_acked_only() -> None:
 
 
 def test_a_gap_is_requested_after_the_gap_curiosity_threshold() -> None:
-    """Not at once: what is late may still come (§3.2, GCT = 200 ms)."""
+    """The request waits because late events may still arrive (§3.2, GCT = 200 ms)."""
     story = Story()
     story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()
@@ -333,8 +333,10 @@ def test_a_gap_is_requested_after_the_gap_curiosity_threshold() -> None:
 
 
 def test_nacks_stop_while_a_pubend_is_down_and_resume_after_its_restart() -> None:
-    """No gap, no nack; AckExpected makes subscribers ask for what was logged and not sent
-    (§3.2, §4.2 Fig. 8)."""
+    """Without a gap there is no nack; AckExpected makes subscribers request logged, unsent events.
+
+    Paper: [GD02] §3.2, §4.2 Fig. 8.
+    """
     story = Story()
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()

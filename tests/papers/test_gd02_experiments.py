@@ -1,8 +1,8 @@
-"""What [GD02] §4.2 saw when links and brokers failed, in the simulator: each sentence a test.
+"""Tests of the observations in [GD02] §4.2 after failures of links and brokers, in the simulator.
 
-The paper's ten brokers, parameters and pace: four publishers, each at a pubend of its own, with
-one event every 40 ms. What fails stalls for 2.4 s before, taking in what it never lets out. How
-long all that takes on real machines is for bench/claims/gd02.toml.
+The tests use the paper's ten brokers, parameters and rate: four publishers at separate pubends, one
+event per 40 ms. A failing element first stalls for 2.4 s and loses its input. The durations on real
+machines are claims in bench/claims/gd02.toml.
 """
 
 from itertools import pairwise
@@ -18,11 +18,11 @@ STALL_ROUNDS = 60
 STALL_MS = STALL_ROUNDS * PACE_MS
 GCT_MS = 200
 CALM_MS = 10
-"""What an event takes to any subscriber when nothing fails: four links, and a disk."""
+"""Latency of an event to any subscriber without failures: four links, and a disk."""
 
 
 def link_fails() -> PaperStory:
-    """b1-s1 stalls for 2.4 s, fails for 10 s, and comes back."""
+    """Stall b1-s1 for 2.4 s, fail the link for 10 s, and heal it."""
     story = PaperStory()
     story.cluster.link("b1", "s1").absorb()
     story.rounds(STALL_ROUNDS)
@@ -31,7 +31,7 @@ def link_fails() -> PaperStory:
 
 
 def broker_fails() -> PaperStory:
-    """b1 stalls for 2.4 s, taking in what it never passes on, and dies."""
+    """Stall b1 for 2.4 s, during which its input is lost, and kill it."""
     story = PaperStory()
     for name in ("s1", "s2"):
         story.cluster.link("b1", name).absorb("out")
@@ -47,7 +47,7 @@ def broker_fails() -> PaperStory:
 
 @pytest.mark.parametrize("which", ["link", "broker"])
 def test_a_failure_that_is_seen_at_once_loses_hardly_anything(which: str) -> None:
-    """Neighbours switch to another path; often not one message is lost (§4.2)."""
+    """Neighbours switch to another path; often no message is lost (§4.2)."""
     story = PaperStory()
     story.rounds(5)
     if which == "link":
@@ -64,7 +64,7 @@ def test_a_failure_that_is_seen_at_once_loses_hardly_anything(which: str) -> Non
 
 
 def test_the_broker_behind_a_failed_link_asks_the_other_one_of_the_cell() -> None:
-    """Not before the failure, for about the stall of each of two pubends, in pieces (Fig. 6)."""
+    """The nacks follow the failure and cover the stall of two pubends, in pieces (Fig. 6)."""
     story = link_fails()
     assert not story.times_ms("s1", Nack), "while it stalls nobody notices"
     story.quiet_since()
@@ -84,7 +84,7 @@ def test_the_broker_behind_a_failed_link_asks_the_other_one_of_the_cell() -> Non
 
 
 def test_latencies_are_a_sawtooth_and_then_as_before() -> None:
-    """Lost messages come in a burst: the first of them has waited longest (Fig. 6)."""
+    """Lost messages arrive in a burst: the first of them has waited longest (Fig. 6)."""
     story = link_fails()
     story.rounds(50)
     story.check()
@@ -100,7 +100,7 @@ def test_latencies_are_a_sawtooth_and_then_as_before() -> None:
 
 
 def test_a_subscriber_that_is_not_on_the_failed_path_notices_nothing() -> None:
-    """That of s2: neither late messages nor nacks, and s3 to s5 neither (Fig. 6)."""
+    """The subscribers of s2 to s5 see neither late messages nor nacks (Fig. 6)."""
     story = link_fails()
     story.rounds(50)
     story.cluster.link("b1", "s1").heal()
@@ -112,7 +112,7 @@ def test_a_subscriber_that_is_not_on_the_failed_path_notices_nothing() -> None:
 
 
 def test_all_routing_switches_to_the_other_path_while_the_link_is_down_and_back() -> None:
-    """By way of b2, and by half and half again behind the repair (§3.1, Fig. 6)."""
+    """All traffic goes via b2, and half again after the repair (§3.1, Fig. 6)."""
     story = link_fails()
     story.cluster.run_for(0.1)
     story.quiet_since()
@@ -131,7 +131,7 @@ def test_all_routing_switches_to_the_other_path_while_the_link_is_down_and_back(
 
 
 def test_a_crash_moves_the_load_of_two_brokers_to_the_remaining_broker() -> None:
-    """Two of four pubends each; all by b2 as soon as b1 is dead (Fig. 7)."""
+    """b1 and b2 carry two of four pubends each; b2 carries all once b1 is dead (Fig. 7)."""
     story = PaperStory()
     story.rounds(5)
     assert (story.first_ways("p1", "b1"), story.first_ways("p1", "b2")) == ([0, 2], [1, 3])
@@ -142,7 +142,7 @@ def test_a_crash_moves_the_load_of_two_brokers_to_the_remaining_broker() -> None
 
 
 def test_both_subscribers_ask_for_the_same_and_their_broker_asks_once() -> None:
-    """Half of what both ask for together, and all of that is asked of p1: b2 has none (Fig. 7)."""
+    """b2 has none of the events and requests half of the sum from p1 (Fig. 7)."""
     story = broker_fails()
     story.quiet_since()
     story.rounds(50)
@@ -154,7 +154,7 @@ def test_both_subscribers_ask_for_the_same_and_their_broker_asks_once() -> None:
 
 
 def test_a_restarted_broker_regains_its_share_without_nacks() -> None:
-    """Two of four pubends go by b1 again; no message is lost by that (Fig. 7)."""
+    """Two of four pubends use b1 again, without a lost message (Fig. 7)."""
     story = broker_fails()
     story.rounds(50)
     story.cluster.broker("b1").start()
@@ -171,7 +171,7 @@ def test_a_restarted_broker_regains_its_share_without_nacks() -> None:
 
 
 def publishers_broker_fails() -> tuple[PaperStory, int]:
-    """p1 stalls for 1 s, logging and not sending, and is dead for 20 s; and when it is back."""
+    """Stall p1 for 1 s, logging without sending, and kill it for 20 s; return its restart time."""
     story = PaperStory(at=("s1", "s2", "s3", "s4", "s5"))
     for name in ("b1", "b2", "b3", "b4"):
         story.cluster.link("p1", name).absorb("out")
@@ -185,14 +185,16 @@ def publishers_broker_fails() -> tuple[PaperStory, int]:
 
 
 def test_no_nacks_are_sent_while_the_broker_of_the_publishers_is_down() -> None:
-    """No message comes, and no gap either; DCT is infinite (Fig. 8)."""
+    """No message arrives and no gap either; DCT is infinite (Fig. 8)."""
     story, _ = publishers_broker_fails()
     assert not [m for *_, m in story.said if type(m) is Nack]
 
 
 def test_a_restarted_pubend_expects_acknowledgements_and_delivers_logged_events() -> None:
-    """Of each pubend up to the last event that it logged; s1 to s5 all ask, and soon all is as
-    before (Fig. 8)."""
+    """AckExpected covers each pubend's log; s1 to s5 all send nacks, and recovery is quick (Fig.
+
+    8).
+    """
     story, back_ms = publishers_broker_fails()
     logged = story.sent[12:]
     story.cluster.broker("p1").start()
@@ -213,7 +215,7 @@ def test_a_restarted_pubend_expects_acknowledgements_and_delivers_logged_events(
 
 
 def test_an_ack_expected_message_names_the_last_logged_tick_of_each_pubend() -> None:
-    """The message says up to which tick (Fig. 8)."""
+    """The message names the last tick (Fig. 8)."""
     story, _ = publishers_broker_fails()
     last = {
         stream.identity: stream.knowledge.events.last

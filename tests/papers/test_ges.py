@@ -1,4 +1,4 @@
-"""[GES], statement by statement, as far as its text is left: best effort."""
+"""Tests of the statements of [GES], as far as its text is available: best effort."""
 
 import json
 from collections import Counter
@@ -46,7 +46,7 @@ def rows_of(run):
 
 
 def test_a_publication_uses_only_links_towards_matching_subscriptions(run):
-    """§3, event routing; nothing is missing or twice, and as many links are used as computed."""
+    """§3, event routing: no publication is missing or duplicate; the link count is as computed."""
     rows = {(row["interest"], row["match_percent"]): row for row in rows_of(run)}
     assert all(row["owed"] == row["delivered"] for row in rows.values())
     assert not any(row["violations"] for row in rows.values())
@@ -88,7 +88,7 @@ def latencies(match, run, mean_ms, variance_ms2):
 
 
 def test_table_2_has_each_number_that_is_claimed_of_it():
-    """§5, Table 2: rows by match rate; means and variances are those of the runs, on average."""
+    """§5, Table 2: rows by match rate; means and variances are averages over the runs."""
     names = load_deployed_experiment("ges.table2").workload
     workloads = [load_experiment(name, Overrides(), {}) for name in names]
     matches = [match_percent(each.workload.model_dump()) for each in workloads]
@@ -158,7 +158,7 @@ def test_computed_views_match_simulated_brokers_and_a_change_crosses_each_link(s
 
 
 def test_gatekeepers_of_each_level_decide_by_a_profile():
-    """§3: those between clusters, and between the units above, inside each unit around n4."""
+    """§3: gatekeepers between clusters and between higher units, inside each unit around n4."""
     section = load_topology("t22-hi").overlay("hierarchy")
     number = section.brokers.index
     of_cluster, of_unit, of_half = (4, 9, 7, 6, 8), (5, 11, 12, 8, 7, 14, 13, 15), (8, 1, 15, 16)

@@ -1,6 +1,6 @@
-"""What [MP22] promises, sentence by sentence, and where it fails and this must not: §2 to §4.
+"""Tests of the promises of [MP22], and of the paper's failures that must not occur here: §2 to §4.
 
-Where a rule has a story among those of the protocol, `ELSEWHERE` says which.
+`ELSEWHERE` lists the rules that stories of the protocol test.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_the_test_of_each_promise_exists(promise: str) -> None:
 
 
 def owners_that_stored(story: Story) -> dict[int, set[str]]:
-    """Which servers have stored something of each topic."""
+    """Return the servers that have stored publications, by topic."""
     found: dict[int, set[str]] = {}
     for name in story.topology.brokers:
         for message in story.told(name, Stored):
@@ -58,7 +58,7 @@ def owners_that_stored(story: Story) -> dict[int, set[str]]:
 
 
 def test_an_unsubscribed_client_receives_no_earlier_publications() -> None:
-    """§2.2: it waits at the client's broker when the client unsubscribes, and goes nowhere."""
+    """§2.2: the publication is at the client's broker during the unsubscription, and is dropped."""
     story = Story(client_window=1)
     subscription = story.cluster.subscribe("e1", "kind = 'a'", client="s")
     story.cluster.run_for(1)
@@ -72,7 +72,7 @@ def test_an_unsubscribed_client_receives_no_earlier_publications() -> None:
 
 
 def test_every_payload_arrives_unchanged() -> None:
-    """What frames the paper's text messages, nothing, and more than a read: §3.1."""
+    """§3.1: delimiters of the paper's text messages, empty payloads, and more than one read."""
     story = Story()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -97,7 +97,7 @@ def test_every_payload_arrives_unchanged() -> None:
 
 @pytest.mark.parametrize("ownership", [ARBITER, RENDEZVOUS])
 def test_concurrent_creations_of_a_topic_over_two_proxies_create_one_topic(ownership: str) -> None:
-    """§4: the paper's proxies may assign it to two servers, whose merging then loses messages."""
+    """§4: the paper's proxies may assign two servers, and the later merge loses messages."""
     story = Story(ownership=ownership)
     subscription = story.cluster.subscribe("v1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -109,7 +109,7 @@ def test_concurrent_creations_of_a_topic_over_two_proxies_create_one_topic(owner
 
 @pytest.mark.parametrize("ownership", [ARBITER, RENDEZVOUS])
 def test_a_proxy_that_has_forgotten_everything_finds_the_right_server(ownership: str) -> None:
-    """§4: the paper's proxy assigns anew until the servers have told it what they have."""
+    """§4: the paper's proxy assigns a new server until the servers have announced their topics."""
     story = Story(sides(proxies=1), ownership=ownership)
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     sent = []
@@ -127,10 +127,11 @@ PERIOD_S, PUBLISHING_S = 5, 40
 
 
 def lost_while_two_own_topics(ownership: str) -> tuple[float, int]:
-    """The share that a subscriber lost as a proxy began anew just after all had told what they own.
+    """Return a subscriber's share of lost publications, and the number of merges.
 
-    Every second home goes over that proxy, and of two servers it takes the wrong one every second
-    time: 1/4 of what is published for one period.
+    A proxy restarts just after all servers have announced their topics. Every second access broker
+    uses that proxy, and the proxy chooses the wrong one of two servers every second time: 1/4 of
+    all publications of one period are lost.
     """
     story = Story(sides(proxies=2, servers=2, edges=4), ownership=ownership, topics=64)
     random = Random(22)
@@ -150,7 +151,7 @@ def lost_while_two_own_topics(ownership: str) -> tuple[float, int]:
 
 
 def test_the_merge_of_the_paper_loses_the_predicted_publications_and_ours_none() -> None:
-    """§4 admits it; 5 s of 40 s, so 1/4 of 1/8: 3.1 %, fixed before it was run."""
+    """§4 admits the loss; 5 s of 40 s, so 1/4 of 1/8: 3.1 %, predicted before the run."""
     predicted = PERIOD_S / PUBLISHING_S / 4
     lost, merges = lost_while_two_own_topics(PAPER)
     assert 0.5 * predicted < lost < 1.5 * predicted, (lost, merges)
@@ -161,7 +162,7 @@ def test_the_merge_of_the_paper_loses_the_predicted_publications_and_ours_none()
 
 @pytest.mark.parametrize("ownership", [PAPER, CAUSAL])
 def test_two_owners_lose_publications_with_paper_and_none_with_causal(ownership: str) -> None:
-    """§4: the same topics have two owners; what was put at one comes to who asked at the other."""
+    """§4: topics have two owners; publications at one must reach subscribers at the other."""
     story = Twins(ownership)
     story.put()
     story.cluster.run_for(1)
@@ -172,7 +173,7 @@ def test_two_owners_lose_publications_with_paper_and_none_with_causal(ownership:
 
 
 def test_proxies_that_reach_one_server_each_do_not_part_the_service() -> None:
-    """A home asks each server over a proxy that reaches it, so that nobody waits."""
+    """An access broker reaches each server over a connected proxy, so that no request waits."""
     story = Story()
     subscription = story.cluster.subscribe("e1")
     story.cluster.run_for(1)
@@ -188,7 +189,7 @@ def test_proxies_that_reach_one_server_each_do_not_part_the_service() -> None:
 
 
 def test_a_thousand_topics_are_shared_out_evenly_over_eight_servers() -> None:
-    """The price of owners that need no message: some 10 to 20 % beside the mean; §3 has none."""
+    """Owners without messages cost some 10 to 20 % of balance; §3 has no number."""
     shares = owners(1_000, [(number, f"v{number}") for number in range(8)])
     counts = [shares.count(number) for number in range(8)]
     mean = len(shares) / 8

@@ -1,4 +1,4 @@
-"""Experiments on topics behind proxies: rows, a figure, and what is claimed of it."""
+"""Tests of experiments on topics behind proxies: rows, a figure, and claims."""
 
 import json
 from types import SimpleNamespace
@@ -91,7 +91,7 @@ def test_the_experiment_of_a_figure_can_be_loaded(figure: str) -> None:
 
 
 def test_each_crash_point_is_reached_and_reveals_a_planted_bug(tmp_path: Any) -> None:
-    """A server that says stored before it is written, killed before it is (C7)."""
+    """A server that acknowledges before the write is killed before the write (C7)."""
     assert CRASHES.keys() == CRASH_POINTS.keys()
     asked = small("crashes", crash_points=["C7"], runs=4, publications=12)
     with plant([MUTANTS["stored-before-it-is-written"]]):

@@ -1,4 +1,4 @@
-"""The report's text messages, and a conversation in them with our server."""
+"""Tests of the report's text messages, in a conversation with our server."""
 
 import string
 from typing import Final
@@ -102,7 +102,7 @@ def test_an_id_that_would_break_the_frame_is_not_sent(sender: str) -> None:
 
 
 class Front:
-    """Takes the report's messages and asks our server what a home would ask it for them."""
+    """A front end that translates the report's messages into an access broker's requests."""
 
     CLIENTS: Final = {"anna": 2, "ben": 3}
     TOPICS: Final = {"news": 3}
@@ -111,15 +111,15 @@ class Front:
         self.disk = Disk()
         self._number = 0
         self._followed: dict[str, dict[int, int]] = {name: {} for name in self.CLIENTS}
-        """By client: how far it is done in each topic."""
+        """By client: the last acknowledged publication in each topic."""
         self._given: dict[tuple[str, str], int] = {}
 
     def restart(self) -> None:
-        """The server's process ends and begins again."""
+        """Restart the server's process."""
         self.disk.start(2)
 
     def say(self, text: str) -> str:
-        """The answer to a message, both as they are on the wire."""
+        """Return the reply to a message, both in wire format."""
         request = decode(text.encode())
         answer = encode(self._answer(request))
         return answer.decode()
@@ -171,7 +171,10 @@ class Front:
 
 
 def test_a_conversation_in_the_words_of_the_report() -> None:
-    """Paper: [MP22] §2 and §3.1: whoever is subscribed gets each message once, until it leaves."""
+    """A subscribed client receives each message once, until it unsubscribes.
+
+    Paper: [MP22] §2 and §3.1.
+    """
     front = Front()
     assert front.say("GET anna news -1\r\n\r\n") == "STATUS anna NOT_SUBSCRIBED\r\n\r\n"
     assert front.say("PUT ben news 1\r\n\r\nbefore") == "STATUS ben OK\r\n\r\n"

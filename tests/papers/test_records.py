@@ -1,4 +1,4 @@
-"""The experiments of papers: found by name, with one record for each kind of file."""
+"""Tests of the records of papers' experiments: found by name, one record per kind of file."""
 
 from pathlib import Path
 

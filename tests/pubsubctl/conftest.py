@@ -1,4 +1,4 @@
-"""A command line of one's own: its own project folder, state folder and settings."""
+"""Fixtures of a command line with its own project folder, state folder and settings."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ ports = "23500-23599"
 
 @dataclass(frozen=True)
 class Answer:
-    """What one command line came to."""
+    """The result of one command line."""
 
     status: int
     out: str
@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def document(self) -> Any:
-        """Standard output as the one JSON document it has to be."""
+        """Return standard output, which must be one JSON document."""
         return json.loads(self.out)
 
 
@@ -40,7 +40,7 @@ Call = Callable[..., Answer]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: an inventory of two hosts, nothing else; nothing of the user's."""
+    """Make the current folder a project with an inventory of two hosts; hide the user's files."""
     folder = tmp_path / "project"
     (folder / "inventories").mkdir(parents=True)
     (folder / "inventories" / "local.toml").write_text(INVENTORY)
@@ -59,7 +59,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(project: Path, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Carry out one command line in the project folder."""
+    """Return a function that runs one command line in the project folder."""
 
     def carry_out(*arguments: str) -> Answer:
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What a workload will take, said before it is run."""
+"""Tests of a workload's estimated cost, printed before the run."""
 
 from pathlib import Path
 

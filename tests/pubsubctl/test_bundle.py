@@ -1,4 +1,4 @@
-"""What hosts are given is all that they need: simulator, checks and named bugs stay here."""
+"""Tests of the bundle for hosts, which excludes simulator, checks and named bugs."""
 
 import io
 import subprocess
@@ -28,7 +28,7 @@ print("all")
 
 
 def imported_from(root: Path) -> "subprocess.CompletedProcess[str]":
-    """Isolated, and without the links of this installation to the sources."""
+    """Import the bundle in isolation, without the links of this installation to the sources."""
     packages = sysconfig.get_path("purelib")
     command = [sys.executable, "-I", "-S", "-c", IMPORT_ALL, str(root), packages]
     return subprocess.run(command, capture_output=True, text=True, check=False)

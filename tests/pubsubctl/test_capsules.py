@@ -1,4 +1,4 @@
-"""Capsules: what is in them comes out again, to the byte; and what has changed is seen."""
+"""Tests of capsules: unpacked files are equal to the byte, and changes are detected."""
 
 import gzip
 import io
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.spark
 
 
 class Quiet:
-    """Progress that nobody looks at."""
+    """Progress without output."""
 
     def phase(self, text: str) -> None:
-        """Nothing is shown."""
+        """Show nothing."""
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A run of brokers by somebody with a name, and an experiment of a figure."""
+    """Return a run of brokers by a user with a name, and an experiment of a figure."""
     folder = tmp_path_factory.mktemp("runs")
     run = write_demo_run(folder, Scenario(measure_s=1.0, rate=5))
     manifest = json.loads((run / "manifest.json").read_text())
@@ -60,7 +60,7 @@ def unpacked(path: Path, folder: Path, digest: str = "") -> Capsule:
 
 
 def rewritten(path: Path, target: Path, change: dict[str, bytes | None]) -> Path:
-    """A capsule with other files in it: None takes one out."""
+    """Return a copy of a capsule with changed files; None removes a file."""
     with tarfile.open(path) as old, tarfile.open(target, "w:gz") as new:
         files = {entry.name: old.extractfile(entry).read() for entry in old}  # type: ignore[union-attr]
         for name, content in {**files, **change}.items():
@@ -130,7 +130,7 @@ def test_archive_metadata_lists_the_contents_of_a_capsule(capsule: Path, tmp_pat
 def test_reproduced_and_differing_results_are_distinguished(
     spark: "SparkSession", capsule: Path, tmp_path: Path
 ) -> None:
-    """Somebody claims more than the logs and figures bear out, and has sealed that."""
+    """The sealed claims exceed the logs and figures."""
     document = document_of(capsule)
     about = next(iter(document["runs"].values()))
     about["counts"]["owed"] += 1

@@ -1,4 +1,4 @@
-"""Results as files for CI and papers: a case per run, in JUnit, Markdown and LaTeX."""
+"""Tests of results as files for CI and papers: a case per run, in JUnit, Markdown and LaTeX."""
 
 import json
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ VERDICTS = {"a": "valid", "b": "invalid", "c": "unknown", "d": None}
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Four runs, whose verdicts Spark does not compute; it fails on the last."""
+    """Return four runs with given verdicts, without Spark; the last judgement fails."""
 
     def check_run(spark: object, run: Path, judgement: object) -> Verdict:
         if VERDICTS[run.name] is None:
@@ -41,7 +41,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def cases_in(path: str) -> dict[str, tuple[str, str]]:
-    """Kind and message of each case of a JUnit file."""
+    """Return kind and message of each case of a JUnit file."""
     found = {}
     for case in ElementTree.parse(path).iter("testcase"):
         [*problems] = case

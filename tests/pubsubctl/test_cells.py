@@ -1,4 +1,4 @@
-"""Commands on topologies that are no trees."""
+"""Tests of commands on topologies that are no trees."""
 
 from pathlib import Path
 

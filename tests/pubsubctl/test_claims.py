@@ -1,4 +1,4 @@
-"""Claims: what a number says about a sentence, and what it does not."""
+"""Tests of claims: the conclusions that numbers permit about sentences."""
 
 import hashlib
 import json

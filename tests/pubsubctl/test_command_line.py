@@ -1,4 +1,4 @@
-"""Stories about the command line itself: options, streams, exit statuses, what is never lost."""
+"""Stories about the command line: options, streams, exit statuses, and data that is never lost."""
 
 import json
 import os
@@ -577,7 +577,7 @@ def test_completion_offers_the_existing_names(
 def completions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
 ) -> list[str]:
-    """What bash is offered behind this line."""
+    """Return the completions that bash offers after this line."""
     monkeypatch.setenv("_PUBSUBCTL_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
@@ -626,7 +626,7 @@ def test_completion_offers_the_existing_runs(
 
 
 def test_completion_loads_no_slow_modules() -> None:
-    """Spark, matplotlib, SSH and the event loop are for those who run something."""
+    """Spark, matplotlib, SSH and the event loop are imported by running commands only."""
     heavy = ("pyspark", "matplotlib", "paramiko", "fabric", "numpy", "pandas", "rich.live")
     code = (
         "import os, sys; os.environ.update(_PUBSUBCTL_COMPLETE='complete_bash', "
@@ -680,7 +680,7 @@ def test_every_verb_of_a_fault_is_explained(call: Call) -> None:
 
 
 def test_help_texts_are_short_sentences_that_begin_with_a_verb() -> None:
-    """At most 25 words, no clause as a noun, and no person for a process."""
+    """Help texts have at most 25 words, no clause as a noun, and no person for a process."""
     wrong = []
     persons = re.compile(
         r"\b(who|whoever|whom|whose|nobody|somebody|everybody|what|whatever)\b", re.I
@@ -704,7 +704,7 @@ def test_each_verb_explains_itself_in_one_line_that_is_not_cut(call: Call) -> No
 
 
 def help_texts(command: Any, name: str) -> Iterator[tuple[str, str]]:
-    """The texts of a command and its options, and of its commands, by name."""
+    """Yield the texts of a command and its options, and of its subcommands, by name."""
     yield name, " ".join((command.help or "").split())
     for parameter in command.params:
         if parameter.param_type_name == "option":
@@ -721,7 +721,7 @@ def test_options_of_a_verb_stand_in_groups(call: Call) -> None:
 
 
 def test_an_option_has_one_declaration_in_every_verb() -> None:
-    """Verbs that share an option group or an alias share its text."""
+    """Verbs that share an option group or an alias share the option's text."""
     command = command_line.command_of()
     texts: dict[str, set[str]] = {}
     for verb in ("bench", "sweep", "compare", "limit", "experiment"):

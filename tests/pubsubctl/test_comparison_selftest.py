@@ -1,4 +1,4 @@
-"""Stories about trying the comparison on series whose difference is known."""
+"""Stories about the comparison's test on series with a given difference."""
 
 from random import Random
 
@@ -10,7 +10,7 @@ from tests.pubsubctl.conftest import Call
 
 
 def trials_with(noise: float, slowdown: float, count: int = 20, seed: int = 17) -> list[Trial]:
-    """Trials of both kinds, with figures that scatter by so much around their mean."""
+    """Return trials of both kinds, with figures that scatter around the mean by this noise."""
     random = Random(seed)
 
     def measure(slowed: bool) -> float:

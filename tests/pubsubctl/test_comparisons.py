@@ -1,4 +1,4 @@
-"""Comparisons: who takes part, who has a reason in the place of a run, and what is refused."""
+"""Tests of comparisons: participants, reasons in place of runs, and refusals."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ WITHOUT: dict[str, set[str]] = {
     "s7": set(),
     "s8": set(),
 }
-"""By comparison, the protocols that do not promise what it tries."""
+"""By comparison, the protocols without the tested promise."""
 
 MINE = """\
 schema = "pubsubctl/comparison/1"
@@ -150,7 +150,7 @@ def test_an_entry_sets_keys_of_its_own(project: Path, call: Call) -> None:
 
 
 class _Lab:
-    """Whatever happens in it is wrapped, as nurseries wrap it."""
+    """A lab that wraps exceptions as nurseries do."""
 
     @asynccontextmanager
     async def operate(self, *arguments: object) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""What reaches a terminal, whatever files and hosts have in their names."""
+"""Tests of terminal output, for any names in files and hosts."""
 
 import ast
 import io
@@ -19,7 +19,7 @@ TAMED = "\\x1b[31mred\\x07\\r\\x9b2J\\u202eback"
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is one."""
+    """A stream that reports to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -65,7 +65,7 @@ def test_a_terminal_without_colour_shows_no_animation(
 
 
 def test_no_phase_has_a_guessed_duration() -> None:
-    """An estimate is of what was asked for, such as a phase's length; a number is a guess."""
+    """An estimate comes from the request, such as a phase's length; a constant is a guess."""
     guesses = []
     for package in ("bench", "pubsubctl", "results"):
         for path in (ROOT / package).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Crash files: their arguments and values are for the user alone, whatever was there before."""
+"""Tests of crash files: only the user may read arguments and values, even in an existing file."""
 
 import stat
 from pathlib import Path
@@ -9,7 +9,7 @@ from pubsubctl.commands.app import run
 
 
 def _crash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """Make a command fail with a bug of ours; return the path of its crash file."""
+    """Make a command fail with a bug of the program; return the path of the crash file."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("an internal error")

@@ -1,4 +1,4 @@
-"""Stories about brokers that are given up, one after the other."""
+"""Stories about the decommission of brokers, one after the other."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,10 +17,10 @@ TOPOLOGY = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / "d
 
 
 class Lab:
-    """One host with all brokers, and its record of the deployment.
+    """A host with all brokers, and the record of the deployment.
 
     Attributes:
-        asked: the brokers that were asked about a decommission.
+        asked: the brokers that received a request about a decommission.
     """
 
     def __init__(self, *decommissioned: str) -> None:

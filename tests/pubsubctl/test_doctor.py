@@ -1,4 +1,4 @@
-"""Stories about `doctor`: what it sees, and what it says to do."""
+"""Stories about `doctor`: findings and advice."""
 
 import os
 import socket

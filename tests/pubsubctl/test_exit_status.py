@@ -1,4 +1,4 @@
-"""The exit status of a command that Ctrl-C interrupts."""
+"""Tests of the exit status of a command that Ctrl-C interrupts."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ app.main()
 
 
 def test_an_interrupt_during_an_exec_exits_with_status_130(tmp_path: Path) -> None:
-    """Imports run such code, for named tuples and data classes."""
+    """Imports execute generated code for named tuples and data classes."""
     (tmp_path / "interrupted.py").write_text(INTERRUPTED_IN_EXEC)
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Stories about naming faults and workloads: what is refused before anything is started."""
+"""Stories about names of faults and workloads: errors are refused before any process starts."""
 
 import re
 from pathlib import Path
@@ -160,7 +160,7 @@ def test_a_selftest_needs_a_deployment_and_accepts_no_verb(call: Call) -> None:
 
 @pytest.mark.parametrize("name", ["demo", "chain3", "tree100"])
 def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
-    """Each trial is a schedule without errors on the topology that it is for."""
+    """Each trial is a schedule without errors on its topology."""
     topology = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / f"{name}.toml")
     rows = [
         PlacedBroker(broker, "n01", 21000 + number)
@@ -415,7 +415,7 @@ def test_a_dry_run_of_a_search_prints_its_bounds(call: Call) -> None:
 
 
 def simulated(call: Call, *arguments: str) -> Any:
-    """A simulation of chain3 with publications for two seconds."""
+    """Run a simulation of chain3 with publications for two seconds."""
     return call("simulate", "run", "chain3-paced", "-d", "2s", "--rate", "20/s", "-j", *arguments)
 
 

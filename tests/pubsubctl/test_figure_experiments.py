@@ -1,4 +1,4 @@
-"""From `experiment FIGURE` to `claims`, at the command line."""
+"""Tests of the command line from `experiment FIGURE` to `claims`."""
 
 import json
 from contextlib import nullcontext

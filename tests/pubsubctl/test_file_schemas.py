@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that users write, and the tables of keys in the manual."""
+"""Tests of the JSON Schemas of users' files, and of the tables of keys in the manual."""
 
 import json
 import tomllib
@@ -33,7 +33,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def faults_in(value: Any, schema: Any, whole: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """Yield what a value breaks of the part of JSON Schema that our schemas use."""
+    """Yield a value's violations of a schema, for the part of JSON Schema that our schemas use."""
     if "$ref" in schema:
         yield from faults_in(value, whole["$defs"][schema["$ref"].rpartition("/")[2]], whole, at)
     if "anyOf" in schema and all([*faults_in(value, one, whole, at)] for one in schema["anyOf"]):
@@ -67,7 +67,7 @@ def faults_in(value: Any, schema: Any, whole: Mapping[str, Any], at: str = "") -
 
 
 def shipped(kind: str) -> list[Path]:
-    """The files of a kind that come with the program, in the present version of their format."""
+    """Return the files of a kind that the program ships, in the present version of the format."""
     found = sorted((ROOT / FILES[kind]).glob("*.toml"))
     return [path for path in found if f"pubsubctl/{kind}" in path.read_text("utf-8")]
 

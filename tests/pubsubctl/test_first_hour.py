@@ -1,4 +1,4 @@
-"""Stories about a study of one's own: names of files, predictions, and series without a verdict."""
+"""Stories about a user's own study: file names, predictions, and series without a verdict."""
 
 import errno
 import json

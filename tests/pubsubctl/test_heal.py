@@ -1,4 +1,4 @@
-"""`heal --verify` looks twice at every host, and a fault at the second look is an error."""
+"""Tests of `heal --verify`, which checks hosts twice; a fault at the second check is an error."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ STUCK: Answer = {"healed": [], "left": ["fault f2 (cut b1) could not be undone"]
 
 
 class FakeHost:
-    """A host whose agent heals what its answers name, one answer for each request."""
+    """A host whose agent heals the faults in its answers, one answer per request."""
 
     def __init__(self, name: str, *answers: Answer) -> None:
         self.host = SimpleNamespace(name=name)

@@ -1,4 +1,4 @@
-"""Stories about what `doctor` prints of many hosts."""
+"""Stories about the output of `doctor` for many hosts."""
 
 from pubsubctl.doctor.health_check import Finding, select_findings, tally
 
@@ -10,7 +10,7 @@ EACH_ITS_OWN = [
 
 
 def texts(findings: list[Finding], *, verbose: bool = False, quiet: bool = False) -> list[str]:
-    """What is printed of them."""
+    """Return the printed lines of findings."""
     return [row.text for row in select_findings(findings, verbose=verbose, quiet=quiet)]
 
 

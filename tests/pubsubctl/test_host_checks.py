@@ -1,4 +1,4 @@
-"""Stories about what `doctor` says of hosts: each check, where all is well and where it is not."""
+"""Stories about the host checks of `doctor`, on correct and on faulty hosts."""
 
 import json
 import subprocess

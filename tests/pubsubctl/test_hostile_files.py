@@ -1,4 +1,4 @@
-"""Hostile numbers and deep nesting in the files of users are refused in bounded time and memory."""
+"""Tests of hostile numbers and deep nesting in users' files: refusal in bounded time and memory."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.hostile_files import KINDS, REPOSITORY, SECONDS
 
 ONE_IN = 30
-"""Of the cases; `python -m tests.helpers.hostile_files 1` tries all of them."""
+"""One case in this many is tried; `python -m tests.helpers.hostile_files 1` tries all."""
 FINE = (0, 2, 3, 8, 78)
 HALVES = ([*KINDS][::2], [*KINDS][1::2])
 

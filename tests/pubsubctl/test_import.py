@@ -1,4 +1,4 @@
-"""Stories about inventories of other tools: what becomes of them, and what is not even read."""
+"""Stories about inventories of other tools: imported values, and values that are ignored."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `inject` says of faults that only messages can show, on brokers that have none."""
+"""Tests of `inject` with faults that only messages can reveal, on brokers without messages."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from pubsubctl.injection.injection import _result, idle_warning
 
 
 class Deployed:
-    """Three brokers, of which one is down, with so many clients each."""
+    """Three brokers, one of them down, with this number of clients per broker."""
 
     def __init__(self, clients: int) -> None:
         rows = [SimpleNamespace(broker=name) for name in ("b1", "b2", "b3")]

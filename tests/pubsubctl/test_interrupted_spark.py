@@ -1,4 +1,4 @@
-"""Signals to all of a command, as a terminal or a service manager sends them, while Spark works."""
+"""Tests of signals to a command's whole process group during Spark jobs."""
 
 import os
 import shutil

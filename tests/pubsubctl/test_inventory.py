@@ -1,4 +1,4 @@
-"""Stories about inventories: what a file becomes, and what is refused before anything starts."""
+"""Stories about inventories: resolved values, and refusals before any process starts."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def load(folder: Path, text: str) -> Inventory:
 
 
 def problems(folder: Path, text: str) -> list[str]:
-    """What is wrong with an inventory, without the name of the folder it is in."""
+    """Return the problems of an inventory, without the name of its folder."""
     with pytest.raises(UserError) as caught:
         load(folder, text)
     assert caught.value.exit_status == 2

@@ -1,4 +1,4 @@
-"""Stories about how a verdict is put into words; the verdicts themselves are made by `results`."""
+"""Stories about the text of verdicts; `results` computes the verdicts."""
 
 import io
 import json
@@ -186,7 +186,7 @@ def test_a_demo_succeeds_when_one_protocol_keeps_its_promise_and_the_other_canno
 
 
 def test_a_protocol_that_runs_on_other_brokers_is_shown_on_those(project: Path) -> None:
-    """With a load and faults made for them; `--all` has it beside those of the demo's brokers."""
+    """The load and faults fit those brokers; `--all` adds the protocol to those of the demo."""
     call = Invocation()
     shown = {name: experiment_of(call, name, None) for name in demonstrable_protocols(call)}
     assert {*PROTOCOLS, "multi_proxy"} <= shown.keys()

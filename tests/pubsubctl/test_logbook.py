@@ -29,7 +29,7 @@ def event(t_ns: int, text: str) -> bytes:
 
 
 class AgentOfFolder:
-    """An agent that reads a real folder, on a host whose clocks are what they are."""
+    """An agent that reads a real folder, on a host with given clocks."""
 
     def __init__(self, folder: Any, monotonic_ns: int, wall_ahead_ns: int = 0) -> None:
         self.folder = folder
@@ -106,7 +106,7 @@ def test_statistics_are_left_out_unless_wanted(tmp_path: Any) -> None:
 
 
 def test_both_kinds_of_stamps_become_times_of_our_clock() -> None:
-    """The host's wall clock is an hour fast, its CLOCK_MONOTONIC is at 50 s, its zone is UTC+1."""
+    """The host's wall clock is an hour fast, CLOCK_MONOTONIC is at 50 s, the zone is UTC+1."""
     hour_ns = 3600 * SECOND
     answer = {"wall_ns": WALL_NS + hour_ns, "monotonic_ns": 50 * SECOND, "utc_offset_s": 3600}
     host = HostTime.from_answer(answer, WALL_NS - 1000, WALL_NS + 1000)

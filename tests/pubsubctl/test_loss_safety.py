@@ -1,4 +1,4 @@
-"""Stories about placements that outlive a machine, judged again by brute force."""
+"""Stories about placements that survive the loss of a machine, checked by brute force."""
 
 import itertools
 import random
@@ -44,7 +44,7 @@ def host(name: str, domain: str = "", address: str = "") -> Host:
 
 
 def worst_row_by_brute_force(topology: Topology, lost: set[str]) -> int:
-    """The most consecutive lost brokers on any primary path: every path, broker by broker."""
+    """Return the most consecutive lost brokers on any primary path, over all paths."""
     tree = PrimaryTree(topology)
     worst = 0
     for start, end in itertools.product(range(len(topology.brokers)), repeat=2):
@@ -121,7 +121,7 @@ def test_the_longest_lost_row_is_the_one_that_brute_force_finds() -> None:
 
 
 def test_a_safe_placement_is_found_whenever_there_is_one() -> None:
-    """Against all placements of small trees on few hosts, one after the other."""
+    """The search is compared with all placements of small trees on few hosts."""
     chance = random.Random(SEED + 2)
     verdicts = {True: 0, False: 0}
     for _ in range(120):

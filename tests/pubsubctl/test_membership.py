@@ -1,4 +1,4 @@
-"""Stories about brokers that join and leave a deployment, and what is on record meanwhile."""
+"""Stories about brokers that join and leave a deployment, and the records during the change."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -40,7 +40,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Host:
-    """A host, what is on record there, and an agent."""
+    """A host, with its records and an agent."""
 
     def __init__(self, name: str) -> None:
         self.host = SimpleNamespace(name=name)
@@ -69,7 +69,7 @@ class Host:
 
 
 class Running:
-    """A deployment on two hosts, of which a broker may refuse what it is told."""
+    """A deployment on two hosts, in which a broker may refuse a request."""
 
     def __init__(self, plan: Plan, refuses: str = "") -> None:
         self.hosts = {name: Host(name) for name in ("h1", "h2", "h3")}

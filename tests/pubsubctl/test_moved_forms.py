@@ -1,4 +1,4 @@
-"""Stories about command lines that have moved: one sentence with the new one, and status 2."""
+"""Stories about renamed command lines: one sentence names the new form; the status is 2."""
 
 import shlex
 from pathlib import Path
@@ -43,7 +43,7 @@ FORMS = {
 
 @pytest.fixture(autouse=True)
 def plan(project: Path) -> None:
-    """A file that is no workload, in the current folder."""
+    """Write a file that is no workload into the current folder."""
     (project / "seed.plan").write_text("anything\n")
 
 

@@ -1,4 +1,4 @@
-"""Stories about outputs that cannot be written, and about hosts whose login prints."""
+"""Stories about outputs that cannot be written, and about hosts whose login scripts print."""
 
 import io
 import os
@@ -25,7 +25,7 @@ INVENTORY = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n[[hosts]]\nname = "
 
 
 def ended(words: str, folder: Path) -> tuple[int, str]:
-    """Return the status and the errors of a command of a shell, in which $P is pubsubctl."""
+    """Return the status and the errors of a shell command, in which $P is pubsubctl."""
     done = subprocess.run(
         ["/bin/sh", "-c", words],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""S-LOG-1: a run that is given away names no host and no user, and is the same run."""
+"""S-LOG-1: a packed run names no host and no user, and is the same run."""
 
 import json
 import re
@@ -109,7 +109,7 @@ governor = "zqgovernor"
 
 
 def test_no_word_of_any_string_of_an_inventory_is_left(tmp_path: Path) -> None:
-    """Each string has a word of its own, which logs and files of the run name alone and whole."""
+    """Each string has a unique word, which logs and files of the run contain alone and whole."""
     run = write_demo_run(tmp_path / "runs", Scenario(measure_s=1.0, rate=5))
     (run / "spec" / "inventory.toml").write_text(EVERY_STRING)
     words = sorted({*re.findall(r"zq\w+", EVERY_STRING), "zqhost1", "zqhost2", "zqhost3"})
@@ -132,7 +132,7 @@ def test_no_word_of_any_string_of_an_inventory_is_left(tmp_path: Path) -> None:
 
 
 def test_a_packed_run_with_its_own_clock_keeps_its_identity(tmp_path: Path) -> None:
-    """As that of simulated brokers is: its id stands in the fences that it published."""
+    """The id of a simulated run is part of its published fences."""
     run = write_demo_run(tmp_path / "runs", Scenario(measure_s=1.0, rate=5))
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["clock"]["boot_id"] = manifest["run_id"]
@@ -205,7 +205,7 @@ vars = { bench_address = "2001:db8:88::3" }
 
 
 def test_no_address_of_an_inventory_is_left(tmp_path: Path) -> None:
-    """A host has an address for logins and may have another one for the bench network."""
+    """A host has an address for logins and may have another address for the bench network."""
     run = write_demo_run(tmp_path / "runs", Scenario(measure_s=1.0, rate=5))
     (run / "spec" / "inventory.toml").write_text(EVERY_ADDRESS)
     addresses = re.findall(r'address = "([^"]+)"', EVERY_ADDRESS)

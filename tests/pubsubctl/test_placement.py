@@ -1,4 +1,4 @@
-"""Stories about who goes where: policies, cores, addresses, and `topology place`."""
+"""Stories about placement: policies, cores, addresses, and `topology place`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stories about placements from files and of what runs, and about cores that /proc confirms."""
+"""Stories about placements from files and running processes, and cores that /proc confirms."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_a_newcomer_receives_a_free_port_and_moves_no_other_broker(hosts: tuple[
 
 
 class Told:
-    """An agent that says where processes run."""
+    """An agent that reports the cores of processes."""
 
     def __init__(self, **cores: list[int] | None) -> None:
         self.cores = cores

@@ -1,8 +1,8 @@
-"""Stories about plans: what is wanted and what was found on the hosts give these steps.
+"""Stories about plans: the desired and the observed state of hosts determine the steps.
 
-Each folder of plans/ is one case: inventory, topology, what was found, and the steps that come of
-it, or the sentences with which the plan is refused. Placement and plan are pure, so a case says
-the same on every machine.
+Each folder of plans/ is one case: inventory, topology, observed state, and the expected steps, or
+the sentences of the refusal. Placement and plan are pure, so a case has the same result on every
+machine.
 """
 
 import json
@@ -31,7 +31,7 @@ def wanted_in(case: Path, protocol: str) -> DesiredState:
 
 
 def found_in(case: Path, wanted: DesiredState) -> list[ObservedState]:
-    """What was found: observed.json, where "same" stands for a record of just what is wanted."""
+    """Return the observed states: observed.json, where "same" stands for the desired record."""
     path = case / "observed.json"
     rows = json.loads(path.read_text()) if path.exists() else {}
     hosts = [host.name for host in load_inventory(case / "inventory.toml").hosts]
@@ -91,7 +91,7 @@ def test_joins_and_leaves_that_a_protocol_lacks_are_refused_before_planning(
 
 
 def running_hierarchy(after: Topology) -> tuple[DesiredState, list[ObservedState]]:
-    """What is wanted where a hierarchy of four runs."""
+    """Return the desired state of a hierarchy, and the observed state with four brokers."""
     case = Path(__file__).parent / "plans" / "first"
     before = hierarchy(4, 2)
     inventory = load_inventory(case / "inventory.toml")

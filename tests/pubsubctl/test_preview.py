@@ -1,4 +1,4 @@
-"""Stories about previews: what a fault would cut off is what it cuts off in the simulator."""
+"""Stories about previews: the predicted partitions equal those in the simulator."""
 
 from random import Random
 
@@ -27,7 +27,7 @@ def with_assist(topology: Topology, assist: str) -> RunningProtocol:
 
 
 def delivered_in_the_simulator(topology: Topology, outage: Outage, assist: str) -> set[Pair]:
-    """(source, subscriber) of every delivery while the outage lasts."""
+    """Return (source, subscriber) of every delivery during the outage."""
     parameters = DeltaTreeParameters(delta=topology.delta, assist=assist)
     cluster = SimulatedCluster(topology, network=STEADY, parameters=parameters).start()
     names = topology.brokers

@@ -1,4 +1,4 @@
-"""Programs of agents and brokers, compared with this one: what is refused, and what helps."""
+"""Tests of program versions of agents and brokers: refusals and advice."""
 
 import tomllib
 from dataclasses import replace

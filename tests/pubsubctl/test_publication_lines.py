@@ -1,4 +1,4 @@
-"""Publications as lines: what `subscribe` writes, and what `publish` reads."""
+"""Tests of publications as lines: the output of `subscribe` and the input of `publish`."""
 
 import json
 

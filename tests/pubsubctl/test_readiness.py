@@ -1,4 +1,4 @@
-"""When brokers that were started may be used."""
+"""Tests of the readiness of started brokers."""
 
 from brokerd.protocols.interface import CoreStatus
 from pubsubctl.hosts.readiness import ProbeAnswer, find_unready
@@ -32,6 +32,6 @@ def test_missing_readiness_is_reported_per_broker() -> None:
 
 
 def test_a_session_that_only_one_end_has_does_not_count() -> None:
-    """A broker that was decommissioned has one until it is told so."""
+    """A decommissioned broker has such a session until the notification arrives."""
     statuses = {"c2": answered(), "c3": answered("c2")}
     assert find_unready(statuses) == {"c3": "no session from c2"}

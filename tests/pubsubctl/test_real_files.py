@@ -1,4 +1,4 @@
-"""Stories about files that labs have, and the values that the files' own tools connect with."""
+"""Stories about files of real labs, and the values with which the files' own tools connect."""
 
 import getpass
 import os

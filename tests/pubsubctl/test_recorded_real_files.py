@@ -54,7 +54,7 @@ def reached(hop: Host | Gateway) -> dict[str, Any]:
 
 
 def imported_routes(case: Case, folder: Path) -> Any:
-    """Return what the importer makes of a configuration, in the form of the answers."""
+    """Return the importer's result for a configuration, in the form of the recorded answers."""
     path = real_files.write_case(case, folder)
     text = path.read_bytes().decode("utf-8")
     try:
@@ -79,7 +79,7 @@ def imported_routes(case: Case, folder: Path) -> Any:
 
 
 def differences_of_ssh(case: Case, answer: Any, folder: Path) -> Any:
-    """Return the hosts that the importer resolves in another way; a gateway is no host."""
+    """Return the hosts that the importer resolves differently; a gateway is no host."""
     folder.mkdir()
     ours, theirs = imported_routes(case, folder), filled(answer, folder)
     if theirs == "refused":

@@ -21,7 +21,7 @@ print(json.dumps({"run_directory": sys.argv[-1] + "/" + WHICH, "state": "complet
 
 
 def git(source: Path, *arguments: str) -> str:
-    """What git says in a repository."""
+    """Return the output of git in a repository."""
     who = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
     done = subprocess.run(
         ["git", "-C", str(source), *who, *arguments], capture_output=True, text=True, check=True
@@ -31,7 +31,7 @@ def git(source: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A program of two commits, each of which says which one it is; the first has tag `old`."""
+    """Return a program with two commits, each of which prints its name; the first has tag `old`."""
     folder = tmp_path / "source"
     (folder / "pubsubctl").mkdir(parents=True)
     git(tmp_path, "init", "--quiet", "--initial-branch=main", str(folder))
@@ -46,7 +46,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def run_at(folder: Path, results: Path) -> tuple[Path, str]:
-    """One run by the program in a folder."""
+    """Run the program of a folder once; return the run and the output."""
 
     async def main() -> tuple[Path, str]:
         program = Program("0" * 40, folder, ["bench", "demo"])

@@ -1,4 +1,4 @@
-"""Full disks, where nobody has to be root to fill one."""
+"""Tests of full disks that need no root."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -30,7 +30,7 @@ def make_run(experiment: str, run_id: str, verdict: str = "", **about: Any) -> P
 
 @pytest.fixture
 def runs(project: Path) -> Path:
-    """Two runs of a series, the series, and a run without an end."""
+    """Return a folder with two runs of a series, the series, and an unfinished run."""
     make_run("demo", FIRST, "valid", labels={"point": "a"})
     make_run("demo", SECOND, "invalid", protocol="gryphon")
     make_run("demo", SERIES, kind=KIND, runs={"a": [FIRST, SECOND]}, protocol=None)

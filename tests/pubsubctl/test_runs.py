@@ -1,4 +1,4 @@
-"""Stories about naming a run."""
+"""Stories about the names of runs."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
 
 @pytest.fixture
 def home(project: Path) -> Project:
-    """A project with a run of each of two experiments."""
+    """Return a project with a run of each of two experiments."""
     for experiment, run in (("demo", FIRST), ("chain3", SECOND)):
         folder = project / "results" / "runs" / experiment / run
         folder.mkdir(parents=True)

@@ -50,7 +50,7 @@ def test_a_swarm_reports_one_reproducible_digest_per_seed(call: Call) -> None:
 def test_simulations_that_miss_required_marks_are_unknown(
     what: tuple[str, ...], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four seeds, or a seed of each row, in which nobody is asked to come and nobody to leave."""
+    """The run has four seeds, or a seed per row, without requested joins or departures."""
     monkeypatch.setattr(swarms, "ROWS", {"links": campaign.CAMPAIGN["links"]})
     marks = (Mark("sent-again", "sent again", seeds=4), Mark("left", "a leaf left", seeds=1))
     monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
@@ -65,7 +65,7 @@ def test_simulations_that_miss_required_marks_are_unknown(
 
 
 def test_a_short_swarm_may_miss_marks(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ended with `error: mark left`, which read like a violation."""
+    """The command ended with `error: mark left`, which looked like a violation."""
     marks = (Mark("left", "a leaf left", seeds=1),)
     monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
     answer = call("simulate", "swarm", "--seeds", "1..4", "--processes", "1")
@@ -240,7 +240,7 @@ def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
 def test_the_command_that_repeats_a_shrunk_seed_works_for_any_file_name(
     name: str, call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file in TOML was taken for a workload, one called as a figure for that."""
+    """A TOML file was mistaken for a workload, a file named as a figure for the figure."""
     monkeypatch.chdir(project)
     arguments = ("simulate", "shrink", "1", "--mutant", "M21", "--output", name, "-j")
     document = call(*arguments).document
@@ -348,7 +348,7 @@ def test_an_adversary_accepts_parameters(call: Call) -> None:
 
 
 def test_all_failing_seeds_are_named(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those behind the first ones by number alone."""
+    """Later seeds are named by number alone."""
     monkeypatch.setattr(swarms, "SHOWN", 2)
     arguments = ("simulate", "swarm", "--protocol", "best_effort", "--seeds", "1..6", "-j")
     answer = call(*arguments, "--processes", "1")
@@ -410,7 +410,7 @@ def test_the_ledger_keeps_counts_of_concurrent_commands(
 def test_a_ledger_counts_for_the_code_that_began_to_run(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody commits while the swarm runs."""
+    """A commit is made while the swarm runs."""
     facts = {"git_commit": "abc", "git_dirty": False}
     monkeypatch.setattr("bench.run.run_directory.program_facts", lambda: facts.copy())
     run_swarm = swarms.run_swarm

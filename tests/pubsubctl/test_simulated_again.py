@@ -1,4 +1,4 @@
-"""`reproduce --level sim`: what needs no hosts is done again, and held against the capsule."""
+"""Tests of `reproduce --level sim`, which repeats parts without hosts and compares results."""
 
 import json
 from pathlib import Path
@@ -22,18 +22,18 @@ EXPERIMENT = {
 
 
 class Quiet:
-    """Progress that nobody looks at."""
+    """Progress without output."""
 
     def phase(self, text: str) -> None:
-        """Nothing is shown."""
+        """Show nothing."""
 
     def update(self, numbers: object) -> None:
-        """Nothing is shown."""
+        """Show nothing."""
 
 
 @pytest.fixture
 def capsule(tmp_path: Path) -> Capsule:
-    """A run of brokers without faults, and a small experiment without brokers."""
+    """Pack a run of brokers without faults, and a small experiment without brokers."""
     runs = tmp_path / "runs"
     run = write_demo_run(runs, Scenario(measure_s=2.0, rate=10))
     workload = {**workload_of(Scenario(measure_s=2.0, rate=10)), "calm": True}

@@ -135,7 +135,7 @@ def by_ssh(config: Path, name: str) -> dict[str, list[str]]:
 
 
 def filled(text: str, settings: HostSettings) -> str:
-    """Return a path of `ssh -G`, which prints paths with their tokens."""
+    """Return a path of `ssh -G`, with its tokens filled in."""
     tokens = {
         "%d": os.environ["HOME"],
         "%u": local_user(),

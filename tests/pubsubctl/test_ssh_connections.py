@@ -1,4 +1,4 @@
-"""Stories about hosts over SSH: real sshd on loopback, commands, streams, files, broken lines."""
+"""Stories about hosts over SSH: real sshd on loopback, commands, streams, files, dropped lines."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ Story = Callable[[SshConnections, Host], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever keys the person has who runs the tests."""
+    """Hide the SSH agent of the user."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, user_key: KeyPair) -> Itera
 
 @pytest.fixture
 def tell(tmp_path: Path, server: Sshd, user_key: KeyPair) -> Callable[..., None]:
-    """Run a story with connections to one host."""
+    """Return a function that runs a story with connections to one host."""
 
     def run(story: Story, **settings: str) -> None:
         inventory = inventory_of(tmp_path, {"n01": server}, user_key, **settings)
@@ -403,7 +403,7 @@ def test_a_missing_key_file_is_reported_with_its_inventory_line(
 def test_a_channel_is_not_closed_while_its_end_of_input_is_being_sent(
     tell: Tell, server: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenSSH ends a whole connection on a message for a channel that is closed."""
+    """OpenSSH ends a whole connection on a message for a closed channel."""
     before = server.log.count("Accepted publickey")
     closed = threading.Event()
     send = paramiko.Transport._send_user_message  # type: ignore[attr-defined]

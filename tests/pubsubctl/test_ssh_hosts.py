@@ -1,7 +1,7 @@
-"""Stories about hosts that have nothing but Python, and a whole deployment on them.
+"""Stories about hosts with nothing but Python, and a whole deployment on such hosts.
 
-The connections lead to processes of this machine; that real ones behave alike, tests of the
-transport and of the lab show.
+The connections lead to processes of this machine. Tests of the transport and of the lab show that
+real connections behave alike.
 """
 
 import re
@@ -51,7 +51,7 @@ PAIR = Topology.from_mapping(
 
 
 class FarLab:
-    """Two hosts, one project's worth of folders, and labs opened on them."""
+    """Two hosts, the folders of one project, and open labs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

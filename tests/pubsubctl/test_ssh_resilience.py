@@ -1,4 +1,4 @@
-"""Stories about SSH when things go wrong: lost answers, dropped and silent servers, Ctrl-C."""
+"""Stories about SSH failures: lost answers, dropped and silent servers, Ctrl-C."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ QUICK = 'keepalive = "500ms"\nconnect_timeout = "300ms"\nretries = 0'
 
 @pytest.fixture(autouse=True)
 def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever keys the person has who runs the tests."""
+    """Hide the SSH agent of the user."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
@@ -42,7 +42,7 @@ def user_key(tmp_path: Path) -> KeyPair:
 
 
 def say_hello_to_all(inventory: Inventory) -> dict[str, str]:
-    """Run a command on every host; host → what went wrong."""
+    """Run a command on every host; return host → error."""
     failures: dict[str, str] = {}
 
     async def main() -> None:
@@ -67,10 +67,10 @@ def say_hello_to_all(inventory: Inventory) -> dict[str, str]:
 
 @dataclass
 class Disk:
-    """A host's disk behind SFTP; `plan` says at which request the connection is lost.
+    """A host's disk behind SFTP; `plan` selects the request at which the connection is lost.
 
     Attributes:
-        plan: request → whether it is carried out before the connection goes.
+        plan: request → whether the request is executed before the loss.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -177,10 +177,10 @@ def test_a_refused_key_is_not_tried_again(tmp_path: Path, user_key: KeyPair) -> 
 
 @dataclass
 class Silent:
-    """A server that takes connections and says nothing.
+    """A server that accepts connections and sends nothing.
 
     Attributes:
-        most: how many were open at once.
+        most: maximum number of simultaneous connections.
     """
 
     port: int

@@ -1,4 +1,4 @@
-"""How long SSH takes on loopback: measured and said at the end of the run, not judged.
+"""Measurements of SSH on loopback, printed at the end of the run without a verdict.
 
 pytest -m slow tests/pubsubctl/test_ssh_speed.py
 """

@@ -1,4 +1,4 @@
-"""Channels that end in order die with their last name, and not in the collector of garbage."""
+"""Tests of closed channels, which are freed by reference counts, not by the collector."""
 
 import gc
 import weakref
@@ -12,7 +12,7 @@ from pubsubctl.hosts.ssh.transport import _OrderedChannels
 
 
 class _Wire:
-    """A transport that notes what it is given to send, and forgets channels."""
+    """A transport that records messages, and forgets channels."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -26,7 +26,7 @@ class _Wire:
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    """What only the collector frees stays."""
+    """Disable the garbage collector."""
     gc.collect()
     gc.disable()
     yield

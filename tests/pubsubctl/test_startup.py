@@ -1,7 +1,7 @@
-"""The start of the command: slow modules wait until a verb needs them.
+"""Tests of the start of the command: slow modules are imported only by verbs that need them.
 
-No story here measures time: `python -m tests.pubsubctl.test_startup` prints the processor time of
-a few command lines, for people.
+No story here measures time: `python -m tests.pubsubctl.test_startup` prints the processor time of a
+few command lines.
 """
 
 import os
@@ -27,7 +27,7 @@ COMPLETION = {
 
 
 def modules_after(statement: str, *arguments: str) -> set[str]:
-    """The modules that a fresh interpreter has imported after a statement."""
+    """Return the modules that a fresh interpreter has imported after a statement."""
     script = f"import sys\ntry:\n    {statement}\nexcept SystemExit:\n    pass\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
@@ -68,7 +68,7 @@ def test_a_shell_completes_verbs_options_and_files(words: str, place: str, offer
 
 
 def cpu_s_of(arguments: tuple[str, ...], environment: dict[str, str]) -> float:
-    """The processor time of a command line: the least of five."""
+    """Return the processor time of a command line: the minimum of five runs."""
     found = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""Stories about `status`: ends of brokers, states of protocols, hosts being deployed."""
+"""Stories about `status`: ended brokers, states of protocols, hosts during deployment."""
 
 from types import SimpleNamespace
 from typing import Any, cast

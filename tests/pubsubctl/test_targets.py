@@ -1,4 +1,4 @@
-"""`targets`: a table of what was meant to be reached, and of what was."""
+"""Tests of `targets`: a table of targets and results."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ HEADLINES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs whose numbers are known before."""
+    """Write runs with given numbers."""
 
     async def carried_out(experiment: Experiment, *_: object) -> SimpleNamespace:
         name = experiment.spec.name

@@ -1,4 +1,4 @@
-"""Stories about `status --watch`: looks at a lab become numbers, and numbers a readable screen."""
+"""Stories about `status --watch`, which shows samples of a lab as numbers on a screen."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ SECOND_NS = 1_000_000_000
 
 
 def deployment(brokers: Mapping[str, str]) -> dict[str, Any]:
-    """What is recorded of a deployment: broker → host."""
+    """Return the record of a deployment: broker → host."""
     return {
         "deployment_id": "20261121T100000Z-abcdef",
         "topology": {"name": "demo", "parameters": {}},
@@ -31,7 +31,7 @@ def deployment(brokers: Mapping[str, str]) -> dict[str, Any]:
 def broker(
     name: str, host: str, at_s: float, *, received: int, cpu_s: float, **changed: Any
 ) -> BrokerSample:
-    """A broker that runs, with one session, unless it is said otherwise."""
+    """Return a sample of a running broker with one session, unless changed."""
     state = BrokerState(name, host, 1, 7, "running", wanted=("b2",), ready=("b2",))
     return BrokerSample(
         state=replace(state, **changed),
@@ -49,7 +49,7 @@ def broker(
 
 
 def publishing(at_s: float, sent: int, due_ms: Mapping[int, float]) -> LoadSample:
-    """Publishers, and when some of their publications were due."""
+    """Return a sample of publishers, with due times of some publications."""
     return LoadSample(
         process="load-pub",
         t_ns=int(at_s * SECOND_NS),
@@ -62,7 +62,7 @@ def publishing(at_s: float, sent: int, due_ms: Mapping[int, float]) -> LoadSampl
 
 
 def subscribing(at_s: float, delivered: int, received_ms: Mapping[int, float]) -> LoadSample:
-    """Subscribers, and when some publications reached them."""
+    """Return a sample of subscribers, with receive times of some publications."""
     return LoadSample(
         process="load-sub",
         t_ns=int(at_s * SECOND_NS),
@@ -75,7 +75,7 @@ def subscribing(at_s: float, delivered: int, received_ms: Mapping[int, float]) -
 
 
 def two_seconds_of_two_brokers() -> tuple[Watch, View]:
-    """b1 forwards 100 a second; in the second second it is absorbed, and b2 has died."""
+    """Return two samples: b1 forwards 100 per second and is absorbed; b2 dies."""
     about = deployment({"b1": "h1", "b2": "h2"})
     watch = Watch()
     first = [
@@ -186,7 +186,7 @@ def test_stamps_of_different_hosts_are_never_compared() -> None:
 
 
 def a_hundred_brokers(sick: str) -> View:
-    """b000 to b099; the higher its number, the busier one is."""
+    """Return b000 to b099; the load increases with the number."""
     names = [f"b{number:03d}" for number in range(100)]
     about = deployment(dict.fromkeys(names, "h1"))
     watch = Watch()

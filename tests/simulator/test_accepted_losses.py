@@ -1,4 +1,4 @@
-"""The judge is milder to a broker with an accepted loss, for exactly what the broker has lost."""
+"""Tests of the judge's rules after an accepted loss: exactly the lost data may be missing."""
 
 import pytest
 
@@ -14,8 +14,8 @@ class LossStory(Story):
     """The publisher's broker lost its disk; the subscriber is at another broker.
 
     Args:
-        acknowledged: the publications that were acknowledged before the loss.
-        copied: those before the copy of the disk, which the operator put back.
+        acknowledged: number of publications acknowledged before the loss.
+        copied: number of publications before the copy of the disk, which the operator restored.
     """
 
     def __init__(self, acknowledged: int = 3, copied: int = 0, *, home: int = AWAY) -> None:
@@ -39,7 +39,7 @@ class LossStory(Story):
         self.oracle.gap("s", 1, SOURCE, first, last, STATE_LOST)
 
     def announce_stream(self) -> None:
-        """A gap of a stream, which names no publication."""
+        """Announce a gap of a stream, which names no publication."""
         self.oracle.gap("s", 1, SOURCE._replace(publisher=7), 1, 1, STATE_LOST)
 
 
@@ -57,7 +57,7 @@ def test_a_surviving_publication_may_precede_the_gap_of_lost_publications() -> N
 def test_a_survivor_precedes_no_publication_that_its_broker_has(
     acknowledged: int, copied: int
 ) -> None:
-    """The third was not acknowledged, or the first two are in the copy."""
+    """The third publication was not acknowledged, or the first two are in the copy."""
     story = LossStory(acknowledged, copied)
     with pytest.raises(InvariantViolated, match="gap"):
         story.deliver(4)

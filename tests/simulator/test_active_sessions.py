@@ -1,4 +1,4 @@
-"""The protocol left alone with failed brokers ends with the sessions that the formula says.
+"""Tests of the number of active sessions around failed brokers: it equals the paper's formula.
 
 Paper: [DFT11] §II, §IV (bypassing), §IX-D, Fig. 12.
 """
@@ -16,7 +16,7 @@ from tests.helpers.strategies import trees
 
 
 def sessions_after(topology, failed, seed):
-    """Active sessions per live broker once everything that can be tried was tried."""
+    """Return the active sessions per live broker after all connection attempts."""
     cluster = SimulatedCluster(topology, "delta_tree", seed=seed).start()
     cluster.run_until_quiet()
     for broker in failed:

@@ -1,4 +1,4 @@
-"""An adversary without a clock: small clusters in which anything may be the next thing."""
+"""Tests of an adversary without a clock: in small clusters, any event may be next."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ LEAST = {
 
 
 def _scene(seed: int) -> Scene:
-    """A line of four brokers with one publisher at its end."""
+    """Return a line of four brokers with one publisher at an end."""
     return Scene(
         protocol="delta_tree",
         topology=chain(4, 1),
@@ -121,7 +121,7 @@ def test_a_seed_repeats_its_history_and_another_seed_differs() -> None:
 
 
 def _drawn(seed: int, count: int) -> ActedCluster:
-    """A history of lanes drawn at random, with a crash, a cut and a lost memory in between."""
+    """Play a random history of lanes with a crash, a cut and a lost memory."""
     acted = ActedCluster(_scene(seed))
     acted.start()
     acted.perform(("subscribe", "s", 3, 0))
@@ -190,7 +190,7 @@ def test_a_crash_keeps_the_stated_number_of_transactions() -> None:
 
 
 def test_seeds_have_equal_histories_under_any_string_hash() -> None:
-    """Walking through a set of strings anywhere would show here."""
+    """Iteration over a set of strings would change the histories."""
     program = (
         "from brokerd.simulator.search.adversary import run_adversary\n"
         "for seed in range(6): print(run_adversary(seed).digest)"
@@ -249,7 +249,7 @@ def test_there_is_nothing_to_cut_down_where_nothing_fails() -> None:
 
 
 class _SessionsThatGoOn(Network):
-    """What a cut destroys is lost, but the session lives on when the link does."""
+    """A network on which a cut destroys messages but the session continues."""
 
     def deafen(self, end: SessionEnd) -> None:
         end.lane.truncate(0)
@@ -258,7 +258,7 @@ class _SessionsThatGoOn(Network):
 
 
 def _play_flaps(seed: int, make_network: type[Network]) -> None:
-    """One publisher and one subscriber at the ends of a line whose links blip, then the end."""
+    """Play a publisher and a subscriber at the ends of a line of flapping links, then settle."""
     scene = _scene(seed)
     cluster = ActedCluster(scene, make_network=make_network)
     cluster.start()
@@ -279,7 +279,7 @@ def _play_flaps(seed: int, make_network: type[Network]) -> None:
 
 
 def test_a_session_that_continues_after_a_loss_is_detected() -> None:
-    """An instance that has lost one message must be dead for good: the protocol relies on it."""
+    """A session that has lost one message must end: the protocol relies on this rule."""
     rules = []
     for seed in range(20):
         try:

@@ -1,8 +1,8 @@
-"""Named bugs: each must be caught by the adversary without a clock, soon after the seed named here.
+"""Tests of named bugs: the adversary without a clock must detect each soon after a listed seed.
 
-The table names a setting and a seed at which each was caught first. A change of the core shifts
-what happens in a seed, so the search begins there and goes on for a bounded number of seeds.
-Where the swarm needs hundreds of seeds (no cut, half an intersection), this layer needs a few.
+The table names the setting and the seed of the first detection. A change of the core shifts the
+events of a seed, so the search starts there and continues for a bounded number of seeds. For bugs
+that take the swarm hundreds of seeds (no cut, half an intersection), this layer needs a few.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from tests.helpers.delta_tree_bugs import Mutant
 
 
 class Catch(NamedTuple):
-    """Where a mutant was caught. `budget`: seeds tried from `seed` on."""
+    """The setting and seed of a mutant's first detection. `budget`: seeds tried from `seed` on."""
 
     seed: int
     budget: int
@@ -57,11 +57,11 @@ CAUGHT = {
 KEPT = {
     Mutant.PENDING_NOT_REISSUED: "crashes-volatile",
 }
-"""Rules that no swarm, adversary or story has shown to be needed, and a setting that asks for them.
+"""Rules that no swarm, adversary or story has shown to be necessary, and a setting that tests them.
 
-The design's prototype failed without them, and they cost nothing, so they stay. A home that goes
-on with a pending subscription under its old id starts it behind all that it has received since
-its restart, and that covers what is sent again.
+The design's prototype failed without these rules, and the cost is nil, so the rules stay. A home
+broker that continues a pending subscription under the old id starts it after all that the broker
+has received since its restart, which includes resent publications.
 """
 
 

@@ -1,8 +1,8 @@
-"""Answers in another order than their questions, wherever a question has an answer.
+"""Tests of replies in another order than the requests, for every kind of request.
 
-Disks and logs answer late, each for itself, and connections are slow for a while. So a read that
-is deferred stands beside an answer from a cache, the answer to a first question comes behind that
-to the second, and two commits are under way. All rules of each protocol hold all the same.
+Disks and logs reply late and independently, and connections are slow for a while. A deferred read
+thus overlaps a cached reply, the second reply precedes the first, and two commits are in flight.
+All rules of each protocol must hold.
 """
 
 from random import Random
@@ -21,7 +21,7 @@ STALLS = 30
 
 
 def _stall(cluster: SimulatedCluster, random: Random) -> None:
-    """Let one disk, log or connection be late for up to 300 ms."""
+    """Delay one disk, log or connection by up to 300 ms."""
     schedule = cluster.schedule
     assert isinstance(schedule, TimedSchedule)
     wait_ns = random.randrange(5, 300) * MILLISECOND_NS
@@ -43,7 +43,7 @@ def _stall(cluster: SimulatedCluster, random: Random) -> None:
 
 
 def with_late_answers(seed: int, protocol: str) -> SeedReport:
-    """Run a seed of the swarm on a clock; meanwhile disks, logs and connections are late."""
+    """Run a seed of the swarm on a clock, with delays of disks, logs and connections."""
     random = Random(f"answers {seed}")
     plan = plan_of(seed, protocol, SwarmOptions(layer="timed", faults=seed % 2 == 0))
     run = PlanRun(plan, check_purity=False)

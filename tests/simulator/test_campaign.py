@@ -1,4 +1,4 @@
-"""The campaign's rows, 8 seeds each; `make campaign` runs them in full."""
+"""Tests of the campaign's rows, 8 seeds per row; `make campaign` runs the full rows."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Clients that move from broker to broker, and brokers that come and go, while others publish."""
+"""Tests of clients that move between brokers, and brokers that join and leave, under load."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def _chain(most: int = 1_000) -> SimulatedCluster:
 
 
 def _move_among_publications(line_ms: int, most: int = 1_000) -> None:
-    """From b4, where everything arrives late, to b2."""
+    """Move a subscriber from b4, behind a slow link, to b2."""
     cluster = _chain(most)
     subscriber = cluster.subscribe("b4")
     cluster.run_until_quiet()
@@ -68,7 +68,7 @@ def test_a_moving_client_receives_each_publication_once_and_in_order(line_ms: in
 
 
 def test_a_client_at_its_subscription_limit_can_move() -> None:
-    """What marks the moment at the old broker is one more."""
+    """The mark at the old broker counts as one more subscription."""
     _move_among_publications(0, most=1)
 
 
@@ -144,7 +144,7 @@ def test_swarms_with_moving_clients_and_changing_brokers_keep_all_promises() -> 
 
 
 def test_clients_move_even_if_brokers_cannot_join_or_leave() -> None:
-    """Whatever a protocol that promises little loses, nobody breaks down over it."""
+    """Protocols with few promises may lose publications but must not fail."""
     reports = list(run_swarm(SEEDS[:12], "best_effort", options=MOVES))
     assert {report.rule for report in reports} <= {"", "gap", "incomplete", "duplicate"}
     ledger = total(reports)
@@ -185,7 +185,7 @@ def test_moves_leave_the_seeds_without_them_as_they_were() -> None:
 def test_clients_of_each_protocol_move_as_its_library_has_them_move(
     protocol: str, seed: int
 ) -> None:
-    """They moved as clients of a tree do, and what they had came again."""
+    """All clients used to move as those of a tree, and received publications again."""
     report = run_seed(seed, protocol, MOVES)
     assert not report.violations, report.describe()
     assert report.counters["clients_moved"] or report.counters["clients_reattached"]

@@ -1,4 +1,4 @@
-"""Lanes keep their order under both schedules, whatever else differs."""
+"""Tests of the order of lanes under both schedules."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""The comparison of ways of telling duplicates: same schedules, honest rows, measured costs."""
+"""Tests of the comparison of duplicate checks: equal schedules, correct rows, measured costs."""
 
 import pytest
 

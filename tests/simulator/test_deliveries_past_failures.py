@@ -1,4 +1,4 @@
-"""With brokers dead for good, publications reach whomever at most δ dead ones in a row cut off.
+"""Tests of deliveries past permanently dead brokers, of which at most δ are consecutive.
 
 Paper: [DFT11] §IV (bypassing), §IX-B, Fig. 10.
 """
@@ -18,7 +18,7 @@ from tests.helpers.strategies import trees
 
 
 def deliveries_past(topology, failed, seed):
-    """Who got whose publication, all matching all, everyone publishing once `failed` are dead."""
+    """Return pairs of publisher and receiver; all match all, and publish after the failures."""
     cluster = SimulatedCluster(topology, "delta_tree", seed=seed).start()
     for broker in topology.brokers:
         cluster.client(f"p-{broker}", broker, publishes=True)

@@ -1,4 +1,4 @@
-"""The simulated disk keeps transactions in order, and loses what was not durable."""
+"""Tests of the simulated disk: transactions stay in order, and volatile changes are lost."""
 
 from random import Random
 
@@ -21,7 +21,7 @@ from brokerd.units import SECOND_NS
 
 
 class Desk:
-    """A disk, and what it has said."""
+    """A disk and its replies."""
 
     def __init__(self, seed: int = 1) -> None:
         self.schedule = TimedSchedule()
@@ -39,7 +39,7 @@ class Desk:
         self.disk.log(Append(log, tuple((record,) for record in records), token))
 
     def read(self, log: str) -> list[bytes]:
-        """All records of a log, page after page."""
+        """Return all records of a log, page after page."""
         ends, found = self.disk.ends()[log], []
         while ends.first + len(found) < ends.next:
             self.disk.log(Read(log, ends.first + len(found), ends.next))

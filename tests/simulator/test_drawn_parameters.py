@@ -1,4 +1,4 @@
-"""Parameters that seeds draw: all of them, but for those that a planning names with a reason."""
+"""Tests of parameters drawn by seeds: all except those that a planning names with a reason."""
 
 import re
 from dataclasses import fields, replace
@@ -20,7 +20,7 @@ from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 
 PLANS = 230
-"""Some parameters are drawn by later seeds only, so that earlier ones keep their histories."""
+"""Some parameters are drawn by later seeds only, so that earlier seeds keep their histories."""
 SLOW = (38,)
 
 
@@ -101,7 +101,7 @@ def test_brokers_that_crash_behind_low_limits_lose_nothing() -> None:
 def test_a_run_in_messages_of_one_event_may_exceed_a_window_as_one_message_may(
     protocol: str, seed: int
 ) -> None:
-    """Rule `window` took each message for a run, and raised an alarm."""
+    """Rule `window` mistook each message for a run, and raised an alarm."""
     report = run_seed(seed, protocol, SwarmOptions(settings=("events_per_message=1",)))
     assert not report.violations, report.describe()
 
@@ -115,13 +115,13 @@ def test_a_window_that_counts_one_message_of_a_run_is_seen() -> None:
 
 
 def test_the_growth_rule_scales_with_the_number_of_streams() -> None:
-    """Rule `growth` knew of four pubends at each broker."""
+    """Rule `growth` assumed four pubends at each broker."""
     report = run_seed(24, "gryphon", SwarmOptions(settings=("pubends=16",)))
     assert not report.violations, report.describe()
 
 
 def test_a_broker_that_ends_for_being_slow_is_started_again() -> None:
-    """Its faults took it for one that runs."""
+    """The faults of the broker assumed that it was running."""
     settings = ("slow_link_ns=150_000_000", "slow_broker_ns=600_000_000")
     reports = [run_seed(seed, "ges", SwarmOptions(settings=settings)) for seed in SLOW]
     assert not [report.violations for report in reports if report.violations]

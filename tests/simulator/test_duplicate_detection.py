@@ -1,6 +1,6 @@
-"""Two ways of telling duplicates, where each of them holds and where it does not.
+"""Tests of two ways to detect duplicates: the limits of each.
 
-Paper: [DFT11] §VII; the table of which way bears what is in PROTOCOL.md.
+Paper: [DFT11] §VII; PROTOCOL.md has the table of tolerated failures.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ BOTH = {"dedupe": "both", "legitimacy": "hold"}
 
 
 def run(seed: int, setting: Setting, *mutants: Mutant, **parameters: Any) -> SeedReport:
-    """One seed, with nothing broken for ever: what is held might wait as long."""
+    """Run a seed without permanent failures, which may delay publications for ever."""
     plan = draw_plan(seed, "delta_tree", mutants=frozenset(mutants), setting=setting)
     parameters = {"publication_log": False, **parameters}
     changed = replace(plan.parameters, **parameters)
@@ -37,7 +37,7 @@ def run(seed: int, setting: Setting, *mutants: Mutant, **parameters: Any) -> See
 
 
 def first_failure(seeds: range, setting: Setting, *mutants: Mutant, **parameters: Any) -> str:
-    """The rule that is broken first; "" when none is."""
+    """Return the first violated rule; "" if all rules hold."""
     for seed in seeds:
         report = run(seed, setting, *mutants, **parameters)
         if report.violations:
@@ -59,7 +59,7 @@ def test_both_duplicate_checks_agree_if_only_links_fail(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_disagreement_of_duplicate_checks_names_a_restarted_broker(seed: int) -> None:
-    """Decided by source all is well; the oracle refuses a disagreement without a restart."""
+    """By source, all publications arrive; the oracle rejects a disagreement without a restart."""
     report = run(seed, CRASHES, **BOTH)
     assert not report.violations, report.describe()
 
@@ -84,7 +84,7 @@ def test_vectors_without_legitimate_propagation_do_not_bear_failing_links() -> N
 
 
 def test_vectors_of_delta_plus_1_do_not_bear_failing_links() -> None:
-    """Long enough for the publications that a broker holds, too short for those on their way."""
+    """The vectors cover the publications that a broker holds, but not those in flight."""
     assert first_failure(range(60), LINKS, Mutant.SHORT_VECTORS, **VECTOR)
 
 
@@ -93,10 +93,10 @@ def test_vectors_without_sending_again_lose_publications() -> None:
 
 
 def _only_common_broker_restarts(**parameters: Any) -> list[int]:
-    """Two copies of n=1 have only b2 in common, and b2 restarts between them.
+    """Send two copies of n=1 whose only common broker b2 restarts between them.
 
-    The window of b5 is b2, b3, b4. The first copy goes past b3, the second one past b4, and b3
-    comes back only when b2 has forgotten that it has sent n=1 before.
+    The window of b5 is b2, b3, b4. The first copy passes around b3, the second around b4, and b3
+    returns only after b2 has lost the record of n=1.
     """
     cluster, s = _line_of_five(**parameters)
     cluster.broker("b3").kill()
@@ -112,7 +112,7 @@ def _only_common_broker_restarts(**parameters: Any) -> list[int]:
 
 
 def _window_restarts_one_by_one(**parameters: Any) -> list[int]:
-    """Never more than one broker is down, but nobody in b5's window remembers n=1 in the end."""
+    """Restart one broker at a time, until no broker in b5's window has a record of n=1."""
     cluster, s = _line_of_five(**parameters)
     cluster.publish("b1", n=1)
     cluster.run_for(0.1)
@@ -124,7 +124,7 @@ def _window_restarts_one_by_one(**parameters: Any) -> list[int]:
 
 
 def _line_of_five(**parameters: Any) -> tuple[SimulatedCluster, Subscription]:
-    """b1 to b5; a subscriber at b5 that takes its time, so that nothing is confirmed before."""
+    """Start b1 to b5 with a slow subscriber at b5, which delays all confirmations."""
     names = [f"b{number}" for number in range(1, 6)]
     chosen = DeltaTreeParameters(delta=1, **parameters)
     cluster = SimulatedCluster(chain(*names), network=STEADY, parameters=chosen).start()

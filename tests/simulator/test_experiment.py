@@ -1,4 +1,4 @@
-"""Experiments in virtual time: the same load and faults, judged for each protocol."""
+"""Tests of experiments in virtual time: equal load and faults, judged for each protocol."""
 
 from brokerd.simulator.experiment import (
     SimulatedPublisher,

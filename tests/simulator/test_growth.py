@@ -1,4 +1,4 @@
-"""What a broker keeps is in proportion to what is alive, however often anything has happened."""
+"""Tests of brokers' state, which is proportional to live objects, not to past events."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def _restart_in_the_middle(cluster: SimulatedCluster, number: int) -> None:
 
 
 def _come_and_go(cluster: SimulatedCluster, number: int) -> None:
-    """A client with two subscriptions, of which it ends one; then it leaves."""
+    """Attach a client with two subscriptions, end one of them, and detach the client."""
     name = f"t{number}-b3"
     cluster.subscribe("b3", client=name)
     cluster.subscribe("b3", "n = 1", client=name)
@@ -39,7 +39,7 @@ def _come_and_go(cluster: SimulatedCluster, number: int) -> None:
 
 
 def _open_a_gate(cluster: SimulatedCluster, number: int) -> None:
-    """b4 tells by a notifier that b5 is back; then b4 restarts, too."""
+    """Send a notifier of b5's return from b4; then restart b4."""
     name = f"u{number}-b1"
     cluster.broker("b5").kill()
     cluster.run_for(2)
@@ -61,7 +61,7 @@ def _cut_a_link(cluster: SimulatedCluster, number: int) -> None:
 
 
 def _vanish(cluster: SimulatedCluster, number: int) -> None:
-    """A client is gone without a word, and given up."""
+    """Let a client disappear without a message, and expire."""
     name = f"w{number}-b2"
     cluster.subscribe("b2", client=name)
     cluster.run_until_quiet()
@@ -75,7 +75,7 @@ CYCLES: list[Cycle] = [_restart_in_the_middle, _come_and_go, _open_a_gate, _cut_
 
 
 def _kept(cluster: SimulatedCluster) -> dict[str, int]:
-    """By broker and name, in memory and on disk."""
+    """Return sizes by broker and name, in memory and on disk."""
     kept: dict[str, int] = {}
     for broker in cluster.brokers:
         for name, size in sizes_of(broker.core).items():
@@ -87,7 +87,7 @@ def _kept(cluster: SimulatedCluster) -> dict[str, int]:
 
 
 def _more_after_many(cycle: Cycle) -> dict[str, tuple[int, int]]:
-    """What there is more of after MANY cycles than after FEW."""
+    """Return the sizes that are greater after MANY cycles than after FEW."""
     cluster = SimulatedCluster(
         chain("b1", "b2", "b3", "b4", "b5"),
         network=STEADY,

@@ -1,4 +1,4 @@
-"""What the white-box checks say of brokers that have been tampered with, and what they found."""
+"""Tests of the white-box checks, on brokers with corrupted state and for past findings."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.helpers.cluster import STEADY, chain
 
 
 def a_dead_broker() -> tuple[SimulatedCluster, PartitionTable]:
-    """b2 is dead; what b1 has in its table of partitions."""
+    """Return a cluster in which b2 is dead, and the partition table of b1."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
     cluster.run_until_quiet()
     cluster.broker("b2").kill()
@@ -37,7 +37,7 @@ def test_partitions_far_away_are_in_no_table() -> None:
 
 
 def test_a_broker_cut_off_during_a_detector_restart_drops_the_ended_partitions() -> None:
-    """b1 hears of the restart from b2 alone, which has nothing else of b3 to tell."""
+    """b1 receives the restart from b2 alone, which has no other information about b3."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
     cluster.run_until_quiet()
     cluster.broker("b4").kill()

@@ -1,7 +1,7 @@
-"""Islands and barriers, told apart per path: what a subscription's tags cover, by brute force.
+"""Tests of islands and barriers per path: the tags of a subscription, by brute force.
 
-On random trees random brokers are dead when a subscription is made. Whoever cannot be got at is
-to be covered by its tags, and nobody else.
+Random trees have random dead brokers when a subscription is made. The tags must cover exactly the
+unreachable brokers.
 
 Paper: [DFT11] §III lines 320-336.
 """
@@ -29,9 +29,9 @@ TREES = {
 def around_dead_brokers(
     seed: int, brokers: int, delta: int, strict: bool = True
 ) -> tuple[SimulatedCluster, set[int], int]:
-    """A cluster with dead brokers, and a subscription that has started around them at a home.
+    """Return a cluster with dead brokers, and a home with a subscription started around them.
 
-    Bugs are not stopped at the first thing that a simulation objects to.
+    A bug does not stop the run at the first complaint of the simulation.
     """
     random = Random(seed)
     topology = random_tree(brokers, delta, random.randrange)
@@ -49,7 +49,7 @@ def around_dead_brokers(
 
 
 def out_of_reach(cluster: SimulatedCluster, dead: set[int], home: int) -> set[int]:
-    """Brute force: the brokers to which no chain of bypasses along the path leads, and the dead."""
+    """Return the dead brokers, and the brokers without a chain of bypasses along the path."""
     radius = cluster.topology.delta + 1
     found = set(dead)
     for broker in range(len(cluster.brokers)):
@@ -64,7 +64,7 @@ def out_of_reach(cluster: SimulatedCluster, dead: set[int], home: int) -> set[in
 
 
 def covered(cluster: SimulatedCluster, home: int) -> set[int]:
-    """The brokers whose sources the subscription does not hear."""
+    """Return the brokers whose sources the subscription does not receive."""
     (row,) = cluster.brokers[home].protocol._subscriptions.table.rows.values()  # type: ignore[attr-defined]
     return {
         broker
@@ -110,7 +110,7 @@ def test_a_partition_is_a_barrier_on_paths_without_reached_brokers_behind(
 
 @pytest.mark.parametrize("mutant", [Mutant.ISLANDS_AS_BARRIERS, Mutant.EVERY_PARTITION_TAGGED])
 def test_an_island_treated_as_a_barrier_is_safe_but_withholds_more(mutant: Mutant) -> None:
-    """Counted over the same forty trees; never does one hear what it must not."""
+    """Over the same forty trees, no subscription receives a forbidden publication."""
     withheld = {True: 0, False: 0}
     for seed in range(40):
         for wrong in (False, True):

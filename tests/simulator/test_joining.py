@@ -1,4 +1,4 @@
-"""Brokers that join the running tree as leaves, and leaves that leave it."""
+"""Tests of brokers that join the running tree as leaves, and leaves that leave the tree."""
 
 import pytest
 
@@ -137,7 +137,7 @@ def test_nothing_in_flight_is_lost_during_a_join() -> None:
 
 
 def test_a_subscription_made_before_a_newcomer_starts_receives_its_publications() -> None:
-    """Until it is there the newcomer is a broker that cannot be reached, tagged like one."""
+    """Before its start the new broker is tagged as unreachable."""
     cluster = _chain()
     cluster.join("n", "b3")
     cluster.run_for(1)
@@ -228,7 +228,7 @@ def test_a_broker_with_several_links_cannot_leave() -> None:
 
 
 def test_subscriptions_of_a_departed_leaf_are_removed_from_the_disks() -> None:
-    """Its client ends a subscription; before everybody has heard of that, the leaf is gone."""
+    """The leaf departs before all brokers have received the unsubscription of its client."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY, seed=2).start()
     cluster.join("n", "b3").start()
     cluster.subscribe("n", client="s")

@@ -1,4 +1,4 @@
-"""The ledger: counts what ran, once, and tells a sound swarm from one that looks away."""
+"""Tests of the ledger: it counts each run once, and detects a swarm that misses bugs."""
 
 from dataclasses import replace
 
@@ -99,7 +99,7 @@ def test_every_canary_fails(place: int) -> None:
 
 
 def test_a_canary_that_nothing_sees_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug that this swarm cannot meet: the sender of frames is no part of a simulation."""
+    """This swarm cannot meet the bug: the sender of frames is no part of a simulation."""
     blind = replace(simulation_of("delta_tree"), canaries=(str(Mutant.HALF_A_FRAME),))
     monkeypatch.setattr("brokerd.simulator.search.ablations.simulation_of", lambda protocol: blind)
     monkeypatch.setattr("brokerd.simulator.search.ablations.TRIES", 2)

@@ -1,4 +1,4 @@
-"""What is owed while links stay broken for ever, and that a standstill is seen."""
+"""Tests of owed deliveries while links stay broken for ever, and of the detection of stalls."""
 
 import pytest
 
@@ -10,17 +10,17 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 ALONE = DeltaTreeParameters(assist="off")
-"""Without relayed sessions: a link that is broken is missed."""
+"""Parameters without relayed sessions: a broken link prevents deliveries."""
 
 
 def four_in_a_line(parameters: DeltaTreeParameters) -> SimulatedCluster:
-    """b1-b2-b3-b4, δ = 1."""
+    """Return b1-b2-b3-b4, δ = 1."""
     topology = chain("b1", "b2", "b3", "b4")
     return SimulatedCluster(topology, network=STEADY, parameters=parameters).start()
 
 
 def names_that_hear(cluster: SimulatedCluster, source: str, names: str) -> str:
-    """Which of these brokers a source reaches although b2-b3 is broken."""
+    """Return the brokers that a source reaches although b2-b3 is broken."""
     number = cluster.topology.number_of
     broken = WhileBroken(cluster, [(number("b2"), number("b3"))])
     return "".join(n for n in names if broken.reaches(number(source), number(f"b{n}")))
@@ -41,7 +41,7 @@ def test_every_source_reaches_all_brokers_over_relayed_sessions() -> None:
 
 
 def test_only_some_bridges_are_required_beyond_delta_broken_links() -> None:
-    """b1 has b2 and b3 within two links; both links are broken, and b4 is too far off."""
+    """b1 has b2 and b3 within two links; both links are broken, and b4 is too far."""
     cluster = four_in_a_line(DeltaTreeParameters(assist="on"))
     broken = WhileBroken(cluster, [(0, 1), (0, 2)])
     assert [broken.reaches(0, there) for there in (1, 2, 3)] == [False, False, False]
@@ -97,7 +97,7 @@ def test_only_deliveries_owed_despite_a_broken_link_are_required() -> None:
 
 
 def test_a_start_is_owed_whichever_link_is_broken() -> None:
-    """What cannot be reached stands in the subscription's tags; b2, which stalls, is no such."""
+    """The tags of the subscription name unreachable brokers; the stalled b2 is reachable."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
     cluster.run_until_quiet()
     cluster.link("b2", "b3").absorb()

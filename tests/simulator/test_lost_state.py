@@ -1,4 +1,4 @@
-"""A publisher's broker loses state, the loss is accepted, and subscribers are told of it."""
+"""Tests of a publisher's broker with an accepted loss of state, and the gaps at subscribers."""
 
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,7 @@ CELLS = ("p1-b1", "b1-s1")
 
 
 def proxies(publisher: str, proxy: str, server: str, subscriber: str) -> Topology:
-    """An overlay of two edges around a proxy and a server."""
+    """Return an overlay of two edges around a proxy and a server."""
     section = {"edges": [publisher, subscriber], "proxies": [proxy], "servers": [server]}
     names = [publisher, proxy, server, subscriber]
     values = {"schema": SCHEMA, "name": "proxies", "kind": "bipartite", "brokers": names}
@@ -32,7 +32,7 @@ def proxies(publisher: str, proxy: str, server: str, subscriber: str) -> Topolog
 
 
 def unit(*names: str, storage: str) -> Topology:
-    """A hierarchy of one unit, whose brokers are a chain."""
+    """Return a hierarchy of one unit, whose brokers are a chain."""
     section = {
         "links": [list(pair) for pair in pairwise(names)],
         "addresses": {name: f"0.{place}" for place, name in enumerate(names)},
@@ -60,7 +60,7 @@ WORLDS: dict[str, tuple[Topology, Any]] = {
 
 
 def test_a_broker_without_streams_accepts_a_loss_and_its_neighbours_do_not_refuse_it() -> None:
-    """An inner broker of a wide cell announced a loss in streams that nobody has."""
+    """An inner broker of a wide cell announced a loss in streams that do not exist."""
     topology = paper_cells()
     cluster = SimulatedCluster(
         topology, "gryphon", network=STEADY, parameters=GryphonParameters(), strict=True
@@ -100,7 +100,7 @@ def publish(cluster: SimulatedCluster, count: int) -> None:
 def test_lost_publications_of_an_access_broker_are_announced(
     world: str, is_copy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its events never left it, because it is cut off while it takes them."""
+    """The access broker is cut off while it accepts events, so that no event leaves it."""
     monkeypatch.setattr(WallClocks, "read_at_start", lambda self, broker, now_ns: AGE_NS + now_ns)
     cluster = begun(world)
     subscriber = cluster.subscribe("s1")
@@ -132,7 +132,7 @@ def test_lost_publications_of_an_access_broker_are_announced(
 
 
 def test_a_broker_that_lost_its_disk_waits_for_all_pubends_of_a_total_order() -> None:
-    """It has lost which pubends have begun, and would deliver nothing of them for ever."""
+    """The broker has lost the list of started pubends; without the wait all deliveries stall."""
     cluster = begun("gryphon in total order")
     subscriber = cluster.subscribe("s1")
     cluster.run_until_quiet()
@@ -149,7 +149,7 @@ def test_a_broker_that_lost_its_disk_waits_for_all_pubends_of_a_total_order() ->
 
 @pytest.mark.parametrize("world", ["gryphon", "durable", "delta_tree", "multi_proxy"])
 def test_a_client_without_memory_receives_no_gap_of_what_it_was_never_owed(world: str) -> None:
-    """Its subscription restarted for the process before it, and its session is lost later."""
+    """The subscription restarted for the previous process, and the session is lost later."""
     cluster = begun(world)
     cluster.subscribe("s1", client="s1-s1")
     cluster.run_until_quiet()
@@ -173,7 +173,7 @@ def test_a_client_without_memory_receives_no_gap_of_what_it_was_never_owed(world
 
 @pytest.mark.parametrize("world", ["gryphon", "gryphon in total order"])
 def test_a_subscription_of_a_copy_without_its_beginning_restarts_behind_a_gap(world: str) -> None:
-    """It starts while its client is away, and its first deliveries wait before the gap is due."""
+    """The subscription starts without its client; first deliveries wait before the gap is due."""
     cluster = begun(world)
     subscriber = cluster.subscribe("s1")
     broker = cluster.broker("s1")

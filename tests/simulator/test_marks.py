@@ -1,4 +1,4 @@
-"""Marks: what a swarm has been through, and what it must have been through to say anything."""
+"""Tests of marks: the rules that a swarm has exercised, and the rules that a verdict requires."""
 
 import re
 from pathlib import Path
@@ -54,7 +54,7 @@ def _counts_of(cluster: SimulatedCluster) -> dict[str, int]:
 
 @pytest.mark.parametrize("home, crossed", [("b2", 0), ("b1", 1)])
 def test_a_notifier_is_marked_at_each_broker_with_changed_tags(home: str, crossed: int) -> None:
-    """b4 is dead while somebody subscribes; b3 finds it again and tells home, past b2."""
+    """b4 is dead during a subscription; b3 detects the return and notifies home past b2."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
     cluster.run_until_quiet()
     cluster.broker("b4").kill()

@@ -1,4 +1,4 @@
-"""Moves of a plan: each class reads what it writes, and survives the removal of a broker."""
+"""Tests of moves of a plan: each class reads its own text, and permits the removal of a broker."""
 
 import pytest
 

@@ -1,10 +1,10 @@
-"""Named bugs: each is switched on in every broker and must be caught by the swarm.
+"""Tests of named bugs: the swarm must detect each bug, enabled in every broker.
 
-The committed ledger names the seed at which each was first caught, and the rule that it broke:
-what the oracle saw at the clients (gap, acknowledged), what a broker claimed (confirmed or
-acknowledged too early), who did not know what (unaware), or what never came to rest (liveness).
-A change of the protocol or of the swarm shifts what happens in a seed, so the search begins there
-and goes on for a bounded number of seeds.
+The committed ledger names the seed of the first detection, and the violated rule: an observation at
+clients (gap, acknowledged), a false claim of a broker (confirmed or acknowledged too early), a
+missing subscription (unaware), or a lack of progress (liveness). A change of the protocol or the
+swarm shifts the events of a seed, so the search starts there and continues for a bounded number of
+seeds.
 
     pubsubctl simulate mutants --ledger results/reliability.json
 """
@@ -29,7 +29,7 @@ BUDGET = 60
 @pytest.mark.drawn("delta_tree")
 @pytest.mark.parametrize("name", [name for name, row in ABLATIONS.items() if not row.unseen])
 def test_a_mutant_is_caught(name: str) -> None:
-    """From the seed of the table on."""
+    """The search starts at the seed of the table."""
     first = TABLE[name]["first_seed"] if name in TABLE else 0
     caught = first_catch(name, max(0, first), BUDGET)
     assert caught.rule, f"{name} survived seeds {first} to {first + BUDGET - 1}"
@@ -38,7 +38,7 @@ def test_a_mutant_is_caught(name: str) -> None:
 
 
 def test_a_bug_outside_the_simulated_code_survives() -> None:
-    """The search can fail, and then says what was tried last."""
+    """The search can fail, and then reports the last attempt."""
     name = str(Mutant.GONE_EARLY)
     assert ABLATIONS[name].unseen
     caught = first_catch(name, 0, 2)

@@ -1,4 +1,4 @@
-"""The simulated network keeps the promises of the real one, and no others."""
+"""Tests of the simulated network, which keeps exactly the promises of the real network."""
 
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ MILLISECOND = 1_000_000
 
 
 class Diary(Endpoint):
-    """An endpoint that writes down what it is told."""
+    """An endpoint that records events."""
 
     def __init__(self, key: Peer) -> None:
         super().__init__(key)
@@ -36,7 +36,7 @@ class Diary(Endpoint):
         self.entries.append(("message", end.peer, end.number, message))
 
     def heard(self) -> list[Any]:
-        """The messages, in order."""
+        """Return the received messages, in order."""
         return [entry[3] for entry in self.entries if entry[0] == "message"]
 
 
@@ -181,7 +181,7 @@ def test_absorbed_messages_are_lost_with_a_cut(world: World) -> None:
 
 
 def test_a_death_is_reported_and_may_destroy_a_suffix_of_the_messages() -> None:
-    """A prefix arrives, never a part with a hole."""
+    """A prefix arrives, without a gap."""
     lengths = set()
     for seed in range(20):
         world = World(TimedSchedule(), seed=seed)
@@ -233,7 +233,7 @@ def test_messages_of_a_closed_session_are_kept_for_misdelivery() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_each_end_sees_sessions_one_after_another(seed: int) -> None:
-    """Established, messages in order and without a hole, lost: never anything else."""
+    """An end sees a session's start, its messages in order without a gap, and its loss."""
     random = Random(seed)
     schedule = AdversarialSchedule(random)
     world = World(schedule, seed=seed)

@@ -1,4 +1,4 @@
-"""The oracle on histories of a few lines, each with one thing wrong."""
+"""Tests of the oracle, on histories of a few lines with one mistake each."""
 
 import pytest
 
@@ -13,7 +13,7 @@ PARTITION = PartitionId(2, 1, 1, (1,))
 
 
 class Story:
-    """One publisher p of n = 1, 2, 3, …, one subscriber s."""
+    """A story with a publisher p of n = 1, 2, 3, …, and a subscriber s."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ def test_a_source_shared_by_two_clients_is_a_violation() -> None:
 
 
 def test_the_oracle_requires_less_of_a_weaker_guarantee() -> None:
-    """Before the start nothing counts; from then on a gap is a gap for best effort too."""
+    """No rule applies before the start; from then on a gap is a violation for best effort, too."""
     story = Story(strict=False, reliable=False)
     story.publish(1, 2, 3)
     story.deliver(1, 3)
@@ -167,7 +167,7 @@ def test_the_oracle_requires_less_of_a_weaker_guarantee() -> None:
 
 
 def _given_up_after(*delivered: int) -> Story:
-    """Five are published; then nobody waits any more for the subscriber; then two more."""
+    """Publish five; expire the subscriber; publish two more."""
     story = Story()
     story.start()
     story.publish(1, 2, 3, 4, 5)
@@ -201,7 +201,7 @@ def test_a_wrong_delivery_after_a_restart_is_still_a_violation(
 
 
 def test_a_subscription_continues_until_its_client_is_notified_of_the_restart() -> None:
-    """What was on its way when its broker stopped waiting."""
+    """The publications were in flight when the broker expired the client."""
     story = _given_up_after(1, 2)
     story.deliver(3)
     with pytest.raises(InvariantViolated, match="gap"):
@@ -284,7 +284,7 @@ OTHER = SourceId(1, 0, 1)
 
 
 class TwoOfTwo(Story):
-    """Two publishers p and q, and a second subscriber t."""
+    """A story with two publishers p and q, and a second subscriber t."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(order=order)
@@ -416,7 +416,7 @@ def test_publications_delivered_before_a_state_loss_may_be_in_any_gap() -> None:
 
 
 def _forgotten_after_a_gap() -> Story:
-    """Of four, the first was delivered, and the second was lost, as the client was told."""
+    """Publish four; deliver the first; announce a gap of the second."""
     story = Story(gaps=("released",))
     story.start()
     story.publish(1, 2, 3, 4)
@@ -451,7 +451,7 @@ def _again(story: Story, *sequences: int) -> None:
 
 
 def _delivered_and_committed(*, redelivers: bool) -> Story:
-    """Three are delivered, and the first is committed."""
+    """Deliver three and commit the first."""
     story = Story(redelivers=redelivers)
     story.start()
     story.publish(1, 2, 3, 4)
@@ -505,7 +505,7 @@ def _moved(order: Order, *, whole: bool, delivered: tuple[int, ...]) -> Story:
 @pytest.mark.parametrize("order", UNORDERED)
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_publication_overtaken_before_a_move_may_follow(order: Order, whole: bool) -> None:
-    """The oracle reported it as a duplicate of a later one, which may be of another topic."""
+    """The oracle reported a duplicate of a later publication, which may have another topic."""
     _moved(order, whole=whole, delivered=(2,))
 
 

@@ -1,4 +1,4 @@
-"""Plans: a seed as a value that can be written down, read, cut, and run again."""
+"""Tests of plans: a seed as a value that can be written, read, reduced, and repeated."""
 
 import re
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_recorded_choices_of_an_adversary_replay_identically(protocol: str, seed
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_left_out_of_a_plan_it_remains_one(seed: int) -> None:
-    """Every third move is gone, so faults end that never began, and choices find nothing."""
+    """Every third move is removed, so faults end that never began, and choices find no target."""
     plan = plan_of(seed, "delta_tree")
     moves = [move for place, move in enumerate(plan.moves) if (place + seed) % 3]
     report = PlanRun(plan.with_moves(moves)).report(seed, "")
@@ -73,7 +73,7 @@ def test_whatever_is_left_out_of_a_plan_it_remains_one(seed: int) -> None:
 
 
 def test_no_more_elements_fail_at_once_than_the_plan_allows() -> None:
-    """Three brokers are to be killed at once; δ = 1 lets one begin."""
+    """The plan kills three brokers at once; δ = 1 permits one."""
     plan = plan_of(2, "delta_tree")
     plan = replace(plan, failures_at_once=1, links_at_once=1, broken=(), end=plan.heal)
     names = plan.topology.brokers
@@ -117,7 +117,7 @@ def test_a_client_that_reattaches_reads_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_a_plan_kept_from_a_bug_still_shows_it_and_only_it(path: Path) -> None:
-    """With the named bug it violates; without, nothing does."""
+    """The plan violates a rule with the named bug, and no rule without the bug."""
     plan = read_plan(path.read_text(encoding="utf-8"))
     assert plan.mutants, f"{path} names no bug"
     assert plan.faults <= 3
@@ -129,7 +129,7 @@ def test_a_plan_kept_from_a_bug_still_shows_it_and_only_it(path: Path) -> None:
 
 
 def test_most_bugs_that_a_swarm_sees_have_a_plan() -> None:
-    """Small enough to be read; what cannot be cut down so far is in the table of seeds only.
+    """The plans are small enough to be read; the table of seeds has the others.
 
     A plan may show a bug that no seed shows any more.
     """
@@ -153,12 +153,12 @@ def test_an_impossible_choice_in_a_plan_is_skipped() -> None:
 
 
 SEED_OF_VALUES = {"gryphon": 37, "ges_reliable": 61, "durable": 1}
-"""For each protocol a short seed in which such values meet at one broker."""
+"""By protocol, a short seed in which such values meet at one broker."""
 
 
 @pytest.mark.parametrize("protocol", SEED_OF_VALUES)
 def test_values_that_are_alike_across_kinds_are_drawn_and_make_no_difference(protocol: str) -> None:
-    """A short run of every protocol has such values in its plan."""
+    """A short run of every protocol has such values in the plan."""
     plan = plan_of(seed := SEED_OF_VALUES[protocol], protocol)
     assert {"kind = false", "kind = 0"} <= predicates_of(plan)
     assert not is_long(seed)

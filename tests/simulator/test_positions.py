@@ -1,4 +1,4 @@
-"""Durable rows that say how far something has come never say less than before."""
+"""Tests of positions in durable rows, which never decrease."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ BROKER: Any = SimpleNamespace(number=0, name="b1")
 
 
 class Rows:
-    """One broker's commits, as the rule sees them."""
+    """The commits of one broker, as the rule sees them."""
 
     def __init__(self, *positions: Position) -> None:
         self.checks = PositionChecks(positions)
@@ -78,7 +78,7 @@ def test_each_protocol_with_a_log_names_its_positions() -> None:
 
 
 def test_a_repeated_notice_does_not_move_a_position_back() -> None:
-    """Seed 39300022: a client that had come further was told again what was withheld before."""
+    """Seed 39300022: a client with a higher position received an old notice again."""
     assert not run_seed(39300022, "delta_tree", SwarmOptions(check_purity=False)).violations
     bug = frozenset((str(Mutant.POSITION_GOES_BACK),))
     options = SwarmOptions(mutants=bug, check_purity=False)

@@ -1,4 +1,4 @@
-"""The profiles of delta_tree: where the paper loses a publication, and swarms of profile paper."""
+"""Tests of delta_tree's profiles: the paper's lost publication, and swarms of profile paper."""
 
 from dataclasses import replace
 
@@ -20,15 +20,15 @@ SOURCE = {"dedupe": "source", "legitimacy": "observe"}
 
 
 def bypass_resurrects(profile: str, **switches: str) -> tuple[list[int], list[str]]:
-    """What one link failure does to a subscription that starts while a branch is slow.
+    """Return the effects of a link failure on a subscription that starts while a branch is slow.
 
-    Home s, then x, v, and the source broker p; z is another child of x, where an application
-    that does not take anything wants n = 6 only. `late` subscribes at s to everything: v and p
-    confirm at once, z takes its time. Meanwhile p publishes n = 6, which x keeps for z, and
-    n = 7, which nobody else wants. Then z confirms, `late` starts, and the link x–v breaks.
+    Home s, then x, v, and the source broker p; z is another child of x, where a stalled application
+    wants n = 6 only. `late` subscribes at s to everything: v and p confirm at once, z is slow.
+    Meanwhile p publishes n = 6, which x keeps for z, and n = 7, which has no other match. Then z
+    confirms, `late` starts, and the link x–v breaks.
 
     Returns:
-        What `late` got, as values of n, and which rules were broken.
+        The values of n that `late` received, and the violated rules.
     """
     topology = tree("s-x", "x-v", "v-p", "x-z")
     chosen = (("profile", profile.removesuffix("-literal")), *switches.items())
@@ -64,9 +64,9 @@ def _played(topology: Topology) -> tuple[list[int], list[str]]:
 
 
 def test_to_the_letter_of_the_paper_n_7_is_lost_between_n_6_and_n_8() -> None:
-    """v reaches s past x and sends n = 6 again; n = 7 is gone, for x called it done.
+    """v reaches s around x and sends n = 6 again; n = 7 is lost because x has confirmed n = 7.
 
-    Paper: [DFT11] §VI lines 614-621, whose condition holds of each publication delivered.
+    Paper: [DFT11] §VI lines 614-621, whose condition holds of each delivered publication.
     """
     got, violations = bypass_resurrects(LITERAL)
     assert got == [6, 8]
@@ -74,7 +74,7 @@ def test_to_the_letter_of_the_paper_n_7_is_lost_between_n_6_and_n_8() -> None:
 
 
 def test_late_acceptance_with_the_cut_of_source_brokers_alone_loses_it_too() -> None:
-    """p confirmed before it published n = 6; it is x that has called n = 7 done."""
+    """p confirmed before publishing n = 6; x has confirmed n = 7."""
     got, violations = bypass_resurrects("paper", cut="src")
     assert got == [6, 8]
     assert violations[0].startswith("gap: late/1")
@@ -86,7 +86,7 @@ def test_with_a_start_cut_the_stream_begins_with_n_8(profile: str) -> None:
 
 
 def _play(row: str, seeds: range, **switches: str) -> list[SeedReport]:
-    """Reports of a row of the campaign in profile paper, but for some of its switches."""
+    """Return reports of a campaign row in profile paper, with some other switches."""
     options = SwarmOptions(campaign=row, profile="paper", check_purity=False)
     reports = []
     for seed in seeds:
@@ -115,19 +115,19 @@ def test_source_sequences_bear_the_faults_of_the_campaign(row: str) -> None:
 
 
 def test_a_crash_within_the_bound_is_too_much_for_sequence_vectors() -> None:
-    """First at seed 0; why, says PROTOCOL.md. The first broker to hand on twice is caught."""
+    """The first broker that forwards twice is detected, at seed 0; PROTOCOL.md has the reason."""
     rules = [report.rule for report in _play("crashes-delta2", range(4))]
     assert "delivered again" in rules
 
 
 def test_to_the_letter_of_the_paper_a_swarm_fails_soon() -> None:
-    """One of the first sixty of this row; most often an open gate is closed again."""
+    """One of the first sixty seeds of this row fails, usually because an open gate closes again."""
     options = SwarmOptions(campaign="links", profile=LITERAL, check_purity=False)
     assert any(run_seed(seed, "delta_tree", options).violations for seed in range(60))
 
 
 def test_partition_notices_limited_to_delta_links_leave_publications_untagged() -> None:
-    """First at seed 11 of this row. Half of D_PT is not enough.
+    """Half of D_PT is not enough; the first failure is seed 11 of this row.
 
     Paper: [DFT11] §VIII lines 917-944.
     """

@@ -1,4 +1,4 @@
-"""With the publication log: what a publisher was told is safe arrives, whoever dies then."""
+"""Tests of the publication log: acknowledged publications arrive despite later failures."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def _start(parameters: DeltaTreeParameters = LOGGED) -> SimulatedCluster:
 
 
 def _missing_after_publisher_and_broker_die() -> list[PublicationHandle]:
-    """Everything is acknowledged while nobody can be reached; then who knows it dies."""
+    """Return the missing publications after a crash of p, the only holder of some of them."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
     publisher = cluster.client("p-p", "p", publishes=True)
@@ -66,7 +66,7 @@ def test_without_the_log_nothing_is_acknowledged_that_is_not_delivered() -> None
 
 
 def test_a_broker_completes_logged_publications_of_a_detached_publisher() -> None:
-    """Its broker crashes, with what it has on disk of a publisher that never comes back."""
+    """The broker crashes and has on disk the publications of a publisher that never returns."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
     publisher = cluster.client("p-p", "p", publishes=True)
@@ -88,7 +88,7 @@ def test_a_broker_completes_logged_publications_of_a_detached_publisher() -> Non
 
 
 def test_publications_repeated_after_a_crash_are_delivered_once_and_in_order() -> None:
-    """The log brings back what had arrived already; newer publications queue behind it."""
+    """The log returns publications that had arrived; newer publications queue behind them."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
     cluster.client("p-p", "p", publishes=True)
@@ -106,7 +106,7 @@ def test_publications_repeated_after_a_crash_are_delivered_once_and_in_order() -
 
 
 def test_publications_acknowledged_in_recovery_are_published_after_their_session() -> None:
-    """A broker that recovers publishes nothing, but it may say what is durable. Then it has it."""
+    """A recovering broker publishes nothing, but acknowledges publications once durable."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
     publisher = cluster.client("p-p", "p", publishes=True)
@@ -145,7 +145,7 @@ def test_a_publisher_waits_when_too_much_is_acknowledged_and_not_done() -> None:
 
 
 def test_a_subscription_from_before_the_crash_starts_after_the_recovered_log() -> None:
-    """The log's numbers feed the start cut, like those a returning publisher names."""
+    """The log's numbers enter the start cut, as the numbers of a returning publisher do."""
     cluster = _start()
     cluster.subscribe("s", "n = 1", "z")
     cluster.client("p-p", "p", publishes=True)
@@ -166,7 +166,7 @@ def test_a_subscription_from_before_the_crash_starts_after_the_recovered_log() -
 
 
 def _publish_before_the_log_is_read() -> None:
-    """The disk is slow after a restart, and the publisher is back before the log is read."""
+    """Reconnect the publisher after a restart, before the slow disk has returned the log."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
     publisher = cluster.client("p-p", "p", publishes=True)

@@ -1,4 +1,4 @@
-"""Counters that only steer are what they stand for when all is at rest."""
+"""Tests of derived counters, which equal the counted state when the cluster is quiet."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ SEEDS = {
     "gryphon": (1, 2, 3, 4, 11),
     "multi_proxy": (1, 2),
 }
-"""Seeds of each protocol that reach all counters; 11 of gryphon acknowledges a part of a run."""
+"""Seeds per protocol that reach all counters; seed 11 of gryphon acknowledges a part of a run."""
 
 
 @pytest.mark.parametrize("protocol", SEEDS)
@@ -49,7 +49,7 @@ def test_a_counter_that_is_wrong_is_named() -> None:
 
 
 class _Holder:
-    """A core, for all that the walk knows."""
+    """A container in the role of a core."""
 
     def __init__(self, core: Any) -> None:
         self.window = core.window

@@ -1,8 +1,8 @@
-"""Two judges of one history: the simulator's oracle, and the checker for runs of real brokers.
+"""Tests of two judges on one history: the simulator's oracle, and the checker for real runs.
 
-They share no code: the oracle follows each delivery, the checker numbers what was published and
-looks for ranks that are not there. On sound swarms both find nothing; where a bug has the
-oracle object to what a client saw, the checker objects to the same.
+The judges share no code: the oracle follows each delivery, the checker numbers the publications and
+searches for missing ranks. On correct swarms both find no violation; if a bug makes the oracle
+report an observation of a client, the checker reports the same.
 """
 
 from collections import Counter
@@ -37,11 +37,11 @@ ALIKE = {
     "unwanted": ("wrong_match",),
     "phantom": ("phantom", "corrupted"),
 }
-"""The oracle's rules, and what the checker may call the same."""
+"""The oracle's rules, and the equivalent rules of the checker."""
 
 
 def _with_one_life_each(seed: int) -> Plan:
-    """The plan of a seed, in which no client forgets or is given up: a history is one of each."""
+    """Return the plan of a seed without forgetful or expired clients: a history has one of each."""
     plan = plan_of(seed, "delta_tree")
     parameters = replace(plan.parameters, client_linger_ns=NEVER_NS, client_subscriptions=1_000)
     kept = [move for move in plan.moves if type(move) is not MemoryLoss]
@@ -104,11 +104,11 @@ PROMISED_ALIKE = {
 }
 
 OF_STREAMS = {"place_back", "place_taken", "place_order", "reordered"}
-"""What the oracle does not judge where the order is of topics or streams: it knows neither."""
+"""Rules that the oracle cannot judge if the order is of topics or streams."""
 
 
 def agree(history: History, name: str) -> Counter[str]:
-    """What the checker calls each kind of thing, the oracle does; returns what was found."""
+    """Check that both judges report the same kinds; return the findings."""
     counts, oracle = check(history).counts, heard(history)
     told = {kind for rule in oracle.violations for kind in PROMISED_ALIKE[rule]}
     found = {*counts.violations} - (OF_STREAMS if history.order in STREAMS else set())
@@ -131,10 +131,9 @@ def test_both_judges_judge_by_the_promise(name: str) -> None:
 
 
 def _told_in_time(history: History) -> History:
-    """The same with each gap announced before anything behind it: else the oracle sees a hole.
+    """Return the history with each gap announced before all later events, as the oracle requires.
 
-    Absences explain nothing here: of a gap that an absence explains in part, the oracle judges both
-    parts alike.
+    Absences explain nothing here: the oracle judges both parts of a partly explained gap alike.
     """
     logs = []
     for log in history.subscriptions:

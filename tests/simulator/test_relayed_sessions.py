@@ -1,7 +1,6 @@
-"""Sessions that a third broker relays: nothing waits for up to δ links that stay down.
+"""Tests of sessions over a third broker: no delivery waits for up to δ links that stay down.
 
-Every story runs with the strict oracle, and each rule without which one of them would go wrong
-has its mutant.
+Every story runs with the strict oracle, and each necessary rule has a mutant.
 
 Paper: [DFT11] abstract (δ concurrent failures of brokers and links), §II (one-sided activity).
 """
@@ -31,20 +30,20 @@ class Story:
         self.cluster.run_until_quiet()
 
     def publish(self) -> list[PublicationHandle]:
-        """One publication of every broker."""
+        """Publish one publication at every broker."""
         return [self.cluster.publish(name, n=1) for name in self.heard]
 
     def waiting(self) -> list[str]:
-        """What is owed and not there."""
+        """Return the owed deliveries that are missing."""
         return self.cluster.oracle.obligations.describe_undelivered()
 
     def relayed(self, name: str) -> list[str]:
-        """With whom a broker has a relayed session."""
+        """Return the peers of a broker's relayed sessions."""
         status = self.cluster.broker(name).status()
         return [self.cluster.topology.brokers[peer] for peer in status.detail["relayed"]]
 
     def end(self) -> None:
-        """Let everything come to rest; nothing may be missing, and nothing relayed be left."""
+        """Run until quiet; check that no delivery is missing and no relayed session remains."""
         self.cluster.run_until_quiet()
         self.cluster.oracle.judge_end()
         self.cluster.check_internals()
@@ -54,7 +53,7 @@ class Story:
 
 @pytest.mark.parametrize("delta", [1, 2, 3])
 def test_nothing_waits_for_up_to_delta_links_that_stay_down(delta: int) -> None:
-    """Both ways or one, silent or not; what waits without relayed sessions is a fifth of it all."""
+    """Links fail in one direction or both, silently or not; without relays a fifth would wait."""
     seeds = range(4)
     without = total_stalls(count_stalls(seed, delta, "off") for seed in seeds)
     assert without["stalled"] > len(seeds) // 2, without
@@ -79,7 +78,7 @@ def test_brokers_at_a_cut_link_exchange_messages_through_a_relay(which: str) -> 
 
 
 def test_a_leaf_behind_a_cut_link_is_served_by_the_bypassing_broker() -> None:
-    """The demo's cut: s3 hangs on b3 alone, and p1 is two links away."""
+    """The demo's cut: s3 has the link to b3 alone, and p1 is two links away."""
     story = Story(tree("p1-b3", "b3-s3", "b3-s4", "b3-b4"))
     story.cluster.link("b3", "s3").cut()
     story.cluster.run_for(1)
@@ -92,7 +91,7 @@ def test_a_leaf_behind_a_cut_link_is_served_by_the_bypassing_broker() -> None:
 
 
 def test_with_delta_two_the_relay_that_is_needed_is_dialled_for_it() -> None:
-    """b1 has lost b2 and b3 and reaches only b4, which reaches b2 if it is asked to try."""
+    """b1 has lost b2 and b3 and reaches only b4, which reaches b2 on request."""
     story = Story(chain("b1", "b2", "b3", "b4", delta=2))
     story.cluster.link("b1", "b2").cut()
     story.cluster.link("b1", "b3").blackhole()
@@ -134,7 +133,7 @@ def test_a_subscription_behind_a_cut_link_receives_from_all_sources_at_once() ->
 
 
 def test_a_gate_that_closed_before_the_relay_was_found_opens_while_the_link_is_down() -> None:
-    """b3 cannot be reached by anybody when `late` starts; the relay's links come back, b2's not."""
+    """b3 is unreachable when `late` starts; the relay's links return, b2's do not."""
     story = Story(chain("b1", "b2", "b3"))
     for near in ("b1", "b2"):
         story.cluster.link(near, "b3").cut()
@@ -155,7 +154,7 @@ def test_a_gate_that_closed_before_the_relay_was_found_opens_while_the_link_is_d
 
 
 def test_a_broker_behind_a_cut_link_recovers_and_resumes() -> None:
-    """Its neighbour tells it what it has lost through the broker in the middle."""
+    """The neighbour transfers the lost state through the broker in the middle."""
     story = Story(chain("b1", "b2", "b3"))
     story.cluster.link("b1", "b2").cut()
     story.cluster.run_for(3)
@@ -170,7 +169,7 @@ def test_a_broker_behind_a_cut_link_recovers_and_resumes() -> None:
 
 
 def test_the_relay_dies_and_another_one_is_found() -> None:
-    """Two failures, so δ = 2: the link, and whoever relays."""
+    """Two failures, so δ = 2: the link and the relay."""
     story = Story(star("b1", "b2", "b3", "b4", delta=2))
     story.cluster.link("b1", "b2").cut()
     story.cluster.run_for(3)
@@ -216,9 +215,9 @@ def test_a_false_suspicion_ends_with_the_return_of_the_direct_session() -> None:
 
 
 def _published_over_both_switches() -> None:
-    """Publications are under way when the link breaks, and again when it is back.
+    """Break a link during publications, and heal the link during publications.
 
-    They come through the relay slowly, so that some are in it when the direct session begins.
+    The relay is slow, so that some publications are in it when the direct session begins.
     """
     story = Story(chain("b1", "b2", "b3"))
     for _ in range(3):
@@ -254,9 +253,9 @@ def test_a_switch_without_sending_again_or_out_of_order_is_caught(mutant: Mutant
 
 
 def _published_over_a_relay_whose_link_blips() -> None:
-    """b3 relays between b1 and b2; its session with one of them is lost and comes back.
+    """Lose and restore the session between the relay b3 and one of b1 and b2.
 
-    What was in it is lost too, so the relayed session has to be over for both ends.
+    Messages in the relay are lost, so the relayed session must end at both ends.
     """
     for near in ("b2", "b1"):
         story = Story(chain("b1", "b2", "b3"))
@@ -284,7 +283,7 @@ def test_a_relayed_session_that_is_continued_is_caught(mutant: Mutant) -> None:
 
 
 def _seconds_until_all_is_delivered(topology: Topology, isolated: str) -> float:
-    """One broker is cut off from everybody for a minute; how long after that things arrive."""
+    """Cut a broker off for a minute; return the seconds from the heal to complete delivery."""
     story = Story(topology)
     others = [name for name in topology.brokers if name != isolated]
     for name in others:
@@ -304,7 +303,7 @@ def _seconds_until_all_is_delivered(topology: Topology, isolated: str) -> float:
 
 
 def test_the_first_broker_to_notice_a_return_notifies_the_others() -> None:
-    """No attempt is more than the retry limit and a connect timeout away, and one is enough."""
+    """An attempt is at most the retry limit and a connect timeout away; one attempt suffices."""
     topology = tree("b1-b2", "b2-b3", "b2-b4", "b1-b5", "b5-b6", "b5-b7")
     assert _seconds_until_all_is_delivered(topology, "b2") <= 4.0
 

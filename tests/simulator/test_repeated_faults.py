@@ -1,4 +1,4 @@
-"""Faults that come again for the same targets in one world."""
+"""Tests of faults that repeat for the same targets in one world."""
 
 from collections import Counter
 from random import Random
@@ -19,7 +19,7 @@ HEAL = 10_000
 
 
 def _repeats(plan: Plan) -> Counter[str]:
-    """Return, by kind, how many faults of a plan come again for the same target when over."""
+    """Return, by kind, the number of a plan's faults that repeat for a target after the end."""
     found: Counter[str] = Counter()
     over: dict[tuple[str, tuple[str, ...]], int] = {}
     for move in plan.moves:

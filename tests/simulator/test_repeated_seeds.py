@@ -1,7 +1,7 @@
-"""Every story of an episode, told twice to the same brokers and clients.
+"""Tests of every story of an episode, run twice on the same brokers and clients.
 
-The second time a broker has been suspected, a window been full, a topic been moved before. What
-an object keeps of the first episode must not be seen in the second one.
+The second run meets suspected brokers, full windows and moved topics. State of the first episode
+must not affect the second.
 """
 
 from collections.abc import Callable
@@ -115,9 +115,10 @@ ONCE: dict[str, tuple[str, ...]] = {
         "test_publications_withheld_by_a_barrier_are_announced_and_precede_the_stream",
     ),
 }
-"""Modules with stories, and those of them that can be told once only: they count from the
-beginning of the cluster, name the first subscription of a client, or end with a broker, client or
-topic that does not return to where it was."""
+"""Modules with stories, and the stories that run once only: they count from the start of the
+cluster, name the first subscription of a client, or end with a broker, client or topic that does
+not return to its former place.
+"""
 
 
 def _stories(module: str) -> dict[str, Callable[[], Any]]:

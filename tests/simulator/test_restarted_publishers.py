@@ -1,4 +1,4 @@
-"""Clients that are started again under their name, without a store or with an older copy of it."""
+"""Tests of clients that restart under the same name, without a store or with an older copy."""
 
 import tomllib
 from dataclasses import replace
@@ -78,9 +78,9 @@ def test_a_publisher_and_its_broker_are_started_again_together(protocol: str) ->
 
 
 def _restore(cluster: SimulatedCluster, older: ClientState, broker: str) -> list[str]:
-    """Start `shop` at a broker from a copy of its state; return the refusals, as they arrive.
+    """Start `shop` at a broker from a copy of its state; return the refusals in order of arrival.
 
-    It publishes before it is connected, as programs do, up to the number that was published before.
+    Before it is connected, `shop` publishes up to the number that was published before.
     """
     shop = cluster.clients["shop"]
     cluster.network.close(shop, shop.broker, "closed_by_us")
@@ -115,7 +115,7 @@ def _is_refused(refusals: list[str], copied: int) -> bool:
 
 @pytest.mark.parametrize("protocol", [*DEFINITIONS])
 def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -> None:
-    """It would count again from where the copy was made, and lose what it publishes."""
+    """The publisher would reuse numbers after the copy, and its publications would be lost."""
     for copied in (0, 5):
         cluster, at, home = _cluster(protocol)
         subscription = cluster.subscribe(home)
@@ -130,7 +130,7 @@ def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -
 
 @pytest.mark.parametrize("way", ["another broker", "a restarted broker"])
 def test_storages_refuse_an_older_copy_of_a_publishers_store(way: str) -> None:
-    """Its broker does not know how much of the source was published."""
+    """The access broker does not have the number of publications of the source."""
     for copied in (0, 5):
         cluster, at, home = _cluster("ges_reliable")
         subscription = cluster.subscribe(home)
@@ -148,7 +148,7 @@ def test_storages_refuse_an_older_copy_of_a_publishers_store(way: str) -> None:
 
 
 def test_a_publisher_that_returns_waits_for_its_storage_once() -> None:
-    """With what its storage has, it goes on; the storage was down when it returned."""
+    """The publisher continues from the storage's state; the storage was down at the return."""
     cluster, at, home = _cluster("ges_reliable")
     subscription = cluster.subscribe(home)
     cluster.client("shop", at, publishes=True)
@@ -172,7 +172,7 @@ def test_a_publisher_that_returns_waits_for_its_storage_once() -> None:
 def _receive_further(
     cluster: SimulatedCluster, at: str, home: str
 ) -> tuple[Subscription, ClientState]:
-    """Publish 8; return a subscription that has received all, and its client's state after 5."""
+    """Publish 8; return a complete subscription, and the client's state after 5."""
     subscription = cluster.subscribe(home)
     cluster.run_until_quiet()
     states = []
@@ -186,14 +186,14 @@ def _receive_further(
 
 
 def _kept(subscription: Subscription) -> ClientState:
-    """Return the state of a subscriber as a store has it: what was delivered is on record."""
+    """Return the state of a subscriber as a store has it: all deliveries are recorded."""
     state = subscription.client.core.state()
     kept = tuple(replace(each, given=each.committed) for each in state.subscriptions)
     return replace(state, subscriptions=kept)
 
 
 class _WithoutGaps:
-    """An oracle that does not judge gaps: it has no client that returns to an older state."""
+    """An oracle that does not judge gaps, because it has no client with an older state."""
 
     def __init__(self, oracle: Any) -> None:
         self._oracle = oracle
@@ -220,7 +220,7 @@ def _return_with(
     "protocol", ["delta_tree", "gryphon", "durable", "multi_proxy", "ges_reliable"]
 )
 def test_a_subscriber_with_an_older_copy_of_its_store_receives_a_gap(protocol: str) -> None:
-    """No broker keeps what it had acknowledged since; a second session repeats nothing."""
+    """No broker keeps the publications acknowledged since; a second session repeats nothing."""
     cluster, at, home = _cluster(protocol)
     subscription, older = _receive_further(cluster, at, home)
     subscriber = subscription.client
@@ -248,7 +248,7 @@ def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str) -> N
 
 
 def test_an_older_store_is_announced_at_another_broker() -> None:
-    """The storage of the subscription has what the client has acknowledged."""
+    """The storage of the subscription has the acknowledgements of the client."""
     cluster, at, home = _cluster("ges_reliable")
     subscription, older = _receive_further(cluster, at, home)
     older = replace(older, incarnation=older.incarnation + 1)
@@ -259,7 +259,7 @@ def test_an_older_store_is_announced_at_another_broker() -> None:
 
 @pytest.mark.parametrize("protocol", ["durable", "ges_reliable"])
 def test_a_moved_subscriber_with_an_older_store_is_served(protocol: str) -> None:
-    """Its generation was used at its broker before it moved; the last one is elsewhere."""
+    """The generation was used at this broker before the move; another broker has the last one."""
     cluster, at, home = _cluster(protocol)
     subscription, older = _receive_further(cluster, at, home)
     subscriber = subscription.client

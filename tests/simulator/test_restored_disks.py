@@ -1,4 +1,4 @@
-"""Brokers of simulated plans that start on an older copy of their disk, or on an empty disk."""
+"""Tests of simulated brokers that start with an older copy of the disk, or an empty disk."""
 
 from collections import Counter
 
@@ -42,7 +42,7 @@ def plan_run(broker: str, how: str) -> PlanRun:
     [("s1", "copy", "refused"), ("s1", "empty", "refused"), ("e2", "empty", "accepted")],
 )
 def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: str) -> None:
-    """A server is refused while topics move; a home is not."""
+    """A server is refused while topics move; an access broker is not."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker).replace("HOW", how)
     text = text.replace("kind\nchance", "kind spread_topics=2\nchance")
     report = PlanRun(read_plan(text)).report(-1, "")
@@ -54,7 +54,7 @@ def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: st
 
 @pytest.mark.parametrize("ownership", ["arbiter", "rendezvous", "causal"])
 def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) -> None:
-    """With `causal`, it alone had on disk at which server its publications are stored."""
+    """With `causal`, only the access broker had on disk which server stored its publications."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e1").replace("HOW", "empty")
     text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
     report = PlanRun(read_plan(text)).report(-1, "")
@@ -69,7 +69,7 @@ def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) ->
 def test_a_server_with_an_accepted_loss_announces_what_nobody_has_fetched(
     ownership: str, how: str
 ) -> None:
-    """The only subscriber's broker is away while a server takes publications that it loses."""
+    """The only subscriber's broker is down while a server accepts publications and loses them."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", how)
     text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
     text = text.replace("failed=1", "failed=2").replace(
@@ -113,7 +113,7 @@ EACH = "a,40,3 b,40,3 c,40,3 d,40,3"
 
 @pytest.mark.parametrize("server, other", [("s1", "s2"), ("s2", "s1")])
 def test_an_arbiter_with_a_loss_asks_who_owns_its_topics(server: str, other: str) -> None:
-    """A restarted broker asks while its proxy has forgotten all, and another owner is down."""
+    """A restarted broker sends requests while its proxy has no state and an owner is down."""
     events = (
         f"at 1.5 fault restored {server} empty then 2 4\nat 2.5 fault kill x1 then 3\n"
         f"at 2.2 fault kill {other} then 7\nat 2.3 fault kill e3 then 3\nat 5 publish p1-e3 {EACH}"
@@ -206,7 +206,7 @@ def test_a_loss_that_never_was_is_a_violation(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_loss_without_a_witness_is_not_simulated() -> None:
-    """No neighbour can prove a loss while the only proxy is away."""
+    """No neighbour can prove a loss while the only proxy is down."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "empty")
     away = text.replace("failed=1", "failed=2").replace("at 4", "at 5 fault kill x1 then 7\nat 4")
     report = PlanRun(read_plan(away)).report(-1, "")
@@ -265,7 +265,7 @@ end 31
 
 
 def test_a_server_may_lose_a_subscription_before_its_start_is_announced() -> None:
-    """The server asks for the topics of the access broker again, and keeps all until then."""
+    """The server requests the access broker's topics again, and retains all until the reply."""
     assert accepted(OVERTAKEN)["deliveries"] == 2
 
 

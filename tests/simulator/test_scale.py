@@ -1,4 +1,4 @@
-"""A thousand brokers in one process: what is the same is shared, and idle brokers cost nothing."""
+"""Tests of a thousand brokers in one process: equal parts are shared, idle brokers cost nothing."""
 
 from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.simulator.world.cluster import SimulatedCluster

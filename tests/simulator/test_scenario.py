@@ -1,4 +1,4 @@
-"""Scenarios: when a cluster counts as quiet, and commands that make no sense."""
+"""Tests of scenarios: the quiet state of a cluster, and invalid commands."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def _blocks(commands: str) -> list[str]:
 
 
 def test_retries_out_of_phase_at_two_broken_links_do_not_disturb_the_quiet() -> None:
-    """An attempt times out after as long as the next one takes to begin, so one is always open."""
+    """An attempt times out when the next one begins, so one attempt is always open."""
     *_, quiet = _blocks("cut b0 b1\nrun 2500ms\n\ncut b2 b3\nstabilize\n")
     told = quiet.splitlines()
     assert "b2 loses b3: silent" in told
@@ -35,7 +35,7 @@ def test_retries_out_of_phase_at_two_broken_links_do_not_disturb_the_quiet() -> 
 
 
 def test_a_cluster_is_not_quiet_before_brokers_detect_unreachable_peers() -> None:
-    """b0 tries b2 past b1, which takes until the attempt times out."""
+    """b0 tries to reach b2 past b1 until the attempt times out."""
     plain = DeltaTreeParameters(assist="off")
     cluster = SimulatedCluster(chain("b0", "b1", "b2"), network=STEADY, parameters=plain).start()
     cluster.run_until_quiet()

@@ -1,4 +1,4 @@
-"""What a subscription does not hear at its start is held against what the network cut off."""
+"""Tests of the sources that a new subscription lacks, against the network's partitions."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def _chain() -> SimulatedCluster:
 
 
 def _subscribe_past_a_dead_broker(cluster: SimulatedCluster) -> None:
-    """b3 is dead; b4 answers for itself, past it."""
+    """Subscribe while b3 is dead; b4 replies past b3."""
     cluster.run_until_quiet()
     cluster.broker("b3").kill()
     cluster.run_for(3)
@@ -45,7 +45,7 @@ def test_an_answering_broker_past_a_dead_one_may_not_be_closed_off(mutant: Mutan
 def test_a_broker_cut_off_before_the_subscription_may_not_be_closed_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """b2 still names what it could not reach long ago."""
+    """b2 still names brokers that were unreachable long ago."""
     cluster = _chain()
     _subscribe_past_a_dead_broker(cluster)
     cluster.broker("b3").start()

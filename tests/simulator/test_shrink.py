@@ -1,4 +1,4 @@
-"""Shrinking: seeds that fail become stories that fit on a screen."""
+"""Tests of shrinking: failing seeds become short stories."""
 
 from dataclasses import replace
 from functools import cache
@@ -16,7 +16,7 @@ from tests.helpers.delta_tree_bugs import Mutant
 
 @cache
 def shrunk(seed: int, mutant: Mutant) -> ShrunkPlan:
-    """The first failure of this mutant from a seed on, of the same layer as that seed."""
+    """Return the shrunk first failure of this mutant from a seed on, in the same layer."""
     options = SwarmOptions(mutants=frozenset((mutant,)))
     while not run_seed(seed, "delta_tree", options).violations:
         seed += 2
@@ -38,7 +38,7 @@ def shrunk(seed: int, mutant: Mutant) -> ShrunkPlan:
     ids=lambda value: str(value),
 )
 def test_a_bug_is_shown_by_a_few_faults_brokers_and_publications(seed: int, mutant: Mutant) -> None:
-    """At most 3, 5 and 20; and what is printed shows the same again."""
+    """At most 3, 5 and 20; the printed plan shows the same failure."""
     found = shrunk(seed, mutant)
     assert found.is_small(), found.plan.size()
     again = PlanRun(read_plan(found.describe("A seed"))).report(-1, "")
@@ -74,7 +74,7 @@ def test_a_seed_without_a_violation_is_not_shrunk() -> None:
 
 
 def test_only_the_low_limits_that_a_failure_needs_stay() -> None:
-    """A bug in how many runs become few shows where few are many."""
+    """A bug that merges runs shows only if few runs are permitted."""
     needed = ("brokerd.protocols.gryphon.knowledge._SCATTERED", 1)
     others = (
         ("brokerd.protocols.gryphon.pubend._LOGGED_RECORDS", 1),

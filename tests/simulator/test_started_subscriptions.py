@@ -1,4 +1,4 @@
-"""Subscriptions that are reported as started too early, in each protocol: a rule sees it."""
+"""Tests of subscriptions reported as started too early: a rule detects this in each protocol."""
 
 import pytest
 
@@ -13,7 +13,7 @@ BUGS = {
     "begins-unfollowed": "multi_proxy",
     "followed-before-it-is-written": "multi_proxy",
 }
-"""Named bug → its protocol; the first seed sees it."""
+"""Named bug → its protocol; the first seed detects the bug."""
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -24,6 +24,6 @@ def test_a_report_before_all_have_the_subscription_is_seen(bug: str) -> None:
 
 
 def test_baseline_brokers_report_no_subscription_before_all_have_it() -> None:
-    """The baseline loses publications, and seeds count that; the reports are right."""
+    """The baseline loses publications, which seeds count; the reports are correct."""
     rules = {run_seed(seed, "best_effort").rule for seed in range(1, 13)}
     assert "started early" not in rules

@@ -1,4 +1,4 @@
-"""Messages in the words of scenarios."""
+"""Tests of messages in the language of scenarios."""
 
 from types import SimpleNamespace
 from typing import Any

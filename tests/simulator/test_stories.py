@@ -1,6 +1,6 @@
-"""Interleavings that random seeds reach rarely, told step by step.
+"""Interleavings that random seeds rarely reach, step by step.
 
-Each runs with the strict oracle: a violation of any rule ends the story where it happens.
+Each story runs with the strict oracle: a violation of any rule ends the story at once.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 def _settle(cluster: SimulatedCluster) -> None:
-    """Let everything come to rest; everything owed must have arrived."""
+    """Run until quiet; all owed deliveries must have arrived."""
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
     cluster.check_internals()
@@ -27,7 +27,7 @@ def _settle(cluster: SimulatedCluster) -> None:
 
 
 def _run_until(cluster: SimulatedCluster, condition: Callable[[], bool]) -> None:
-    """Let time pass until the moment a condition holds, 20 s at most."""
+    """Run until a condition holds, 20 s at most."""
     for _ in range(20_000):
         if condition():
             return
@@ -36,10 +36,10 @@ def _run_until(cluster: SimulatedCluster, condition: Callable[[], bool]) -> None
 
 
 def _start_behind_a_lost_publication() -> SimulatedCluster:
-    """A subscription starts while its source's broker forgets which publications were done.
+    """Start a subscription while its source's broker loses the record of confirmed publications.
 
-    n=6 is wanted by z and cannot leave p, n=7 is wanted by nobody and done. Then `late` asks for
-    everything, p crashes, and its client hands in again what is not done: n=6 alone.
+    n=6 matches z and cannot leave p; n=7 has no match and is confirmed. Then `late` subscribes to
+    everything, p crashes, and its client publishes the unacknowledged n=6 alone again.
     """
     cluster = SimulatedCluster(chain("s", "p"), network=STEADY).start()
     z = cluster.subscribe("s", "n = 6", "z")
@@ -65,9 +65,9 @@ def _start_behind_a_lost_publication() -> SimulatedCluster:
 
 
 def test_e1_publications_before_the_start_are_no_part_of_the_stream() -> None:
-    """Delivering n=6 to `late` and then n=8 would hide that n=7 is gone.
+    """Delivering n=6 to `late` and then n=8 would hide the loss of n=7.
 
-    Paper: [DFT11] §VI lines 614-621, whose condition per publication does not see it.
+    Paper: [DFT11] §VI lines 614-621, whose condition per publication misses the loss.
     """
     _start_behind_a_lost_publication()
 
@@ -78,11 +78,11 @@ def test_e1_is_a_gap_without_the_start_cut() -> None:
 
 
 def _start_behind_what_home_has_seen() -> None:
-    """Home has let a publication pass before the start, and forgets that when it crashes.
+    """Let a publication pass the home broker before a start; the record is lost in a crash.
 
-    `late` waits for w, which stalls. Meanwhile q publishes n=5, which z has not acknowledged,
-    and n=6, which nobody who has started wants: it is done. Then `late` starts and home crashes,
-    so that q sends what is not done again: n=5 alone.
+    `late` waits for w, which stalls. Meanwhile q publishes n=5, which z has not acknowledged, and
+    n=6, which matches no started subscription and is confirmed. Then `late` starts and home
+    crashes, so that q resends the unconfirmed n=5 alone.
     """
     cluster = SimulatedCluster(chain("q", "home", "w"), network=STEADY).start()
     z = cluster.subscribe("home", "n = 5", "z")
@@ -119,7 +119,7 @@ def test_a_start_cut_without_the_position_of_the_home_leaves_a_gap() -> None:
 
 
 def test_no_duplicate_is_delivered_if_a_broker_dies_with_an_unsaved_position() -> None:
-    """Positions are written lazily; what they miss, the client's resume vector covers."""
+    """Positions are written lazily; the client's resume vector covers the rest."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     s = cluster.subscribe("b2")
     cluster.run_until_quiet()
@@ -143,7 +143,7 @@ def test_publications_are_delivered_once_if_the_access_broker_dies() -> None:
 
 
 def test_a_frozen_broker_is_bypassed_and_its_old_sessions_are_dead_when_it_thaws() -> None:
-    """What it sends when its time goes on comes on instances that nobody has any more."""
+    """The frozen broker's messages after the thaw belong to sessions that no peer has any more."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
     s = cluster.subscribe("b3")
     cluster.run_until_quiet()
@@ -160,7 +160,7 @@ def test_a_frozen_broker_is_bypassed_and_its_old_sessions_are_dead_when_it_thaws
 
 
 def test_a_stall_and_then_a_kill_lose_nothing() -> None:
-    """The papers' fault: nothing moves before the kill, and the bypass begins with it."""
+    """The papers' fault: traffic stalls before the kill, and the bypass begins with the kill."""
     cluster = SimulatedCluster(star("b2", "b1", "b3", "b4"), network=STEADY).start()
     near, far = cluster.subscribe("b3"), cluster.subscribe("b4")
     cluster.run_until_quiet()
@@ -176,7 +176,7 @@ def test_a_stall_and_then_a_kill_lose_nothing() -> None:
 
 
 def test_publications_sent_into_a_half_open_session_are_sent_again() -> None:
-    """b1 no longer hears b2 and gives up; b2 learns it late and sends it all again."""
+    """b1 no longer receives from b2 and ends the session; b2 detects the end late and resends."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     s = cluster.subscribe("b1")
     cluster.run_until_quiet()
@@ -190,7 +190,7 @@ def test_publications_sent_into_a_half_open_session_are_sent_again() -> None:
 
 
 def test_a_link_loss_within_the_suspicion_time_starts_a_new_instance() -> None:
-    """M3′: the session has lost a message, so it is dead although nobody has suspected yet."""
+    """M3′: a session that has lost a message must end, even before a suspicion."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     s = cluster.subscribe("b2")
     cluster.run_until_quiet()
@@ -220,7 +220,7 @@ def test_a_storm_of_false_suspicions_loses_nothing() -> None:
 
 
 def test_a_crashed_neighbour_never_restores_the_state_of_an_earlier_crash() -> None:
-    """b3's only neighbour dies before b3 has recovered; both come back and know it all again.
+    """b3's only neighbour dies before b3 has recovered; both return and recover everything.
 
     Paper: [DFT11] §VIII-B, with the end of the recovery tied to a peer that is complete.
     """
@@ -254,7 +254,7 @@ def test_a_broker_recovers_from_a_peer_on_the_far_side_of_a_dead_home() -> None:
 
 
 def test_a_cold_start_of_all_brokers_completes_after_its_timeout() -> None:
-    """No broker is complete, so none can teach the others; they wait, and then say so."""
+    """No broker is complete, so none can send state to the others; all wait, and then report it."""
     parameters = DeltaTreeParameters(cold_start_after_ns=30 * SECOND_NS)
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY, parameters=parameters).start()
     s = cluster.subscribe("b1")
@@ -321,7 +321,7 @@ def test_a_subscriber_receives_only_matching_publications_on_every_branch() -> N
 
 
 def _heard_across_an_island(*, strict: bool = True) -> list[int]:
-    """Subscribe while a broker is dead, then publish behind it; returns what arrives."""
+    """Subscribe while a broker is dead, then publish behind it; return the deliveries."""
     topology = chain("b1", "b2", "b3", "b4")
     cluster = SimulatedCluster(topology, network=STEADY, strict=strict)
     cluster.start()
@@ -357,7 +357,7 @@ def test_islands_treated_as_barriers_are_safe_but_receive_less() -> None:
 
 
 def test_publications_withheld_by_a_barrier_are_announced_and_precede_the_stream() -> None:
-    """One link failure that nobody can bypass; an older subscription lets n=1 through.
+    """No bypass of the failed link exists; an older subscription lets n=1 pass.
 
     Paper: [DFT11] Fig. 1.
     """
@@ -385,7 +385,7 @@ def test_publications_withheld_by_a_barrier_are_announced_and_precede_the_stream
 
 
 def test_a_gate_that_opened_stays_open_when_its_broker_crashes_at_once() -> None:
-    """What is delivered from behind the gate was preceded by the open gate on disk."""
+    """The open gate was on disk before the first delivery from behind the gate."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     cluster.client("p-b2", "b2", publishes=True)
     cluster.run_until_quiet()
@@ -405,10 +405,10 @@ def test_a_gate_that_opened_stays_open_when_its_broker_crashes_at_once() -> None
 
 
 def test_separately_confirmed_parts_of_a_frame_are_all_acknowledged() -> None:
-    """n=2 and n=4 are for s, n=3 between them is for t, and each is done before the next one.
+    """n=2 and n=4 are for s, n=3 between them is for t; each is confirmed before the next.
 
-    The three come to p as one frame, and leave it late, in three: together with n=1 and n=5
-    they are too large. When n=2 is done, what is left of p's entry for s begins behind n=3.
+    All three arrive at p in one frame, and leave late, in three frames: with n=1 and n=5 one frame
+    is too large. When n=2 is confirmed, the rest of p's entry for s begins after n=3.
     """
     session = SessionParameters(frame_limit_bytes=1_000)
     network = replace(STEADY, encode=True, session=session)

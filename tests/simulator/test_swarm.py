@@ -1,4 +1,4 @@
-"""Swarms: whole clusters drawn from a seed, broken at random, and judged by the oracle."""
+"""Tests of swarms: whole clusters drawn from a seed, with random faults, judged by the oracle."""
 
 import os
 import sys
@@ -71,7 +71,7 @@ def test_delta_tree_keeps_its_promises_under_up_to_delta_failures() -> None:
 
 
 def test_the_seeds_were_not_empty(record_property: Callable[[str, object], None]) -> None:
-    """A swarm in which nothing fails or nothing is owed proves nothing."""
+    """A swarm without failures or owed deliveries proves nothing."""
     if len(_reports) < SEEDS:
         pytest.skip("judges the seeds above, of which not all were run")
     ledger = total(_reports)
@@ -86,7 +86,7 @@ def test_the_seeds_were_not_empty(record_property: Callable[[str, object], None]
 
 
 def test_best_effort_loses_publications_when_something_fails() -> None:
-    """The proof that the oracle can find something."""
+    """The oracle can find violations."""
     reports = list(run_swarm(seeds_of_the_mix(12, long=0), "best_effort"))
     violating = [report for report in reports if report.violations]
     assert len(violating) > 6, total(reports)
@@ -123,7 +123,7 @@ def test_a_swarm_over_processes_reports_what_one_process_reports() -> None:
 
 
 def test_seeds_have_equal_histories_under_any_string_hash() -> None:
-    """Walking through a set of strings anywhere would show here, in history or counters."""
+    """Iteration over a set of strings would change the history or counters."""
     first = [report for report in _reports if report.seed <= DETERMINISTIC]
     if len(first) < DETERMINISTIC:
         first = [*run_swarm(range(1, DETERMINISTIC + 1), "delta_tree", CORES)]

@@ -1,4 +1,4 @@
-"""How soon: what only an audit heals, or a retry that comes too late, is seen although it comes."""
+"""Tests of timeliness: a rule detects late repairs by an audit or a slow retry."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ at 2 subscribe s1-b1 true
 heal 5
 end 5
 """
-"""While b4 is dead somebody subscribes at the other end of the line; then b4 comes back."""
+"""A subscription at the other end of the line while b4 is dead; then b4 returns."""
 
 
 def _plan(audit_interval_ns: int) -> Plan:
@@ -62,7 +62,7 @@ def test_a_gate_that_only_an_audit_opens_is_late(monkeypatch: pytest.MonkeyPatch
 def test_an_early_audit_hides_a_lost_notifier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Why a third of the seeds have none."""
+    """For this reason a third of the seeds have no audit."""
     lost = _lose_first_notifier(monkeypatch)
     report = PlanRun(_plan(SECOND_NS), check_purity=False).report(-1, "")
     assert lost

@@ -1,4 +1,4 @@
-"""Clients that stay away, forget, ask for too much, or take and leave many things at once."""
+"""Tests of clients that disconnect for long, lose state, exceed limits, or subscribe in bulk."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ def _chain(**parameters: int) -> SimulatedCluster:
 
 
 def _stay_away(cluster: SimulatedCluster, seconds: float) -> None:
-    """A subscriber at b3, which b1 publishes for all the time."""
+    """Disconnect a subscriber at b3 while b1 publishes."""
     subscription = cluster.subscribe("b3")
     cluster.run_until_quiet()
     line = cluster.link("s1-b3", "b3")
@@ -139,7 +139,7 @@ def test_a_subscription_above_the_limit_is_refused_and_the_others_are_kept() -> 
 
 
 def test_a_refusal_of_a_legal_request_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker counts one too many."""
+    """The broker counts one subscription too many."""
     cluster = _chain(client_subscriptions=2)
     cluster.parameters = DeltaTreeParameters(delta=1, client_subscriptions=3)
     for _ in range(3):
@@ -168,7 +168,7 @@ def test_seeds_draw_all_of_it() -> None:
 
 
 def test_seed_900110_may_linger() -> None:
-    """What lingering gave up was taken for something confirmed too early."""
+    """The oracle mistook an expired client's publications for early confirmations."""
     options = SwarmOptions(settings=("client_linger_ns=2000000000",))
     report = PlanRun(plan_of(900110, "delta_tree", options)).report(900110, "")
     assert not report.violations, report.describe()

@@ -1,8 +1,8 @@
-"""Subscriptions end, everywhere and for ever, whatever fails meanwhile.
+"""Tests of unsubscriptions, which are final at all brokers despite failures.
 
-Interleaving 24 of the design: the news of an end overtakes the subscription; brokers are away
-when it is told; all who were told crash. Each story runs with the strict oracle, and once more
-with the rule switched off that it is about.
+Interleaving 24 of the design: the unsubscription overtakes the subscription; brokers are down
+during it; all brokers that received it crash. Each story runs with the strict oracle, and once more
+without the rule under test.
 """
 
 import pytest
@@ -95,7 +95,7 @@ def test_a_client_that_detaches_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_crash_causes_no_wait_for_a_detached_publisher(seed: int) -> None:
-    """It was told that its broker keeps nothing, so that was on disk: the crash changes nothing."""
+    """The detachment is confirmed only after the release of state is on disk."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY, seed=seed).start()
     cluster.publish("b1", client="p", n=1)
     cluster.run_until_quiet()
@@ -143,7 +143,7 @@ def test_a_number_is_free_again_for_an_application_that_forgot_it() -> None:
 
 
 def _end_overtakes_subscription() -> list[str]:
-    """v learns of the subscription and its end by bypass, and late, from x, of the first."""
+    """v receives the subscription and its end by bypass, and later the subscription from x."""
     cluster = _cluster("s", "x", "v")
     cluster.link("x", "v").absorb("out")
     cluster.subscribe("s", client="c")
@@ -170,7 +170,7 @@ def test_without_tombstones_a_late_copy_brings_the_subscription_back() -> None:
 
 
 def _broker_is_away_when_it_is_told() -> list[str]:
-    """w, away from all, keeps what c has ended; home dies for good before w is back."""
+    """w, cut off, keeps the subscription that c has ended; home dies for good before w returns."""
     cluster = _cluster("s", "x", "v", "w")
     cluster.subscribe("s", client="c")
     cluster.run_until_quiet()
@@ -196,7 +196,7 @@ def test_without_tombstones_it_brings_the_subscription_back() -> None:
 
 
 def _all_who_know_crash() -> list[str]:
-    """w is down when c ends its subscription; home dies for good, all who were told restart."""
+    """w is down when c unsubscribes; home dies for good, and all notified brokers restart."""
     cluster = _cluster("s", "x", "v", "w")
     cluster.subscribe("s", client="c")
     cluster.run_until_quiet()
@@ -222,7 +222,7 @@ def test_volatile_tombstones_leave_a_row_for_ever() -> None:
 
 
 def _home_crashes_with_a_pending_subscription() -> list[str]:
-    """The subscription is issued anew after the crash; its old id lives nowhere."""
+    """The subscription is reissued after the crash; no broker has the old id."""
     cluster = _cluster("s", "x", "v", "w")
     cluster.broker("w").absorb()
     cluster.subscribe("s", client="c")

@@ -1,4 +1,4 @@
-"""What simulated brokers are told of the time of day."""
+"""Tests of the wall clocks of simulated brokers."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ HOUR_NS = 3_600 * 10**9
 
 
 def starts(seed: int, incarnations: int) -> list[tuple[int, int]]:
-    """Of each incarnation of a broker: virtual time and what its wall clock shows."""
+    """Return the virtual time and the wall clock at the start of each incarnation of a broker."""
     cluster = SimulatedCluster(chain("a", "b"), network=STEADY, seed=seed)
     broker = cluster.broker("a").broker
     broker.history = []

@@ -1,4 +1,4 @@
-"""What becomes of workers when their controller is killed."""
+"""Tests of workers whose controller is killed."""
 
 import operator
 import os
