@@ -1,4 +1,4 @@
-"""What faults put at risk: when, on which ways, and how sure that is between clocks."""
+"""Tests of the risks of faults: times, paths, and uncertainty between clocks."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Figures of runs: their numbers, and that the same run gives the same bytes."""
+"""Tests of the figures of runs: numbers, and identical bytes for the same run."""
 
 import os
 import random
@@ -32,7 +32,7 @@ SCENARIO = Scenario(
 
 @pytest.fixture(scope="module")
 def run(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that lost something, with all its figures drawn."""
+    """Return a run with losses, with all of its figures drawn."""
     folder = write_demo_run(tmp_path_factory.mktemp("runs"), SCENARIO)
     for name in RUN_FIGURES:
         draw(name, spark, folder)
