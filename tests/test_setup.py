@@ -16,7 +16,7 @@ LOCKS = ("build.lock", "requirements.lock")
 
 
 def locked(lock: str) -> dict[str, list[str]]:
-    """Package name to the text of its entries, of which it may have one per platform."""
+    """Return the entries per package name; a package may have one entry per platform."""
     text = (ROOT / ".setup" / lock).read_text(encoding="utf-8")
     entries: dict[str, list[str]] = {}
     for entry in re.split(r"\n(?=[a-z0-9])", text):

@@ -1,4 +1,4 @@
-"""What an agent does about faults in its own process; brokers and processes are played here."""
+"""Tests of the fault keeper of an agent, with stub brokers and processes."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ from tests.helpers.patience import PATIENCE_S
 
 
 class Processes:
-    """Brokers b1 and b2, which run; nobody gets a signal."""
+    """Running brokers b1 and b2 that receive no signals."""
 
     def __init__(self, folder: Path) -> None:
         self.processes = {
@@ -49,7 +49,7 @@ class Processes:
 
 
 class World:
-    """The faults of one agent; what brokers were told, and what the journal said by then."""
+    """The faults of one agent, with the commands to brokers and the journal at that time."""
 
     def __init__(self, folder: Path) -> None:
         paths = AgentPaths(folder)

@@ -1,4 +1,4 @@
-"""The lives of one process under its supervisor, and watchdogs whose world is played here."""
+"""Tests of the lives of a process under its supervisor, and of watchdogs in a stub world."""
 
 import os
 import signal
@@ -136,7 +136,7 @@ def restored_sigterm() -> Iterator[None]:
 
 
 class Ended:
-    """A process that ends after some turns; the times that were waited for it."""
+    """A process that ends after some turns, with the times of the waits."""
 
     def __init__(self, turns: int) -> None:
         self.turns = turns

@@ -1,4 +1,4 @@
-"""Experiments around failures: what their stories say, that they repeat, what they refuse."""
+"""Tests of experiments about failures: stories, repeatability and refusals."""
 
 import json
 

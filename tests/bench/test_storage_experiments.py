@@ -1,4 +1,4 @@
-"""Ways to keep what may be missed: each gives back what it was given, and is counted alike."""
+"""Tests of storage variants: all return the stored data, and all are counted alike."""
 
 import json
 

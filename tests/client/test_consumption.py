@@ -13,7 +13,7 @@ SOURCE = SourceId(1, 0, 1)
 
 
 def given(consumption: Consumption) -> list[int]:
-    """The numbers of the deliveries until a commit must precede, or nothing is left."""
+    """Return the numbers of deliveries until a commit is due or none remains."""
     numbers = []
     while (item := consumption.next()) is not None:
         assert isinstance(item, Taken)

@@ -1,4 +1,4 @@
-"""Clients that lose their connection, take nothing in, and move, in one run that is judged."""
+"""Stories about clients that lose connections, stall and move, in one judged run."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ for = "500ms"
 
 @pytest.fixture
 def clients(lab: Lab) -> Lab:
-    """A lab with a workload whose clients are disturbed."""
+    """Return a lab with a workload whose clients are disturbed."""
     project = lab.folder / "project"
     (project / "clients.toml").write_text(WORKLOAD)
     (project / "disturbed.toml").write_text(SCHEDULE)

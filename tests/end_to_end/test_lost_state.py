@@ -1,4 +1,4 @@
-"""A broker of a deployment loses its disk: commands show the cause, and one brings it back."""
+"""Stories about a broker with a lost disk: commands show the cause, and one repairs the broker."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Stories about hosts that are looked at by SSH before anything of ours is on them."""
+"""Stories about hosts that are inspected over SSH before an installation."""
 
 import json
 

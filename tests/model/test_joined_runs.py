@@ -1,4 +1,4 @@
-"""Runs that stay: what is joined, or taken out again, is what there was, and keeps nothing else."""
+"""Tests of retained runs: joining and removal preserve the content, and retain nothing else."""
 
 from typing import Any
 

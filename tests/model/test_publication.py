@@ -84,7 +84,7 @@ def test_an_empty_run_does_not_exist():
 
 
 def origins(run):
-    """Position, source and sequence of each publication."""
+    """Return position, source and sequence of each publication."""
     each = [(source, number) for source, numbers in run.origins for number in numbers]
     return list(zip(run.sequences, each, strict=True))
 

@@ -1,4 +1,4 @@
-"""Fixtures that stories elsewhere get from their own folder."""
+"""Fixtures of stories that come from other folders."""
 
 from tests.pubsubctl.conftest import call, project
 

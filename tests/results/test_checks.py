@@ -41,8 +41,7 @@ SCENARIO = Scenario(measure_s=6.0, stall_s=1.0, kill_s=1.8, restart_s=3.5, bars=
 
 
 def histories(count: int) -> dict[str, History]:
-    """Return random histories by name; half of them are spoiled, with all mutations about as often.
-    """
+    """Return random histories by name; half of them are spoiled, with every mutation in turn."""
     found = {}
     ways = [*LEGAL.items(), *MUTATIONS.items()]
     for seed in range(count):

@@ -264,8 +264,7 @@ def test_a_broker_that_ended_no_session_counts_from_nothing(
 def test_no_client_has_more_at_any_second_than_brokers_have_counted(
     ahead_ns: int, doubts: int, counted: tuple[int, ...], error_ns: int
 ) -> None:
-    """The second publication is received a little before the second in which its broker counts it.
-    """
+    """The second publication is received just before the second in which its broker counts it."""
     received = [SECOND // 2, SECOND - ahead_ns]
     lines = [{"t_ns": n * SECOND, "publications_delivered": n_counted}
              for n, n_counted in zip((0, 1, 2), counted, strict=True)]  # fmt: skip

@@ -288,8 +288,7 @@ def test_corrected_p_values_are_those_of_holms_definition() -> None:
 
 
 def test_a_table_without_differences_rarely_reports_one(tmp_path: Path) -> None:
-    """Without the correction, a third of all tables of nine independent numbers name a difference.
-    """
+    """Without the correction, a third of all tables of nine independent numbers name one."""
     random = Random(7)
     false_tables = {"plain": 0, "corrected": 0}
     for _ in range(400):

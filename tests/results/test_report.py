@@ -345,8 +345,7 @@ def test_numbers_have_three_digits_and_a_unit() -> None:
 
 
 def luminance(colour: str) -> float:
-    """Return the luminance of a colour such as #1d1b19, as the accessibility guidelines define it.
-    """
+    """Return the luminance of a colour such as #1d1b19, as in the accessibility guidelines."""
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -44,8 +44,7 @@ def test_the_sample_is_small_and_every_file_is_sealed() -> None:
 
 
 def test_faults_are_found_at_risk_whatever_the_clocks_of_their_hosts_say(tmp_path: Path) -> None:
-    """The same run took place on machines with different boot times; its publishers are on local1.
-    """
+    """The hosts of the same run have different boot times; the publishers are on local1."""
     ahead_ns = {"local1": 0, "local2": 7_200 * SECOND, "local3": -3_600 * SECOND}
     plain = read_history(SAMPLE)
     # With a second of doubt at both ends of both windows fewer are surely at risk.

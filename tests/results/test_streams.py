@@ -1,5 +1,4 @@
-"""Tests of judging by guarantees: order within topics and streams, and orders beyond the promise.
-"""
+"""Tests of judging by guarantees: order within topics and streams, and unpromised orders."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -96,8 +95,7 @@ def _case(
 
 
 def _same(history: History, found: Sequence[int]) -> list[tuple[int, int]]:
-    """Return neighbouring places of `found` with equal topic and source, at the first subscription.
-    """
+    """Return neighbouring places of `found` of equal topic and source, at one subscription."""
     rows = history.subscriptions[0].delivered
     last: dict[tuple[str, str], int] = {}
     pairs = []
@@ -115,8 +113,7 @@ def _data(history: History) -> list[int]:
 
 
 def _swapped(history: History, rng: Random, *, with_places: bool) -> History:
-    """Swap two deliveries of one topic and source in a log, with or without the stream positions.
-    """
+    """Swap two deliveries of one topic and source in a log, with or without the positions."""
     rows = [*history.subscriptions[0].delivered]
     a, b = rng.choice(_same(history, _data(history)))
     first, second = rows[a], rows[b]

@@ -1,4 +1,4 @@
-"""Broker processes whose state folders are older copies, clones, empty, or taken away."""
+"""Tests of broker processes whose state folders are old copies, clones, empty or removed."""
 
 import shutil
 from contextlib import AbstractAsyncContextManager
@@ -88,7 +88,7 @@ def test_an_older_copy_ends_its_broker_and_no_other(protocol: str, tmp_path: Pat
 
 
 async def end_with_a_loss(brokers: Chain, name: str) -> str:
-    """Wait until a broker has ended because it lost state; returns what it printed."""
+    """Wait until a broker ends because of lost state; return its output."""
     status, text = await brokers.wait_end(name)
     assert status == 78, text
     assert "lost state that was durable" in text
@@ -104,7 +104,7 @@ def stories(*names: str) -> Any:
 def test_an_accepted_loss_is_announced_and_the_stream_continues(
     protocol: str, is_copy: bool, tmp_path: Path
 ) -> None:
-    """What the subscriber does not get lies in announced gaps, and the links stay up."""
+    """Missing deliveries lie in announced gaps, and the links stay up."""
 
     async def story(brokers: Chain) -> None:
         received = Receiver()
@@ -335,7 +335,7 @@ def test_a_loss_is_accepted_only_after_one_was_detected(tmp_path: Path) -> None:
 
 
 def test_a_publisher_proves_a_loss_that_no_neighbour_has_seen(tmp_path: Path) -> None:
-    """It is refused, others are served, and the loss may be accepted from then on."""
+    """The publisher is refused, others are served, and an operator may then accept the loss."""
 
     async def story(brokers: Chain) -> None:
         brokers.start("c1")

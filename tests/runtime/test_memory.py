@@ -1,4 +1,4 @@
-"""Memory goes back to the kernel after growth, and only then; and how much of it is private."""
+"""Tests of memory: only growth is followed by a release to the kernel; and of private memory."""
 
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 

@@ -1,7 +1,7 @@
-"""Hostile inventories: each is refused as a file, before anything is connected to or started.
+"""Tests of hostile inventories: a file is refused before any connection or process.
 
-S-INV-2: names, addresses and paths have small alphabets, so that no value of an inventory can be
-an option, a command or a way out of our folders, whatever is made of it later.
+S-INV-2: names, addresses and paths have small alphabets, so that no value of an inventory can
+become an option, a command or a path out of the project's folders.
 """
 
 import os
@@ -144,7 +144,7 @@ CORPUS = list(hostile())
 
 @pytest.fixture
 def nothing_outside(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Whatever would connect or start a process says so here instead."""
+    """Return a list that records attempts to connect or to start a process, which are blocked."""
     seen: list[str] = []
 
     def refuse(name: str) -> None:
@@ -167,7 +167,7 @@ def test_there_are_enough_hostile_inventories_and_no_two_are_the_same() -> None:
 
 
 def refused(path: Path) -> tuple[str, ...]:
-    """Why an inventory is refused; nothing when it is not."""
+    """Return the reasons for which an inventory is refused; empty if accepted."""
     try:
         load_inventory(path)
     except UserError as error:
@@ -225,7 +225,7 @@ def test_a_secret_that_was_written_down_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_the_base_of_the_corpus_is_valid(tmp_path: Path) -> None:
-    """A corpus whose frames were wrong themselves would prove nothing."""
+    """A corpus with an invalid base would prove nothing."""
     for text, good in PLACES.items():
         path = tmp_path / "good.toml"
         head = HEAD.replace('name = "lab"\n', "") if text.startswith("name") else HEAD

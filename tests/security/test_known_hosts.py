@@ -1,4 +1,4 @@
-"""The file of known hosts: whom it names, what it refuses to believe, and how a line is added."""
+"""Tests of the file of known hosts: named hosts, refusals, and new lines."""
 
 import base64
 import shutil
@@ -66,7 +66,7 @@ def hashed_by_ssh_keygen(path: Path) -> None:
 
 
 def found_by_paramiko(path: Path, name: str) -> bool:
-    """Whether another implementation finds the host in the file."""
+    """Return true if another implementation finds the host in the file."""
     return paramiko.HostKeys(str(path)).lookup(name) is not None
 
 

@@ -1,7 +1,7 @@
-"""S-SSH-1, S-SSH-2 and S-SSH-4 to S-SSH-6: who is spoken to over SSH, and with what.
+"""Tests of S-SSH-1, S-SSH-2 and S-SSH-4 to S-SSH-6: the peers of SSH, and the algorithms.
 
-The rules about host keys are shown against a real sshd where there is one, and against a small
-server of our own on every machine.
+The rules about host keys are tested against a real sshd if available, and against a small server of
+the tests on every machine.
 """
 
 import ast
@@ -336,7 +336,7 @@ def test_gateways_of_ones_own_configuration_are_checked_like_others(
 @pytest.mark.parametrize("what", ["HostKeyAlgorithms", "PubkeyAcceptedAlgorithms"])
 @real_sshd
 def test_signatures_made_with_sha1_are_not_taken(tmp_path: Path, what: str) -> None:
-    """With the same RSA keys and SHA-2, both are."""
+    """The same RSA keys are accepted with SHA-2."""
     host_key, user_key = make_key(tmp_path / "host", "rsa"), make_key(tmp_path / "id", "rsa")
     for algorithm in ("rsa-sha2-512", "ssh-rsa"):
         with running_sshd(

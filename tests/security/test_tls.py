@@ -1,7 +1,7 @@
-"""Mutual TLS on links: who gets in, as whom, and what becomes of all others (S-TLS-1 to S-TLS-4).
+"""Tests of mutual TLS on links: admission, identity and refusals (S-TLS-1 to S-TLS-4).
 
-Everything is asserted on the first exchange, never on a client's handshake: in TLS 1.3 that is
-over before the server has looked at the client's certificate.
+All assertions are on the first exchange, never on a client's handshake: in TLS 1.3 the handshake
+finishes before the server has checked the client's certificate.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def secured_broker(lab: Certificates) -> OneBroker:
 async def answer_to(
     net: MemoryNet, credentials: TlsCredentials, *messages: Any, at: str = "b0"
 ) -> Any:
-    """What a broker answers to somebody with this certificate; None when it just closes."""
+    """Return a broker's reply to a peer with this certificate; None if the broker closes."""
     stream = await credentials.dial(await net.dial(at))
     async with stream:
         await say(stream, *messages)
@@ -194,7 +194,7 @@ async def test_a_peer_without_a_valid_certificate_receives_no_answer(
 
 @in_virtual_time
 async def test_the_same_certificate_that_expires_was_good_before(lab: Certificates) -> None:
-    """So that what refuses the expired one is its date and nothing else."""
+    """The date is the only reason for the refusal of the expired certificate."""
     async with secured_broker(lab) as (net, _, _):
         good = TlsCredentials(lab.files("client", "c", days_ago=29.9))
         assert isinstance(await answer_to(net, good, client_hello("c", "d", 1, 1)), Hello)
@@ -299,7 +299,7 @@ async def test_a_client_that_sends_a_broker_message_is_disconnected(lab: Certifi
 async def test_a_broker_sends_no_hello_to_another_peer_than_it_dialled(
     lab: Certificates, who: tuple[Any, str]
 ) -> None:
-    """Whoever listens at b1's address shows another's certificate: no Hello, and a close."""
+    """A peer at b1's address presents another certificate: the broker sends no Hello and closes."""
     files = lab.files(*who)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_verify_locations(files.authority)
@@ -477,7 +477,7 @@ async def test_one_changed_byte_ends_the_session_and_is_not_delivered(lab: Certi
 
 
 class Recorder(trio.abc.Stream):
-    """Keeps what is written."""
+    """A stream that records writes."""
 
     def __init__(self, inner: trio.abc.Stream) -> None:
         self.written = b""
@@ -499,7 +499,7 @@ class Recorder(trio.abc.Stream):
 
 @in_virtual_time
 async def test_a_recorded_session_that_is_played_again_gets_no_answer(lab: Certificates) -> None:
-    """S-WIRE-1: between machines, where somebody could have recorded it."""
+    """S-WIRE-1: the rule matters between machines, where sessions can be recorded."""
     async with secured_broker(lab) as (net, b0, _):
         recorder = Recorder(await net.dial("b0"))
         stream = await lab.credentials("broker", "b1").dial(recorder)

@@ -61,7 +61,7 @@ def test_a_resumed_process_does_not_suspect_its_peers() -> None:
 
 
 def test_lateness_seen_under_load_allows_for_more_of_it() -> None:
-    """Gaps grow to 1.2 s; each is only a little longer than those before."""
+    """Gaps grow to 1.2 s; each is only a little longer than the gaps before."""
     detector = FailureDetector(DEFAULTS, 0)
     now_ns = 0
     for gap_ms in (*range(250, 1200, 50), 1200, 1200):
@@ -90,7 +90,7 @@ def test_allowance_is_bounded_and_fades() -> None:
 
 
 def test_peers_of_a_machine_that_was_suspended_get_time_to_speak_again() -> None:
-    """They slept as well, so nothing had gathered."""
+    """The peers were suspended as well, so no heartbeats had gathered."""
     detector = FailureDetector(DEFAULTS, 0)
     assert not detector.check(TICK_NS)
     woken_ns = 60 * SECOND_NS

@@ -1,4 +1,4 @@
-"""Which faults act on which link, and what is asked for wrongly."""
+"""Tests of link faults: the affected links, and invalid requests."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""What a hostile peer may send: every item must be refused at little cost.
+"""Tests of hostile items: every item must be refused at little cost.
 
-Each item goes in as an attribute blob and as a frame's header, alone and inside a message that
-would otherwise be good.
+An item is sent as an attribute blob and as a frame's header, alone and inside a message that would
+otherwise be valid.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""ring_flood, as everybody else sees it."""
+"""The definition of ring_flood, as other packages import it."""
 
 from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
