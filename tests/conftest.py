@@ -63,7 +63,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the measurements of the tests: the recorded properties called `measured`.
 
-    Print also the shares of the workers, and the times at which they ended.
+    Also print the shares of the workers, and the times at which the workers ended.
     """
     found = [each for some in terminalreporter.stats.values() for each in some]
     for line in describe_shares(each for each in found if isinstance(each, pytest.TestReport)):
@@ -76,7 +76,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of our own."""
+    """Add the options of the project."""
     parser.addoption(
         "--rewrite-scenarios",
         action="store_true",

@@ -849,7 +849,7 @@ def test_a_long_function_is_found(tmp_path: Path) -> None:
 
 
 def long_functions(folder: Path, most: int) -> list[str]:
-    """The functions below a folder with more lines than allowed, from `def` to the last."""
+    """Return the functions below a folder with more lines than allowed, from `def` to the last."""
     found = []
     for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

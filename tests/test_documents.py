@@ -114,13 +114,13 @@ def test_a_command_that_does_not_exist_is_found(line: str) -> None:
 
 
 def documented(text: str) -> Iterator[str]:
-    """The commands in a text, without the name of the program."""
+    """Yield the commands in a text, without the name of the program."""
     for found in COMMAND.finditer(text.replace("\\\n", " ")):
         yield re.split(r"  +(?![-\s])|\$\(|[()\[{…]|, ", found[1].strip())[0].strip(" .:'\"")
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """The strings of a source, and the comments of any other file."""
+    """Yield the strings of a source, and the comments of any other file."""
     text = path.read_text("utf-8")
     if path.suffix != ".py":
         yield text

@@ -252,7 +252,7 @@ def test_rewording_reformatting_and_renaming_lose_no_anchor(module: str, tmp_pat
 
 
 def _reworded(text: str, functions: set[str]) -> str:
-    """Other docstrings, no comments, other line breaks, and a renamed variable per function."""
+    """Return a source with other docstrings, comments, line breaks and local variable names."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(

@@ -83,7 +83,7 @@ def test_a_restarted_process_is_a_new_one_with_the_old_configuration(lab: Lab) -
 
 
 def test_a_kill_requested_twice_is_applied_once(lab: Lab) -> None:
-    """A controller that lost the answer asks again; the broker must not die twice."""
+    """A controller that lost the reply repeats the request; the broker must not be killed twice."""
 
     async def story() -> None:
         lab.start_agent()
@@ -243,7 +243,7 @@ def test_a_freeze_is_healed_although_the_agent_was_killed(lab: Lab) -> None:
 
 
 def test_a_watchdog_heals_its_fault_on_sigterm(lab: Lab) -> None:
-    """A shutdown of a host without an agent ends all processes, watchdogs included."""
+    """A shutdown of a host without an agent ends processes without regard to faults."""
 
     async def story() -> None:
         agent = lab.start_agent()

@@ -38,7 +38,7 @@ class Spawner:
 
 
 def supervise(folder: Path, story: Callable[[Supervisor], Awaitable[None]]) -> None:
-    """Play a story with a supervisor of real processes, of which none is left."""
+    """Play a story with a supervisor of real processes; no process remains."""
 
     async def play() -> None:
         paths = AgentPaths(folder)
@@ -129,7 +129,7 @@ def test_a_lost_broker_is_started_again_unless_its_agent_ends(tmp_path: Path, en
 
 @pytest.fixture
 def restored_sigterm() -> Iterator[None]:
-    """A watchdog handles SIGTERM itself."""
+    """Restore the handler of SIGTERM, which a watchdog replaces."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)

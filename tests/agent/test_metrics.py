@@ -41,7 +41,7 @@ def lab() -> Iterator[Lab]:
 
 
 def asked(port: int, target: str = "/metrics", method: str = "GET") -> tuple[int, str]:
-    """Status and text of the answer."""
+    """Return status and text of the reply."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{target}", method=method)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:

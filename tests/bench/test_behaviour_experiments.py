@@ -40,7 +40,7 @@ def small(question, **changes):
 
 
 def told(question, table, **changes):
-    """The rows of every point's first draw; no draw may break a rule."""
+    """Return the rows of every point's first draw; no draw may break a rule."""
     rows = []
     experiment = small(question, **changes)
     for point in experiment.points():

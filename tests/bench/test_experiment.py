@@ -1,4 +1,4 @@
-"""Whole experiments with real brokers, load generators and agents of this machine."""
+"""Tests of whole experiments with real brokers, load generators and agents of this machine."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping

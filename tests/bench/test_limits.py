@@ -55,7 +55,7 @@ def test_a_process_at_a_full_core_is_the_limit() -> None:
 
 
 def test_a_process_waiting_for_a_core_is_the_limit_by_its_share() -> None:
-    """The machine is busy with other work; one process wants more time than it receives."""
+    """The machine is busy with other work; one process needs more time than it receives."""
     found = limit(
         probe(20.0, c1=(2.5, 4.0), c2=(2.0, 3.0), load_pub=(1.0, 1.0), load_sub=(3.0, 6.9))
     )

@@ -94,7 +94,7 @@ def setting(
 
 @asynccontextmanager
 async def begun(nursery: trio.Nursery, told: LoadSetting) -> AsyncIterator[ControlClient]:
-    """A load generator that obeys, and has no clients yet."""
+    """Yield a load generator without clients that obeys commands."""
     nursery.start_soon(LoadGenerator(told).run)
     while not Path(told.control_socket).is_socket():
         await trio.sleep(0.01)

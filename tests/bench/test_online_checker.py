@@ -150,7 +150,7 @@ def test_owed_counts_are_consistent_before_the_closing_fence_arrives() -> None:
 
 
 def judged(totals: dict[str, int]) -> dict[str, int]:
-    """The counts that both checkers have."""
+    """Return the counts, on which both checkers agree."""
     parts = totals.get("delivered", 0) + totals.get("missing", 0)
     assert totals.get("owed", 0) == parts, totals
     return {name: totals[name] for name in ("owed", "delivered", *VIOLATIONS) if name in totals}
@@ -373,7 +373,7 @@ def test_a_foreign_source_has_no_lane_and_its_content_is_never_corrupted() -> No
 
 
 def test_digests_do_not_depend_on_how_a_run_was_cut() -> None:
-    """Across block ends, with holes, and in payload pieces of any size."""
+    """Runs are divided at block ends and gaps, with payload pieces of any size."""
     world = World(EVERYTHING)
     random = Random(5)
     for sequences in (range(2, 390), sorted(random.sample(range(2, 390), 150))):
@@ -405,7 +405,7 @@ def test_any_order_of_deliveries_is_judged_as_the_reference_does(
 
 @given(st.randoms(use_true_random=False), st.sampled_from([EVERYTHING, SOME, RARE]))
 def test_a_shuffled_stretch_is_judged_as_the_reference_does(random: Random, predicate: str) -> None:
-    """Histories that are mostly right, with a stretch shuffled, repeated or thinned out."""
+    """The histories are mostly valid, with a stretch shuffled, repeated or thinned out."""
     world = World(predicate)
     at = random.randrange(len(world.owed))
     stretch = world.owed[at : at + random.randrange(12)]

@@ -57,7 +57,7 @@ class Subscribers:
         self.tell(json.dumps(config), *orders)
 
     def tell(self, *orders: str) -> None:
-        """Have the process do that."""
+        """Send the orders to the process."""
         assert self._process is not None, "it was started"
         assert self._process.stdin is not None, "it was asked for"
         self._process.stdin.write("".join(f"{order}\n" for order in orders).encode())
@@ -99,7 +99,7 @@ class Subscribers:
 
 @pytest.fixture
 def subscribers(configure: Configure, start: Start, tmp_path: Path) -> Iterator[Subscribers]:
-    """The broker of a durable subscriber runs."""
+    """Yield a subscriber; the broker of a durable subscriber runs."""
     folder = configure("b0", protocol="durable")
     (folder.parent / "topology.toml").write_text(CELLS)
     text = (folder / "broker.toml").read_text()

@@ -1,4 +1,4 @@
-"""The schedule of intended times: exact at fixed rates, the right distribution otherwise."""
+"""Tests of intended times: exact at fixed rates, and the right distribution otherwise."""
 
 from fractions import Fraction
 from itertools import pairwise

@@ -26,7 +26,7 @@ class Three(enum.IntEnum):
 
 
 class Text(str):
-    """Text of an application's own."""
+    """A text of an application's own type."""
 
 
 REFUSED_PREDICATES: dict[str, Any] = {
@@ -226,7 +226,7 @@ async def test_a_client_with_invalid_settings_is_not_created(
 
 @in_virtual_time
 async def test_every_encodable_attribute_arrives_unchanged() -> None:
-    """Values are numbers and texts of an application's own types, infinity, and control text."""
+    """Values are numbers and texts of an application's own types, infinity, and odd characters."""
     attributes = {
         "a": Three.A,
         "b": Text("x"),

@@ -53,7 +53,7 @@ def client_of(broker: MemoryBroker, name: str, **options: Any) -> Any:
 
 
 async def take(client: Client, count: int) -> list[int]:
-    """The sequence numbers of the next publications."""
+    """Return the sequence numbers of the next publications."""
     numbers: list[int] = []
     while len(numbers) < count:
         deliveries = await anext(client)
@@ -297,7 +297,7 @@ class ScriptedBroker:
         self._decoder = FrameDecoder(1 << 20)
 
     async def next(self) -> Any:
-        """The next message that is no heartbeat."""
+        """Return the next message other than a heartbeat."""
         while True:
             while (frame := self._decoder.next_frame()) is not None:
                 message = decode(*frame)
@@ -316,7 +316,7 @@ class ScriptedBroker:
         await self.say(Heartbeat())
 
     async def greet(self, protocol: str = "p", name: str = "b") -> Connect:
-        """Shake hands, as far as the client's Connect."""
+        """Complete the handshake up to the client's Connect."""
         hello = await self.next()
         session = hello.session
         await self.say(

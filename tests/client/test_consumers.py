@@ -15,7 +15,7 @@ from tests.helpers.virtual_time import in_virtual_time
 
 
 class Killed(Exception):
-    """The process ends here."""
+    """The end of the process."""
 
 
 def consuming(broker: ConsumingBroker, consumed: SqliteConsumed | None = None):

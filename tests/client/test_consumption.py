@@ -1,4 +1,4 @@
-"""An application has a bounded number of deliveries without a commit, also after a rollback."""
+"""Tests of the bound on uncommitted deliveries to an application, also after a rollback."""
 
 from types import SimpleNamespace
 from typing import Any

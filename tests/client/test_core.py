@@ -1,4 +1,4 @@
-"""The client's decisions: numbers, resubmission, duplicates, acknowledgements."""
+"""Tests of the client's decisions: numbers, resubmission, duplicates, acknowledgements."""
 
 from dataclasses import replace
 from random import Random

@@ -20,7 +20,7 @@ OF_A_MOMENT = 40
 
 
 class RecordedCalls:
-    """The calls of `os` that a store makes, carried out and written down.
+    """The executed and recorded `os` calls of a store.
 
     Attributes:
         trail: see `brokerd.storage.memory`.

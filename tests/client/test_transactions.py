@@ -1,4 +1,4 @@
-"""Durable subscriptions in transactions: the application's change and the token, or neither."""
+"""Tests of durable subscriptions in transactions: change and token are committed together."""
 
 import sqlite3
 from pathlib import Path

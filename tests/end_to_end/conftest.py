@@ -79,7 +79,7 @@ class Lab:
         )
 
     def call(self, *arguments: str, within_s: float = LONGEST_COMMAND_S) -> Answer:
-        """Carry out a command."""
+        """Run a command to its end."""
         process = self.start(*arguments)
         try:
             out, err = process.communicate(timeout=within_s)
@@ -102,7 +102,7 @@ class Lab:
         return path.name
 
     def lateness(self) -> list[str]:
-        """Return the runs whose load generators were late, which shows a busy machine."""
+        """Return the runs with late load generators, which shows a busy machine."""
         index = self.folder / "results" / "index.jsonl"
         lines = index.read_text().splitlines() if index.exists() else []
         runs = [row for row in map(json.loads, lines) if row.get("kind") != "series"]
@@ -132,7 +132,7 @@ class Lab:
 def lab(
     record_property: Callable[[str, object], None], request: pytest.FixtureRequest
 ) -> Iterator[Lab]:
-    """A lab of two logical hosts; whatever a failed test leaves is taken down."""
+    """Yield a lab of two logical hosts; remove the leftovers of a failed test."""
     # Not below pytest's folder: its path is too long for a socket's.
     folder = Path(mkdtemp(prefix="e2e-"))
     (folder / "project" / "inventories").mkdir(parents=True)

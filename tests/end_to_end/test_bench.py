@@ -53,7 +53,7 @@ down = "1s"
 
 @pytest.fixture
 def broken(lab: Lab) -> Lab:
-    """Return a lab with a workload whose middle broker is stalled, killed and restarted."""
+    """Return a lab with a workload in which the middle broker is stalled, killed and restarted."""
     project = lab.folder / "project"
     (project / "broken.toml").write_text(WORKLOAD)
     (project / "crash.toml").write_text(SCHEDULE)

@@ -78,7 +78,7 @@ for = "500ms"
 
 @pytest.fixture
 def clients(lab: Lab) -> Lab:
-    """Return a lab with a workload whose clients are disturbed."""
+    """Return a lab with a workload of disturbed clients."""
     project = lab.folder / "project"
     (project / "clients.toml").write_text(WORKLOAD)
     (project / "disturbed.toml").write_text(SCHEDULE)

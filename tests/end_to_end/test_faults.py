@@ -157,7 +157,7 @@ async def collect(client: Client, received: list[int]) -> None:
 
 
 def play(host: Host, steps: str) -> Injection:
-    """Publications from c1 to subscribers at c3 and c4 while the schedule runs."""
+    """Publish from c1 to subscribers at c3 and c4 while the schedule runs."""
 
     async def story() -> Injection:
         sent: list[int] = []

@@ -1,5 +1,4 @@
-"""Stories about a foreign protocol that is deployed: loaded, disturbed, judged and distinguished.
-"""
+"""Stories about a deployed foreign protocol: loaded, disturbed, judged and distinguished."""
 
 import json
 import shutil
@@ -40,7 +39,7 @@ for = "500ms"
 
 @pytest.fixture
 def ring(lab: Lab) -> Lab:
-    """Return a lab whose commands, agents and brokers run the project with the protocol."""
+    """Return a lab in which commands, agents and brokers run the project with the protocol."""
     project = lab.folder / "project"
     for name in FILES:
         shutil.copy(FOLDER.parent / name, project / name)

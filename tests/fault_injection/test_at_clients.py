@@ -1,4 +1,4 @@
-"""Tests of client steps: they reach the right load generator, and count only once seen there."""
+"""Tests of client steps: the right load generator obeys, and only observed steps count."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""Steps of a schedule that are done to clients of the load: read, checked, drawn and planned."""
+"""Tests of schedule steps on clients of the load: reading, checks, draws and plans."""
 
 from typing import Any
 

@@ -72,7 +72,7 @@ def lab() -> Iterator[Lab]:
 
 @asynccontextmanager
 async def deployed(lab: Lab, **more: Any) -> AsyncIterator[DeployedBackend]:
-    """Three pretended brokers in a row."""
+    """Yield three stub brokers in a row."""
     async with lab.client() as client:
         for number, name in enumerate(TOPOLOGY.brokers):
             peers = [TOPOLOGY.brokers[other] for other in TOPOLOGY.neighbours()[number]]

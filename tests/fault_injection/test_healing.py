@@ -1,7 +1,7 @@
 """Tests of healing: within a lease every fault heals, whatever happens to the injector.
 
 All verbs run on a clock that jumps. Faults end by schedule, by Ctrl-C, with the controller, or with
-its network, which may recover.
+the controller's network, which may recover.
 """
 
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ def clock_ns() -> int:
 
 
 class Machine:
-    """A machine that applies faults, and heals each at the end of its lease.
+    """A machine that applies faults, and heals every fault at the end of the lease.
 
     Attributes:
         away: the interval in which the machine is unreachable.
-        broken: fault → end of its lease.
+        broken: fault → end of the lease.
     """
 
     def __init__(self, away: tuple[float, float]) -> None:

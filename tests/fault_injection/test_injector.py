@@ -1,4 +1,4 @@
-"""Stories about running a schedule: on a clock that jumps, against a backend that is made up."""
+"""Stories about running a schedule: on a clock that jumps, against a stub backend."""
 
 import json
 from pathlib import Path
@@ -95,7 +95,7 @@ def play(
     folder: Path | None = None,
     until_s: float | None = None,
 ) -> tuple[Injection, list[dict[str, Any]]]:
-    """Run a schedule in no time; cut short after `until_s`, as by Ctrl-C, where that is given."""
+    """Run a schedule in no time; interrupt the run after `until_s`, as by Ctrl-C, if given."""
     outcome: list[Injection] = []
     log = FaultLog(folder)
 
@@ -196,7 +196,7 @@ def test_leases_are_renewed_each_third_as_long_as_a_fault_lasts() -> None:
 
 
 def test_the_whole_demo_runs() -> None:
-    """The three faults of the demo appear in the order of its story."""
+    """The three faults of the demo appear in the order of the story."""
     backend = MadeUpBackend()
     text = Path(load_schedule("demo").source).read_text()
     body = text[text.index("[guard]") :]

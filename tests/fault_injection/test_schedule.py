@@ -41,7 +41,7 @@ def read(text: str, head: str = HEAD) -> FaultSchedule:
 
 
 def step(**keys: str) -> str:
-    """Return a [[step]] with these keys; values are TOML."""
+    """Return a [[step]] with the given keys; values are TOML."""
     names = {"for_": "for", "await_": "await"}
     return "\n[[step]]\n" + "\n".join(f"{names.get(k, k)} = {v}" for k, v in keys.items())
 
@@ -560,7 +560,7 @@ def test_a_bounded_recovery_settles_what_an_unbounded_one_leaves_open() -> None:
 
 
 def test_a_draw_shared_by_two_steps_counts_once() -> None:
-    """c begins 1 s after a's end for any length of a: they never overlap."""
+    """c begins 1 s after a's end for any length of a, so c and a never overlap."""
     first = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"1s..60s"')
     then = step(id='"c"', after='"a"', delay='"1s"', do='"cut"', on='"b3-s3"', for_='"1s"')
     assert severities(first + then) == []

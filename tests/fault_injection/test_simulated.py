@@ -25,7 +25,7 @@ def cluster_of(topology: Topology, protocol: str, seed: int) -> SimulatedCluster
 
 
 def publish_steadily(cluster: SimulatedCluster, broker: str, count: int, every_ns: int) -> None:
-    """Publications at a fixed rate, whatever else happens."""
+    """Publish at a fixed rate, regardless of other events."""
 
     def publish(number: int) -> None:
         cluster.publish(broker, n=number)
@@ -121,7 +121,7 @@ def test_a_stalled_link_loses_its_held_messages_at_a_cut() -> None:
 
 
 def test_a_crashed_source_delivers_publications_logged_during_a_send_omission() -> None:
-    """The log keeps the publications: all arrive after its restart, unlike with absorb."""
+    """The log keeps the publications: all arrive after the restart, unlike with absorb."""
     cluster = cluster_of(cells("p1-b1", "b1-s1"), "gryphon", 1)
     subscription = cluster.subscribe("s1")
     cluster.run_until_quiet()

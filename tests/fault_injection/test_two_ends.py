@@ -1,7 +1,7 @@
 """Tests of faults with several ends: apply, observe, renew and undo at all ends in any order.
 
-Stub agents answer in turn, and one of them may lose a request, a reply or its lease. No fault may
-count as undone while an end is still broken.
+Stub agents answer in turn, and an agent may lose a request, a reply or a lease. No fault may count
+as undone while an end is still broken.
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ class FakeAgent:
     Attributes:
         pause_s: the delay before a reply.
         broken: the active faults, with the ends of the leases.
-        fails: by command, the errors of its next calls; None for success.
-        after: true if a failing call is executed, so that only its reply is lost.
+        fails: by command, the errors of the next calls; None for success.
+        after: true if a failing call is executed, so that only the reply is lost.
     """
 
     pause_s: float
@@ -155,7 +155,7 @@ class Ends:
 
 
 def inject(ends: Ends, verb: str, lasts_s: int = 9) -> Injection:
-    """Inject one fault, and continue until its lease has ended in any case."""
+    """Inject a fault, and continue until the lease has ended in any case."""
     machines = {"near": ("c1",), "far": ("c2", "c3")}
     assert read_target(VERBS[verb], TOPOLOGY, verb, machines)
     step = {"id": "f", "at": "0s", "do": verb, "on": VERBS[verb], "for": f"{lasts_s}s"}
@@ -199,7 +199,7 @@ def test_all_ends_have_a_fault_when_it_is_seen_and_none_when_it_is_healed(
 def test_an_unresponsive_end_receives_the_heal_request_again(
     verb: str, host: str, after: bool
 ) -> None:
-    """The request is lost, or only its reply."""
+    """The request is lost, or only the reply."""
     ends = Ends()
     ends.agents[host].fails["heal"] = ["closed", "closed"]
     ends.agents[host].after = after
@@ -209,7 +209,7 @@ def test_an_unresponsive_end_receives_the_heal_request_again(
 
 
 def whose_lease_ends_at_one_end(verb: str, host: str) -> Ends:
-    """One end has ended the fault without a command, and reports the end at the next renewal."""
+    """Return two hosts after one has ended the fault itself and has reported this at a renewal."""
     ends = Ends()
     ends.agents[host].fails["renew"] = ["user"]
     injection = inject(ends, verb)
@@ -263,7 +263,7 @@ def test_an_effect_at_one_end_alone_is_not_seen(verb: str) -> None:
 @pytest.mark.parametrize("silent", ["near", "far"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_end_that_never_answers_keeps_no_other_end_waiting(verb: str, silent: str) -> None:
-    """The other end receives its longer lease and is healed, while the silent end never replies."""
+    """The other end receives a longer lease and is healed, while the silent end never replies."""
     ends = Ends()
     fault = Fault(f"f-{verb}", verb, read_target(VERBS[verb], TOPOLOGY, verb, {}))
     (other,) = (agent for host, agent in ends.agents.items() if host != silent)

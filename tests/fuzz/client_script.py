@@ -104,7 +104,7 @@ class ClientScript:
         )
 
     def message(self) -> Any:
-        """Return the next message; None while the client waits for an answer."""
+        """Return the next message; None while the client waits for a reply."""
         random = self._random
         is_patient = random.random() < self._patience
         if is_patient and not self._said_connect:

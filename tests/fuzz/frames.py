@@ -43,7 +43,7 @@ def changed(frame: bytes, random: Random) -> bytes:
 
 
 def garbage(random: Random) -> bytes:
-    """Return bytes that are no frame, or a frame with a header that is none."""
+    """Return bytes that are no frame, or a frame with an invalid header."""
     if random.random() < 0.5:
         return random.randbytes(random.randrange(1, 200))
     header = random.choice(

@@ -63,7 +63,7 @@ _BEAT_S: Final = 0.2
 _DEAF_BEATS: Final = 35
 """A time longer than other clients wait for a client that reads nothing."""
 _WINDOW: Final = 100
-"""So few publications may be unacknowledged that hostile clients make others wait."""
+"""A limit of unacknowledged publications so low that hostile clients make others wait."""
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ def parameters_of(protocol: str) -> dict[str, Any]:
 
 @contextmanager
 def running(protocol: str, folder: Path, **parameters: Any) -> Iterator[Brokers]:
-    """Three brokers of a protocol; killed at the end."""
+    """Yield three brokers of a protocol; kill them at the end."""
     (folder / "topology.toml").write_text(
         topology_text(protocol, **{**parameters_of(protocol), **parameters})
     )
@@ -325,7 +325,7 @@ class Campaign:
         return message_of(random.choice(self._messages), random)
 
     def remember(self, frame: bytes) -> None:
-        """Keep a frame to be sent again by another session."""
+        """Keep a frame for another session to send again."""
         self._frames.append(frame)
 
     def earlier(self, random: Random) -> bytes:
@@ -560,7 +560,7 @@ def main() -> None:
 
 
 def counts_in_words(counts: Counts) -> str:
-    """Return a line for people."""
+    """Return the counts as a line of text."""
     return (
         f"{counts.frames:,} frames in {counts.sessions:,} sessions, {counts.refusals:,} refused; "
         f"{counts.ends} brokers ended; honest: {counts.published:,} published, "

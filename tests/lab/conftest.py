@@ -1,4 +1,4 @@
-"""The real command against real SSH servers, in namespaces of this machine."""
+"""Fixtures for the real command against real SSH servers, in namespaces of this machine."""
 
 import os
 import random
@@ -57,7 +57,7 @@ class Controller:
         )
 
     def call(self, *arguments: str) -> Answer:
-        """Carry out a command."""
+        """Run a command to its end."""
         process = self.start(*arguments)
         try:
             out, err = process.communicate(timeout=LONGEST_COMMAND_S)
@@ -68,11 +68,11 @@ class Controller:
         return Answer(process.returncode, out, err)
 
     def lab(self, verb: str, *arguments: str) -> Answer:
-        """`lab VERB --name` of this controller's lab."""
+        """Run `lab VERB --name` of this controller's lab."""
         return self.call("lab", verb, "--name", self.name, *arguments)
 
     def machines(self) -> dict[str, str]:
-        """Machine → address."""
+        """Return the addresses by machine."""
         rows = self.lab("status", "-j").document["machines"]
         return {row["name"]: row["address"] for row in rows}
 
@@ -90,7 +90,7 @@ class Controller:
         return found
 
     def running(self) -> list[psutil.Process]:
-        """Our agents, brokers and load generators on the machines, and our other helpers."""
+        """Return agents, brokers, load generators and helpers on the machines."""
         return [process for process in self.processes() if _is_ours(process)]
 
     def left_behind(self) -> list[str]:
@@ -180,7 +180,7 @@ def shared_lab() -> Iterator[Controller]:
 
 @pytest.fixture
 def lab(shared_lab: Controller) -> Iterator[Controller]:
-    """The shared hosts, with `-i` set; whatever a test leaves deployed is taken down."""
+    """Yield the shared hosts, with `-i` set; remove the leftovers of a test."""
     made = replace(
         shared_lab, environment={**shared_lab.environment, "PUBSUBCTL_INVENTORY": shared_lab.name}
     )

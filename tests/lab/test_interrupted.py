@@ -55,7 +55,7 @@ COMMANDS = {
 
 
 def brokers_and_faults(lab: Controller) -> tuple[set[str], list[object]]:
-    """States of all brokers, and the faults that are in effect."""
+    """Return the states of all brokers, and the faults in effect."""
     document = lab.call("status", "-j").document
     return {row["state"] for row in document.get("brokers", [])}, document.get("faults", [])
 
@@ -69,7 +69,7 @@ def clean_by_lease(lab: Controller, verb: str) -> bool:
 
 
 def down(lab: Controller) -> Answer:
-    """`down --verify`, as soon as the killed operator's lock is free."""
+    """Run `down --verify` once the killed operator's lock is free."""
     answers: list[Answer] = []
 
     def is_free() -> bool:

@@ -1,4 +1,4 @@
-"""Stories about `lab up` and `lab down`: a lab is whole or not there, and leaves no trace."""
+"""Stories about `lab up` and `lab down`: a lab is complete or absent, and leaves no trace."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Tests of the matching index against its plain twin, and of the memo in front."""
+"""Tests of the matching index against a plain twin, and of the memo in front."""
 
 import pytest
 from hypothesis import given
@@ -177,7 +177,7 @@ def test_the_memo_decodes_each_blob_once_and_forgets_on_change():
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=6))
 def test_the_memo_matches_many_blobs_as_single_blobs(asked):
-    """The memo is small, so that it is cleared between blobs."""
+    """The memo is small, and is therefore cleared between blobs."""
 
     def decode(blobs):
         return [{"price": blob[0]} for blob in blobs]

@@ -13,7 +13,7 @@ from tests.model.test_publication import contents
 
 
 def dealt(run: PublicationRun, data: st.DataObject, most: int = 3) -> list[PublicationRun]:
-    """The publications of a run, dealt out to a few runs that interleave."""
+    """Divide the publications of a run among a few interleaved runs."""
     owners = st.lists(st.integers(0, most - 1), min_size=len(run), max_size=len(run))
     owner = data.draw(owners)
     return [

@@ -1,4 +1,4 @@
-"""Publication runs: selecting, splitting and merging never change a publication."""
+"""Tests of publication runs: selecting, splitting and merging never change a publication."""
 
 from dataclasses import replace
 

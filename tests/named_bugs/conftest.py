@@ -1,4 +1,4 @@
-"""Fixtures of stories that come from other folders."""
+"""Fixtures that the stories of other folders obtain from their own folder."""
 
 from tests.pubsubctl.conftest import call, project
 

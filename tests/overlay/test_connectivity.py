@@ -166,5 +166,5 @@ def test_a_thousand_brokers_have_the_sessions_computed_before(fanout, count):
 
 
 def quantile(values, share):
-    """The smallest value that at least this share of all does not exceed."""
+    """Return the smallest value that at least this share of all values does not exceed."""
     return sorted(values)[ceil(share * len(values)) - 1]

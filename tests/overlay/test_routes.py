@@ -16,7 +16,7 @@ from tests.helpers.strategies import bipartites, cell_topologies, hierarchies, t
 
 
 def simple_paths(links, start, end, lost):
-    """Return all simple paths between two brokers over links between live brokers."""
+    """Yield all simple paths between two brokers over links between live brokers."""
     walks = [(start,)] if start not in lost else []
     for walk in walks:
         if walk[-1] == end:

@@ -14,7 +14,7 @@ _OPINION = checks.second_opinion
 
 
 class JudgesDiffer(AssertionError):
-    """The judges differ in a story that is about something else."""
+    """A disagreement of the judges in a story about another subject."""
 
 
 _EXPECTED: list[bool] = []

@@ -1,4 +1,4 @@
-"""The piece of a log that the checker is tried on."""
+"""The piece of a log on which the checker is tried."""
 
 from itertools import combinations, pairwise
 from random import Random

@@ -131,7 +131,7 @@ PARTITIONS = tuple(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_both_judges_excuse_the_same_where_instants_coincide(seed: int) -> None:
-    """The grid is as wide as the time to settle, so that faults follow just in time or just not."""
+    """The grid is as wide as the settling time, so that faults follow just in time or just late."""
     random = Random(seed)
     excused = 0
     for _ in range(250):
@@ -180,7 +180,7 @@ PROCESSES = {"b1": "broker", "b2": "broker", "load": "subscriber"}
 
 @pytest.mark.parametrize("seed", range(60))
 def test_both_judges_explain_the_same_signs_of_a_busy_machine(tmp_path: Path, seed: int) -> None:
-    """Sessions end and statistics pause at the begin, the end or the settling of a fault."""
+    """Sessions end and statistics pause at the start, the end or the settling of a fault."""
     random = Random(seed)
     for number in range(6):
         _compare_signs(tmp_path / str(number), random)

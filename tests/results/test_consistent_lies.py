@@ -30,7 +30,7 @@ BOUND_BY = {
     "c3_received_more": ("ges-calm",),
     "c3_delivered_more": ("ges-calm", "ges_reliable-calm"),
 }
-"""Runs in which no fault made the brokers send anything again."""
+"""Runs in which no fault caused a retransmission by brokers."""
 CONTRADICTED = [
     name
     for name, lie in LIES.items()

@@ -93,7 +93,7 @@ def take_digest(folder: Path, *, manifest: bool = True, journal: bool = True) ->
 
 
 def write_witnessed_run(folder: Path, run_id: str) -> Path:
-    """An honest run with all witnesses that runs have today."""
+    """Write an honest run with all present witnesses."""
     run = write_honest_run(folder, run_id)
     with RunFolder(run).document("manifest.json") as manifest:
         manifest["promises"] = PROMISES
@@ -199,7 +199,7 @@ LATE = ("publications.rec", "manifest.json reports that the load generators held
 
 
 def _blocked(ms: int) -> Change:
-    """Brokers kept publications waiting, though not for so long."""
+    """Make brokers hold up publications, though for a short time."""
 
     def change(run: RunFolder) -> None:
         with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as lines:
@@ -507,7 +507,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, honest: dict[str, Path]) -
 
 
 def forged_run(folder: Path, name: str, run_id: str) -> Path:
-    """The run of a case, sealed again."""
+    """Return the run of a case, sealed again."""
     case = CASES[name]
     run = write_witnessed_run(folder, run_id)
     if case.base != "full":

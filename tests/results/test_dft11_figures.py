@@ -1,4 +1,4 @@
-"""Figures 9, 11 and 12: from a run to picture, values, words and numbers."""
+"""Tests of Figures 9, 11 and 12: run, picture, values, words and numbers."""
 
 import csv
 import json

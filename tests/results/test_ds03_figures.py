@@ -1,4 +1,4 @@
-"""Figures of [DS03]: from a run to picture, values, words and numbers."""
+"""Tests of the figures of [DS03]: run, picture, values, words and numbers."""
 
 import csv
 import json

@@ -438,7 +438,7 @@ NOTHING_RESTS_ON: dict[str, str] = {
     "raw/deliveries.rec.json: tables.partitions": "nothing was withheld",
     "raw/deliveries.rec.json: tables.streams": "no positions were logged",
 }
-"""Fields, by file, on which no verdict and no number of a verdict rests, and why."""
+"""Fields, by file, without influence on a verdict or its numbers, with the reasons."""
 
 COUNTERS_THAT_ARE_DRAWN = (
     *("confirmations_sent", "messages_ignored", "publications_withheld", "notifiers_sent"),
@@ -461,9 +461,9 @@ Only a last sample that a verdict shows, or that counts the rows of records, is 
 
 
 def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
-    """The kinds of changes that leave a folder VALID, but for those that may.
+    """Yield the kinds of changes, except `but`, that leave a folder VALID.
 
-    The journal has the digests of the changed files, as if they had been closed so.
+    The journal has the digests of the changed files, as if the run had closed them so.
     """
     shutil.copytree(HONEST, folder)
     for mutation in sampled(HONEST):
@@ -530,13 +530,13 @@ ONE_PROCESS_KNOWS: dict[str, str] = {
     "waited_share": "a sign of a busy machine, which turns nothing into VALID",
     "headline.ready_after_us": "measured once, before the run",
 }
-"""Fields of the manifest without a witness but the controller, which also writes the journal."""
+"""Fields of the manifest with the controller as only witness, which also writes the journal."""
 
 _WHOLE = ("roles", "parameters", "promises", "protocol_words", "disk_bytes", "waited_share")
 
 
 def leaves(document: dict[str, Any], way: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The ways to fields, of which some are changed as a whole."""
+    """Yield the paths to fields; some fields are changed as a whole."""
     for key, value in document.items():
         if isinstance(value, dict) and value and not way and key not in _WHOLE:
             yield from leaves(value, (key,))

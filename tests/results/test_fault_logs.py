@@ -26,7 +26,7 @@ STAGES = ("requested", "applied", "observed", "heal_requested", "healed", "recov
 
 
 def clock_lines(random: Random) -> list[dict[str, Any]]:
-    """The clocks of hosts, of which some have the clock of the first."""
+    """Draw the clocks of hosts; some hosts share the clock of the first."""
     lines = []
     for host in HOSTS:
         clock_id = random.choice(("a", host))

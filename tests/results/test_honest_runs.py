@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ORDERS = {"gryphon": ("total",), "multi_proxy": ("arbiter", "rendezvous", "causal")}
-"""Parameters that decide the order that is promised."""
+"""Parameters that determine the promised order."""
 _KEYS = {"gryphon": "order", "multi_proxy": "ownership"}
 WORKLOAD = """
 schema = "pubsubctl/workload/1"

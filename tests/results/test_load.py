@@ -1,4 +1,4 @@
-"""Tables from raw logs, read by Spark and held against a plain reading of the same files."""
+"""Tests of tables that Spark reads from raw logs, against a plain reading of the same files."""
 
 import json
 import shutil

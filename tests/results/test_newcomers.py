@@ -67,7 +67,7 @@ for = "8s"
 
 
 def simulated(folder: Path) -> Path:
-    """The run folder of the story."""
+    """Return the run folder of the story."""
     (folder / "grown.toml").write_text(TOPOLOGY)
     (folder / "late.toml").write_text(WORKLOAD)
     (folder / "still.toml").write_text(FAULTS)

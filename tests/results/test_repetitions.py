@@ -37,7 +37,7 @@ def test_the_interval_of_a_mean_is_the_one_of_the_printed_table(n: int) -> None:
 
 
 def test_the_interval_of_a_ratio_is_the_librarys() -> None:
-    """Dumb twin: the t test for unequal variances that SciPy has."""
+    """The plain twin is SciPy's t test for unequal variances."""
     from scipy.stats import ttest_ind
 
     random = Random(7)
@@ -271,7 +271,7 @@ def test_incomparable_runs_are_refused_with_the_reason(
 
 
 def test_corrected_p_values_are_those_of_holms_definition() -> None:
-    """Against Holm's definition, step by step, on drawn values."""
+    """The expected values follow Holm's definition, step by step, on drawn values."""
     random = Random(20261128)
     for _ in range(200):
         values = [random.choice([None, random.random() ** 3]) for _ in range(random.randint(1, 12))]

@@ -184,7 +184,7 @@ HOLDS = ("absorb", "send-omission", "freeze", "blackhole", "cut", "partition", "
 
 
 def at_risk_by_hand(history: History) -> Iterator[tuple]:
-    """Publication by publication, fault by fault, hop by hop."""
+    """Yield the deliveries at risk, by publication, fault and hop."""
     near = {x: [a if b == x else b for a, b in CHAIN if x in (a, b)] for x in "abcd"}
     first, *rest = history.faults
     kill = rest[0] if rest else None

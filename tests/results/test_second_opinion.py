@@ -1,4 +1,4 @@
-"""A run that is too large to be judged twice has a sample of whole streams judged twice."""
+"""Tests of large runs: a sample of whole streams is judged twice."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Figure 10: from a run on simulated brokers to tables, verdict, picture, words and numbers."""
+"""Tests of Figure 10: simulated run, tables, verdict, picture, words and numbers."""
 
 import json
 import shutil

@@ -81,7 +81,7 @@ def test_both_judges_read_stretches_alike(
 def test_a_histogram_log_contains_every_timed_delivery(
     spark: "SparkSession", both: list[Path], tmp_path: Path
 ) -> None:
-    """Read back by the library: of all deliveries of the run, and of the sample of the other."""
+    """The library reads back all deliveries of one run, and the sample of the other."""
     from hdrh.histogram import HdrHistogram
 
     from results.tables.histogram_logs import write_histogram_logs
@@ -103,7 +103,7 @@ def test_a_histogram_log_contains_every_timed_delivery(
 
 
 def loaded_counts(run: Path) -> int:
-    """Deliveries of data that were meant for the measure phase."""
+    """Return the deliveries of data that were due in the measure phase."""
     history = read_history(run)
     measured = {
         (log.source, each.incarnation, each.sequence)

@@ -74,7 +74,7 @@ def test_lines_of_simulated_brokers_are_dashed_in_the_colour_of_the_real_ones() 
 
 
 def test_a_sweep_with_one_number_draws_its_constant_values() -> None:
-    """Simulated runs have no latency of a machine; and all may have been delivered."""
+    """Simulated runs have no latency of a machine, and all publications may have been delivered."""
     share = {"delivered_fraction": spread_of([1.0, 1.0]).row()}
     points = {name: {**about, "numbers": share} for name, about in _points().items()}
     (panel,) = draw(MANIFEST, [RATE, PROTOCOL, CALM], points, {}).figure.axes

@@ -26,7 +26,7 @@ from tests.helpers.patience import PATIENCE_S
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A private folder with a path short enough for a socket."""
+    """Yield a private folder with a path short enough for a socket."""
     with TemporaryDirectory(prefix="ctl-") as name:
         yield Path(name)
 

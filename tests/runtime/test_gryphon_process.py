@@ -92,7 +92,7 @@ def test_publications_on_a_full_disk_are_acknowledged_once_room_is_available(
             process.wait()
 
         async def found_by(process: subprocess.Popen[str]) -> int:
-            """How many publications it has, with which nobody at b1 and b2 is done."""
+            """Return the number of publications that no client at b1 and b2 has acknowledged."""
             status = await wait_until_up(folder)
             with trio.fail_after(PATIENCE_S):
                 while status["state"] != "running":

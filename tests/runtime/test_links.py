@@ -392,7 +392,7 @@ async def test_a_session_that_ends_as_it_begins_hands_nothing_on() -> None:
 
 @in_virtual_time
 async def test_a_broker_that_leaves_while_it_is_dialled_or_probed_is_not_there() -> None:
-    """The link is slow, so that the topology changes before anything is sent."""
+    """The link is slow, so that the topology changes before the first message."""
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
@@ -470,7 +470,7 @@ async def test_a_failed_accept_ends_nothing_and_the_next_connection_is_served(nu
 
 @in_virtual_time
 async def test_short_waits_for_a_client_that_acknowledges_never_add_up() -> None:
-    """Other clients wait again and again, and an acknowledgement ends every wait."""
+    """The client acknowledges during all waits of others, until two waits end the session."""
     net = MemoryNet()
     b0 = LinkedBroker(net, 0)
     almost_ns = SessionParameters().slow_after_ns * 2 // 3

@@ -240,7 +240,7 @@ def test_a_killed_broker_restarts_in_recovery_with_a_new_incarnation(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MiB."""
+    """Yield a disk of 2 MiB."""
     with mounted_disk(tmp_path / "disk", 2) as disk:
         yield disk
 

@@ -1,4 +1,4 @@
-"""State folders that have less than was durable, or that are not there any more."""
+"""Tests of state folders with less than the durable state, or without a folder."""
 
 import shutil
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Tests of the path of a publication through a broker's objects, against the written path."""
+"""Tests of the path of a publication through a broker's objects, against brokerd/README.md."""
 
 import os
 import re
@@ -117,7 +117,7 @@ def _wing(frame: FrameType) -> str:
 
 
 def listed(broker: str) -> set[str]:
-    """The files that the architecture lists for a kind of broker."""
+    """Return the files that the architecture lists for a kind of broker."""
     text = (ROOT / "brokerd/README.md").read_text(encoding="utf-8")
     section = text.split("## One publication", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]*) \|", section, re.MULTILINE)
@@ -125,7 +125,7 @@ def listed(broker: str) -> set[str]:
 
 
 async def way_of_one(subscribes_at: int) -> Way:
-    """Return the path through the middle broker of three, for a publication with nothing new."""
+    """Return the path through the middle broker of three, for a publication like earlier ones."""
     net = SocketNet()
     running = [MemoryBroker(net, chain(3), f"b{number}") for number in range(3)]
     way = Way(running[1])
@@ -209,7 +209,7 @@ def core_visits(
 ) -> dict[str, dict[str, None]]:
     """Return the files that one publication visits per broker, until all brokers are at rest.
 
-    Nothing about the publication is new, and its subscriber acknowledges it.
+    The brokers have handled similar publications, and the subscriber acknowledges this one.
     """
     cluster = SimulatedCluster(topology, protocol, strict=False)
     cluster.start().run_until_quiet()

@@ -439,7 +439,7 @@ RULES: Final = (
 
 
 def table() -> str:
-    """The checklist as Markdown."""
+    """Return the checklist as Markdown."""
     lines = ["| id | severity | rule | state | tests |", "|---|---|---|---|---|"]
     for rule in RULES:
         why = rule.missing or rule.does_not_apply

@@ -1,4 +1,4 @@
-"""SSH servers with host keys of the test's choice, and a person's own files."""
+"""Fixtures for SSH servers with chosen host keys, and for a user's own files."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -30,7 +30,7 @@ def user_key(tmp_path: Path) -> KeyPair:
 
 @pytest.fixture(params=["stand-in", pytest.param("sshd", marks=real_sshd)])
 def start(request: pytest.FixtureRequest, tmp_path: Path, user_key: KeyPair) -> Start:
-    """Starts a server with a host key."""
+    """Return a function that starts a server with a host key."""
 
     def run(host_key: KeyPair) -> AbstractContextManager[Server]:
         if request.param == "sshd":

@@ -55,7 +55,7 @@ def test_no_message_between_brokers_or_from_clients_commands_a_fault() -> None:
 
 
 def test_a_fault_command_over_the_network_is_refused() -> None:
-    """The very bytes that the private socket would obey, first of all and after a greeting."""
+    """The bytes equal a valid command on the private socket, sent first or after a greeting."""
 
     async def story() -> None:
         net = MemoryNet()

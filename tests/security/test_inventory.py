@@ -93,7 +93,7 @@ OPTIONS += ["forward_agent", "host_key_checking", "shell", "sudo", "__class__", 
 
 
 def quoted(text: str) -> str:
-    """A TOML string of just that text."""
+    """Return a TOML string of exactly this text."""
     plain = all(character.isprintable() and character not in '"\\' for character in text)
     if plain:
         return f'"{text}"'
@@ -101,7 +101,7 @@ def quoted(text: str) -> str:
 
 
 def hostile() -> Iterator[str]:
-    """The corpus: whole files."""
+    """Yield the corpus of whole files."""
     for text, good in PLACES.items():
         head = HEAD.replace('name = "lab"\n', "") if text.startswith("name") else HEAD
         for value in (*EVIL, *ALONE, *(good + evil for evil in EVIL)):

@@ -55,7 +55,7 @@ def test_host_patterns_match_the_named_addresses_only(
 
 
 def hashed_by_paramiko(path: Path) -> None:
-    """Put hashes in place of the names in a file."""
+    """Replace the names in a file by hashes."""
     words = [line.partition(" ") for line in path.read_text().splitlines()]
     lines = [f"{paramiko.HostKeys.hash_host(name)} {key}\n" for name, _, key in words]
     path.write_text("".join(lines))

@@ -57,7 +57,7 @@ QUERIES = ("sql", "expr", "selectExpr", "where", "filter")
 
 
 def test_no_query_is_built_from_log_contents() -> None:
-    """S-SPARK-2: conditions are columns, or texts that are written down in the program."""
+    """S-SPARK-2: conditions are columns, or constant texts of the program."""
     calls = made = 0
     for path in (ROOT / "results").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -187,7 +187,7 @@ def test_a_key_in_the_agent_is_used_there_and_copied_to_no_host(
 
 
 def agent(folder: Path, key: KeyPair, passphrase: str) -> AbstractContextManager[Path]:
-    """An ssh-agent that holds a key, until the end of the block."""
+    """Return an ssh-agent with a key, until the end of the block."""
     stack = ExitStack()
     socket_path = folder / "agent.sock"
     process = subprocess.Popen(
@@ -357,7 +357,7 @@ def test_signatures_made_with_sha1_are_not_taken(tmp_path: Path, what: str) -> N
 
 
 def test_the_locked_paramiko_is_one_that_refuses_sha1() -> None:
-    """CVE-2026-44405 concerns 4.0.0 and before."""
+    """CVE-2026-44405 affects 4.0.0 and earlier."""
     project_file = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "paramiko>=5" in project_file["project"]["dependencies"]
     lock = (ROOT / ".setup" / "requirements.lock").read_text(encoding="utf-8")

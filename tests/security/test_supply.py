@@ -60,7 +60,7 @@ def test_systemd_accepts_every_setting_of_the_unit(tmp_path: Path) -> None:
 
 
 def test_brokers_run_as_an_unprivileged_user_and_request_no_privileges() -> None:
-    """S-SUDO-1: tasks that need root (nftables, namespaces) require a real root, never sudo."""
+    """S-SUDO-1: tasks for root (nftables, namespaces) need a root of their own, never sudo."""
     settings = dict(
         row.split("=", 1)
         for row in UNIT.read_text(encoding="utf-8").splitlines()

@@ -53,7 +53,7 @@ def secured(net: MemoryNet, lab: Certificates, number: int, **options: Any) -> L
 
 
 def secured_broker(lab: Certificates) -> OneBroker:
-    """b0, running, with a certificate."""
+    """Return a running broker b0 with a certificate."""
     return one_broker(lab.credentials("broker", "b0"))
 
 
@@ -386,7 +386,7 @@ async def test_a_handshake_that_never_ends_is_cut_off_by_its_size(lab: Certifica
 async def test_an_end_that_rejects_a_certificate_closes_the_connection(
     lab: Certificates, tmp_path: Path
 ) -> None:
-    """A client that fails and stays would leave the server waiting for ever."""
+    """A failed client that stays would leave the server waiting for ever."""
     rogue = Certificates(tmp_path, "rogue")
     credentials = TlsCredentials(rogue.files("broker", "b0", trust=lab))
     async with one_broker(credentials) as (net, b0, _):

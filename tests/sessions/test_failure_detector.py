@@ -1,4 +1,4 @@
-"""Silence is suspected, lateness is not."""
+"""Tests of the failure detector: silence is suspected, lateness is not."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ TICK_NS = check_interval_ns(DEFAULTS)
 
 
 def watch(detector: FailureDetector, start_ns: int, end_ns: int) -> int | None:
-    """Check in time from start to end; returns when the peer was suspected."""
+    """Check in time from start to end; return the time of the suspicion."""
     now_ns = start_ns
     while now_ns < end_ns:
         now_ns = min(now_ns + TICK_NS, max(detector.due_ns, now_ns + 1), end_ns)

@@ -38,7 +38,7 @@ def suspected_after_ns(detector: FailureDetector, now_ns: int) -> int:
 
 @given(st.integers(0, 1 << 32))
 def test_a_detector_suspects_as_soon_as_a_new_one_whatever_was_before(seed: int) -> None:
-    """Standstills, doubts that were dispelled and late heartbeats; then all is calm."""
+    """The episodes are stalls, dispelled suspicions and late heartbeats; then all is calm."""
     random, now_ns = Random(seed), 0
     detector = FailureDetector(DEFAULTS, now_ns)
     for _ in range(random.randrange(1, 12)):

@@ -32,7 +32,7 @@ def opened(opener: SessionTable, peer: int) -> tuple[Session, Hello]:
 
 
 def joined(opener: SessionTable, accepter: SessionTable) -> tuple[Session, Session]:
-    """A session that both ends have established: the opener's end and the accepter's."""
+    """Return a session that both ends have established: the opener's end and the accepter's."""
     attempt, hello = opened(opener, accepter.own.number)
     accepted = accepter.accept(hello)
     assert isinstance(accepted, Accepted)

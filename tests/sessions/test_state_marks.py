@@ -1,4 +1,4 @@
-"""Tests of state marks: the proof that a mark of a state folder is for its broker."""
+"""Tests of state marks: the facts that a mark proves to the broker of a state folder."""
 
 import pytest
 

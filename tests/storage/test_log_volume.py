@@ -181,7 +181,7 @@ def test_a_record_damaged_after_the_start_is_not_read(tmp_path):
 
 @st.composite
 def histories(draw):
-    """Groups of changes of two logs, with the records that are left in the end."""
+    """Draw groups of changes of two logs, with the records that remain at the end."""
     left = {log: {} for log in LOGS}
     ends = {log: [1, 1] for log in LOGS}
     groups = []

@@ -21,7 +21,7 @@ Reopen = Callable[[], MetaStore]
 
 
 def on_disk(folder: Path) -> Reopen:
-    """Opens the same store again and again."""
+    """Return a function that opens the same store repeatedly."""
     return lambda: SqliteMetaStore(folder / "meta.sqlite3")
 
 

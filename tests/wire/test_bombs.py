@@ -20,7 +20,7 @@ MEBIBYTE = 1 << 20
 
 
 def head(major: int, argument: int) -> bytes:
-    """A CBOR head with an eight-byte argument."""
+    """Return a CBOR head with an eight-byte argument."""
     return bytes([major << 5 | 27]) + struct.pack(">Q", argument)
 
 

@@ -54,7 +54,7 @@ tidy_runs = runs().map(tidy)
 
 
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values a field with this annotation may have; written apart from the codec's own walk."""
+    """Return a strategy for values of a field; independent of the codec's own walk."""
     plain = {
         int: integers,
         str: st.text(max_size=200),
@@ -95,7 +95,7 @@ def frame_of(message: Any) -> bytes:
 
 
 def decode_frame(data: bytes) -> Any:
-    """Through the framing too, as a connection would; a frame that stays incomplete is refused."""
+    """Decode a frame with the framing of a connection; refuse an incomplete frame."""
     decoder = FrameDecoder(1 << 20)
     decoder.feed(data)
     frame = decoder.next_frame()
@@ -105,7 +105,7 @@ def decode_frame(data: bytes) -> Any:
 
 
 def plain(message: Any) -> Any:
-    """A message in a form in which equal contents are equal."""
+    """Return a message in a form in which equal contents are equal."""
     if isinstance(message, PublicationRun):
         return [
             message.source,
@@ -118,7 +118,7 @@ def plain(message: Any) -> Any:
 
 
 def written_anew(message: Any) -> bytes:
-    """Return the frame of a message whose run has dropped its received bytes."""
+    """Return the frame of a message after its run has dropped the received bytes."""
     for field in fields(message):
         value = getattr(message, field.name)
         if isinstance(value, PublicationRun):
@@ -384,7 +384,7 @@ AROUND_A_BYTE = (23, 24, 254, 255, 256, 257, 1_023, 1_024, 65_535, 65_536)
 
 
 def of_origins(step: int) -> PublicationRun:
-    """Return a run of an ordered stream whose two origins' numbers lie a step apart."""
+    """Return a run of an ordered stream with numbers of two origins that lie a step apart."""
     origins = (
         OriginRun(SourceId(4, 5, 6), (7, 7 + step)),
         OriginRun(SourceId(8, 5, 6), (9, 9 + step, 10 + step)),

@@ -125,7 +125,7 @@ def test_with_and_without_the_lane_the_same_is_read(seed: int) -> None:
 
 
 def reframed(frame: bytes, header: bytes) -> bytes:
-    """The frame with another header, and lengths that are right."""
+    """Return the frame with another header, and correct lengths."""
     (length,) = struct.unpack_from(">I", frame, 4)
     payload = frame[8 + length :]
     return struct.pack(">II", 4 + len(header) + len(payload), len(header)) + header + payload

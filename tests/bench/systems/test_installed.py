@@ -35,7 +35,7 @@ def tried(
     name: str, folder: Path, faults: list[dict[str, Any]] | None = None, *, measure: str = "400ms",
     drain: str = "60s",
 ) -> RunOutcome:  # fmt: skip
-    """A run on a configuration of ours; the test is skipped where that cannot be had."""
+    """Run a configuration of the project; skip the test if its broker is not available."""
     workload = folder / "work.toml"
     workload.write_text(WORKLOAD.format(measure=measure, drain=drain, rate="100/s"))
     try:

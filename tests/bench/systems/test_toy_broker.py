@@ -112,7 +112,7 @@ def carry_out(
     unsynced: str = "kept",
     driver: tuple[str, str] = ("", ""),
 ) -> RunOutcome:
-    """A run on the toy broker of this kind, judged by this promise."""
+    """Return a run on the toy broker of this kind, judged by this promise."""
     mine = folder / "mine"
     shutil.copytree(TOY, mine)
     code = (mine / "toy_driver.py").read_text()

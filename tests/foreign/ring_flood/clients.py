@@ -112,7 +112,7 @@ class Clients:
                 self.table.linger(client.name)
 
     def on_lost(self, name: ClientId, session: int) -> None:
-        """Keep the subscriptions of a client for a while after the end of its session."""
+        """Keep the subscriptions of a client for a while after the end of the session."""
         client, was_admitted = self.table.close_session(name, session)
         self._take_done(self.own.close(client))
         if was_admitted and not client.subscriptions:

@@ -95,7 +95,7 @@ class RingFlood(LogFirstMachine):
         return self._clients.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
-        """Return nothing: the queue is the log, which empties without help."""
+        """Return an empty sequence: the queue is the log, which empties without help."""
         return ()
 
     def statistics(self) -> Mapping[str, int]:
@@ -238,7 +238,7 @@ class RingFlood(LogFirstMachine):
 
 
 def make_core(context: CoreContext) -> RingFlood:
-    """A broker's core."""
+    """Return a broker's core."""
     links = context.topology.overlay("hierarchy").links
     neighbours = [a if b == context.broker else b for a, b in links if context.broker in (a, b)]
     return RingFlood(

@@ -15,7 +15,7 @@ class Flooded:
 
 @dataclass(frozen=True, slots=True)
 class StoredThrough:
-    """A report that all publications of these sources, up to these positions, are on disk.
+    """A report that all publications of the sources, up to the positions, are on disk.
 
     The first message of a session is this report; only later messages are worth sending.
     """
