@@ -16,9 +16,9 @@ from tests.helpers.workers import BY_FILE, FilesOfWorkers, begins_with, describe
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline: how long an example takes says more about the machine's other work than about us.
-# The same examples on every run, so that a red suite is red for everybody; `make explore` looks
-# for new ones.
+# No deadline: other work of the machine determines the duration of an example.
+# The examples are the same on every run, so that failures are reproducible; `make explore` draws
+# new examples.
 settings.register_profile(
     "house", deadline=None, print_blob=True, derandomize=True, max_examples=40
 )
@@ -121,7 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
     if config.option.draw_bugs != drawn.ALL:
         _draw_bugs(config, items)
-    # Stable, so that what is alike keeps the order of its files.
+    # A stable sort, so that equal items keep the order of files.
     items.sort(key=begins_with if hasattr(config, "workerinput") else _phase)
     if problems := network.missing():
         skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")

@@ -704,14 +704,14 @@ REFUSED_MODULES = {
     "threading": _WORLD,
 }
 REFUSED_CALLS = {"hash": _ADDRESS, "id": _ADDRESS}
-# The class is needed to say what is handed in; its module is the shared, unseeded generator.
+# Annotations of parameters need the class; the module is the shared, unseeded generator.
 ALLOWED_NAMES = frozenset({("random", "Random")})
 
 PROTOCOLS = [*DEFINITIONS]
 # Names that are words, too, and are looked for as literals only.
 WORDS = {"durable": '"durable"', "ges": '"ges"'}
-# Whoever may know protocols: the registry, and the rooms of papers, whose experiments, claims and
-# figures are of one of them. A protocol's own room is below `brokerd.protocols`.
+# Modules that may import protocols: the registry, and the rooms of papers with the experiments,
+# claims and figures of a protocol. A protocol's own room is below `brokerd.protocols`.
 PROTOCOL_ROOMS = ("brokerd.protocols.registry", "bench.papers.*", "results.papers.*")
 PROTOCOL_PATHS = (
     "brokerd/protocols/registry.py",

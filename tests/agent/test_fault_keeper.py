@@ -150,7 +150,7 @@ def test_a_repeated_fault_request_applies_the_fault_once(tmp_path: Path) -> None
 
 
 def test_a_fault_healed_before_its_request_arrives_is_never_applied(tmp_path: Path) -> None:
-    # Who gives up asking says so on another connection, while the request is on its way.
+    # A controller that abandons a request sends the heal on another connection meanwhile.
     world = World(tmp_path)
 
     async def story() -> None:

@@ -20,7 +20,7 @@ NFT: dict[str, Any] = {"backend": "nft", "own": OWN, "peers": [PEER]}
 LONG_MS = 60_000
 
 
-# ---------------------------------------------------------------- what is said to nft
+# ---------------------------------------------------------------- input of nft
 
 
 def test_the_module_touches_the_rules_of_its_fault_only() -> None:

@@ -63,7 +63,7 @@ def write(
     return path
 
 
-# --- What a workload may say ------------------------------------------------------------------
+# --- Keys of a workload -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def sessions(folder: Path) -> list[str]:
     return [row["event"] for row in rows if row["client"] == "p1-sub-1"]
 
 
-# --- Who warns, and who refuses ---------------------------------------------------------------
+# --- Warnings and refusals --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_invalid_positions_are_refused(content: bytes) -> None:
         unpack_positions(content)
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- stored state
 
 
 def test_saved_client_state_reads_back_unchanged() -> None:

@@ -121,7 +121,7 @@ def test_clients_that_are_away_slow_and_on_the_move_get_everything_once(clients:
     for step, least in (("away", 25), ("slow", 75), ("away-again", 20)):
         assert recoveries[step].at_risk == recoveries[step].recovered >= least, step
 
-    # The same disturbances show what a broker loses that keeps nothing for who is away.
+    # The same disturbances show the losses of a broker without storage for clients.
     lossy = clients.call(*disturbed, "--protocol", "best_effort")
     assert lossy.status == 0, lossy.err
     assert lossy.document["online"]["missing"] >= 25

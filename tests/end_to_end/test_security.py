@@ -171,7 +171,7 @@ def test_a_secured_deployment_reveals_no_secrets(secured: Lab) -> None:
         on_hosts = [path.read_text() for root in roots for path in root.rglob("*.key")]
         assert not [line for line in kept for text in on_hosts if line in text]
 
-        # Nobody off this machine can knock, and who speaks no TLS hears nothing.
+        # No port is open beyond this machine, and a peer without TLS receives no reply.
         listening = [
             row.laddr
             for process in secured.processes()

@@ -171,7 +171,7 @@ def play(story: Story) -> tuple[Machine, FaultLog, Injection]:
         began = trio.current_time()
         with trio.move_on_after(until_s):
             await injector.run()
-        # A fault has its lease, at most, from the last that was heard of its controller.
+        # A fault lasts at most one lease after the last message of its controller.
         heard_s = {
             "schedule": story.lasts_s,
             "ctrl-c": min(story.at_s, story.lasts_s) - story.lease_s,

@@ -59,7 +59,7 @@ KILL = step(id='"k"', after='"a"', do='"kill"', on='"b1"')
 RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on='"b1"')
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- existing schedules
 
 FOR_TOPOLOGY = {
     "clients-crash": "durable",

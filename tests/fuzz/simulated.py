@@ -156,7 +156,7 @@ class FuzzedCluster:
             reason = error.reason
             assert isinstance(event, MessageReceived), f"{event} was refused: {reason}"
             assert event.peer in by_name, f"an honest peer was refused: {event}: {reason}"
-            # Else what the broker itself sends because of the event is no message.
+            # Otherwise the broker's own reaction to the event is an invalid message.
             assert error.peer == event.peer, f"{event}: {error}"
             refused.add((life, event.peer, event.session))
             by_name[event.peer].refusals.append(reason)

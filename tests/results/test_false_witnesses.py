@@ -341,7 +341,7 @@ def test_a_false_statement_in_any_one_file_is_detected_on_spark(
         history = read_history_of(folder)
         if isinstance(history, History):
             histories[name] = history
-    # Tables of several runs are told apart by their run ids.
+    # Run ids distinguish the tables of several runs.
     judged = {}
     for name, history in histories.items():
         facts = doubts_of_facts(folders[name])

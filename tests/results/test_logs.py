@@ -79,7 +79,7 @@ def test_a_whole_run_leaves_nothing_in_doubt(run: Path) -> None:
     verify_seal(run)
 
 
-# --- Files that are not what was written: integrity errors ------------------------------------
+# --- Changed files: integrity errors ----------------------------------------------------------
 
 
 def flip_a_byte(run: Path) -> None:

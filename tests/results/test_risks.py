@@ -271,7 +271,7 @@ def test_deliveries_within_the_clock_error_are_not_counted_as_at_risk() -> None:
         faults = [replace(fault, err_ns=0) for fault in random_faults(random_)]
         err_ns = random_.randrange(3 * MILLISECOND)
         skews = [random_.randint(-err_ns, err_ns) for _ in faults]
-        # What the fault log says is off by no more than the error that it admits.
+        # The times of the fault log are off by no more than the stated error.
         logged = [
             replace(
                 true, err_ns=err_ns, applied_ns=true.applied_ns + skew,

@@ -82,7 +82,7 @@ def test_the_timeline_shows_each_delivery_and_each_loss(run: Path) -> None:
     by_subscription: dict[str, int] = {}
     for row in rows:
         by_subscription[row["sub_id"]] = by_subscription.get(row["sub_id"], 0) + row["n"]
-    # Of four publishers at 25/s, 7 s long with the warm-up, everything for who wants everything.
+    # Four publishers at 25/s for 7 s with the warm-up; the subscription matches everything.
     assert by_subscription["s3-sub-1/1"] == 4 * 25 * 7
     lost = sum(row["lost"] for row in rows if row["sub_id"] == "s1-sub-1/1")
     assert by_subscription["s1-sub-1/1"] + lost == 4 * 25 * 7

@@ -270,7 +270,7 @@ async def test_excess_silent_connections_are_refused_while_peers_connect() -> No
 HANDSHAKE_AND_A_BIT = 5.5
 
 
-# ---------------------------------------------------------------- who does not read, who is silent
+# ---------------------------------------------------------------- stalled and silent peers
 
 SMALL = SessionParameters(outbox_limit_bytes=100_000, frame_limit_bytes=64 << 10)
 

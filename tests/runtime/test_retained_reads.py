@@ -115,7 +115,7 @@ def tell(folder: str, sizes: list[int]) -> None:
 def test_a_queue_of_small_publications_costs_no_maps_and_the_disk_is_still_there(
     tmp_path: Path, between: tuple[int, ...]
 ) -> None:
-    # glibc's default; what a process has freed before may have raised it.
+    # glibc's default; earlier frees of a process may have raised the threshold.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
     call = f"tell({str(tmp_path)!r}, {[*between, 250]} * {PUBLICATIONS})"
     done = subprocess.run(

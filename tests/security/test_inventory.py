@@ -50,7 +50,7 @@ EVIL = [
 # Refused alone.
 ALONE = ["", " ", "-", "--", "-rf", "-oProxyCommand=touch PWNED", "..", "../../PWNED", ".", "~root"]
 
-# Where a value stands → what is well there, so that something evil can be put behind it.
+# Place of a value → a valid value, behind which the corpus appends a hostile text.
 PLACES = {
     'name = {}\n[[hosts]]\nname = "n"\naddress = "10.0.0.1"\n': "lab",
     "[[hosts]]\nname = {}\naddress = '10.0.0.1'\n": "n",

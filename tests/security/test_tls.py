@@ -136,7 +136,7 @@ def test_an_identity_has_one_spelling() -> None:
             Identity.from_uri(other)
 
 
-# ---------------------------------------------------------------- S-TLS-1: who has no place here
+# ---------------------------------------------------------------- S-TLS-1: peers without access
 
 
 def _without_certificate(lab: Certificates) -> ssl.SSLContext:
@@ -244,7 +244,7 @@ def test_files_that_are_no_certificates_are_named(
             TlsCredentials(TlsFiles(**paths))
 
 
-# ---------------------------------------------------------------- S-TLS-2: who says it is another
+# ---------------------------------------------------------------- S-TLS-2: false identities
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ async def test_a_client_that_reaches_no_trusted_broker_retries(lab: Certificates
         assert b0.of(SessionEstablished) == []
 
 
-# ---------------------------------------------------------------- S-TLS-3: who does not finish
+# ---------------------------------------------------------------- S-TLS-3: unfinished handshakes
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -373,7 +373,7 @@ async def test_a_stalled_handshake_is_aborted_after_five_seconds(
 async def test_a_handshake_that_never_ends_is_cut_off_by_its_size(lab: Certificates) -> None:
     async with secured_broker(lab) as (net, b0, _):
         stream = await net.dial("b0")
-        # The beginning of a ClientHello that says that it is very long.
+        # The start of a ClientHello with a very large length.
         await stream.send_all(b"\x16\x03\x01\x40\x00\x01\x01\xf0\x00" + bytes(30_000))
         await all_that_comes(stream)
         await trio.sleep(0.1)
@@ -442,7 +442,7 @@ async def test_a_certificate_is_renewed_while_sessions_continue(lab: Certificate
         assert b1.of(SessionLost) == []
 
 
-# ---------------------------------------------------------------- what is under way
+# ---------------------------------------------------------------- data in flight
 
 
 @in_virtual_time

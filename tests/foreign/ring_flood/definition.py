@@ -9,7 +9,7 @@ from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 
 RING_FLOOD = ProtocolDefinition(
     name="ring_flood",
-    # One unit of it, whose links are a ring: a stream comes by any way that is left.
+    # One unit with a ring of links: a stream arrives over any remaining path.
     kind="hierarchy",
     parameters=RingFloodParameters,
     messages=(run_kind(240, messages.Flooded), MessageKind(241, messages.StoredThrough)),
