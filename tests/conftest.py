@@ -1,4 +1,4 @@
-"""What holds for the whole suite: order and workers of the tests, Spark, and Hypothesis."""
+"""Fixtures and hooks of the whole suite: order of tests, workers, Spark, and Hypothesis."""
 
 import gc
 import os
@@ -16,9 +16,9 @@ from tests.helpers.workers import BY_FILE, FilesOfWorkers, begins_with, describe
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline: how long an example takes says more about the machine's other work than about us.
-# The same examples on every run, so that a red suite is red for everybody; `make explore` looks
-# for new ones.
+# No deadline: other work of the machine determines the duration of an example.
+# The examples are the same on every run, so that failures are reproducible; `make explore` draws
+# new examples.
 settings.register_profile(
     "house", deadline=None, print_blob=True, derandomize=True, max_examples=40
 )
@@ -29,9 +29,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the seed of the named bugs, for all workers alike.
 
-    Let the programs under test hear Ctrl-C: what is started in the background ignores it.
+    Restore the default reaction to Ctrl-C, because background processes ignore the signal.
 
-    Nothing that is collected is garbage: to look for some takes half of the collection.
+    Disable the garbage collector: the objects of a collection stay, and a search for garbage takes
+    half of the time.
     """
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -49,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # not without xdist
 def pytest_configure_node(node: Any) -> None:
-    """Give each worker the same seed and the same changes."""
+    """Send every worker the same seed and the same changes."""
     option = node.config.option
     node.workerinput["draw_bugs"] = option.draw_bugs, getattr(option, "draw_bugs_changed", None)
 
@@ -60,9 +61,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what the tests measured: what they recorded as a property called `measured`.
+    """Print the measurements of the tests: the recorded properties called `measured`.
 
-    Print how the workers shared the tests, and when each ended.
+    Also print the shares of the workers, and the times at which the workers ended.
     """
     found = [each for some in terminalreporter.stats.values() for each in some]
     for line in describe_shares(each for each in found if isinstance(each, pytest.TestReport)):
@@ -75,7 +76,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of our own."""
+    """Add the options of the project."""
     parser.addoption(
         "--rewrite-scenarios",
         action="store_true",
@@ -96,13 +97,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # not without xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOfWorkers | None:
-    """A file is one worker's work, and all that use the Spark session are one such file."""
+    """Return a scheduler with one file per worker; all tests with Spark count as one file."""
     return FilesOfWorkers(config, log) if config.getvalue("dist") == BY_FILE else None
 
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """The Spark session of all tests that want one: starting it, and its first jobs, take long."""
+    """Yield the Spark session of all tests; its start and its first jobs are slow."""
     from results.checker.spark import spark_session
 
     with spark_session("tests", master="local[2]") as session:
@@ -110,17 +111,17 @@ def spark() -> "Iterator[SparkSession]":
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
+    """Put quick and telling tests first: units, simulator, Spark, then whole clusters.
 
-    Where workers share the tests, the files that take longest begin instead.
-    Where no lab can be made, its tests are skipped, with the reason on the line that says so.
+    If workers share the tests, the slowest files start first instead. Tests of labs are skipped if
+    no lab is possible, with the reason in the output.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
     if config.option.draw_bugs != drawn.ALL:
         _draw_bugs(config, items)
-    # Stable, so that what is alike keeps the order of its files.
+    # A stable sort, so that equal items keep the order of files.
     items.sort(key=begins_with if hasattr(config, "workerinput") else _phase)
     if problems := network.missing():
         skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
@@ -146,7 +147,7 @@ def _draw_bugs(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let Python not look again and again through what stays until the end: a tenth of the time."""
+    """Exempt lasting objects from garbage collection, which saves a tenth of the time."""
     gc.freeze()
     gc.set_threshold(20_000)
     gc.enable()

@@ -1,8 +1,8 @@
-"""Who may import whom, which names pure code may not use, and what is dead or dangerous.
+"""Rules of imports, of names in pure code, and of dead or dangerous code.
 
-The tables say why beside each rule, and a finding prints that. brokerd/README.md shows the import
-table to readers; this is the one that counts. The second half of the file lets the checker loose
-on small trees, so that it is known to find what it is there for.
+The tables state a reason beside every rule, and a finding prints the reason. brokerd/README.md
+shows the import table to readers; the table in this file counts. The second half of the file runs
+the checker on small trees, to prove that the checker finds violations.
 """
 
 import ast
@@ -704,14 +704,14 @@ REFUSED_MODULES = {
     "threading": _WORLD,
 }
 REFUSED_CALLS = {"hash": _ADDRESS, "id": _ADDRESS}
-# The class is needed to say what is handed in; its module is the shared, unseeded generator.
+# Annotations of parameters need the class; the module is the shared, unseeded generator.
 ALLOWED_NAMES = frozenset({("random", "Random")})
 
 PROTOCOLS = [*DEFINITIONS]
 # Names that are words, too, and are looked for as literals only.
 WORDS = {"durable": '"durable"', "ges": '"ges"'}
-# Whoever may know protocols: the registry, and the rooms of papers, whose experiments, claims and
-# figures are of one of them. A protocol's own room is below `brokerd.protocols`.
+# Modules that may import protocols: the registry, and the rooms of papers with the experiments,
+# claims and figures of a protocol. A protocol's own room is below `brokerd.protocols`.
 PROTOCOL_ROOMS = ("brokerd.protocols.registry", "bench.papers.*", "results.papers.*")
 PROTOCOL_PATHS = (
     "brokerd/protocols/registry.py",
@@ -743,7 +743,7 @@ FOUND_BY_NAME = (
     "bench.control_traffic.*_experiments",
     "results.papers.*figures",
 )
-"""Modules that a registry imports by their names."""
+"""Modules that a registry imports by name."""
 
 
 def test_every_import_is_one_that_its_package_may_make() -> None:
@@ -812,7 +812,7 @@ def complain(findings: list[Finding]) -> None:
 
 
 def plant(root: Path, sources: dict[str, str]) -> Path:
-    """Write modules, given by dotted name, and every `__init__` they need."""
+    """Write modules, given by dotted name, and all necessary `__init__` files."""
     for name, source in sources.items():
         path = root.joinpath(*name.split(".")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -849,7 +849,7 @@ def test_a_long_function_is_found(tmp_path: Path) -> None:
 
 
 def long_functions(folder: Path, most: int) -> list[str]:
-    """The functions below a folder with more lines than allowed, from `def` to the last."""
+    """Return the functions below a folder with more lines than allowed, from `def` to the last."""
     found = []
     for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

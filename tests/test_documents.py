@@ -1,4 +1,4 @@
-"""Documents: sizes, links, and the paths that they name."""
+"""Tests of documents: sizes, links, and named paths."""
 
 import ast
 import re
@@ -79,7 +79,7 @@ _NO_VERBS = ("is", "authority", "project")
 
 
 def test_documented_commands_exist() -> None:
-    """Each verb, group and option; a form that has moved is none."""
+    """Verbs, groups and options exist; moved forms do not count."""
     wrong = [
         f"{path.relative_to(ROOT)}: {line}: {why}"
         for path in DOCUMENTS
@@ -114,13 +114,13 @@ def test_a_command_that_does_not_exist_is_found(line: str) -> None:
 
 
 def documented(text: str) -> Iterator[str]:
-    """The commands in a text, without the name of the program."""
+    """Yield the commands in a text, without the name of the program."""
     for found in COMMAND.finditer(text.replace("\\\n", " ")):
         yield re.split(r"  +(?![-\s])|\$\(|[()\[{…]|, ", found[1].strip())[0].strip(" .:'\"")
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """The strings of a source, and the comments of any other file."""
+    """Yield the strings of a source, and the comments of any other file."""
     text = path.read_text("utf-8")
     if path.suffix != ".py":
         yield text
@@ -131,7 +131,7 @@ def texts_of(path: Path) -> Iterator[str]:
 
 
 def fault_of(line: str) -> str:
-    """Why a command line cannot be typed; "" if it can."""
+    """Return the reason why a command line is invalid; "" if valid."""
     try:
         words = split_global_options(shlex.split(line))[1]
     except ValueError:

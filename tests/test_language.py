@@ -1,7 +1,7 @@
-"""The language of docstrings: no package may get worse than it was.
+"""Tests of the language of docstrings: no package may get worse.
 
-`tests/language.json` has the best measures that each package has reached. Once a package has
-reached a goal, it stays there. `python -m tests.test_language` writes better measures down.
+`tests/language.json` has the best measures that every package has reached. A package that has
+reached a goal stays there. `python -m tests.test_language` records better measures.
 """
 
 import json
@@ -20,7 +20,7 @@ REACHED: dict[str, dict[str, float]] = json.loads(RATCHET.read_text("utf-8"))
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, float]]:
-    """The measures of each package."""
+    """Return the measures of all packages."""
     return measures(ROOT, TOPS)
 
 

@@ -1,4 +1,4 @@
-"""A named bug is planted in a process, is gone afterwards, and outlives a change of wording."""
+"""Tests of named bugs: planted in a process, removed afterwards, and robust to rewording."""
 
 import ast
 import copy
@@ -80,7 +80,7 @@ def bug(function: str, find: str, replace: str, occurrence: int = 0) -> NamedBug
 
 
 def mistaken(source: str, *where: str | int) -> str:
-    """The function `f` of this source with an edit in it."""
+    """Return the function `f` of a source after an edit."""
     find, replace, *occurrence = where
     edited = Source("some.py", source)
     number = int(occurrence[0]) if occurrence else 0
@@ -252,7 +252,7 @@ def test_rewording_reformatting_and_renaming_lose_no_anchor(module: str, tmp_pat
 
 
 def _reworded(text: str, functions: set[str]) -> str:
-    """Other docstrings, no comments, other line breaks, and a renamed variable per function."""
+    """Return a source with other docstrings, comments, line breaks and local variable names."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(
@@ -288,7 +288,7 @@ def _rename(function: ast.AST, old: str, new: str) -> None:
 
 
 def _shape(function: ast.AST) -> str:
-    """A function without docstrings, its names numbered in the order in which they appear."""
+    """Return a function without docstrings, with names numbered in order of appearance."""
     names: dict[str, str] = {}
     for each in ast.walk(function):
         if isinstance(each, ast.Name):
@@ -323,7 +323,7 @@ def test_canaries_and_ablations_have_rows() -> None:
 
 
 def test_the_row_of_each_bug_beside_the_protocols_fits_its_source() -> None:
-    """All rows share one tree per module: each edited function is restored."""
+    """All rows share one tree per module: every edited function is restored."""
     sources: dict[str, Source] = {}
     for row in ROWS:
         for edit in row.bug.edits:

@@ -1,4 +1,4 @@
-"""The lock files: complete, hash-checked, and silent about where packages were fetched."""
+"""Tests of the lock files: complete, hash-checked, and free of download sources."""
 
 import os
 import re
@@ -16,7 +16,7 @@ LOCKS = ("build.lock", "requirements.lock")
 
 
 def locked(lock: str) -> dict[str, list[str]]:
-    """Package name to the text of its entries, of which it may have one per platform."""
+    """Return the entries per package name; a package may have one entry per platform."""
     text = (ROOT / ".setup" / lock).read_text(encoding="utf-8")
     entries: dict[str, list[str]] = {}
     for entry in re.split(r"\n(?=[a-z0-9])", text):
@@ -56,7 +56,7 @@ esac
 
 
 def made(folder: Path, program: str, cases: str, *arguments: str) -> tuple[int, list[str]]:
-    """The status of `make`, and how a stand-in for a program of ours was called."""
+    """Return the status of `make`, and the calls of a stand-in for a program of the project."""
     path = folder / program
     path.write_text(STAND_IN.format(cases=cases))
     path.chmod(0o755)

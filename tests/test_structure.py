@@ -1,7 +1,7 @@
-"""The structure of the product: no measure may get worse than it was.
+"""Tests of the structure of the product: no measure may get worse.
 
 `tests/structure.json` has the best measures of the whole product. `python -m tests.test_structure`
-prints all measures by package, and writes better ones down.
+prints all measures by package, and records better measures.
 """
 
 import ast
@@ -18,7 +18,7 @@ from tests.helpers.structure import Structure, code_lines, measure, product_file
 ROOT = Path(__file__).parents[1]
 RATCHET = Path(__file__).parent / "structure.json"
 KEPT = ("small_files", "callables", "depth", "methods")
-"""Measures that may only fall. Lines and files grow with what the product does."""
+"""Measures that may only fall. Lines and files grow with the product."""
 
 SAMPLE = '''
 """A module."""

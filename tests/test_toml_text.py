@@ -1,4 +1,4 @@
-"""TOML documents that are too deep, too large, or have numbers out of bounds."""
+"""Tests of TOML documents that are too deep, too large, or have numbers out of bounds."""
 
 from pathlib import Path
 

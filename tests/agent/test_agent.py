@@ -23,7 +23,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def calm_lab() -> Iterator[Lab]:
-    """An agent with a process b1, for tests that change nothing."""
+    """Yield an agent with a process b1, for tests without changes."""
     with make_lab() as made:
         made.start_agent()
 
@@ -379,7 +379,7 @@ def test_an_adopted_process_can_be_killed_and_restarted_with_its_configuration(l
 def test_an_agent_that_dies_during_a_process_start_loses_no_process(
     lab: Lab,
 ) -> None:
-    """The journal says `start` and no pid; the process itself says which one it is."""
+    """The journal has `start` without a pid; the process reports its pid itself."""
 
     async def story() -> None:
         first = lab.start_agent()

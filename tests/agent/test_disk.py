@@ -1,4 +1,4 @@
-"""What a process keeps on its disk."""
+"""Tests of the disk usage of a process."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What an agent does about faults in its own process; brokers and processes are played here."""
+"""Tests of the fault keeper of an agent, with stub brokers and processes."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ from tests.helpers.patience import PATIENCE_S
 
 
 class Processes:
-    """Brokers b1 and b2, which run; nobody gets a signal."""
+    """Running brokers b1 and b2 that receive no signals."""
 
     def __init__(self, folder: Path) -> None:
         self.processes = {
@@ -49,7 +49,7 @@ class Processes:
 
 
 class World:
-    """The faults of one agent; what brokers were told, and what the journal said by then."""
+    """The faults of one agent, with the commands to brokers and the journal at that time."""
 
     def __init__(self, folder: Path) -> None:
         paths = AgentPaths(folder)
@@ -150,7 +150,7 @@ def test_a_repeated_fault_request_applies_the_fault_once(tmp_path: Path) -> None
 
 
 def test_a_fault_healed_before_its_request_arrives_is_never_applied(tmp_path: Path) -> None:
-    # Who gives up asking says so on another connection, while the request is on its way.
+    # A controller that abandons a request sends the heal on another connection meanwhile.
     world = World(tmp_path)
 
     async def story() -> None:

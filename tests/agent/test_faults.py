@@ -1,4 +1,4 @@
-"""Stories about faults: done, seen to be done, healed when asked to and when nobody asks."""
+"""Stories about faults: applied, observed, and healed by command or by lease."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def calm_lab() -> Iterator[Lab]:
-    """An agent, for tests that change nothing."""
+    """Yield an agent, for tests without changes."""
     with make_lab() as made:
         made.start_agent()
         yield made
@@ -83,7 +83,7 @@ def test_a_restarted_process_is_a_new_one_with_the_old_configuration(lab: Lab) -
 
 
 def test_a_kill_requested_twice_is_applied_once(lab: Lab) -> None:
-    """A controller that lost the answer asks again; the broker must not die twice."""
+    """A controller that lost the reply repeats the request; the broker must not be killed twice."""
 
     async def story() -> None:
         lab.start_agent()
@@ -243,7 +243,7 @@ def test_a_freeze_is_healed_although_the_agent_was_killed(lab: Lab) -> None:
 
 
 def test_a_watchdog_heals_its_fault_on_sigterm(lab: Lab) -> None:
-    """Whoever takes down a host without an agent ends what it finds, and knows no faults."""
+    """A shutdown of a host without an agent ends processes without regard to faults."""
 
     async def story() -> None:
         agent = lab.start_agent()
@@ -460,7 +460,7 @@ def test_the_next_agent_starts_the_processes_of_a_lost_machine(lab: Lab) -> None
 
 
 def test_healing_everything_finds_faults_of_other_controllers_too(lab: Lab) -> None:
-    """A stop from a shell, and a fault that a broker was told past its agent."""
+    """The heal covers a stop from a shell, and a fault that bypassed the agent."""
 
     async def story() -> None:
         lab.start_agent()

@@ -1,4 +1,4 @@
-"""What the agent's end of the fork server owes to whoever waits for children."""
+"""Tests of the agent's end of the fork server: notices of ended children."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tests.helpers.patience import PATIENCE_S
 
 
 def test_the_fork_server_repeats_a_sigchld_that_arrived_during_a_fork() -> None:
-    """Nobody may be waited for then, for the new child is not known; one signal is not enough."""
+    """No wait is possible before the pid of the new child arrives; one signal is not enough."""
     here, image = socket.socketpair()
 
     def answer() -> None:

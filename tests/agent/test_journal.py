@@ -1,4 +1,4 @@
-"""The agent's journal: what it called written is there after a power failure."""
+"""Tests of the agent's journal: written lines survive a power failure."""
 
 from dataclasses import fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The lives of one process under its supervisor, and watchdogs whose world is played here."""
+"""Tests of the lives of a process under its supervisor, and of watchdogs in a stub world."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ class Spawner:
 
 
 def supervise(folder: Path, story: Callable[[Supervisor], Awaitable[None]]) -> None:
-    """Play a story with a supervisor of real processes, of which none is left."""
+    """Play a story with a supervisor of real processes; no process remains."""
 
     async def play() -> None:
         paths = AgentPaths(folder)
@@ -129,14 +129,14 @@ def test_a_lost_broker_is_started_again_unless_its_agent_ends(tmp_path: Path, en
 
 @pytest.fixture
 def restored_sigterm() -> Iterator[None]:
-    """A watchdog handles SIGTERM itself."""
+    """Restore the handler of SIGTERM, which a watchdog replaces."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
 
 
 class Ended:
-    """A process that ends after some turns; the times that were waited for it."""
+    """A process that ends after some turns, with the times of the waits."""
 
     def __init__(self, turns: int) -> None:
         self.turns = turns

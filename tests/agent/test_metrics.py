@@ -1,4 +1,4 @@
-"""Numbers for a collector: what the text says, and who gets it."""
+"""Tests of metrics for a collector: the text, and the access control."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def lab() -> Iterator[Lab]:
 
 
 def asked(port: int, target: str = "/metrics", method: str = "GET") -> tuple[int, str]:
-    """Status and text of the answer."""
+    """Return status and text of the reply."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{target}", method=method)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
@@ -83,7 +83,7 @@ def test_the_exposition_omits_values_without_a_number_and_processes_without_a_re
 
 
 def test_a_histogram_has_all_that_is_within_each_bound() -> None:
-    """As Prometheus wants it: the last bound is everything, and sum and number come behind."""
+    """Prometheus requires that the last bound covers all, with sum and count behind."""
     row = {"role": "load", "state": "running", "frozen": False, "processor_s": None}
     late = Histogram()
     for duration_ns, times in ((90_000, 3), (1_500_000, 2), (60_000_000_000, 1)):
@@ -104,7 +104,7 @@ def test_a_histogram_has_all_that_is_within_each_bound() -> None:
 
 
 def test_the_dashboard_queries_exported_metrics_only() -> None:
-    """Its file is for Grafana; every metric in it is one of ours, by name."""
+    """The file is for Grafana, and uses metrics of the project by name."""
     document = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     asked_for = {
         name
@@ -316,7 +316,7 @@ def test_requests_beyond_those_pending_are_refused_at_once() -> None:
 
 @in_virtual_time
 async def test_a_connection_has_its_time_from_its_acceptance() -> None:
-    """Another byte now and then gives it no more."""
+    """Further bytes do not extend the time."""
 
     async with trio.open_nursery() as nursery:
         port = await nursery.start(MetricsServer(_nothing).serve, 0)
@@ -331,7 +331,7 @@ async def test_a_connection_has_its_time_from_its_acceptance() -> None:
 
 
 async def _ends(stream: trio.SocketStream) -> bool:
-    """Wait for the end of a stream that sends nothing."""
+    """Return true if a stream ends without data."""
     try:
         return await stream.receive_some(1) == b""
     except trio.BrokenResourceError:

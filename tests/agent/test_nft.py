@@ -1,4 +1,4 @@
-"""Stories about faults below the brokers: tables of our own, nobody else's, and SSH left alone."""
+"""Stories about faults below the brokers: private tables, and SSH without interference."""
 
 import inspect
 import json
@@ -20,7 +20,7 @@ NFT: dict[str, Any] = {"backend": "nft", "own": OWN, "peers": [PEER]}
 LONG_MS = 60_000
 
 
-# ---------------------------------------------------------------- what is said to nft
+# ---------------------------------------------------------------- input of nft
 
 
 def test_the_module_touches_the_rules_of_its_fault_only() -> None:
@@ -137,7 +137,7 @@ def test_a_link_is_broken_seen_to_be_healed_and_leaves_no_table(
 
 @pytest.mark.lab
 def test_ssh_keeps_working_through_a_blackholed_port(namespace: Namespace, lab: Lab) -> None:
-    """Without the rules that let it through, this very connection would be lost."""
+    """Without the rules for SSH, the connection of the test would be lost."""
 
     async def story() -> None:
         lab.start_agent()

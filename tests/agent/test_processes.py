@@ -1,4 +1,4 @@
-"""Samples of processes, and the processes themselves, without a free file descriptor."""
+"""Tests of samples of processes, and of processes without a free file descriptor."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Experiments around failures: what their stories say, that they repeat, what they refuse."""
+"""Tests of experiments about failures: stories, repeatability and refusals."""
 
 import json
 
@@ -40,7 +40,7 @@ def small(question, **changes):
 
 
 def told(question, table, **changes):
-    """The rows of every point's first draw; no draw may break a rule."""
+    """Return the rows of every point's first draw; no draw may break a rule."""
     rows = []
     experiment = small(question, **changes)
     for point in experiment.points():

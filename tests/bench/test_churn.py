@@ -1,4 +1,4 @@
-"""Churn: what a workload may ask for, who is away when, what comes of it, and who warns of it."""
+"""Tests of churn: workload keys, times of absence, effects and warnings."""
 
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def write(
     return path
 
 
-# --- What a workload may say ------------------------------------------------------------------
+# --- Keys of a workload -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_no_client_is_disconnected_at_the_end_of_the_measurement() -> None:
 def test_a_subscriber_is_away_when_it_should_be_and_its_absences_are_written_down(
     folder: Path, own_processes: tuple[int, ...]
 ) -> None:
-    """This broker keeps nothing for who is away, so what is missing shows that it was."""
+    """The broker stores nothing for disconnected clients, so missing deliveries show absences."""
     broker = FakeBroker(protocol="best_effort") if own_processes else FakeBroker()
     planned = [[100_000_000, 200_000_000], [300_000_000, 400_000_000]]
 
@@ -159,7 +159,7 @@ def sessions(folder: Path) -> list[str]:
     return [row["event"] for row in rows if row["client"] == "p1-sub-1"]
 
 
-# --- Who warns, and who refuses ---------------------------------------------------------------
+# --- Warnings and refusals --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

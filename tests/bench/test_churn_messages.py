@@ -1,4 +1,4 @@
-"""What changes of subscriptions take among brokers: counted, beside what is said anyway, drawn."""
+"""Tests of the counts of messages about changed subscriptions, and of their figure."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a load generator does to its own clients, how it looks, and how it ends."""
+"""Tests of faults that a load generator injects into its own clients."""
 
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ LEASE_MS = 600_000
 
 
 async def begin(control: ControlClient, duration_ns: int = 600_000_000_000) -> None:
-    """Load that goes on until it is told to stop."""
+    """Start a load that continues until a stop command."""
     await fence(control)
     t0_ns = (await control.request("status"))["now_ns"]
     await control.request("start", t0_ns=t0_ns, measure_from_ns=t0_ns, end_ns=t0_ns + duration_ns)
 
 
 async def end(control: ControlClient) -> dict[str, Any]:
-    """No more load; everything owed arrives."""
+    """Stop the load and wait for all owed deliveries."""
     await control.request("stop")
     await fence(control)
     await reach(control, "open", 0)
@@ -46,7 +46,7 @@ async def apply(
 
 
 async def see(control: ControlClient, **wanted: Any) -> dict[str, Any]:
-    """The fault's row, once it is as wanted."""
+    """Wait until the row of the fault has the wanted values; return the row."""
     while True:
         row = await control.request("fault_look", fault_id="f")
         if all(row[key] == value for key, value in wanted.items()):
@@ -111,7 +111,7 @@ def test_a_publisher_sends_all_due_publications_after_an_absence(
 def test_a_disconnected_client_misses_publications_at_a_broker_without_storage(
     folder: Path,
 ) -> None:
-    """This broker keeps nothing, so that the check of the others can be seen to fail."""
+    """The broker has no storage, so that the check of the other protocols is seen to fail."""
     broker = FakeBroker()
 
     async def play() -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_a_disconnected_client_misses_publications_at_a_broker_without_storage(
 
 
 def test_a_killed_subscriber_process_returns_with_its_committed_state(folder: Path) -> None:
-    """This broker keeps nothing for who is away, so that is missing; nothing comes twice."""
+    """The broker has no storage, so publications of the absence are missing; none is repeated."""
     broker = FakeBroker(protocol="best_effort")
 
     async def play() -> dict[str, Any]:

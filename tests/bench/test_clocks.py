@@ -1,4 +1,4 @@
-"""Stories about comparing clocks over a network that delays each way as it likes."""
+"""Stories about comparing clocks over a network with arbitrary delays in either direction."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def trips(
     every_ns: int = 5 * MS,
     way_ns: int = 200 * US,
 ) -> list[Exchange]:
-    """Round trips to a clock that is ahead by so much at time 0; each way takes what it takes."""
+    """Return round trips with random delays to a clock that is `offset_ns` ahead at time 0."""
     found = []
     for number in range(count):
         sent_ns = 10 * SECOND + number * every_ns
@@ -97,7 +97,7 @@ def test_hosts_of_one_machine_agree_whatever_the_round_trips_say() -> None:
 
 
 class FarClock:
-    """An agent whose clock is ahead, a millisecond away in either direction."""
+    """An agent with a clock that is ahead, a millisecond away in either direction."""
 
     def __init__(self, now: list[int], ahead_ns: int) -> None:
         self._now, self._ahead_ns = now, ahead_ns

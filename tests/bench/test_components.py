@@ -1,4 +1,4 @@
-"""Parts of ours measured by themselves: that what is measured is what is said."""
+"""Tests of measurements of single parts: the measured part is the reported part."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Subscribers that keep nothing are measured with real brokers, small."""
+"""Tests of experiments with stateless subscribers and real brokers, on a small scale."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Contents follow from the seed, and the fast way gives what the formula says."""
+"""Tests of contents: contents follow from the seed, and the fast path equals the formula."""
 
 import json
 import zlib
@@ -21,7 +21,7 @@ WORDS = st.integers(0, 2**64 - 1)
 
 
 def test_splitmix64_produces_the_published_numbers() -> None:
-    """The first three outputs of the generator seeded with 0, as in its author's C code."""
+    """The expected values are the first three outputs for seed 0 of the author's C code."""
     state, outputs = 0, []
     for _ in range(3):
         outputs.append(splitmix64(state))
@@ -51,7 +51,7 @@ def test_choices_of_a_block_are_those_of_its_numbers(
 
 
 def formula(seed: int, publisher: int, incarnation: int, sequence: int) -> int:
-    """The formula as the run directory's description states it."""
+    """Return the value of the formula in the run directory's description."""
     total = seed + 0x9E3779B97F4A7C15 * (publisher + 1) + 0xBF58476D1CE4E5B9 * (incarnation + 1)
     return splitmix64((total + sequence) % 2**64)
 

@@ -1,4 +1,4 @@
-"""Experiments on real brokers that are ours: figures, their files, and what is run for them."""
+"""Tests of the project's experiments on real brokers: figures, files and runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whole experiments with real brokers, load generators and agents of this machine."""
+"""Tests of whole experiments with real brokers, load generators and agents of this machine."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -56,7 +56,7 @@ filter = "symbol = 'SYMBOL002'"
 
 
 class Quiet:
-    """Remembers what it was told."""
+    """A progress display that records phases and messages."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
@@ -78,7 +78,7 @@ class Quiet:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where everything of a test is; nothing of ours may be left in it running."""
+    """Yield the folder of a test; no process may remain in the folder."""
     with lab_folder() as path:
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(path / "run"))
         yield path
@@ -159,7 +159,7 @@ def test_clients_in_several_load_generators_have_one_history(folder: Path) -> No
 def test_a_reconnecting_subscriber_receives_the_stored_publications(
     folder: Path, protocol: str, verdict: str
 ) -> None:
-    """Where the broker keeps nothing for who is away, the run is INVALID."""
+    """The run is INVALID if the broker stores nothing for disconnected clients."""
     churn = '[churn]\ndisconnected = "500ms"\nevery = "1500ms"'
     spec = experiment(folder, protocol=protocol, calm=False, measure="3s", load=churn)
     outcome, _ = carry_out(folder, spec)
@@ -171,7 +171,7 @@ def test_a_reconnecting_subscriber_receives_the_stored_publications(
 
 
 def test_a_load_generator_that_is_the_limit_answers_and_is_named(folder: Path) -> None:
-    """One that is slow on purpose: the run ends, and says that it shows nothing of brokers."""
+    """The load generator is slow on purpose: the run ends, and the result excludes the brokers."""
     spec = experiment(folder, measure="500ms", rate="500/s", window=50)
     outcome, progress = carry_out(folder, spec, machine="tests.helpers.slow_machine")
     assert (outcome.state, outcome.online["missing"]) == ("complete", 0)
@@ -220,7 +220,7 @@ def test_a_run_without_faults_completes_without_loss(folder: Path) -> None:
 
 
 def test_two_runs_on_the_same_brokers_do_not_mix(folder: Path) -> None:
-    """Clients have names of their own in each run; what the first left is not delivered."""
+    """Client names differ between runs; leftovers of the first run are not delivered."""
     spec = experiment(folder, protocol="best_effort", measure="500ms")
     progress = Quiet()
 
@@ -240,10 +240,10 @@ def test_two_runs_on_the_same_brokers_do_not_mix(folder: Path) -> None:
 
 
 def test_a_stall_counts_from_when_publications_were_meant_to_be_sent(folder: Path) -> None:
-    """The forwarding broker stands still for 3 s while the window is small.
+    """The forwarding broker is stalled for 3 s while the window is small.
 
-    Of what was meant to be sent meanwhile, most is sent only afterwards: by the time it was
-    sent it looks fast, by the time it was meant to be sent it waited up to 3 s.
+    Most publications due during the stall are sent afterwards. They look fast by the time of
+    sending, but waited up to 3 s by the time at which they were due.
     """
     spec = experiment(folder, calm=False, measure="6s", window=8)
     stall = [{"id": "freeze-c1", "at": "1s", "do": "freeze", "on": "c1", "for": "3s"}]
@@ -276,7 +276,7 @@ def interrupted(
     when: str,
     then: Callable[[Testbed], Awaitable[None]],
 ) -> Path:
-    """The folder of a run that is cancelled a moment after it has come to a phase."""
+    """Return the folder of a run that is cancelled a moment after the start of phase `when`."""
     progress = Quiet()
     progress.awaited = when
 
@@ -326,7 +326,7 @@ def test_a_run_that_is_interrupted_before_it_measures_is_aborted(folder: Path) -
 def test_an_unreachable_drain_is_reported_in_one_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A load generator that ends after the measure phase: the drain cannot ask it any more."""
+    """The load generator ends after the measure phase, and the drain cannot reach it."""
     spec = experiment(folder, measure="300ms")
     progress = Quiet()
     progress.awaited = "drain"
@@ -350,7 +350,7 @@ def test_an_unreachable_drain_is_reported_in_one_sentence(
 
 
 def test_a_load_generator_that_dies_makes_the_run_partial(folder: Path) -> None:
-    """What is known of it is given all the same."""
+    """The known results are still reported."""
     spec = experiment(folder, measure="30s")
     progress = Quiet()
     progress.awaited = "measure"

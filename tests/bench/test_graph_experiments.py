@@ -1,4 +1,4 @@
-"""Experiments on trees alone: what they write, that it is the same every time, bad files."""
+"""Tests of experiments on trees alone: output, repeatability and bad files."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The measurement of group commit, small."""
+"""Tests of the measurement of group commit, on a small scale."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a workload asks of deliveries: the order that is checked, and when that is too much."""
+"""Tests of the guarantees of workloads: checked orders, and excessive ones."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_more_than_is_promised_is_warned_of(order: str) -> None:
 def test_a_fence_is_judged_by_the_promise_of_the_protocol(
     asked: dict[str, str], order: str, may_overtake: bool
 ) -> None:
-    """Brokers that let publications overtake each other do so whatever is asked for."""
+    """Brokers that let publications overtake do so regardless of the requested guarantee."""
     spec = experiment("multi_proxy", **asked)
     assert _order(spec, OurBrokers()) == {"order": order, "may_overtake": may_overtake}
     plain = load_experiment("demo")

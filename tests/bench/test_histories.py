@@ -1,4 +1,4 @@
-"""Made histories: right ones are found right, and every mistake is found, no more and no fewer."""
+"""Tests of made-up histories: valid ones pass, and exactly the planted mistakes are found."""
 
 from pathlib import Path
 

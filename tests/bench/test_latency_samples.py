@@ -1,4 +1,4 @@
-"""Stories about the sample by which latency is told while a run goes on."""
+"""Stories about the sample behind the latency of a running experiment."""
 
 from bench.load.records import PER_SECOND, LatencySamples
 

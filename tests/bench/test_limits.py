@@ -1,4 +1,4 @@
-"""What kept a run from being faster, from what agents reported at its beginning and its end."""
+"""Tests of the limit of a run's speed, from the first and last reports of the agents."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ TOOK_S = 10.0
 def status(
     processes: dict[str, tuple[float, float]], busy_s: float, pid: int = 7
 ) -> dict[str, Any]:
-    """An agent's: of each process, for how long it ran and waited for a core."""
+    """Return an agent's status: the time that every process ran and waited for a core."""
     rows = {
         name: {"pid": pid, "start_time": 1, "processor_s": 99.0, "busiest_thread_s": used}
         for name, used in processes.items()
@@ -21,7 +21,7 @@ def status(
 
 
 def probe(busy_s: float, pid_at_end: int = 7, **used: tuple[float, float]) -> UseProbe:
-    """Ten seconds on one machine with the brokers c1 and c2 and two load generators."""
+    """Return ten seconds of one machine with the brokers c1 and c2 and two load generators."""
     found = UseProbe({"h1": {"c1": "c1", "c2": "c2"}}, "h1", ["load-pub", "load-sub"])
     names = [name.replace("_", "-") for name in used]
     at_rest = dict.fromkeys(names, (3.0, 1.0))
@@ -55,7 +55,7 @@ def test_a_process_at_a_full_core_is_the_limit() -> None:
 
 
 def test_a_process_waiting_for_a_core_is_the_limit_by_its_share() -> None:
-    """The machine has other work: nobody gets a core, but one wants all that it gets."""
+    """The machine is busy with other work; one process needs more time than it receives."""
     found = limit(
         probe(20.0, c1=(2.5, 4.0), c2=(2.0, 3.0), load_pub=(1.0, 1.0), load_sub=(3.0, 6.9))
     )
@@ -98,7 +98,7 @@ def test_a_process_that_was_started_again_is_left_out() -> None:
 
 
 def test_a_restarted_process_counts_its_time_since_the_restart() -> None:
-    """It had run 3 s before, which the one that has its name now never did."""
+    """The restarted process had run 3 s before, but its successor had not."""
     (machine,) = probe(19.0, pid_at_end=8, c1=(-2.0, 0.0), load_sub=(1.0, 0.0)).machines()
     assert (machine.brokers, machine.load_generators) == (0.05, 0.2)
 

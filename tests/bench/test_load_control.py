@@ -1,4 +1,4 @@
-"""Load generators that answer late are waited for; those that have ended are not."""
+"""Tests of slow load generators, which the controller awaits, and of ended ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Answer = Callable[[], dict[str, Any]]
 
 
 class Said:
-    """Takes down what is said."""
+    """A display that records messages."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -33,7 +33,7 @@ class Said:
 
 
 class SlowTestbed:
-    """Two brokers, and load generators that take so long over each command."""
+    """Two brokers, and load generators that take `takes_s` for every command."""
 
     def __init__(self, takes_s: float, answer: Answer) -> None:
         self.brokers = ("b1", "b2")

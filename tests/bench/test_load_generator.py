@@ -1,4 +1,4 @@
-"""A load generator obeys its socket, keeps its schedule, and writes down what happened."""
+"""Tests of a load generator: commands of its socket, its schedule and its records."""
 
 import json
 import struct
@@ -41,7 +41,7 @@ FILTERS = ("true", "symbol = 'SYMBOL001'")
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path: a socket lies in it."""
+    """Yield a folder with a short path, because the folder contains a socket."""
     with TemporaryDirectory(prefix="lg-") as name:
         yield Path(name)
 
@@ -94,7 +94,7 @@ def setting(
 
 @asynccontextmanager
 async def begun(nursery: trio.Nursery, told: LoadSetting) -> AsyncIterator[ControlClient]:
-    """A load generator that obeys, and has no clients yet."""
+    """Yield a load generator without clients that obeys commands."""
     nursery.start_soon(LoadGenerator(told).run)
     while not Path(told.control_socket).is_socket():
         await trio.sleep(0.01)
@@ -112,7 +112,7 @@ async def running(
     own_processes: tuple[int, ...] = (),
     absences: Sequence[Sequence[int]] = (),
 ) -> AsyncIterator[ControlClient]:
-    """A load generator whose clients are attached and have subscribed."""
+    """Yield a load generator whose clients are attached and have subscribed."""
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(broker.serve)
@@ -183,7 +183,7 @@ def test_subscribers_fail_over_to_the_next_broker(folder: Path) -> None:
 def test_no_more_clients_than_a_broker_has_room_for_begin_at_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """A broker that lets nobody in: who has heard that gives way to those that have not tried."""
+    """The broker refuses everyone; a refused client makes room for clients that have not tried."""
     monkeypatch.setattr(load_generator, "BEGINNING_AT_ONCE", at_once)
     beginning, seen, most = set[str](), set[str](), 0
     all_seen = trio.Event()
@@ -235,7 +235,7 @@ async def fence(control: ControlClient) -> None:
 
 
 async def whole_run(control: ControlClient, duration_ns: int = 300_000_000) -> dict[str, Any]:
-    """Fence, load, fence, drain, finish; gives what `finish` answered."""
+    """Run fence, load, fence, drain and finish; return the reply to `finish`."""
     await fence(control)
     await reach(control, "fences_missing", 0)
     t0_ns = (await control.request("status"))["now_ns"] + 20_000_000

@@ -1,4 +1,4 @@
-"""Which publications match, against asking the predicate about each."""
+"""Tests of matching sequences against evaluations of the predicate."""
 
 import json
 from random import Random
@@ -15,7 +15,7 @@ TABLES = ContentTables.build(
 
 
 def test_the_count_of_a_range_equals_the_sum_over_its_sequence_numbers() -> None:
-    """Near and far, in any order, by two that watch one source."""
+    """Ranges are near and far, in any order, and two subscriptions share a source."""
     for wanted in (0, 1, 3, 17, SETS - 1, SETS):
         _try_a_predicate(wanted)
 
@@ -43,7 +43,7 @@ def _try_a_predicate(wanted: int) -> None:
 
 
 def test_a_table_equals_the_answers_for_each_set() -> None:
-    """Sets that differ in a value's kind alone are not alike, nor those that lack it."""
+    """Sets differ if a value has another type, or if an attribute is absent."""
     random = Random(5)
     values = [1, 1.0, True, 2, "1", "a"]
     sets: list[dict[str, Scalar]] = [

@@ -1,6 +1,6 @@
-"""The online checker finds what was done to a history, and nothing in one that is whole.
+"""Tests of the online checker: it finds all planted mistakes, and none in complete histories.
 
-Every history is also judged by the reference checker, which keeps everything: they must agree.
+The reference checker, which stores all rows, must agree on every history.
 """
 
 from array import array
@@ -74,7 +74,7 @@ class World:
         return sequence in (1, LAST)
 
     def run(self, sequences: Sequence[int]) -> PublicationRun:
-        """A run of rising sequence numbers with the contents the publisher gave them."""
+        """Return a run of rising sequence numbers with the publisher's contents."""
         blobs, payloads = [], []
         for sequence in sequences:
             attribute_set, payload = self.content.choice(sequence)
@@ -88,7 +88,7 @@ class World:
         return PublicationRun(SOURCE, numbers, table, index, 20, (b"".join(payloads),))
 
     def deliver(self, sequences: Sequence[int], random: Random) -> None:
-        """The sequence numbers in this order, cut into runs wherever they must be, or may."""
+        """Deliver the sequence numbers in this order, divided into runs of random length."""
         start = 0
         for end in range(1, len(sequences) + 1):
             rising = end < len(sequences) and sequences[end] > sequences[end - 1]
@@ -102,14 +102,14 @@ class World:
         lane.take(run.sequences, self.check.examine(run, self.content))
 
     def totals(self) -> dict[str, int]:
-        """Every count that is not zero, once the publishers have said what their fences are."""
+        """Return all counts above zero, after the publishers have reported their fences."""
         for fence in (1, LAST):
             self.checker.add_fence(PUBLISHER, 1, fence)
         counts: dict[str, int] = self.checker.report()["totals"]
         return {name: value for name, value in counts.items() if value}
 
     def by_reference(self, sequences: Sequence[int]) -> dict[str, int]:
-        """What the reference checker counts in this history, with the owed."""
+        """Return the counts of the reference checker for this history, owed deliveries included."""
         rows = []
         for sequence in sequences:
             _, blob, payload = next(iter(self.run([sequence]).publications()))
@@ -150,7 +150,7 @@ def test_owed_counts_are_consistent_before_the_closing_fence_arrives() -> None:
 
 
 def judged(totals: dict[str, int]) -> dict[str, int]:
-    """The counts that both checkers have."""
+    """Return the counts, on which both checkers agree."""
     parts = totals.get("delivered", 0) + totals.get("missing", 0)
     assert totals.get("owed", 0) == parts, totals
     return {name: totals[name] for name in ("owed", "delivered", *VIOLATIONS) if name in totals}
@@ -221,7 +221,7 @@ def test_a_number_far_beyond_all_sent_numbers_costs_no_time() -> None:
 def test_an_unpublished_delivery_is_a_phantom_and_nothing_else(
     predicate: str, at: int, numbers: int, off: int
 ) -> None:
-    """However far off its number is, nothing that it seemed to skip is missing."""
+    """A phantom with a distant number makes no skipped publication missing."""
     world = World(predicate)
     strangers = [n for n in range(off, off + 999) if world.table[world.content.choice(n)[0]]]
     history = [*world.owed[:at], *strangers[:numbers], *world.owed[at:]]
@@ -266,7 +266,7 @@ def test_a_repeated_report_counts_each_delivery_once() -> None:
 
 
 def lane_of(holes_kept: int) -> StreamProgress:
-    """A lane that is owed everything, and has got the opening fence."""
+    """Return a lane that is owed all publications and has received the opening fence."""
     world = World(EVERYTHING)
     lane = StreamProgress(MatchingSequences(world.content, world.table), holes_kept)
     lane.take([1], RunContent(array("I", [0]), fences=(0,)))
@@ -279,7 +279,7 @@ def take(lane: StreamProgress, sequences: Sequence[int]) -> None:
 
 
 def test_gaps_beyond_the_retained_number_remain_counted() -> None:
-    """Every other publication is lost: each hole is given up in turn, none is forgotten."""
+    """Every second publication is lost; evicted gaps remain in the count."""
     lane = lane_of(holes_kept=64)
     take(lane, range(3, 5000, 2))
     assert lane.compute_counts().missing == 2499
@@ -287,7 +287,7 @@ def test_gaps_beyond_the_retained_number_remain_counted() -> None:
 
 
 def test_a_late_delivery_behind_many_gaps_is_neither_missing_nor_a_duplicate() -> None:
-    """Ten topics of one publisher, of which nine have overtaken the tenth by 2,000 publications."""
+    """Nine of ten topics of a publisher have overtaken the tenth by 2,000 publications."""
     lane = lane_of(HOLES_KEPT)
     tenth = [n for n in range(2, 20_002) if n % 10 == 0]
     take(lane, [n for n in range(2, 20_002) if n % 10])
@@ -373,7 +373,7 @@ def test_a_foreign_source_has_no_lane_and_its_content_is_never_corrupted() -> No
 
 
 def test_digests_do_not_depend_on_how_a_run_was_cut() -> None:
-    """Across block ends, with holes, and in payload pieces of any size."""
+    """Runs are divided at block ends and gaps, with payload pieces of any size."""
     world = World(EVERYTHING)
     random = Random(5)
     for sequences in (range(2, 390), sorted(random.sample(range(2, 390), 150))):
@@ -405,7 +405,7 @@ def test_any_order_of_deliveries_is_judged_as_the_reference_does(
 
 @given(st.randoms(use_true_random=False), st.sampled_from([EVERYTHING, SOME, RARE]))
 def test_a_shuffled_stretch_is_judged_as_the_reference_does(random: Random, predicate: str) -> None:
-    """Histories that are mostly right, with a stretch shuffled, repeated or thinned out."""
+    """The histories are mostly valid, with a stretch shuffled, repeated or thinned out."""
     world = World(predicate)
     at = random.randrange(len(world.owed))
     stretch = world.owed[at : at + random.randrange(12)]
@@ -429,7 +429,7 @@ def test_the_fences_that_are_still_out_are_counted() -> None:
 
 
 def test_a_fence_that_has_overtaken_something_is_still_out() -> None:
-    """Where there is no order, it does not say that all before it has come."""
+    """Without an order, a fence does not prove that earlier publications arrived."""
     world = World(EVERYTHING)
     fences = [(PUBLISHER, 1, LAST)]
     overtaken = OnlineChecker({"s": world.table}, lambda *_: world.content, may_overtake=True)

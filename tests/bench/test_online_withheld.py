@@ -1,4 +1,4 @@
-"""The online checker counts what is withheld as the reference does, run by run."""
+"""Tests of withheld publications: the online checker counts them as the reference does."""
 
 from random import Random
 
@@ -65,7 +65,7 @@ def test_withheld_violations_are_counted_as_by_the_reference(name: str, predicat
 
 
 def test_a_fence_that_was_announced_is_not_waited_for() -> None:
-    """A gate that stays closed must not keep a run from its end."""
+    """A gate that stays closed must not prevent the end of a run."""
     rng = Random(1)
     checker = Online(barrier_history(rng, withheld=10), rng=rng).checker
     assert checker.fences_missing([("a/0", 0, 1), ("a/0", 0, PUBLICATIONS)]) == 0

@@ -1,4 +1,4 @@
-"""The numbers of a run, against record files whose every row is known."""
+"""Tests of the numbers of a run, against record files with given rows."""
 
 from array import array
 from pathlib import Path
@@ -17,10 +17,10 @@ MS = 1_000_000
 
 
 def write_run(raw: Path) -> None:
-    """Two publishers each publish a fence at 0 and then every 10 ms from 10 ms on, 100 times.
+    """Write a run: two publishers publish a fence at 0, then every 10 ms from 10 ms on, 100 times.
 
-    The first one's are sent at once and take 2 ms; the second's are sent 5 ms late and take
-    3 ms more; one subscriber gets all, another those of the first publisher only.
+    Publications of the first are sent at once and take 2 ms; those of the second are sent 5 ms late
+    and take 3 ms more. One subscriber receives all, the other only those of the first publisher.
     """
     for folder in (raw / "h" / "pub", raw / "h" / "sub"):
         folder.mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_a_phase_is_counted_by_intended_and_received_time(tmp_path: Path) -> Non
 
 
 def test_the_backlog_of_the_warm_up_is_counted_apart(tmp_path: Path) -> None:
-    """10 publications of 100 are due in the phase, and 60 of before arrive in it too."""
+    """10 of 100 publications are due in the phase, and 60 earlier ones arrive in the phase too."""
     folder = tmp_path / "h" / "load"
     folder.mkdir(parents=True)
     publications = RecordWriter(folder, PUBLICATIONS, "run")
@@ -87,7 +87,7 @@ def test_the_backlog_of_the_warm_up_is_counted_apart(tmp_path: Path) -> None:
 
 
 def test_publishers_wait_for_acknowledgements_from_when_it_was_due(tmp_path: Path) -> None:
-    """All of the first publisher's after 4 ms; the second's stop half way."""
+    """All acknowledgements to the first publisher take 4 ms; the second's stop half way."""
     write_run(tmp_path)
     acks = RecordWriter(tmp_path / "h" / "pub", ACKS, "run")
     for publisher, last in ((0, 101), (1, 51)):
@@ -167,7 +167,7 @@ def test_fault_edges_omit_phases_without_a_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_a_fault_holds_in_the_middle_stretch_only_and_at_both_of_its_ends(seed: int) -> None:
-    """Several faults, healed or not, within the phase 10..40 or after it, beside a slow twin."""
+    """Several faults, healed or not, lie within or after the phase 10..40; a slow twin checks."""
     random = Random(seed)
     rows: list[dict[str, int | None]] = [{"t_applied_ns": None, "t_healed_ns": None}]
     for _ in range(random.randrange(1, 5)):

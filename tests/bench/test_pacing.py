@@ -1,4 +1,4 @@
-"""Instants are kept, and durations counted to within a sixteenth."""
+"""Tests of pacing: instants are kept, and durations are counted to within a sixteenth."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""How long a drain waits: for evidence, for silence, or up to its bound."""
+"""Tests of the end of a drain: by evidence, by silence, or at its bound."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from bench.spec.workload_model import Phases
 
 
 def ended_s(patience: Patience, arrived: list[int]) -> float:
-    """When a wait is over that looks every second and never sees evidence."""
+    """Return the end of a wait that checks every second and never finds evidence."""
     for second, count in enumerate(arrived):
         if patience.is_over(second):
             patience.note_arrivals(second, count)

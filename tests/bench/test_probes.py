@@ -1,4 +1,4 @@
-"""Processor time of real processes, over restarts, and of nobody else."""
+"""Tests of the processor time of real processes, restarts included and others excluded."""
 
 import os
 import subprocess

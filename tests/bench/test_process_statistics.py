@@ -1,4 +1,4 @@
-"""How large processes were and what became of sessions, from what was written down."""
+"""Tests of the records of process sizes and sessions."""
 
 from pathlib import Path
 

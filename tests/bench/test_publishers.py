@@ -1,6 +1,6 @@
-"""What a publisher hands over, when, and what it writes down about it.
+"""Tests of a publisher: hand-overs, times and records.
 
-The client is the library's own core; the broker and the clock are played here.
+The client is the library's own core; the test plays the broker and the clock.
 """
 
 import struct
@@ -37,7 +37,7 @@ Row = tuple[int, int, int, int, int, int]
 
 
 class Core(ClientCore):
-    """The library's core, called as its trio face is."""
+    """The library's core, called as its trio front end calls it."""
 
     def publish_many_nowait(self, *publications: Any) -> range:
         numbers = self.outgoing.publish_many(*publications)
@@ -54,7 +54,7 @@ class Core(ClientCore):
 
 
 class World:
-    """One publisher with the library's core, and a broker that answers when it is told to."""
+    """One publisher with the library's core, and a broker that answers on command."""
 
     def __init__(
         self, *, rate: int = 100, window: int = 1000, batch: int = 1024, reserved: int = 1 << 30
@@ -80,7 +80,7 @@ class World:
             self.load.on_identity(7, 1, 0, SEED)
 
     def sent(self) -> list[tuple[int, bytes, bytes]]:
-        """What the library wants to send now."""
+        """Return the messages that the library would send now."""
         return [
             (sequence, blob, bytes(payload))
             for message in self.core.messages_to_send()
@@ -232,11 +232,11 @@ def test_at_rate_max_the_window_is_kept_full_in_batches() -> None:
 
 @pytest.mark.parametrize("window", [1, 10, 50])
 def test_a_stall_delays_all_that_was_meant_to_be_sent_in_it(window: int) -> None:
-    """A broker that is frozen from 4 s to 7 s: coordinated omission, and how it is avoided.
+    """The broker is frozen from 4 s to 7 s: coordinated omission, and how to avoid the error.
 
-    Each publication is delivered and acknowledged 1 ms after the broker got it. Measured from
-    when it was sent, only what was under way shows the stall, the less the smaller the window;
-    measured from when it was meant to be sent, every publication of these 3 s does.
+    Publications are delivered and acknowledged 1 ms after arrival. Measured from the time of
+    sending, only publications in flight show the stall, fewer with a smaller window. Measured from
+    the due time, all publications of these 3 s do.
     """
     world = World(rate=100, window=window)
     world.attach()
@@ -292,7 +292,7 @@ def test_each_run_carries_the_payloads_of_its_own_numbers() -> None:
 
 @pytest.mark.parametrize("at_once", [60_000, 100_001])
 def test_the_schedule_of_a_long_run_stays_in_order(at_once: int) -> None:
-    """Offers and hand-overs by turns, for more publications than are kept once they are sent."""
+    """Offers and hand-overs take turns, for more publications than the publisher retains."""
     world = World(window=1 << 20)
     world.attach()
     due: list[int] = []

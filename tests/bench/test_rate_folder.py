@@ -1,4 +1,4 @@
-"""A search for the highest rate that survives whoever makes it, and what a rate has to do."""
+"""Tests of a rate search that survives its process, and of the conditions for a rate."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How the highest rate is searched for, with brokers that are a number."""
+"""Tests of the search for the highest rate, with a number in place of brokers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ BOUNDS = Bounds(start=100, limit=100_000)
 def searched(
     capacity: float | Callable[[float], bool], bounds: Bounds = BOUNDS
 ) -> tuple[RateSearch, list[Probe]]:
-    """A search on brokers that sustain `capacity` and no more, and its probes."""
+    """Return a search on brokers that sustain `capacity` and no more, and its probes."""
     search: RateSearch = RateSearch(bounds)
     tried: list[Probe] = []
     passes = capacity if callable(capacity) else (lambda rate: rate <= capacity)
@@ -67,7 +67,7 @@ def test_brokers_that_bear_nothing_have_none_that_passed() -> None:
 
 
 def test_a_rate_that_passes_once_and_then_fails_has_failed() -> None:
-    """800 passes, then fails when it is confirmed: the highest is one that passed below it."""
+    """800 passes, then fails its confirmation: the result is a lower rate that passed."""
     search = RateSearch(Bounds(start=400, limit=800, confirmations=2))
     answers = iter([True, True, False])
     tried = []
@@ -98,18 +98,18 @@ def test_a_window_that_fails_is_reported_and_searched_beyond() -> None:
 
 
 LIMIT = 5000.0
-"""Of the brokers of `test_four_hundred_searches_find_the_limit`, per second."""
+"""The limit of the brokers of `test_four_hundred_searches_find_the_limit`, per second."""
 
 
 @dataclass(frozen=True)
 class Brokers:
-    """Brokers whose limit is not sharp.
+    """Brokers with a blurred limit.
 
     Attributes:
-        chance: of a probe below the limit that fails.
-        spread: of the limit, from probe to probe, as a share.
-        drift: of the limit in the course of thirty probes, as a share.
-        window: rates that fail although higher ones pass.
+        chance: the chance that a probe below the limit fails.
+        spread: the variation of the limit between probes, as a share.
+        drift: the change of the limit in the course of thirty probes, as a share.
+        window: rates that fail although higher rates pass.
         bad: searches of 400 that may end below 0.9 of the limit or above 1.1.
     """
 
@@ -127,7 +127,7 @@ class Brokers:
         return rate <= limit and random.random() >= self.chance
 
     def highest(self, seed: int) -> float:
-        """The result of one search."""
+        """Return the result of a search."""
         random, search, probes = Random(seed), RateSearch(BOUNDS), 0
         while (probe := search.next()) is not None and probe.stage != "knee":
             probes += 1

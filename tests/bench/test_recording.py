@@ -1,4 +1,4 @@
-"""Rows built for a whole run are the rows that `struct` would have packed one by one."""
+"""Tests of rows built for a whole run: the bytes equal the rows that `struct` packs singly."""
 
 import struct
 from array import array

@@ -1,4 +1,4 @@
-"""A run's folder says what it is from its first moment to its last."""
+"""Tests of the state in a run's folder, from the start to the end of the run."""
 
 import json
 import subprocess

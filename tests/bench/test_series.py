@@ -1,4 +1,4 @@
-"""Repetitions that survive whoever makes them."""
+"""Tests of repetitions that survive their process."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def opened(runs: Path, instances: int = 2, *, hosts: Hosts = HOSTS, **plan: int)
 
 
 def run_of(runs: Path, state: str = "complete") -> Path:
-    """A run's folder that says so of itself; `running`: whoever made it was killed."""
+    """Write a run's folder with a state; `running` means that its process was killed."""
     directory = RunDirectory(new_run_directory(runs, "story"))
     directory.begin("story", {})
     if state == "running":
@@ -52,7 +52,7 @@ def test_instances_of_all_points_alternate(tmp_path: Path) -> None:
 
 
 def test_a_series_resumed_after_a_kill_runs_no_instance_twice(tmp_path: Path) -> None:
-    """Killed at each of the moments that differ: in a run, behind it, and while writing."""
+    """The process is killed at every distinct moment: in a run, after a run, and while writing."""
     first = opened(tmp_path)
     done, in_it, behind_it = (run_of(tmp_path, s) for s in ("complete", "running", "complete"))
     few_1, many_1, few_2, many_2 = first.remaining()
@@ -106,7 +106,7 @@ def test_a_series_cannot_resume_with_other_settings(tmp_path: Path) -> None:
 def test_a_series_cannot_resume_on_other_hosts(
     tmp_path: Path, hosts: Hosts, difference: str
 ) -> None:
-    """Its runs could not be compared, which would be found out when all had been run."""
+    """Runs on other hosts are not comparable, so the refusal precedes them."""
     first = opened(tmp_path)
     with pytest.raises(ConfigError, match=f"{first.path}: begun on other hosts: {difference}; go"):
         opened(tmp_path, hosts=hosts)

@@ -1,4 +1,4 @@
-"""The online checker compares what subscriptions of one process get, as the reference does."""
+"""Tests of the online checker's comparison of subscriptions in a process with the reference."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ IN_TOTAL_ORDER = [name for name in CASES if CASES[name].promises.order == "total
 
 @pytest.mark.parametrize("name", IN_TOTAL_ORDER)
 def test_pairs_that_differ_are_counted_as_the_reference_does(name: str) -> None:
-    """Four subscriptions to two publishers, with histories that were exchanged at one place."""
+    """Four subscriptions to two publishers, with histories exchanged at one place."""
     case = CASES[name]
     for seed in range(12):
         rng = Random(seed)
@@ -37,7 +37,7 @@ def random_logs(seed: int) -> list[list[int]]:
 
 
 def differing(logs: list[list[int]]) -> int:
-    """Pairs of logs that have what both have in different orders."""
+    """Return the number of pairs of logs with different orders of their common entries."""
     pairs = [(a, b) for number, a in enumerate(logs) for b in logs[:number]]
     return sum([x for x in a if x in b] != [x for x in b if x in a] for a, b in pairs)
 
@@ -61,7 +61,7 @@ def test_however_deliveries_are_interleaved_the_same_pairs_differ() -> None:
 
 
 def test_the_memory_of_the_shared_order_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the last publications, and of the first subscriptions."""
+    """Only the last publications and the first subscriptions are retained."""
     monkeypatch.setattr(online_checker, "_KEPT", 4)
     order = SharedOrder([f"s{number}" for number in range(COMPARED + 1)])
     for name in ("s0", f"s{COMPARED}"):

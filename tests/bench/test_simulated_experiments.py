@@ -1,4 +1,4 @@
-"""Experiments on simulated brokers: their rows, that they agree, that nothing is left running."""
+"""Tests of experiments on simulated brokers: rows, agreement and cleanup."""
 
 import json
 import os
@@ -48,7 +48,7 @@ SMALL = {
 
 
 class Silent:
-    """Progress that keeps what it is told."""
+    """A progress display that records messages."""
 
     def __init__(self):
         self.told = []

@@ -1,4 +1,4 @@
-"""Workload files: what is said can be said again, and every slip is named."""
+"""Tests of workload files: round trips of valid files, and errors of invalid files."""
 
 import tomllib
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_the_demo_publishes_6000_in_its_measured_minute_and_owes_every_pair_its_
 
 
 def test_the_demo_has_subscribers_for_everything_and_for_a_tenth() -> None:
-    """And even those are owed, on average, what the bar asks of each pair."""
+    """A tenth also meets, on average, the bar of deliveries per pair."""
     spec = load_experiment("demo")
     sets = spec.attribute_sets()
     shares = {
@@ -298,7 +298,7 @@ def test_slips_about_load_generators_and_numbers_are_named(
 
 
 def test_stretches_are_refused_where_another_order_than_the_publishers_counts() -> None:
-    """They say what each subscriber got of each source, and nothing of what lies between."""
+    """Stretches count deliveries per subscriber and source, without the order between sources."""
     assert load_experiment("demo", Overrides(records="hist")).workload.load.records == "hist"
     with pytest.raises(SpecError, match=r"proxies.toml: load.records = 'hist': only \"full\" here"):
         load_experiment("proxies", Overrides(records="hist"))

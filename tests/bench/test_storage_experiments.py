@@ -1,4 +1,4 @@
-"""Ways to keep what may be missed: each gives back what it was given, and is counted alike."""
+"""Tests of storage variants: all return the stored data, and all are counted alike."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_the_experiment_of_the_paper_has_its_numbers() -> None:
 
 
 def test_a_second_of_the_paper_in_matches_is_a_small_part_of_events_for_each(tmp_path) -> None:
-    """[DS03] §5.1.2; with all that this process writes meanwhile, so not quite a 25th."""
+    """[DS03] §5.1.2; other writes of this process count as well, so the ratio exceeds a 25th."""
     one_second = SMALL.model_copy(
         update={"seconds": 1, "events_per_s": 800, "subscribers": 100, "kinds": 4}
     )

@@ -1,4 +1,4 @@
-"""Subscribers as processes, killed at moments of their transactions: each event once, in order."""
+"""Tests of subscriber processes killed during transactions: every event arrives once, in order."""
 
 import json
 import signal
@@ -31,7 +31,7 @@ EVENTS = 5
 
 
 class Subscribers:
-    """One subscriber, one process after the other."""
+    """One subscriber, as one process after the other."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self.database = folder / "orders.sqlite"
@@ -39,7 +39,7 @@ class Subscribers:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *orders: str) -> None:
-        """A new process, told that."""
+        """Start a new process with these orders."""
         config = {
             "client": "dora",
             "address": self.address,
@@ -57,14 +57,14 @@ class Subscribers:
         self.tell(json.dumps(config), *orders)
 
     def tell(self, *orders: str) -> None:
-        """Have the process do that."""
+        """Send the orders to the process."""
         assert self._process is not None, "it was started"
         assert self._process.stdin is not None, "it was asked for"
         self._process.stdin.write("".join(f"{order}\n" for order in orders).encode())
         self._process.stdin.flush()
 
     async def ended(self) -> int:
-        """How the process ended."""
+        """Wait for the end of the process; return its exit status."""
         process = self._process
         assert process is not None
         with trio.fail_after(PATIENCE_S):
@@ -75,12 +75,12 @@ class Subscribers:
         return process.returncode
 
     def kill(self) -> None:
-        """Whatever it is doing."""
+        """Kill the process at once."""
         if self._process is not None:
             self._process.kill()
 
     def rows(self) -> list[int]:
-        """What its application has, in order."""
+        """Return the rows of the application, in order."""
         try:
             with sqlite3.connect(self.database) as database:
                 rows: list[Any] = database.execute(
@@ -91,7 +91,7 @@ class Subscribers:
         return [number for (number,) in rows]
 
     async def has(self, count: int) -> None:
-        """Until its application has so many."""
+        """Wait until the application has `count` rows."""
         with trio.fail_after(PATIENCE_S):
             while len(self.rows()) < count:
                 await trio.sleep(0.01)
@@ -99,7 +99,7 @@ class Subscribers:
 
 @pytest.fixture
 def subscribers(configure: Configure, start: Start, tmp_path: Path) -> Iterator[Subscribers]:
-    """The broker of a durable subscriber runs."""
+    """Yield a subscriber; the broker of a durable subscriber runs."""
     folder = configure("b0", protocol="durable")
     (folder.parent / "topology.toml").write_text(CELLS)
     text = (folder / "broker.toml").read_text()

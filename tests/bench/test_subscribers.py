@@ -1,4 +1,4 @@
-"""What subscribers are told of many publications at once becomes lines with a place among rows."""
+"""Tests of subscribers: batches of publications become lines with a place among rows."""
 
 import struct
 from array import array
@@ -20,7 +20,7 @@ FENCE_BLOB = encode_attributes({"fence": "run-1"})
 
 
 class Load:
-    """Subscribers at broker a; the publisher a/3 publishes what seed 5 says."""
+    """Subscribers at broker a; the publisher a/3 publishes the contents of seed 5."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Load:
         self.rows += rows
 
     def run(self, first: int, *others: int) -> PublicationRun:
-        """From the first to the last of two numbers, or these of more."""
+        """Return the run between two numbers, or of more than two given numbers."""
         sequences = range(first, others[0] + 1) if len(others) == 1 else (first, *others)
         chosen = [self.content.choice(n) for n in sequences]
         tables = self.content.tables
@@ -70,7 +70,7 @@ class Load:
 
     @property
     def kinds(self) -> list[tuple[int, int]]:
-        """Sequence number and kind of each row."""
+        """Return sequence number and kind of every row."""
         rows = struct.iter_unpack("<qqIIHHBBH", self.rows)
         found = [(row[0], row[6], row[7]) for row in rows]
         assert all(layer == APPLICATION for _, _, layer in found)
@@ -147,7 +147,7 @@ def test_a_delivery_of_a_foreign_source_counts_as_a_phantom() -> None:
 
 
 def test_a_skipped_fence_counts_as_missing() -> None:
-    """No publication around it is: only those that match are wanted, and a fence always is."""
+    """Other skipped publications do not match; a fence always matches."""
     load = Load(predicate="n = 1")
     wanted = [n for n in range(2, 40) if load.content.choice(n)[0] == 1]
     fence = next(n for n in range(wanted[5], 40) if n not in wanted)
@@ -198,7 +198,7 @@ def test_two_subscribers_are_compared_where_all_must_have_one_order() -> None:
 
 
 def test_consecutive_deliveries_share_a_row_and_exceptions_have_their_own() -> None:
-    """A hole, a repetition and what is sampled are told one by one; places count deliveries."""
+    """A gap, a repetition or a sampled delivery has a row; places count deliveries."""
     load = Load(level="sampled")
     start_ns = 10 * RESOLUTION_NS
 

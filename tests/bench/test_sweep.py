@@ -1,4 +1,4 @@
-"""Sweeps: keys, points, and what is refused before anything is run."""
+"""Tests of sweeps: keys, points, and refusals before any run."""
 
 from pathlib import Path
 from typing import Any

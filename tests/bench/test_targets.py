@@ -1,4 +1,4 @@
-"""Targets: what brokers are meant to reach, and what is refused before anything is run."""
+"""Tests of targets: goals for brokers, and refusals before any run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which attribute is the topic, which topics there are, and which of them a filter wants."""
+"""Tests of topics: the topic attribute, all topics, and the topics that a filter matches."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The schedule of intended times: exact at fixed rates, the right distribution otherwise."""
+"""Tests of intended times: exact at fixed rates, and the right distribution otherwise."""
 
 from fractions import Fraction
 from itertools import pairwise
@@ -29,7 +29,7 @@ def offsets(
 def test_every_window_of_n_periods_holds_n_publications(
     rate: Fraction, start_ns: int, seed: int
 ) -> None:
-    """Wherever warm-up ends, what is measured is rate x time, to within rounding to ns."""
+    """The count in a measured window is rate x time, to within rounding to ns."""
     periods = 7
     window_ns = periods * SECOND_NS / rate
     times = offsets(rate, int(start_ns + window_ns) + 1, seed=seed)

@@ -1,4 +1,4 @@
-"""What an application passes by mistake is refused at the call, and costs the client nothing."""
+"""Tests of wrong arguments: the call refuses them, and the client keeps working."""
 
 import enum
 import math
@@ -26,7 +26,7 @@ class Three(enum.IntEnum):
 
 
 class Text(str):
-    """Text of an application's own."""
+    """A text of an application's own type."""
 
 
 REFUSED_PREDICATES: dict[str, Any] = {
@@ -226,7 +226,7 @@ async def test_a_client_with_invalid_settings_is_not_created(
 
 @in_virtual_time
 async def test_every_encodable_attribute_arrives_unchanged() -> None:
-    """Numbers and texts of an application's own types, infinity, and what has no glyph."""
+    """Values are numbers and texts of an application's own types, infinity, and odd characters."""
     attributes = {
         "a": Three.A,
         "b": Text("x"),
@@ -261,7 +261,7 @@ def test_a_text_that_cannot_be_read_is_refused_in_words_that_can(text: str) -> N
 
 
 async def still_works(client: Client) -> None:
-    """A client that has refused something goes on."""
+    """Check that a client works after a refusal."""
     number = await client.subscribe("true")
     if client.next_sequence == 1 and client.source is not None:
         await client.publish(OIL, b"kept")

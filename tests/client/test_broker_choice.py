@@ -1,10 +1,10 @@
-"""Which broker of a list is tried when: the order, the pauses, and who is left."""
+"""Tests of the choice among brokers of a list: order, pauses and exclusions."""
 
 from brokerd.client.broker_choice import REDIRECTED_FOR_S, Attempt, Brokers, NobodyTakesUs
 
 
 def attempts(brokers: Brokers, count: int, *, may_leave: bool = True) -> list[tuple[str, float]]:
-    """Where `count` attempts lead that come to nothing."""
+    """Return address and pause of `count` attempts that fail."""
     steps = [brokers.failed(may_leave=may_leave) for _ in range(count)]
     return [(step.address, step.pause_s) for step in steps]
 

@@ -1,4 +1,4 @@
-"""The client library against a broker's real core and links, over memory streams."""
+"""Tests of the client library against a broker's real core and links, over memory streams."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ OIL = encode_attributes({"topic": "oil"})
 async def brokers(
     count: int = 1, protocol: str = "delta_tree"
 ) -> AsyncIterator[list[MemoryBroker]]:
-    """A running chain; `brokers[0]._net` is its net."""
+    """Yield a running chain; `brokers[0]._net` is the net of the brokers."""
     net = MemoryNet()
     running = [MemoryBroker(net, chain(count), f"b{n}", protocol) for n in range(count)]
     async with trio.open_nursery() as nursery:
@@ -53,7 +53,7 @@ def client_of(broker: MemoryBroker, name: str, **options: Any) -> Any:
 
 
 async def take(client: Client, count: int) -> list[int]:
-    """The sequence numbers of the next publications."""
+    """Return the sequence numbers of the next publications."""
     numbers: list[int] = []
     while len(numbers) < count:
         deliveries = await anext(client)
@@ -297,7 +297,7 @@ class ScriptedBroker:
         self._decoder = FrameDecoder(1 << 20)
 
     async def next(self) -> Any:
-        """The next message that is no heartbeat."""
+        """Return the next message other than a heartbeat."""
         while True:
             while (frame := self._decoder.next_frame()) is not None:
                 message = decode(*frame)
@@ -312,11 +312,11 @@ class ScriptedBroker:
         await self.stream.send_all(b"".join(piece for m in messages for piece in encode(m)))
 
     async def beat(self) -> None:
-        """Show that it lives."""
+        """Send a heartbeat."""
         await self.say(Heartbeat())
 
     async def greet(self, protocol: str = "p", name: str = "b") -> Connect:
-        """Shake hands, as far as the client's Connect."""
+        """Complete the handshake up to the client's Connect."""
         hello = await self.next()
         session = hello.session
         await self.say(
@@ -573,7 +573,7 @@ async def test_a_cancelled_move_leaves_the_client_at_its_broker() -> None:
 async def test_a_move_fails_if_the_old_broker_refuses_its_mark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The one that marks the moment at the old broker; without it nobody knows what is the rest."""
+    """The mark separates the rest of the old stream; without the mark the rest is undefined."""
     subscribe = Clients.on_subscribe
 
     def refuse_marks(self: Clients, name: str, message: Subscribe) -> None:
@@ -601,7 +601,7 @@ async def test_a_move_fails_if_the_old_broker_refuses_its_mark(
 async def test_a_client_with_a_full_inbox_can_leave(
     leave: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker's answer comes behind what nobody is going to fetch any more."""
+    """The broker's reply follows deliveries that the application never fetches."""
     monkeypatch.setattr("brokerd.client.inbox.INBOX_LIMIT_BYTES", 5_000)
     async with (
         brokers(protocol="best_effort") as (b0,),

@@ -1,4 +1,4 @@
-"""Commit requests and their answers in any order: a late answer answers no later request."""
+"""Tests of commit requests and replies in any order: a late reply answers no later request."""
 
 from random import Random
 
@@ -29,7 +29,7 @@ def test_a_late_answer_to_the_first_request_does_not_answer_the_second() -> None
 
 @pytest.mark.parametrize("seed", range(100))
 def test_a_request_without_a_confirming_answer_is_repeated(seed: int) -> None:
-    """Requests are lost with their sessions, and repeated; answers are late, lost or come twice."""
+    """Requests are lost with sessions and repeated; replies are late, lost or duplicated."""
     random, commits = Random(seed), CommitRequests()
     commits.begin(1, 10)
     reached = dict.fromkeys(STREAMS, 0)

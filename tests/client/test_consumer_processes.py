@@ -1,4 +1,4 @@
-"""A process that keeps nothing, killed at any moment: what its broker has for the next one."""
+"""Tests of a stateless process killed at any moment: the broker keeps the state for the next."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ __all__ = ["configure", "start", "subscribers"]
 
 KILLS = 4
 BACKLOG = 40
-"""So many publications are there for each process, which is killed among them."""
+"""The publications stored for each process; the process is killed among them."""
 PROGRAM = """
 import os, sys, trio
 from brokerd.client.client import connect
@@ -34,11 +34,11 @@ trio.run(main, *sys.argv[1:])
 """
 
 Noted = list[tuple[int, bool]]
-"""What processes have taken, one after the other: its number, and whether it was marked."""
+"""The publications that processes received in turn: number, and true if marked as redelivered."""
 
 
 def faults(noted: Noted, kills: int) -> list[str]:
-    """What of it breaks the promise: nothing is missing; one comes again, marked."""
+    """Return violations of the promise: a missing publication, or an unmarked repetition."""
     found, again, last = [], 0, 0
     for number, is_marked in noted:
         if number == last and is_marked:
@@ -66,7 +66,7 @@ def test_a_violation_of_the_redelivery_guarantee_is_detected(noted: Noted, kills
 
 
 class Consuming:
-    """The process, and what all that there were have noted."""
+    """The present process, and the notes of all processes."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self._path = folder / "noted"

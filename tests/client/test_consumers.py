@@ -1,4 +1,4 @@
-"""Applications that keep nothing: their broker keeps how far they are committed."""
+"""Tests of stateless applications: the broker stores the committed positions."""
 
 import sqlite3
 from pathlib import Path
@@ -15,16 +15,16 @@ from tests.helpers.virtual_time import in_virtual_time
 
 
 class Killed(Exception):
-    """The process ends here."""
+    """The end of the process."""
 
 
 def consuming(broker: ConsumingBroker, consumed: SqliteConsumed | None = None):
-    """A process of the client, which has nothing from any before."""
+    """Return a process of the client without state of an earlier process."""
     return client_of(broker, tokens=BrokerTokens(consumed))
 
 
 async def take(consumer: Consumer, count: int) -> list[tuple[int, bool]]:
-    """So many publications, one by one; the last is not committed."""
+    """Receive `count` publications singly; the last is not committed."""
     taken = []
     async for publication in consumer:
         taken.append((publication.sequence, publication.redelivered))
@@ -48,7 +48,7 @@ async def test_the_next_receive_commits_the_previous_delivery() -> None:
 
 
 async def die_at(broker: ConsumingBroker, last: int, consumed: SqliteConsumed | None) -> None:
-    """A process that takes up to this publication, notes it in its store, and ends."""
+    """Run a process that receives publications up to `last`, notes them in its store, and ends."""
     async with consuming(broker, consumed) as client:
         async for publication in await client.consume("true"):
             if consumed is not None:
@@ -86,7 +86,7 @@ async def test_a_delivery_that_the_application_recorded_is_not_redelivered(
 
 
 async def fail(consumer: Consumer) -> None:
-    """Take two, and think better of it."""
+    """Receive two publications in a transaction, and abort the transaction."""
     async with consumer.transaction() as batch:
         assert [each.sequence for each in await batch.receive(2)] == [1, 2]
         raise Killed

@@ -1,4 +1,4 @@
-"""An application has a bounded number of deliveries without a commit, also after a rollback."""
+"""Tests of the bound on uncommitted deliveries to an application, also after a rollback."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ SOURCE = SourceId(1, 0, 1)
 
 
 def given(consumption: Consumption) -> list[int]:
-    """The numbers of the deliveries until a commit must precede, or nothing is left."""
+    """Return the numbers of deliveries until a commit is due or none remains."""
     numbers = []
     while (item := consumption.next()) is not None:
         assert isinstance(item, Taken)

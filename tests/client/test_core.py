@@ -1,4 +1,4 @@
-"""The client's decisions: numbers, resubmission, duplicates, acknowledgements."""
+"""Tests of the client's decisions: numbers, resubmission, duplicates, acknowledgements."""
 
 from dataclasses import replace
 from random import Random
@@ -50,7 +50,7 @@ def attached(publishes: bool = True) -> ClientCore:
 
 
 def attach(core: ClientCore, source: SourceId | None = OURS) -> list[Any]:
-    """A new session up to Connected; returns what the client says on it, Connect included."""
+    """Start a session up to Connected; return the messages of the client, Connect included."""
     core.on_established()
     said = core.messages_to_send()
     core.on_message(Connected(source if said[0].publishes else None, 1))
@@ -119,7 +119,7 @@ def test_after_an_interruption_everything_unacknowledged_is_sent_again_in_order(
 
 @pytest.mark.parametrize("left, done", [(0, 7), (1, 6), (4, 3)])
 def test_a_detach_reports_the_last_confirmed_publication(left: int, done: int) -> None:
-    """Also on a later session, where the broker may have restarted and know nothing of it."""
+    """The report is repeated on a later session, because a restarted broker may lack the state."""
     core = attached()
     core.outgoing.publish_many([b"a"], bytes(7), 1, b"abcdefg")
     core.messages_to_send()
@@ -194,7 +194,7 @@ def test_deliveries_are_acknowledged_when_the_application_has_them() -> None:
 
 
 def test_deliveries_of_a_lost_session_are_not_acknowledged_on_the_next_session() -> None:
-    """The broker confirms what this session delivered; the last one's it delivers again."""
+    """The broker confirms deliveries of this session and repeats deliveries of the last one."""
     core = attached(publishes=False)
     core.subscribe(EVERYTHING)
     (received,) = core.on_message(Deliveries(run(1, 5), (1,)))
@@ -259,10 +259,10 @@ def test_nothing_may_be_delivered_before_the_client_is_connected() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_publisher_behind_a_bad_line_gets_everything_through_in_order(seed: int) -> None:
-    """Sessions end anywhere and acknowledgements come in any order and pieces.
+    """Sessions end anywhere, and acknowledgements arrive in any order and pieces.
 
-    What the broker sees first of each publication must be in order, and must be what was
-    published; at the end nothing may be outstanding, and each must have been done once.
+    The broker must first receive publications in order and unchanged. At the end none is
+    outstanding, and all have been completed once.
     """
     random = Random(seed)
     core = ClientCore("c", publishes=True)
@@ -421,7 +421,7 @@ REDELIVERS = Home("b0", "d", "p", may_lose=False, redelivers=True)
 
 
 def keeping(home: Home, **options: Any) -> ClientCore:
-    """A subscriber with a store, attached, whose state is saved."""
+    """Return an attached subscriber with a store and a saved state."""
     core = ClientCore("c", publishes=False, keeps_state=True, **options)
     core.move_to(home)
     core.subscribe(EVERYTHING)
@@ -433,7 +433,7 @@ def keeping(home: Home, **options: Any) -> ClientCore:
 
 
 def given(core: ClientCore, *runs: PublicationRun) -> None:
-    """The application is given these."""
+    """Deliver these runs to the application."""
     for each in runs:
         (received,) = core.on_message(Deliveries(each, (1,)))
         core.progress.record_delivery(received.serial)
@@ -578,7 +578,7 @@ def test_a_repeated_delivery_is_acknowledged_at_its_commit() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_nothing_is_acknowledged_before_all_its_subscriptions_have_committed_it(seed: int) -> None:
-    """Three subscriptions commit in any order; a plain table of what is delivered is the twin."""
+    """Three subscriptions commit in any order; a plain table of deliveries is the twin."""
     random = Random(seed)
     core = committing()
     core.subscribe(EVERYTHING)

@@ -1,4 +1,4 @@
-"""A client with a list of brokers: where it goes, and when it must not."""
+"""Tests of a client with a list of brokers: permitted and forbidden moves."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -38,7 +38,7 @@ OIL = {"topic": "oil"}
 
 
 class Cluster:
-    """Brokers of a chain that can be stopped and started one by one."""
+    """Brokers of a chain that are stopped and started separately."""
 
     def __init__(self, nursery: trio.Nursery, protocol: str) -> None:
         self.net = MemoryNet()
@@ -70,7 +70,7 @@ async def cluster(protocol: str = "delta_tree") -> AsyncIterator[Cluster]:
 
 
 class Told:
-    """What a client says of its sessions."""
+    """A recorder of the session callbacks of a client."""
 
     def __init__(self) -> None:
         self.sessions: list[tuple[str, Mapping[str, Any]]] = []
@@ -136,7 +136,7 @@ async def test_a_publisher_without_pending_publications_fails_over_to_the_next_b
 
 @in_virtual_time
 async def test_a_publisher_with_pending_publications_waits_for_its_broker() -> None:
-    """They may have been delivered: under another source they would be a second time."""
+    """The pending publications may have been delivered; another source would duplicate them."""
     told = Told()
     async with (
         cluster() as running,
@@ -262,14 +262,14 @@ async def test_a_client_skips_a_broker_that_greets_without_an_attach() -> None:
 
 
 async def come_to(broker: ScriptedBroker, name: str) -> Connect:
-    """A client is let in by a broker that keeps nothing of clients."""
+    """Admit a client at a broker without storage for clients; return the Connect message."""
     connect = await broker.greet("ges_reliable", name)
     await broker.say(Connected(SourceId(3, 0, 1), 1))
     return replace(connect, instance=b"")
 
 
 async def attach(client: Client, broker: ScriptedBroker) -> int:
-    """A client with one subscription that has started, and a publication that is not done."""
+    """Attach a client with one started subscription and one unacknowledged publication."""
     await come_to(broker, "x")
     await client.wait_attached()
     number = client.subscribe_nowait("true")
@@ -282,7 +282,7 @@ async def attach(client: Client, broker: ScriptedBroker) -> int:
 
 @in_virtual_time
 async def test_a_client_of_stateless_brokers_detaches_first_and_keeps_its_source() -> None:
-    """No second session of it asks the old one's broker for anything more."""
+    """No second session of the client sends further requests to the old broker."""
     net, told = MemoryNet(), Told()
     x, y = net.listen("x"), net.listen("y")
     async with connect("x", "c", publishes=True, dial=net.dial, callbacks=told.callbacks) as client:
@@ -406,7 +406,7 @@ def test_a_publisher_leaves_its_broker_only_after_its_confirmations() -> None:
 
 
 def test_a_publisher_of_stateless_brokers_moves_with_its_source() -> None:
-    """What was not done here is sent again there, under the same numbers."""
+    """Unacknowledged publications are sent again at the next broker, under the same numbers."""
     core = at_home(FREE)
     core.outgoing.publish(b"a", b"x")
     core.messages_to_send()

@@ -1,4 +1,4 @@
-"""What waits for the application is told and given in the order in which it came."""
+"""Tests of the inbox: reports and deliveries leave in order of arrival."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ SOURCE = SourceId(1, 0, 1)
 
 
 class World:
-    """An inbox, a line that takes note of what is taken, and what the application sees."""
+    """An inbox, a line that records receipts, and the view of the application."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []

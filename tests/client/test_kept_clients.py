@@ -1,4 +1,4 @@
-"""Clients with a store, over memory brokers: what they know after a restart, and what they owe."""
+"""Tests of clients with a store, over memory brokers: state and duties after a restart."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ OIL = {"topic": "oil"}
 
 
 class MemoryStore:
-    """Keeps what was saved; a copy of it is what a process finds that starts again."""
+    """A store that keeps the saved content; a restarted process starts from a copy."""
 
     def __init__(self, content: bytes | None = None) -> None:
         self.content = content
@@ -44,7 +44,7 @@ class MemoryStore:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saves take no time: virtual time would run on while a thread works."""
+    """Make saves take no time: virtual time would advance while a thread works."""
 
     async def run(work: Callable[[], None], limiter: Any) -> None:
         await trio.lowlevel.checkpoint()
@@ -75,7 +75,7 @@ async def test_a_restarted_subscriber_resumes_at_its_position() -> None:
 
 @in_virtual_time
 async def test_delta_tree_delivers_nothing_twice_to_a_killed_subscriber() -> None:
-    """It had not committed 2 and 3: there they count as committed, for nothing comes again."""
+    """2 and 3 were not committed, but delta_tree never redelivers, so they count as committed."""
     async with (
         brokers(2) as (b0, b1),
         client_of(b0, "p", publishes=True) as publisher,
@@ -186,7 +186,7 @@ async def test_a_store_that_breaks_down_otherwise_ends_its_client_too() -> None:
 
 @in_virtual_time
 async def test_a_publisher_that_starts_again_looks_for_its_home() -> None:
-    """What it had sent there may have been delivered; another broker would do it again."""
+    """Pending publications may have been delivered; another broker would deliver them again."""
     store = MemoryStore()
     async with cluster() as running:
         dial = running.net.dial

@@ -1,6 +1,6 @@
-"""A client of a protocol whose places are not its origins: one stream, two publishers in turns.
+"""Tests of a client whose positions are not origins: one stream, two alternating publishers.
 
-The stream is as a pubend's: positions go up and are not dense, with silence between.
+The stream resembles a pubend's: positions rise with gaps, with silence between events.
 """
 
 from dataclasses import replace
@@ -39,7 +39,7 @@ TICKS = [
 
 
 def ticks(*chosen: int) -> PublicationRun:
-    """The events at these places of TICKS, as a broker sends them."""
+    """Return the events at these places of TICKS, as a broker sends them."""
     rows = [TICKS[place] for place in chosen]
     return PublicationRun(
         PUBEND,
@@ -69,7 +69,7 @@ def client(**options: Any) -> ClientCore:
 
 
 def said(events: list[Any]) -> list[tuple[SourceId, list[int]]]:
-    """What the application got: publishers and their numbers, in order."""
+    """Return publishers and numbers of the received events, in order."""
     return [
         (item.run.source, list(item.run.sequences))
         for event in events
@@ -106,7 +106,7 @@ def test_a_reconnected_client_resumes_at_its_position_and_withholds_duplicates()
 
 
 def test_a_lower_number_at_a_higher_place_is_no_duplicate():
-    """The place decides: an origin is what a checker judges, and hides nothing from it."""
+    """The position decides; the origin serves the checker and hides nothing."""
     core = client()
     assert said(core.on_message(Deliveries(ticks(4), (1,)))) == [(BOB, [5])]
     again = PublicationRun(PUBEND, range(70, 71), (b"a",), b"\0", 0, (), origin_runs([(BOB, 2)]))
@@ -158,7 +158,7 @@ def test_a_gap_by_origin_omits_delivered_publications():
 
 
 def test_a_publication_that_is_published_again_after_a_loss_is_withheld():
-    """Its broker had lost it before its publisher was acknowledged; it gets another position."""
+    """The broker lost it before the acknowledgement; the repetition has another position."""
     core = client()
     core.on_message(Deliveries(ticks(0, 1), (1,)))
     core.on_message(Gap((1,), PUBEND, 14, 14, STATE_LOST))
@@ -173,7 +173,7 @@ def test_a_publication_that_is_published_again_after_a_loss_is_withheld():
 
 
 def test_a_stream_marker_in_a_gap_is_lost_state_once():
-    """The marker was released with other publications, before this client could have it."""
+    """The marker was released with other publications before this client received it."""
     core = client()
     marker = stream_marker(5, 1_000_000, 3, 4).source
     lost = Gap((1,), PUBEND, 11, 34, "released", ((ANN, 1, 3), (marker, 1, 1)))
@@ -210,7 +210,7 @@ def test_a_gap_or_silence_of_no_sense_ends_the_session(message):
 
 
 def test_a_publication_is_committed_where_it_stands_and_not_in_another_stream():
-    """A source may be in several streams, which nobody orders: what was given last stays."""
+    """A source may be in several streams without a common order; the last delivery decides."""
     core = client(commits_by_itself=False)
     other = StreamId(6, 1, 0)
     later = PublicationRun(other, (7,), (b"a",), b"\0", 0, (), origin_runs([(ANN, 5)]))
@@ -264,7 +264,7 @@ def test_a_new_subscription_starts_behind_the_reported_positions():
 
 
 def successor(core: ClientCore, begins_after: int) -> ClientCore:
-    """The same client at another broker, where its subscription has begun behind this place."""
+    """Return the client at another broker, with a subscription that starts behind a position."""
     other = core.successor()
     connect(other)
     other.on_message(Subscribed(1, "started", ((PUBEND, begins_after),)))
@@ -297,7 +297,7 @@ def test_a_new_subscription_after_a_move_ignores_the_positions_of_the_mark() -> 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_each_event_is_delivered_once_and_in_stream_order_through_random_breaks(seed):
-    """A broker that keeps the whole stream, and sends from where the client says it is."""
+    """The broker keeps the whole stream, and sends from the reported position of the client."""
     random = Random(seed)
     core, given = client(), []
     place = 0

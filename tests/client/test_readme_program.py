@@ -1,4 +1,4 @@
-"""The programs of the manual, as they stand there: killed, started again, and nothing twice."""
+"""Tests of the manual's programs as printed: killed, restarted, and without duplicates."""
 
 import re
 import sqlite3
@@ -33,7 +33,7 @@ def program_of(topic: str) -> str:
 
 
 class Program:
-    """The program in its file, and the file that it keeps."""
+    """The program in a file, and the file of its data."""
 
     def __init__(self, folder: Path, address: str) -> None:
         (folder / "orders.py").write_text(program_of(SUBSCRIBER))
@@ -50,7 +50,7 @@ class Program:
             self._process.wait()
 
     def orders(self) -> list[tuple[int, float]]:
-        """Their numbers and prices, in order."""
+        """Return numbers and prices of the orders, in order."""
         try:
             with sqlite3.connect(self._kept) as database:
                 query = "SELECT number, price FROM orders ORDER BY rowid"

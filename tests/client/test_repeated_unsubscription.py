@@ -1,4 +1,4 @@
-"""An end that the broker has not confirmed is asked for until it has, restarts included."""
+"""Tests of unsubscriptions: the request is repeated until confirmed, even after restarts."""
 
 from brokerd.client.core import ClientCore
 from brokerd.client.events import SubscriptionEnded

@@ -1,4 +1,4 @@
-"""What comes again is given on to those subscriptions only that have not had it."""
+"""Tests of repetitions: only subscriptions without the publication receive it."""
 
 from brokerd.client.core import ClientCore
 from brokerd.client.events import Received
@@ -22,7 +22,7 @@ def subscriber(subscriptions: int) -> ClientCore:
 def given(
     core: ClientCore, first: int, last: int, *numbers: int
 ) -> list[tuple[list[int], tuple[int, ...]]]:
-    """What the application gets of a run that comes."""
+    """Return the deliveries to the application after the arrival of a run."""
     count = last - first + 1
     run = PublicationRun(SOURCE, range(first, last + 1), (b"a",), bytes(count), 1, (bytes(count),))
     return [

@@ -1,4 +1,4 @@
-"""A client after an episode takes what arrives as a new one does that begins at the same positions.
+"""Tests of a client after an episode: it behaves like a new client at the same positions.
 
 An episode is any mix of deliveries, repetitions, silence, gaps and lost sessions.
 """
@@ -27,7 +27,7 @@ STREAMS = (SourceId(1, 0, 1), SourceId(2, 0, 1))
 
 
 def connect(core: ClientCore) -> tuple[Any, ...]:
-    """Begin a session; returns the positions that the client reports."""
+    """Start a session; return the positions that the client reports."""
     core.on_established()
     said, *_ = core.messages_to_send()
     core.on_message(Connected(None, 1))
@@ -45,7 +45,7 @@ def client() -> ClientCore:
 
 
 class Broker:
-    """Messages of a broker that repeats itself at any time, the same for each client of it."""
+    """Messages of a broker with random repetitions, equal for all of its clients."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -71,7 +71,7 @@ class Broker:
 
 
 def told(core: ClientCore, message: Any) -> list[Any]:
-    """What the application gets for a message that it takes at once, and what the broker gets."""
+    """Return the deliveries to the application and the replies to the broker after a message."""
     found: list[Any] = []
     for event in core.on_message(message):
         match event:
@@ -116,7 +116,7 @@ def test_a_client_after_an_episode_is_like_a_new_one_at_its_positions(seed: int)
 
 @pytest.mark.parametrize("seed", range(50))
 def test_no_publication_is_given_twice_over_many_sessions(seed: int) -> None:
-    """A plain table of what each subscription has had is the twin."""
+    """A plain table of the deliveries per subscription is the twin."""
     broker, core = Broker(seed), client()
     had: dict[tuple[int, SourceId], int] = {}
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""What a client keeps over a restart: the file, the bytes, and what they may not be."""
+"""Tests of the stored state of a client: the file, its bytes, and invalid contents."""
 
 import errno
 import os
@@ -104,7 +104,7 @@ def test_invalid_positions_are_refused(content: bytes) -> None:
         unpack_positions(content)
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- stored state
 
 
 def test_saved_client_state_reads_back_unchanged() -> None:
@@ -172,7 +172,7 @@ def test_a_file_holds_the_last_save_and_is_private(tmp_path: Path) -> None:
 
 @contextmanager
 def failing(call: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The disk fails at one step of a save; the second fsync is that of the folder."""
+    """Make the disk fail at one step of a save; the second fsync is the folder's."""
     counts = {"fsync": 0}
     real = os.fsync
 

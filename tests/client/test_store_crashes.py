@@ -1,4 +1,4 @@
-"""A crash at any moment of saving leaves what a client has saved last, or what it was saving."""
+"""Tests of crashes while saving: the last saved state or the new one remains."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Sync
 from tests.helpers.crash_states import CrashStates
 
 SIZES = (40, 700, 0, 25)
-"""Of what is saved, one after the other; sectors are of 512 bytes."""
+"""The sizes of the saved states, in turn; sectors have 512 bytes."""
 OF_A_MOMENT = 40
-"""So many of what a crash may leave between two calls are looked at."""
+"""The number of possible states after a crash that are examined between two calls."""
 
 
 class RecordedCalls:
-    """The calls of `os` that a store makes, carried out and written down.
+    """The executed and recorded `os` calls of a store.
 
     Attributes:
         trail: see `brokerd.storage.memory`.
@@ -49,7 +49,7 @@ class RecordedCalls:
         return os.open(path, flags, mode)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Half of it, as a disk may."""
+        """Write half of the data, as a disk may."""
         file = self._file(descriptor)
         part = bytes(data[: max(1, len(data) // 2)])
         self.trail.append(Wrote(file, self._written[file], part))
@@ -83,7 +83,7 @@ def recorded() -> Iterator[RecordedCalls]:
 
 
 def crash_everywhere(tmp_path: Path) -> int:
-    """Crash between any two calls, look at what is kept, and save again."""
+    """Crash between any two calls, check the stored state, and save again."""
     saved: list[bytes | None] = [None]
     lengths = [0]
     (tmp_path / "first").mkdir()

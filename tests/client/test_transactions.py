@@ -1,4 +1,4 @@
-"""Durable subscriptions in transactions: the application's change and the token, or neither."""
+"""Tests of durable subscriptions in transactions: change and token are committed together."""
 
 import sqlite3
 from pathlib import Path
@@ -15,17 +15,17 @@ from tests.helpers.virtual_time import in_virtual_time
 
 
 class Oops(Exception):
-    """What goes wrong in an application."""
+    """An error of an application."""
 
 
 def application(folder: Path) -> tuple[Path, sqlite3.Connection]:
-    """The application's file, and its connection to it."""
+    """Return the application's file, and a connection to the file."""
     path = folder / "orders.db"
     return path, open_database(path)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """The application's file, as a process finds it that starts."""
+    """Open the application's file, as a starting process does."""
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE IF NOT EXISTS orders (number INTEGER)")
     connection.commit()
@@ -33,20 +33,20 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def orders(path: Path) -> list[int]:
-    """What is committed, in order, duplicates too."""
+    """Return the committed orders, in order and with duplicates."""
     with sqlite3.connect(path) as other:
         return [number for (number,) in other.execute("SELECT number FROM orders ORDER BY rowid")]
 
 
 def kept_position(path: Path) -> int:
-    """Where the token in the file stands."""
+    """Return the position of the token in the file."""
     with sqlite3.connect(path) as other:
         (token,) = other.execute(f"SELECT token FROM {TABLE}").fetchone()
     return dict(read_checkpoint_token(token, "dora").positions)[PUBEND]
 
 
 async def store(transaction: Transaction, database: sqlite3.Connection) -> int:
-    """Take what has come into the application's table; how much that was."""
+    """Store the received publications in the application's table; return the count."""
     received = await transaction.receive()
     rows = [(publication.sequence,) for publication in received]
     database.executemany("INSERT INTO orders VALUES (?)", rows)
@@ -54,7 +54,7 @@ async def store(transaction: Transaction, database: sqlite3.Connection) -> int:
 
 
 async def take(subscription: DurableSubscription, database: sqlite3.Connection, count: int) -> None:
-    """Take so many, in as many transactions as it takes."""
+    """Receive `count` publications, in as many transactions as necessary."""
     while count > 0:
         async with subscription.transaction() as transaction:
             count -= await store(transaction, database)
@@ -63,7 +63,7 @@ async def take(subscription: DurableSubscription, database: sqlite3.Connection, 
 async def fail(
     subscription: DurableSubscription, database: sqlite3.Connection | None = None
 ) -> None:
-    """Take what has come, write it, and think better of it."""
+    """Receive and write publications, and abort the transaction."""
     async with subscription.transaction() as transaction:
         assert await transaction.receive()
         if database is not None:
@@ -116,7 +116,7 @@ async def test_deliveries_of_a_failed_transaction_are_repeated_and_not_acknowled
 
 @in_virtual_time
 async def test_nothing_is_acknowledged_before_it_is_committed(tmp_path: Path) -> None:
-    """Taken, and even written, is not committed: until then a crash would undo it."""
+    """Received and even written publications are not committed: a crash would undo them."""
     path, database = application(tmp_path)
     async with (
         serving(KeepingBroker()) as broker,
@@ -139,7 +139,7 @@ async def test_nothing_is_acknowledged_before_it_is_committed(tmp_path: Path) ->
 async def test_a_token_and_the_change_it_stands_for_are_seen_together_or_not_at_all(
     tmp_path: Path,
 ) -> None:
-    """At every statement that is carried out, another process sees both, or neither."""
+    """At every executed statement another process sees both changes or neither."""
     path, database = application(tmp_path)
     async with (
         serving(KeepingBroker()) as broker,
@@ -462,7 +462,7 @@ async def test_a_file_on_a_full_disk_keeps_its_rows_and_receives_the_rest_later(
 
 
 async def draw(subscription: DurableSubscription, database: sqlite3.Connection) -> None:
-    """Take what has come, with something large for it."""
+    """Receive a publication, and write a large value for it."""
     async with subscription.transaction() as transaction:
         assert await store(transaction, database) == 1
         database.execute("INSERT INTO pictures VALUES (zeroblob(100000))")

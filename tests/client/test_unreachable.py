@@ -1,4 +1,4 @@
-"""Calls that wait for a broker that cannot be reached, and requests that no broker can answer."""
+"""Tests of calls that await an unreachable broker, and of requests without an answer."""
 
 import contextlib
 import logging

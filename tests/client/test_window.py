@@ -1,4 +1,4 @@
-"""What a publisher keeps until it is done: beside its twin, a dictionary; and in how many bytes."""
+"""Tests of a publisher's window against its twin, a dictionary, and of the window's size."""
 
 import tracemalloc
 
@@ -18,7 +18,7 @@ PAYLOAD_BYTES = 250
 
 
 def run(first: int, count: int = 1, size: int = 3) -> PublicationRun:
-    """Publications that can be told apart, in buffers of their own."""
+    """Return distinct publications in buffers of their own."""
     payload = b"".join(number.to_bytes(size, "big") for number in range(first, first + count))
     blob = bytes(bytearray(b"blob" + bytes([first % 100])))
     return PublicationRun(
@@ -79,7 +79,7 @@ def test_an_index_beyond_its_table_is_refused(index: bytes | tuple[int, ...]) ->
 
 
 class CountedJoiner:
-    """A joiner that counts the runs that it is given."""
+    """A joiner that counts its runs."""
 
     def __init__(self) -> None:
         self.seen = 0

@@ -1,4 +1,4 @@
-"""The real command, in a process of its own, on real brokers of this machine."""
+"""Fixtures for the real command, in a process of its own, on real brokers of this machine."""
 
 import json
 import os
@@ -36,12 +36,12 @@ ports = "{OWN_PORTS[0]}-{OWN_PORTS[-1]}"
 metrics = "on"
 """
 METRICS = {"e1": OWN_PORTS[len(OWN_PORTS) // 2 - 1], "e2": OWN_PORTS[-1]}
-"""Where the agents of both hosts tell numbers: on the last port of each."""
+"""The metrics ports of the agents of both hosts: the last port of each."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one command came to."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -54,18 +54,18 @@ class Answer:
 
 @dataclass
 class Lab:
-    """A project folder, a state folder, and the command line in them."""
+    """A project folder, a state folder, and the command line in both."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def state(self) -> Path:
-        """Where everything of a deployment is kept."""
+        """Return the folder with the state of the deployment."""
         return self.folder / "state" / "pubsubctl" / "e2e"
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a command and do not wait for it."""
+        """Start a command without a wait for its end."""
         command = [sys.executable, "-m", "pubsubctl", *arguments]
         return subprocess.Popen(
             command,
@@ -79,7 +79,7 @@ class Lab:
         )
 
     def call(self, *arguments: str, within_s: float = LONGEST_COMMAND_S) -> Answer:
-        """Carry out a command."""
+        """Run a command to its end."""
         process = self.start(*arguments)
         try:
             out, err = process.communicate(timeout=within_s)
@@ -90,10 +90,10 @@ class Lab:
         return Answer(process.returncode, out, err)
 
     def workload(self, name: str) -> str:
-        """A workload of ours in the project folder, for any machine; its file name.
+        """Copy a workload into the project folder, for any machine; return the name of the copy.
 
-        Load generators may be late in it, because the machine has other work: its run is then
-        judged all the same, and how late they were is said at the end of the tests.
+        The thresholds are removed, because other work of the machine may delay load generators. The
+        verdict still counts, and the end of the tests reports the delay.
         """
         text = (REPOSITORY / "bench" / "workloads" / f"{name}.toml").read_text()
         text = re.sub(r"^\[thresholds\]\n.*\n", "", text, flags=re.MULTILINE)
@@ -102,7 +102,7 @@ class Lab:
         return path.name
 
     def lateness(self) -> list[str]:
-        """Runs whose load generators were so late that the machine must have been busy."""
+        """Return the runs with late load generators, which shows a busy machine."""
         index = self.folder / "results" / "index.jsonl"
         lines = index.read_text().splitlines() if index.exists() else []
         runs = [row for row in map(json.loads, lines) if row.get("kind") != "series"]
@@ -110,7 +110,7 @@ class Lab:
         return [f"the machine was busy: load {ms:.0f} ms late" for ms in late_ms if ms > BUSY_MS]
 
     def processes(self) -> list[psutil.Process]:
-        """Every live process that belongs to this lab, by its root in the command line."""
+        """Return every live process of this lab, found by the root in its command line."""
         found = []
         for process in psutil.process_iter(["cmdline", "status"]):
             command = " ".join(process.info["cmdline"] or [])
@@ -120,7 +120,7 @@ class Lab:
         return found
 
     def left_behind(self) -> list[str]:
-        """What `down --verify` promises is not there, looked for without its help."""
+        """Return leftovers that `down --verify` excludes, found independently."""
         found = [str(process) for process in self.processes()]
         if self.state.exists():
             found += [str(path) for path in self.state.rglob("*") if not path.is_dir()]
@@ -132,7 +132,7 @@ class Lab:
 def lab(
     record_property: Callable[[str, object], None], request: pytest.FixtureRequest
 ) -> Iterator[Lab]:
-    """A lab of two logical hosts; whatever a failed test leaves is taken down."""
+    """Yield a lab of two logical hosts; remove the leftovers of a failed test."""
     # Not below pytest's folder: its path is too long for a socket's.
     folder = Path(mkdtemp(prefix="e2e-"))
     (folder / "project" / "inventories").mkdir(parents=True)
@@ -159,9 +159,9 @@ def lab(
 
 
 def wait_until(what: str, condition: Any, timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds, and fail saying what was waited for.
+    """Wait until a condition holds; otherwise fail with its name.
 
-    What it takes to look is a quarter of the wait at most: others need the processor.
+    Checks use at most a quarter of the time, because other processes need the processor.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,4 +1,4 @@
-"""Stories about experiments on this machine: loaded, broken, judged, interrupted, and gone."""
+"""Stories about experiments on this machine: loaded, disturbed, judged, interrupted and removed."""
 
 import json
 import os
@@ -53,7 +53,7 @@ down = "1s"
 
 @pytest.fixture
 def broken(lab: Lab) -> Lab:
-    """A lab with a workload whose middle broker is stalled, killed and started again."""
+    """Return a lab with a workload in which the middle broker is stalled, killed and restarted."""
     project = lab.folder / "project"
     (project / "broken.toml").write_text(WORKLOAD)
     (project / "crash.toml").write_text(SCHEDULE)

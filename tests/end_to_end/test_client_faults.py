@@ -1,4 +1,4 @@
-"""Clients that lose their connection, take nothing in, and move, in one run that is judged."""
+"""Stories about clients that lose connections, stall and move, in one judged run."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ for = "500ms"
 
 @pytest.fixture
 def clients(lab: Lab) -> Lab:
-    """A lab with a workload whose clients are disturbed."""
+    """Return a lab with a workload of disturbed clients."""
     project = lab.folder / "project"
     (project / "clients.toml").write_text(WORKLOAD)
     (project / "disturbed.toml").write_text(SCHEDULE)
@@ -121,7 +121,7 @@ def test_clients_that_are_away_slow_and_on_the_move_get_everything_once(clients:
     for step, least in (("away", 25), ("slow", 75), ("away-again", 20)):
         assert recoveries[step].at_risk == recoveries[step].recovered >= least, step
 
-    # The same disturbances show what a broker loses that keeps nothing for who is away.
+    # The same disturbances show the losses of a broker without storage for clients.
     lossy = clients.call(*disturbed, "--protocol", "best_effort")
     assert lossy.status == 0, lossy.err
     assert lossy.document["online"]["missing"] >= 25

@@ -1,4 +1,4 @@
-"""Stories about a deployment on this machine: made once, looked at, mended, and gone."""
+"""Stories about a deployment on this machine: created once, inspected, repaired and removed."""
 
 import json
 import os
@@ -41,7 +41,7 @@ do = "freeze"
 on = "c2"
 for = "300s"
 """
-"""Nothing heals it before somebody does, however slow the machine."""
+"""A freeze that lasts until a command heals it, on a machine of any speed."""
 
 
 def test_a_deployment_is_made_once_looked_at_and_leaves_nothing(lab: Lab) -> None:
@@ -151,7 +151,7 @@ def test_brokers_join_and_leave_a_running_deployment_under_load(lab: Lab) -> Non
 
 
 def test_one_address_is_not_assigned_to_two_brokers_by_two_topology_files(lab: Lab) -> None:
-    """The second file knows nothing of the first newcomer; nobody is told of the second one."""
+    """The second file lacks the first joined broker, and no broker receives the second file."""
     ring, copy = (lab.folder / "project" / name for name in ("ring.toml", "copy.toml"))
     ring.write_text(RING)
     copy.write_text(RING)
@@ -302,7 +302,7 @@ def test_a_second_operator_is_refused_by_name(lab: Lab) -> None:
 
 
 def _tells(port: int, lines: Mapping[str, bool]) -> bool:
-    """Whether an agent's numbers have exactly those of these lines that they should."""
+    """Return true if exactly the expected lines are in the metrics of an agent."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         told = answer.read().decode()
     return all((line in told) == is_there for line, is_there in lines.items())

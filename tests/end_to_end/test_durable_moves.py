@@ -1,4 +1,4 @@
-"""A subscriber goes from broker to broker of what is deployed; one of these never comes back."""
+"""Stories about a subscriber that moves between deployed brokers; one broker never returns."""
 
 import os
 import signal
@@ -17,13 +17,13 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
 class Subscriber:
-    """A process with a database: what it was given, and how far that is."""
+    """A process with a database: received publications and the position."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def take(self, addresses: list[str], count: int) -> None:
-        """Begin anew, at the first of these brokers that answers, until there is so much."""
+        """Restart at the first broker of a list that replies; receive until `count` are stored."""
         with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous = FULL")
             database.execute("CREATE TABLE IF NOT EXISTS got (n INTEGER)")
@@ -37,7 +37,7 @@ class Subscriber:
 
     @property
     def got(self) -> list[int]:
-        """In the order in which it came."""
+        """Return the received publications in order of arrival."""
         with closing(sqlite3.connect(self._path)) as database:
             return [n for (n,) in database.execute("SELECT n FROM got ORDER BY rowid")]
 

@@ -1,4 +1,4 @@
-"""Faults on real brokers: a schedule does what it says, and the δ tree loses nothing by it."""
+"""Stories about faults on real brokers: schedules take effect, and the δ tree loses nothing."""
 
 import json
 import os
@@ -77,7 +77,7 @@ class Host:
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    """An agent, started as on any machine; nothing of it is left afterwards."""
+    """Yield an agent, started as on any machine; clean up afterwards."""
     with TemporaryDirectory(prefix="rb-") as folder:
         root = Path(folder) / "host"
         command = [sys.executable, "-m", "bench.run.machine", "agent"]
@@ -101,7 +101,7 @@ def host() -> Iterator[Host]:
 
 @asynccontextmanager
 async def deployed(host: Host) -> AsyncIterator[Testbed]:
-    """All brokers running, with every session they want; stopped in order at the end."""
+    """Yield running brokers with all of their sessions; stop the brokers in order at the end."""
     async with open_agent(host.socket) as agent:
         for broker in TOPOLOGY.brokers:
             config = host.config(broker)
@@ -157,7 +157,7 @@ async def collect(client: Client, received: list[int]) -> None:
 
 
 def play(host: Host, steps: str) -> Injection:
-    """Publications from c1 to subscribers at c3 and c4 while the schedule runs."""
+    """Publish from c1 to subscribers at c3 and c4 while the schedule runs."""
 
     async def story() -> Injection:
         sent: list[int] = []
@@ -277,7 +277,7 @@ def test_each_newer_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
 
 
 def test_a_lost_host_recovers_with_all_its_brokers(host: Host) -> None:
-    """Nothing is published meanwhile: with every broker gone, clients are on their own."""
+    """The clients publish nothing meanwhile, because all of their brokers are down."""
     waiting = {"all": {"cold_start_after_ns": SECOND_NS}}  # nobody is left to recover from
     text = toml_text({**TOPOLOGY.to_mapping(), "parameters": waiting})
     (host.root / "topology.toml").write_text(text)
@@ -310,7 +310,7 @@ def test_a_lost_host_recovers_with_all_its_brokers(host: Host) -> None:
 
 
 def test_faults_heal_by_their_leases_without_a_controller(host: Host) -> None:
-    """No heal, no renewal: the lease alone, for the agent's fault and the broker's own."""
+    """Only the lease heals the agent's fault and the broker's own; no heal or renewal arrives."""
 
     async def story() -> None:
         async with deployed(host) as testbed:
@@ -329,7 +329,7 @@ def test_faults_heal_by_their_leases_without_a_controller(host: Host) -> None:
 
 
 def test_brokers_of_an_agent_that_is_killed_heal_themselves(host: Host) -> None:
-    """Every verb that lasts and needs no agent to end, at once; then nobody is left to ask."""
+    """All lasting verbs that need no agent are applied at once; then the agent is killed."""
     faults: list[tuple[str, str, str, dict[str, Any]]] = [
         ("blackhole", "c2", "c3", {}),
         ("cut", "c2", "c4", {}),

@@ -1,4 +1,4 @@
-"""The protocol that somebody else brings, deployed: loaded, broken, judged, and told apart."""
+"""Stories about a deployed foreign protocol: loaded, disturbed, judged and distinguished."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ for = "500ms"
 
 @pytest.fixture
 def ring(lab: Lab) -> Lab:
-    """A lab whose commands, agents and brokers are those of a project with the protocol in it."""
+    """Return a lab in which commands, agents and brokers run the project with the protocol."""
     project = lab.folder / "project"
     for name in FILES:
         shutil.copy(FOLDER.parent / name, project / name)

@@ -1,4 +1,4 @@
-"""A broker of a deployment loses its disk: commands show the cause, and one brings it back."""
+"""Stories about a broker with a lost disk: commands show the cause, and one repairs the broker."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def test_a_broker_without_its_disk_is_shown_with_the_cause_and_brought_back(lab:
 
 
 def broker(lab: Lab, name: str) -> dict[str, object]:
-    """The row of a broker in `status`."""
+    """Return the row of a broker in `status`."""
     rows = lab.call("status", "--json").document["brokers"]
     (row,) = (each for each in rows if each["broker"] == name)
     assert isinstance(row, dict)

@@ -1,4 +1,4 @@
-"""Stories about two releases: brokers that one has deployed, operated and upgraded by another."""
+"""Stories about two releases: one has deployed the brokers that the other operates and upgrades."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ BROKERS = ["c1", "c2", "c3"]
 
 @contextmanager
 def release(lab: Lab, edits: Sequence[Edit]) -> Iterator[None]:
-    """Inside, commands are those of another release."""
+    """Run the commands of another release inside the block."""
     before = lab.environment.get("PYTHONPATH")
     lab.environment["PYTHONPATH"] = str(make_release(lab.folder / "release", *edits))
     yield
@@ -36,7 +36,7 @@ def release(lab: Lab, edits: Sequence[Edit]) -> Iterator[None]:
 
 
 def deploy_with(lab: Lab, edits: Sequence[Edit]) -> dict[str, int]:
-    """Have another release deploy a chain; gives its pids."""
+    """Deploy a chain with another release; return the pids."""
     with release(lab, edits):
         deployed = lab.call("deploy", "chain3")
         assert deployed.status == 0, deployed.err
@@ -53,7 +53,7 @@ def pids(lab: Lab) -> dict[str, int]:
 
 
 def assert_current(lab: Lab) -> None:
-    """All of it runs this program, and nothing is left to do."""
+    """Check that the whole deployment runs this program, and that no work is left."""
     status = lab.call("status", "-j")
     assert status.document["differing"] == {}
     assert all(row["program"] == status.document["programs"]["this"] for row in brokers(lab))

@@ -1,4 +1,4 @@
-"""Stories about a program that is replaced while it is used."""
+"""Stories about a program that is replaced during its use."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,6 @@
-"""A deployment with certificates: what can be seen of it from outside, and what it leaves behind.
+"""Stories about a deployment with certificates: the view from outside, and leftovers.
 
-S-INV-4, S-PERM-1, S-TLS-1 and S-TLS-4 on real processes; their rules one by one are tested in
-tests/security.
+S-INV-4, S-PERM-1, S-TLS-1 and S-TLS-4 on real processes; tests/security tests the single rules.
 """
 
 import json
@@ -76,7 +75,7 @@ TOKEN = "canary-5b1f0c7e-token"
 
 @pytest.fixture
 def secured(lab: Lab) -> Lab:
-    """A lab whose brokers and clients show certificates, and a token in its environment."""
+    """Return a lab with certificates of brokers and clients, and a token in its environment."""
     project = lab.folder / "project"
     (project / "inventories" / "local.toml").write_text(INVENTORY)
     (project / "secured.toml").write_text(WORKLOAD)
@@ -93,7 +92,7 @@ def keys_below(folder: Path) -> set[str]:
 
 @contextmanager
 def command_lines() -> Iterator[set[str]]:
-    """All command lines on this machine while the block runs."""
+    """Yield all command lines on this machine while the block runs."""
     seen: set[str] = set()
     over = threading.Event()
 
@@ -122,7 +121,7 @@ def files_with(secrets: set[str], *folders: Path) -> list[str]:
 
 
 async def publish_to_oneself(address: str, files: TlsFiles) -> None:
-    """As a program of somebody's own does."""
+    """Publish and subscribe as a user's program does."""
     with trio.fail_after(PATIENCE_S):
         async with connect(address, "me", publishes=True, tls=files) as client:
             await client.subscribe("true")
@@ -172,7 +171,7 @@ def test_a_secured_deployment_reveals_no_secrets(secured: Lab) -> None:
         on_hosts = [path.read_text() for root in roots for path in root.rglob("*.key")]
         assert not [line for line in kept for text in on_hosts if line in text]
 
-        # Nobody off this machine can knock, and who speaks no TLS hears nothing.
+        # No port is open beyond this machine, and a peer without TLS receives no reply.
         listening = [
             row.laddr
             for process in secured.processes()

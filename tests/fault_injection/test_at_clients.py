@@ -1,4 +1,4 @@
-"""Steps on clients reach the load generator that these are in, and count only when seen there."""
+"""Tests of client steps: the right load generator obeys, and only observed steps count."""
 
 import json
 import tomllib
@@ -54,10 +54,10 @@ for = "1s"
 
 
 class StubLoad:
-    """A load generator of two subscribers, which does what it is told at once.
+    """A load generator of two subscribers that obeys commands at once.
 
     Attributes:
-        spoil: is given every row before it is seen.
+        spoil: a function that may change every row before the injector reads the row.
     """
 
     def __init__(self, spoil: Callable[[dict[str, Any]], None]) -> None:

@@ -1,4 +1,4 @@
-"""Steps of a schedule that are done to clients of the load: read, checked, drawn and planned."""
+"""Tests of schedule steps on clients of the load: reading, checks, draws and plans."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def crash(**keys: str) -> str:
 
 
 def test_a_publisher_roams_only_with_a_constant_source() -> None:
-    """Where it would be another source, what it publishes could not be told apart."""
+    """With another source, publications would not be distinguishable."""
     text = roam(on='"p1-pub-1"')
     (problem,) = check_clients(read(text), TOPOLOGY, CLIENTS, None)
     assert "is a publisher; client-roam is for subscribers" in str(problem)

@@ -1,6 +1,6 @@
-"""Stories about faults on real processes: pretended brokers below a real agent.
+"""Stories about faults on real processes: stub brokers below a real agent.
 
-What the brokers show is pretended; kills, freezes, restarts, leases and exit statuses are not.
+The reports of the brokers are made up; kills, freezes, restarts, leases and exit statuses are real.
 """
 
 import signal
@@ -40,7 +40,7 @@ TOPOLOGY = Topology.from_mapping(
 
 
 BEHIND_NS = 5_000 * 10**9
-"""The injector goes by a clock of its own, and the hosts are so far behind it."""
+"""The lag of the hosts behind the injector's own clock."""
 
 
 def injectors_clock_ns() -> int:
@@ -72,7 +72,7 @@ def lab() -> Iterator[Lab]:
 
 @asynccontextmanager
 async def deployed(lab: Lab, **more: Any) -> AsyncIterator[DeployedBackend]:
-    """Three pretended brokers in a row."""
+    """Yield three stub brokers in a row."""
     async with lab.client() as client:
         for number, name in enumerate(TOPOLOGY.brokers):
             peers = [TOPOLOGY.brokers[other] for other in TOPOLOGY.neighbours()[number]]

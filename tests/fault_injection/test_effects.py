@@ -1,4 +1,4 @@
-"""An effect is seen when every end of a fault shows it, and nothing that the fault does not do."""
+"""Tests of effects: a fault is seen once all ends show exactly the effect of the fault."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ COUNTERS = dict.fromkeys(
 
 @dataclass
 class FakeEnd:
-    """One end of a fault, with what its broker and its agent answer."""
+    """An end of a fault, with the replies of broker and agent."""
 
     broker: str
     answers: Mapping[str, Any]
@@ -55,7 +55,7 @@ def counting(broker: str, **counts: int) -> FakeEnd:
 
 
 def probing(broker: str, peer: str, took_us: int | None) -> FakeEnd:
-    """An end of a delayed link, whose connects take so long; None: they do not succeed."""
+    """Return an end of a delayed link with this connect time; None if connects fail."""
     reached = [] if took_us is None else [peer]
     probe = {"reached": reached, "missing": [], "took_us": dict.fromkeys(reached, took_us)}
     return FakeEnd(broker, {"probe": probe}, peer=peer)
@@ -86,7 +86,7 @@ def test_a_delay_is_seen_when_connects_of_both_ends_take_that_long(
 def test_a_partition_is_seen_when_just_those_across_are_missing(
     missing: Sequence[str], is_seen: bool, turn: int
 ) -> None:
-    """The broker beside is reached at both ends, or the partition is another one."""
+    """The broker beside must be reachable at both ends; otherwise the partition is different."""
     right = FakeEnd("c4", {"probe": {"missing": ["c2", "c3"]}}, across=("c2", "c3"), inside=("c1",))
     tried = FakeEnd("c1", {"probe": {"missing": [*missing]}}, across=("c2", "c3"), inside=("c4",))
     ends = (right, tried)[:: 1 if turn else -1]

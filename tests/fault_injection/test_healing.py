@@ -1,7 +1,7 @@
-"""Whatever happens to whoever injects, within a lease nothing is broken any more.
+"""Tests of healing: within a lease every fault heals, whatever happens to the injector.
 
-All verbs, on a clock that jumps: faults end by schedule, by Ctrl-C, with the controller, and
-with its network, which may come back.
+All verbs run on a clock that jumps. Faults end by schedule, by Ctrl-C, with the controller, or with
+the controller's network, which may recover.
 """
 
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ def clock_ns() -> int:
 
 
 class Machine:
-    """Does faults, and heals each when its lease is over, whoever is gone by then.
+    """A machine that applies faults, and heals every fault at the end of the lease.
 
     Attributes:
-        away: from when to when nobody reaches it.
-        broken: fault → end of its lease.
+        away: the interval in which the machine is unreachable.
+        broken: fault → end of the lease.
     """
 
     def __init__(self, away: tuple[float, float]) -> None:
@@ -171,7 +171,7 @@ def play(story: Story) -> tuple[Machine, FaultLog, Injection]:
         began = trio.current_time()
         with trio.move_on_after(until_s):
             await injector.run()
-        # A fault has its lease, at most, from the last that was heard of its controller.
+        # A fault lasts at most one lease after the last message of its controller.
         heard_s = {
             "schedule": story.lasts_s,
             "ctrl-c": min(story.at_s, story.lasts_s) - story.lease_s,
@@ -189,7 +189,7 @@ def play(story: Story) -> tuple[Machine, FaultLog, Injection]:
 
 
 def test_the_stories_can_fail() -> None:
-    """A machine that forgets its leases stays broken when its controller dies."""
+    """A machine that forgets leases stays broken after the death of its controller."""
     story = Story("cut", "b1-s1", 30, 5, "controller dies", 3.0, 1.0)
     assert play(story)[0].broken == {}
     forgetful = Machine.is_broken

@@ -1,4 +1,4 @@
-"""Stories about running a schedule: on a clock that jumps, against a backend that is made up."""
+"""Stories about running a schedule: on a clock that jumps, against a stub backend."""
 
 import json
 from pathlib import Path
@@ -32,9 +32,9 @@ def clock_ns() -> int:
 
 
 class MadeUpBackend:
-    """Does nothing, and shows what a story wants it to show.
+    """A backend without effect that shows the observations of a story.
 
-    Everything takes a millisecond, so that no two things happen at the same instant.
+    Every act takes a millisecond, so that no two acts happen at the same instant.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def play(
     folder: Path | None = None,
     until_s: float | None = None,
 ) -> tuple[Injection, list[dict[str, Any]]]:
-    """Run a schedule in no time; cut short after `until_s`, as by Ctrl-C, where that is given."""
+    """Run a schedule in no time; interrupt the run after `until_s`, as by Ctrl-C, if given."""
     outcome: list[Injection] = []
     log = FaultLog(folder)
 
@@ -112,7 +112,7 @@ def play(
 
 
 def stages(lines: list[dict[str, Any]], fault_id: str) -> dict[str, float]:
-    """When a fault came to which stage, in seconds after the origin."""
+    """Return the times of a fault's stages, in seconds after the origin."""
     own = [line for line in lines if line["fault_id"] == fault_id]
     assert len({line["stage"] for line in own}) == len(own), own
     return {line["stage"]: round((line["t_ns"] - ORIGIN_NS) / 1e9, 2) for line in own}
@@ -196,7 +196,7 @@ def test_leases_are_renewed_each_third_as_long_as_a_fault_lasts() -> None:
 
 
 def test_the_whole_demo_runs() -> None:
-    """Its three stages of trouble, in the order its story tells."""
+    """The three faults of the demo appear in the order of the story."""
     backend = MadeUpBackend()
     text = Path(load_schedule("demo").source).read_text()
     body = text[text.index("[guard]") :]
@@ -241,7 +241,7 @@ def test_a_fault_without_visible_effect_is_unknown_and_still_healed() -> None:
 
 def test_a_fault_counts_as_healed_only_after_its_end_was_verified() -> None:
     class Slow(MadeUpBackend):
-        """Says at once that a fault is undone, and takes as long over it as a story wants."""
+        """A backend that confirms a heal at once, but takes the story's time over the heal."""
 
         def __init__(self, lingers_s: float) -> None:
             super().__init__()
@@ -297,7 +297,7 @@ def test_a_refused_fault_has_failed_and_its_dependent_steps_never_start() -> Non
 
 
 def test_a_lasting_fault_with_a_lost_reply_is_healed_at_once() -> None:
-    """It may have been applied."""
+    """The fault may have been applied."""
     backend = MadeUpBackend()
     backend.refuses["apply c"] = ControlError("closed", "connection lost")
     cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"50s"')
@@ -317,7 +317,7 @@ def test_a_broker_that_does_not_recover_in_time_is_a_problem() -> None:
 
 
 def test_no_more_elements_fail_at_once_than_the_guard_allows() -> None:
-    """Lint could not know that the recovery takes so long."""
+    """Lint could not foresee the long recovery."""
     backend = MadeUpBackend()
     backend.recovers_after_s = 30
     other = step(id='"f"', at='"45s"', do='"freeze"', on='"b3"', for_='"1s"')

@@ -1,4 +1,4 @@
-"""Lanes: schedules drawn as a line of characters for each target."""
+"""Tests of lanes: schedules drawn as a line of characters per target."""
 
 import tomllib
 from random import Random
@@ -102,7 +102,7 @@ PAUSES = (".", "m", " ", "_")
 
 
 def one_fault(random: Random, mark: str, *, is_last: bool) -> tuple[str, int]:
-    """Return a fault as drawn, and the ticks that it lasts; only the last may lack its end."""
+    """Return a drawn fault and the length in ticks; only the last fault may lack an end mark."""
     run = mark * random.randrange(1, 4)
     if is_last and random.random() < 0.5:
         return f"{run}{random.choice(PAUSES)}", len(run)
@@ -114,7 +114,7 @@ def one_fault(random: Random, mark: str, *, is_last: bool) -> tuple[str, int]:
 @pytest.mark.parametrize("seed", range(100))
 @pytest.mark.parametrize("mark", LASTING)
 def test_a_fault_lasts_to_its_end_mark_or_to_its_last_mark(mark: str, seed: int) -> None:
-    """What stands between a fault and its end mark is part of it, however it is drawn."""
+    """All characters between a fault and the end mark belong to the fault."""
     random = Random(seed)
     line, expected = random.choice(PAUSES) * 3, []
     number = random.randrange(1, 5)

@@ -1,4 +1,4 @@
-"""Stories about fault schedules: what is read, drawn and refused, without any lab."""
+"""Stories about fault schedules without a lab: reading, drawing and refusals."""
 
 import tomllib
 from pathlib import Path
@@ -41,13 +41,13 @@ def read(text: str, head: str = HEAD) -> FaultSchedule:
 
 
 def step(**keys: str) -> str:
-    """A [[step]] of these keys; values are TOML."""
+    """Return a [[step]] with the given keys; values are TOML."""
     names = {"for_": "for", "await_": "await"}
     return "\n[[step]]\n" + "\n".join(f"{names.get(k, k)} = {v}" for k, v in keys.items())
 
 
 def problems(text: str, head: str = HEAD, **more: Any) -> list[str]:
-    """Everything that reading and linting find, as a person sees it."""
+    """Return all problems of reading and linting, as the user sees them."""
     try:
         return [str(problem) for problem in lint(read(text, head), TOPOLOGY, **more)]
     except ScheduleError as error:
@@ -59,7 +59,7 @@ KILL = step(id='"k"', after='"a"', do='"kill"', on='"b1"')
 RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on='"b1"')
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- existing schedules
 
 FOR_TOPOLOGY = {
     "clients-crash": "durable",
@@ -81,7 +81,7 @@ FOR_SYSTEMS = (
     *("cut-clients", "cut-link", "disk-full", "freeze-server"),
     *("kill-leader", "kill-server", "power-loss", "slow-fsync"),
 )
-"""For servers that are no brokers of ours."""
+"""Verbs for servers of other systems."""
 
 
 @pytest.mark.parametrize("name", FOR_SYSTEMS)
@@ -103,9 +103,9 @@ def test_every_schedule_for_systems_under_test_is_clean_on_a_server(name: str) -
     ids=lambda path: path.stem,
 )
 def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> None:
-    """Those of the topology that it is for, or that is called as it begins, else the paper's.
+    """The brokers are in the named topology, in the topology of the same name, or in the paper's.
 
-    A warning, as of more faults than delta, may be what a schedule is for.
+    A warning, as of more faults than delta, may be intended.
     """
     topologies = sorted((FOLDER.parent / "bench" / "topologies").glob("*.toml"))
     named = FOR_TOPOLOGY.get(path.stem, path.stem)
@@ -497,7 +497,7 @@ def test_machines_are_believed_where_nothing_is_placed() -> None:
 
 
 def test_a_machine_full_of_brokers_is_judged_at_once() -> None:
-    """A hundred brokers that fail together are one thing to look at, not 2^100."""
+    """A hundred brokers that fail together count as one element, not as 2^100 sets."""
     topology = load_topology(FOLDER.parent / "bench" / "topologies" / "tree100.toml")
     text = step(id='"a"', at='"1s"', do='"host-loss"', on='"n"', for_='"1s"')
     wide = HEAD + "[guard]\nmax_faulty_brokers = 100\n"
@@ -565,7 +565,7 @@ def test_a_bounded_recovery_settles_what_an_unbounded_one_leaves_open() -> None:
 
 
 def test_a_draw_shared_by_two_steps_counts_once() -> None:
-    """c begins 1 s after a's end, however long a lasts: they never meet."""
+    """c begins 1 s after a's end for any length of a, so c and a never overlap."""
     first = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"1s..60s"')
     then = step(id='"c"', after='"a"', delay='"1s"', do='"cut"', on='"b3-s3"', for_='"1s"')
     assert severities(first + then) == []

@@ -25,7 +25,7 @@ def cluster_of(topology: Topology, protocol: str, seed: int) -> SimulatedCluster
 
 
 def publish_steadily(cluster: SimulatedCluster, broker: str, count: int, every_ns: int) -> None:
-    """Publications at a fixed rate, whatever else happens."""
+    """Publish at a fixed rate, regardless of other events."""
 
     def publish(number: int) -> None:
         cluster.publish(broker, n=number)
@@ -105,7 +105,7 @@ def test_each_fault_takes_effect_and_is_healed_afterwards(verb: str, target: str
 
 
 def test_a_stalled_link_loses_its_held_messages_at_a_cut() -> None:
-    """Best effort shows it: what was absorbed is gone, and nothing of it is released."""
+    """Best effort shows the effect: absorbed messages are lost, and none is released."""
     cluster = cluster_of(TOPOLOGY, "best_effort", 3)
     behind, beside = cluster.subscribe("s1"), cluster.subscribe("s2")
     cluster.run_until_quiet()
@@ -121,7 +121,7 @@ def test_a_stalled_link_loses_its_held_messages_at_a_cut() -> None:
 
 
 def test_a_crashed_source_delivers_publications_logged_during_a_send_omission() -> None:
-    """Its log says so: after its restart everything comes, which no absorb would leave it."""
+    """The log keeps the publications: all arrive after the restart, unlike with absorb."""
     cluster = cluster_of(cells("p1-b1", "b1-s1"), "gryphon", 1)
     subscription = cluster.subscribe("s1")
     cluster.run_until_quiet()
@@ -136,7 +136,7 @@ def test_a_crashed_source_delivers_publications_logged_during_a_send_omission() 
 
 
 def test_the_same_seed_produces_the_same_log() -> None:
-    """Up to the order of lines that nothing in the story puts before each other."""
+    """Log lines without an order in the story may be swapped."""
 
     def lines(seed: int) -> list[tuple[int, str, str]]:
         cluster = cluster_of(TOPOLOGY, "delta_tree", seed)

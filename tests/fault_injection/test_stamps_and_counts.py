@@ -1,4 +1,4 @@
-"""What the fault log says: since when, how much, and on the disk before anything follows."""
+"""Tests of the fault log: times, counts, and writes to disk before later acts."""
 
 import json
 from contextlib import closing

@@ -1,7 +1,7 @@
-"""A fault with several ends is applied, seen, renewed and undone at each, whoever answers first.
+"""Tests of faults with several ends: apply, observe, renew and undo at all ends in any order.
 
-Pretended agents answer one after the other, and one of them may lose a request, an answer or its
-lease. Whatever it is, no fault counts as undone while an end of it is still broken.
+Stub agents answer in turn, and an agent may lose a request, a reply or a lease. No fault may count
+as undone while an end is still broken.
 """
 
 from collections.abc import Mapping
@@ -30,19 +30,19 @@ VERBS = {
     "bandwidth": "c1-c2",
     "partition": "c1|c2,c3",
 }
-"""All that last and have more than one end, each with what it is done to."""
+"""All lasting verbs with more than one end, with their targets."""
 LEASE_S = 4.0
 
 
 @dataclass
 class FakeAgent:
-    """The agent of a host and its brokers, as far as faults go.
+    """The agent of a host with brokers, as far as faults are concerned.
 
     Attributes:
-        pause_s: before each answer.
-        broken: the faults that are in force, each with the end of its lease.
-        fails: by command, the errors of its next calls; None for none.
-        after: whether a call that fails is carried out, so that only its answer is lost.
+        pause_s: the delay before a reply.
+        broken: the active faults, with the ends of the leases.
+        fails: by command, the errors of the next calls; None for success.
+        after: true if a failing call is executed, so that only the reply is lost.
     """
 
     pause_s: float
@@ -132,7 +132,7 @@ class FakeAgent:
 
 
 class Ends:
-    """Two hosts; the second answers a second later than the first."""
+    """Two hosts; the second replies a second later than the first."""
 
     def __init__(self, slow: str = "far") -> None:
         self.agents = {name: FakeAgent(1.0 if name == slow else 0.001) for name in ("near", "far")}
@@ -155,7 +155,7 @@ class Ends:
 
 
 def inject(ends: Ends, verb: str, lasts_s: int = 9) -> Injection:
-    """Inject one fault, and go on until its lease is over whatever happened."""
+    """Inject a fault, and continue until the lease has ended in any case."""
     machines = {"near": ("c1",), "far": ("c2", "c3")}
     assert read_target(VERBS[verb], TOPOLOGY, verb, machines)
     step = {"id": "f", "at": "0s", "do": verb, "on": VERBS[verb], "for": f"{lasts_s}s"}
@@ -199,7 +199,7 @@ def test_all_ends_have_a_fault_when_it_is_seen_and_none_when_it_is_healed(
 def test_an_unresponsive_end_receives_the_heal_request_again(
     verb: str, host: str, after: bool
 ) -> None:
-    """Its request is lost, or only its answer."""
+    """The request is lost, or only the reply."""
     ends = Ends()
     ends.agents[host].fails["heal"] = ["closed", "closed"]
     ends.agents[host].after = after
@@ -209,7 +209,7 @@ def test_an_unresponsive_end_receives_the_heal_request_again(
 
 
 def whose_lease_ends_at_one_end(verb: str, host: str) -> Ends:
-    """One end has ended the fault by itself, and says so when it is asked to renew it."""
+    """Return two hosts after one has ended the fault itself and has reported this at a renewal."""
     ends = Ends()
     ends.agents[host].fails["renew"] = ["user"]
     injection = inject(ends, verb)
@@ -263,7 +263,7 @@ def test_an_effect_at_one_end_alone_is_not_seen(verb: str) -> None:
 @pytest.mark.parametrize("silent", ["near", "far"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_end_that_never_answers_keeps_no_other_end_waiting(verb: str, silent: str) -> None:
-    """The other end gets its longer lease, and is healed, while the silent one says nothing."""
+    """The other end receives a longer lease and is healed, while the silent end never replies."""
     ends = Ends()
     fault = Fault(f"f-{verb}", verb, read_target(VERBS[verb], TOPOLOGY, verb, {}))
     (other,) = (agent for host, agent in ends.agents.items() if host != silent)

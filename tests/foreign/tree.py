@@ -1,4 +1,4 @@
-"""The project with a protocol that somebody else brings: a folder, and two lines in `registry`."""
+"""The project with a foreign protocol: a folder, and two lines in `registry`."""
 
 import re
 import shutil
@@ -9,9 +9,9 @@ from brokerd.simulator.named_bugs import bug_of, mistaken_sources, read_rows
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "ring_flood"
 FILES = ("ring.toml", "flood.toml")
-"""A topology that it runs on, and a load on that; beside its folder."""
+"""A topology for the protocol, and a load on the topology; beside the protocol's folder."""
 BUGS = Path(__file__).parent / "ring_flood.bugs.toml"
-"""Its named bugs; in the project they are `tests/named_bugs/ring_flood.toml`."""
+"""The named bugs of the protocol; in the project they are `tests/named_bugs/ring_flood.toml`."""
 PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 REGISTRY = "brokerd/protocols/registry.py"
 _IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"
@@ -19,7 +19,7 @@ _REGISTERED = re.compile(r"(= by_name\(\s*\([A-Z_,\s]+?)(,?\s*\)\s*\))")
 
 
 def make_tree(to: Path) -> Path:
-    """The project's packages with the protocol, in a folder of their own."""
+    """Copy the project's packages with the protocol into a folder."""
     for package in PACKAGES:
         ignore = shutil.ignore_patterns("runs")  # compiled modules stay valid
         shutil.copytree(ROOT / package, to / package, ignore=ignore)
@@ -37,7 +37,7 @@ def make_tree(to: Path) -> Path:
 
 
 def plant(tree: Path, name: str) -> None:
-    """Give every process of that tree a named bug of the protocol."""
+    """Plant a named bug of the protocol in the tree."""
     rows = read_rows(BUGS)
     (bug,) = (bug_of(row, BUGS, "leaves_out") for row in rows if row["name"] == name)
     for module, text in mistaken_sources([bug], tree).items():

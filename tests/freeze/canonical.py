@@ -21,11 +21,11 @@ _KINDS = {
         )
     )
 }
-"""A number for each event and effect. A class that is renamed keeps its number."""
+"""Numbers of events and effects. A renamed class keeps its number."""
 
 
 def canonical(item: Any) -> bytes:
-    """Return the bytes that stand for an event, an effect, or a value in one."""
+    """Return the bytes that stand for an event, an effect, or a value inside."""
     return b"".join(_pieces(item))
 
 

@@ -17,7 +17,7 @@ RUN_FIGURES = ("rate", "run.memory", "run.topology", "spectrum", "timeline")
 
 
 def figure_digests(spark: SparkSession) -> Iterator[tuple[str, str]]:
-    """Yield a name and 16 hex digits for each figure of the samples."""
+    """Yield a name and 16 hex digits for every figure of the samples."""
     for figure in RUN_FIGURES:
         yield f"figure sample {figure}", _digest_of(spark, RUN, figure)
     for path in sorted(SAMPLES.glob("experiments/*/*/manifest.json")):

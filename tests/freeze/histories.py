@@ -25,12 +25,12 @@ MOVES_SEEDS = range(1, 41)
 Watcher = Callable[[Any, Event, list[Effect]], None]
 
 BASELINE = "best_effort"
-"""It loses publications under faults, which its seeds count."""
+"""A protocol that loses publications under faults, counted by its seeds."""
 
 
 @dataclass(frozen=True)
 class History:
-    """One history: a kind, a protocol, and a seed or the name of a scenario file."""
+    """A history: a kind, a protocol, and a seed or the name of a scenario file."""
 
     kind: str
     protocol: str
@@ -56,7 +56,7 @@ def histories() -> Iterator[History]:
 def digest_of(history: History) -> str:
     """Return 16 hex digits over every step of every broker in a history.
 
-    The rule follows, if the history breaks one; such a history must not be recorded.
+    The broken rule follows, if any; a history that breaks a rule must not be recorded.
     """
     digest = hashlib.blake2b(digest_size=8)
 
@@ -69,7 +69,7 @@ def digest_of(history: History) -> str:
 
 
 def steps_of(history: History) -> list[tuple[str, str]]:
-    """Return a digest and the words of each step of a history."""
+    """Return digest and words of every step of a history."""
     steps: list[tuple[str, str]] = []
 
     def add(broker: Any, event: Event, effects: list[Effect]) -> None:
@@ -84,7 +84,7 @@ def steps_of(history: History) -> list[tuple[str, str]]:
 def play(history: History, watcher: Watcher) -> str:
     """Run a history, with a watcher beside the checks of the simulator.
 
-    Returns the rule that the history breaks; "" if it breaks none.
+    Return the rule that the history breaks; "" if no rule is broken.
     """
     with _watched(watcher):
         if history.kind == "scenario":

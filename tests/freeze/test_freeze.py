@@ -1,4 +1,4 @@
-"""The freeze sees a change of behaviour, and no change of names."""
+"""Tests of the freeze: a change of behaviour is detected, a change of names is not."""
 
 import json
 from dataclasses import fields, make_dataclass
@@ -71,7 +71,7 @@ def test_the_table_has_every_history() -> None:
 @pytest.mark.parametrize("protocol", DEFINITIONS)
 @pytest.mark.parametrize("kind", ["swarm", "adversary", "moves"])
 def test_behaviour_is_as_recorded(kind: str, protocol: str) -> None:
-    """A change of behaviour on purpose is recorded: `python -m tests.freeze record`."""
+    """`python -m tests.freeze record` records an intended change of behaviour."""
     recorded = json.loads(TABLE.read_text("utf-8"))["digests"]
     history = History(kind, protocol, "7")
     assert digest_of(history) == recorded[str(history)]

@@ -1,7 +1,7 @@
 """The state of one fuzzed client, and its next message: legal messages in any order.
 
-Each message is one that some client might send at some time. Whether it fits what came before is
-left to chance: a broker must answer, or refuse it with RemoteProtocolError.
+Some client might send each of the messages at some time, but the order is random. A broker must
+reply, or refuse a message with RemoteProtocolError.
 """
 
 from collections import deque
@@ -44,8 +44,8 @@ class ClientScript:
     """The state of one client over all of its sessions, and its next message.
 
     Args:
-        consumes: brokers of the protocol keep how far a client has committed.
-        patience: how likely it is to wait for an answer that it needs.
+        consumes: true if the brokers of the protocol store the commits of clients.
+        patience: the chance that the client waits for a reply that it needs.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class ClientScript:
         self._said_connect = self._is_connected = self._is_leaving = False
 
     def begin(self) -> None:
-        """Begin a session."""
+        """Start a session."""
         self._said_connect = self._is_connected = self._is_leaving = False
 
     def heard(self, message: Any) -> None:
-        """Note what the broker sends."""
+        """Record a message of the broker."""
         match message:
             case Connected(source):
                 self._is_connected = True
@@ -84,7 +84,7 @@ class ClientScript:
                 self._request = max(self._request, request)
 
     def connect(self) -> Connect:
-        """Return a Connect: the one place where this file makes one."""
+        """Return a Connect: the only place of this file that creates one."""
         random = self._random
         resume = tuple(
             (number, tuple(self._positions.items())) for number in range(1, random.randrange(1, 4))
@@ -104,7 +104,7 @@ class ClientScript:
         )
 
     def message(self) -> Any:
-        """Return the next message; None while the client waits for an answer."""
+        """Return the next message; None while the client waits for a reply."""
         random = self._random
         is_patient = random.random() < self._patience
         if is_patient and not self._said_connect:
@@ -130,7 +130,7 @@ class ClientScript:
         return self._acknowledge(is_patient)
 
     def run(self, is_patient: bool = True) -> PublicationRun:
-        """Return publications: mostly the next ones of its own source."""
+        """Return publications: mostly the next publications of the client's source."""
         random = self._random
         count = random.randrange(1, 6)
         first = self._next

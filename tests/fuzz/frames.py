@@ -1,4 +1,4 @@
-"""Frames as a hostile client writes them: whole, changed, cut short, or no frames at all."""
+"""Frames of a hostile client: whole, changed, cut short, or random bytes."""
 
 import struct
 from random import Random
@@ -17,7 +17,7 @@ def frame_of(message: Any) -> bytes:
 
 
 def changed(frame: bytes, random: Random) -> bytes:
-    """Return a frame with bits, bytes or its lengths changed."""
+    """Return a frame with changed bits, bytes or lengths."""
     data = bytearray(frame)
     way = random.randrange(7)
     if way == 0:
@@ -43,7 +43,7 @@ def changed(frame: bytes, random: Random) -> bytes:
 
 
 def garbage(random: Random) -> bytes:
-    """Return bytes that are no frame, or a frame with a header that is none."""
+    """Return bytes that are no frame, or a frame with an invalid header."""
     if random.random() < 0.5:
         return random.randbytes(random.randrange(1, 200))
     header = random.choice(

@@ -4,15 +4,16 @@
 
 Three brokers run as processes. Workers open sessions under a few names, at two of the brokers:
 sessions of legal messages in any order (`client_script`), of changed or cut frames, of messages
-that only brokers send, of frames of earlier sessions, of bytes that are no frames; and sessions
-that ask for everything and take nothing. Honest clients publish and subscribe at the same two
+between brokers, of frames of earlier sessions, of bytes that are no frames; and sessions that
+subscribe to everything and read nothing. Honest clients publish and subscribe at the same two
 brokers.
 
-It passes if all brokers still run in their first incarnation, answer `status`, have not written
-to standard error, and each honest subscriber has each honest publication once and in order.
+The campaign passes if all brokers still run in the first incarnation, reply to `status`, have not
+written to standard error, and every honest subscriber has all honest publications once and in
+order.
 
-What a session sends follows from the seed and from what its broker answers. Each frame is written
-down; `--replay JOURNAL` sends the same frames again, in the same order.
+The seed and the replies of the broker determine the frames of a session. The journal records every
+frame; `--replay JOURNAL` sends the same frames again, in the same order.
 """
 
 import argparse
@@ -60,9 +61,9 @@ _REPLAYED: Final = 400
 _ANSWER_S: Final = 2.0
 _BEAT_S: Final = 0.2
 _DEAF_BEATS: Final = 35
-"""Longer than others wait for a client that takes nothing."""
+"""A time longer than other clients wait for a client that reads nothing."""
 _WINDOW: Final = 100
-"""So few publications may be unacknowledged that hostile clients make others wait."""
+"""A limit of unacknowledged publications so low that hostile clients make others wait."""
 
 
 @dataclass(slots=True)
@@ -70,13 +71,13 @@ class Counts:
     """Counters of a campaign.
 
     Attributes:
-        frames: written by hostile clients, Hello included.
-        sessions: opened by them.
+        frames: frames that hostile clients wrote, Hello included.
+        sessions: sessions that hostile clients opened.
         refusals: sessions that a broker ended.
-        deliveries: to honest subscribers.
+        deliveries: deliveries to honest subscribers.
         hostile_deliveries: frames that hostile clients received.
-        published: by honest publishers.
-        ends: brokers that do not run any more.
+        published: publications of honest publishers.
+        ends: brokers that have ended.
     """
 
     frames: int = 0
@@ -89,7 +90,7 @@ class Counts:
 
 
 class Fault(Exception):
-    """The campaign failed; says why."""
+    """A failure of the campaign, with its reason."""
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class Brokers:
             return await control.request("status")
 
     async def wait_until_ready(self) -> None:
-        """Wait until each has the sessions it wants."""
+        """Wait until all brokers have all of their sessions."""
         with trio.fail_after(PATIENCE_S):
             for name in BROKERS:
                 while not await self._is_ready(name):
@@ -140,7 +141,7 @@ def parameters_of(protocol: str) -> dict[str, Any]:
 
 @contextmanager
 def running(protocol: str, folder: Path, **parameters: Any) -> Iterator[Brokers]:
-    """Three brokers of a protocol; killed at the end."""
+    """Yield three brokers of a protocol; kill them at the end."""
     (folder / "topology.toml").write_text(
         topology_text(protocol, **{**parameters_of(protocol), **parameters})
     )
@@ -185,7 +186,7 @@ def _start(
 
 
 class HonestClients:
-    """A publisher and a subscriber at each home."""
+    """A publisher and a subscriber at every home."""
 
     def __init__(self, brokers: Brokers, counts: Counts) -> None:
         self._brokers = brokers
@@ -196,10 +197,10 @@ class HonestClients:
 
     @asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:
-        """Publish and receive until the end; then wait for all that was published.
+        """Publish and receive until the end; then wait for all publications.
 
         Raises:
-            Fault: something is missing, or came twice or out of order.
+            Fault: a publication is missing, duplicated or out of order.
         """
         async with contextlib.AsyncExitStack() as stack:
             publishers, subscribers = dict[str, Client](), dict[str, Client]()
@@ -271,7 +272,7 @@ class Campaign:
     """Sessions of hostile clients, drawn from a seed.
 
     Args:
-        journal: where each frame is written down.
+        journal: the record of all frames.
     """
 
     def __init__(
@@ -289,7 +290,7 @@ class Campaign:
         self._frames: deque[bytes] = deque(maxlen=_REPLAYED)
 
     async def run(self) -> None:
-        """Open sessions until as many frames are written as are wanted, or a broker has ended."""
+        """Open sessions until enough frames are written, or a broker has ended."""
         async with trio.open_nursery() as nursery:
             for _ in range(WORKERS):
                 nursery.start_soon(self._work)
@@ -305,7 +306,7 @@ class Campaign:
                 self.counts.refusals += 1
 
     def script_of(self, home: str, name: str) -> ClientScript:
-        """Return the script of a client name at a broker; it outlives sessions."""
+        """Return the script of a client name at a broker; the script outlives sessions."""
         script = self._scripts.get((home, name))
         if script is None:
             script = self._scripts[home, name] = ClientScript(
@@ -314,17 +315,17 @@ class Campaign:
         return script
 
     def write_down(self, session: int, home: str, data: bytes) -> None:
-        """Count a frame and write it into the journal; b"" for the end of a session."""
+        """Count a frame and record the frame in the journal; b"" marks the end of a session."""
         if data:
             self.counts.frames += 1
         self._journal.write(f"{session} {home} {data.hex()}\n")
 
     def own_message(self, random: Random) -> Any:
-        """Return a message that brokers of this protocol send each other."""
+        """Return a message that brokers of this protocol exchange."""
         return message_of(random.choice(self._messages), random)
 
     def remember(self, frame: bytes) -> None:
-        """Keep a frame to be sent again by another session."""
+        """Keep a frame for another session to send again."""
         self._frames.append(frame)
 
     def earlier(self, random: Random) -> bytes:
@@ -453,7 +454,7 @@ class HostileSession:
 
 
 async def replay(journal: Path, brokers: Brokers, counts: Counts) -> None:
-    """Send the frames of a journal again, in their order."""
+    """Send the frames of a journal again, in order."""
     streams: dict[str, trio.SocketStream] = {}
     async with contextlib.AsyncExitStack() as stack:
         for line in journal.read_text().splitlines():
@@ -474,10 +475,10 @@ async def replay(journal: Path, brokers: Brokers, counts: Counts) -> None:
 
 
 async def look_at_brokers(brokers: Brokers, counts: Counts) -> None:
-    """Make sure that all brokers run as they did when they started.
+    """Check that all brokers still run without a restart.
 
     Raises:
-        Fault: one has ended, has started again, or does not answer.
+        Fault: a broker has ended, has restarted, or does not reply.
     """
     ended = brokers.ended()
     counts.ends = len(ended)
@@ -501,10 +502,10 @@ async def fuzz(
     journal: Path | None = None,
     **parameters: Any,
 ) -> Counts:
-    """Run a campaign, or replay the journal of one.
+    """Run a campaign, or replay the journal of a campaign.
 
     Raises:
-        Fault: a broker has ended or does not answer, or an honest client has lost something.
+        Fault: a broker has ended or does not reply, or an honest client has lost a publication.
     """
     with running(protocol, folder, **parameters) as brokers, (folder / "journal").open("w") as log:
         await brokers.wait_until_ready()
@@ -528,7 +529,7 @@ async def fuzz(
 
 
 def main() -> None:
-    """Run campaigns and print their counts; status 1 where one fails."""
+    """Run campaigns and print the counts; exit with status 1 if a campaign fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.sessions")
     parser.add_argument("--protocol", choices=[*DEFINITIONS], action="append")
     parser.add_argument("--frames", type=int, default=100_000)
@@ -559,7 +560,7 @@ def main() -> None:
 
 
 def counts_in_words(counts: Counts) -> str:
-    """Return a line for people."""
+    """Return the counts as a line of text."""
     return (
         f"{counts.frames:,} frames in {counts.sessions:,} sessions, {counts.refusals:,} refused; "
         f"{counts.ends} brokers ended; honest: {counts.published:,} published, "

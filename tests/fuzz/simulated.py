@@ -26,15 +26,15 @@ LINGER_S: Final = 2
 HONEST: Final = "honest exists"
 _NEWEST: Final = 100
 _KEEP_SUBSCRIPTIONS: Final = ("ges_reliable",)
-"""Protocols that keep subscriptions until their clients end them."""
+"""Protocols that keep subscriptions until the clients end the subscriptions."""
 
 
 class FuzzedClient(Endpoint):
     """A client at a broker; a script and a seed decide its messages.
 
     Attributes:
-        refusals: why its sessions were ended, in order.
-        deliveries: how many messages with publications it received.
+        refusals: the reasons for the ends of its sessions, in order.
+        deliveries: the number of received messages with publications.
     """
 
     def __init__(self, name: ClientId, broker: BrokerNumber, cluster: SimulatedCluster) -> None:
@@ -83,17 +83,17 @@ def _refusal(handle: Callable[[Event], None], event: Event) -> RemoteProtocolErr
 
 
 class FuzzedCluster:
-    """Three brokers of a protocol, a fuzzed client at each home, and honest ones beside them.
+    """Three brokers of a protocol, a fuzzed client at every home, and honest clients beside them.
 
     Args:
         topology: other brokers than three in a row.
-        homes: where clients are.
-        roams: fuzzed clients go to other brokers more often.
-        parameters: of the protocol, beside a short linger.
+        homes: the brokers with clients.
+        roams: true if fuzzed clients move to other brokers more often.
+        parameters: parameters of the protocol, beside a short linger.
 
     Attributes:
-        messages: how many the fuzzed clients sent.
-        is_lossless: whether brokers may restart without a loss.
+        messages: the number of messages of the fuzzed clients.
+        is_lossless: true if brokers may restart without a loss.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class FuzzedCluster:
             reason = error.reason
             assert isinstance(event, MessageReceived), f"{event} was refused: {reason}"
             assert event.peer in by_name, f"an honest peer was refused: {event}: {reason}"
-            # Else what the broker itself sends because of the event is no message.
+            # Otherwise the broker's own reaction to the event is an invalid message.
             assert error.peer == event.peer, f"{event}: {error}"
             refused.add((life, event.peer, event.session))
             by_name[event.peer].refusals.append(reason)
@@ -194,11 +194,11 @@ class FuzzedCluster:
 
     @property
     def hostile_deliveries(self) -> int:
-        """How many messages with publications the fuzzed clients received."""
+        """Return the number of messages with publications that the fuzzed clients received."""
         return sum(client.deliveries for client in self.fuzzed)
 
     def end(self) -> list[str]:
-        """Disconnect the fuzzed clients; return each violation that an honest client has seen."""
+        """Disconnect the fuzzed clients; return all violations that honest clients have seen."""
         for client in self.fuzzed:
             client.hang_up()
         self.cluster.run_for(3 * LINGER_S + 10)
@@ -209,14 +209,14 @@ class FuzzedCluster:
         return [*oracle.first_violations, *oracle.obligations.describe_undelivered()]
 
     def repeat(self) -> None:
-        """Replay each broker without the refused messages; its effects must be the same."""
+        """Replay every broker without the refused messages; the effects must be equal."""
         for broker in self.cluster.brokers:
             self.cluster.repeat_events(broker.number)
 
     def take_in(self, client: FuzzedClient) -> Subscription:
-        """Have an honest client come under the name of a fuzzed one, which leaves, and subscribe.
+        """Replace a fuzzed client by an honest client of the same name, and subscribe.
 
-        It is newer than the fuzzed one was at any broker.
+        The honest client is newer than the fuzzed client was at any broker.
         """
         name, home = str(client.key), self.cluster.brokers[client.broker].name
         client.dial()

@@ -17,7 +17,7 @@ _NESTED: Final = 3
 
 
 def message_of(kind: type, random: Random) -> Any:
-    """Return a message of a type, any one that can be encoded."""
+    """Return any encodable message of a type."""
     return _value(kind, random, 0)
 
 

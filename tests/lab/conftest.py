@@ -1,4 +1,4 @@
-"""The real command against real SSH servers, in namespaces of this machine."""
+"""Fixtures for the real command against real SSH servers, in namespaces of this machine."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from tests.end_to_end.conftest import Answer
 
 LONGEST_COMMAND_S = 600
 ENDING_S = 5
-"""How long a helper over SSH may take to end: much less than anything's lease."""
+"""The time for a helper over SSH to end; much less than a lease."""
 SHORT = 3
 USUAL_SEED = 1
 NAMESPACES = Path("/run/netns")
@@ -29,10 +29,10 @@ Chosen = Callable[[Sequence[str]], list[str]]
 
 @dataclass
 class Controller:
-    """A project folder, a state folder, and the command line in them.
+    """A project folder, a state folder, and the command line in both.
 
     Attributes:
-        name: of the lab that is made with it; no other on this machine is called so.
+        name: the name of the controller's lab, unique on this machine.
     """
 
     folder: Path
@@ -44,7 +44,7 @@ class Controller:
         return self.folder / "state" / "pubsubctl" / "labs" / self.name
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a command and do not wait for it."""
+        """Start a command without a wait for its end."""
         return subprocess.Popen(
             [sys.executable, "-m", "pubsubctl", *arguments],
             cwd=self.folder / "project",
@@ -57,7 +57,7 @@ class Controller:
         )
 
     def call(self, *arguments: str) -> Answer:
-        """Carry out a command."""
+        """Run a command to its end."""
         process = self.start(*arguments)
         try:
             out, err = process.communicate(timeout=LONGEST_COMMAND_S)
@@ -68,16 +68,16 @@ class Controller:
         return Answer(process.returncode, out, err)
 
     def lab(self, verb: str, *arguments: str) -> Answer:
-        """`lab VERB --name` of this controller's lab."""
+        """Run `lab VERB --name` of this controller's lab."""
         return self.call("lab", verb, "--name", self.name, *arguments)
 
     def machines(self) -> dict[str, str]:
-        """Machine → address."""
+        """Return the addresses by machine."""
         rows = self.lab("status", "-j").document["machines"]
         return {row["name"]: row["address"] for row in rows}
 
     def processes(self) -> list[psutil.Process]:
-        """Every live process that sees one of the lab's folders mounted: whatever runs on it."""
+        """Return every live process with a mounted folder of the lab."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -90,13 +90,13 @@ class Controller:
         return found
 
     def running(self) -> list[psutil.Process]:
-        """Our agents, brokers and load generators on the machines, and our other helpers."""
+        """Return agents, brokers, load generators and helpers on the machines."""
         return [process for process in self.processes() if _is_ours(process)]
 
     def left_behind(self) -> list[str]:
-        """What `down --verify` promises is not on the machines, looked for without its help.
+        """Return leftovers on the machines that `down --verify` excludes, found independently.
 
-        What it looked around with may still be about to end.
+        Helpers of the search may still be about to end.
         """
         _, alive = psutil.wait_procs(self.running(), ENDING_S)
         found = [str(process) for process in alive]
@@ -115,7 +115,7 @@ class Controller:
         return found
 
     def traces(self) -> list[str]:
-        """What `lab down` promises is not there, looked for without its help."""
+        """Return leftovers that `lab down` excludes, found independently."""
         found = [str(process) for process in self.processes()]
         found += [str(path) for path in NAMESPACES.glob(f"psl-{self.name}*")]
         found += [str(path) for path in INTERFACES.glob(f"psl-{self.name}*")]
@@ -131,13 +131,13 @@ def _is_ours(process: psutil.Process) -> bool:
 
 
 def lab_seed(config: pytest.Config) -> int:
-    """The same moments on every run, so that a red suite is red for everybody; long runs draw."""
+    """Return the same seed on every run, so that failures are reproducible; long runs draw."""
     drawn = random.randrange(10**6) if config.getoption("--lab-long") else USUAL_SEED
     return config.getoption("--lab-seed") or drawn
 
 
 def make_controller(name: str) -> Controller:
-    """A controller of its own; its folder is to be removed by whoever asked for it."""
+    """Return a new controller; the caller removes its folder."""
     folder = Path(mkdtemp(prefix="lab-"))
     (folder / "project").mkdir()
     environment = {
@@ -151,7 +151,7 @@ def make_controller(name: str) -> Controller:
 
 @pytest.fixture
 def controller() -> Iterator[Controller]:
-    """One without a lab; whatever a failed test leaves of it is taken down."""
+    """Yield a controller without a lab; remove the leftovers of a failed test."""
     made = make_controller(f"t{os.getpid():x}")
     try:
         yield made
@@ -163,7 +163,7 @@ def controller() -> Iterator[Controller]:
 
 @pytest.fixture(scope="session")
 def shared_lab() -> Iterator[Controller]:
-    """Three hosts for all tests that leave them as they were; no trace of them afterwards."""
+    """Yield three hosts for all tests without lasting changes; check for leftovers at the end."""
     made = make_controller(f"s{os.getpid():x}")
     try:
         answer = made.lab("up", "--hosts", "3")
@@ -180,7 +180,7 @@ def shared_lab() -> Iterator[Controller]:
 
 @pytest.fixture
 def lab(shared_lab: Controller) -> Iterator[Controller]:
-    """The shared hosts, with `-i` set; whatever a test leaves deployed is taken down."""
+    """Yield the shared hosts, with `-i` set; remove the leftovers of a test."""
     made = replace(
         shared_lab, environment={**shared_lab.environment, "PUBSUBCTL_INVENTORY": shared_lab.name}
     )
@@ -194,7 +194,7 @@ def lab(shared_lab: Controller) -> Iterator[Controller]:
 
 @pytest.fixture
 def chosen(request: pytest.FixtureRequest) -> Chosen:
-    """Three of the given things, by a seed that is printed; all of them in `make lab-long`."""
+    """Return a draw of three things by a printed seed; `make lab-long` takes all of the things."""
     seed = lab_seed(request.config)
 
     def choose(things: Sequence[str]) -> list[str]:

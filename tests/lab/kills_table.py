@@ -1,4 +1,4 @@
-"""The table of controllers that were killed, as `results/lab_kills.md` has it."""
+"""The table of killed controllers in `results/lab_kills.md`."""
 
 import signal
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kill:
-    """A command that was to be killed, and what came of it.
+    """A kill of a command, and its result.
 
     Attributes:
-        after_s: when the signal was sent.
-        said: the last line before that.
-        status: of the process: -9 where the signal found it.
-        healed_s: how long what it had begun took to end by itself.
+        after_s: the time of the signal.
+        said: the last line before the signal.
+        status: the exit status of the process: -9 if the signal killed the process.
+        healed_s: the time in which the started work ended.
     """
 
     verb: str
@@ -23,7 +23,7 @@ class Kill:
     healed_s: float = 0.0
 
     def row(self, number: int) -> str:
-        """Its row of the table."""
+        """Return the row of the table."""
         return (
             f"| {number} | {self.verb} | {self.after_s:.2f} | {self.said} | {self.healed_s:.1f} "
             "| clean |"
@@ -33,7 +33,7 @@ class Kill:
 def kills_table(
     seed: int, kills: Sequence[Kill], *, first_lease_s: float, lease_s: float, slack_s: float
 ) -> str:
-    """The whole file; rows whose command had ended before are named above the table."""
+    """Return the file; commands that had ended before the kill are listed above the table."""
     head = (
         "# Controllers killed over SSH\n\n"
         f"`make lab-long`, seed {seed}: SIGKILL ends the controller while it works on three test "

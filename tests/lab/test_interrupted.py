@@ -1,6 +1,6 @@
-"""Stories about controllers that are killed or interrupted: the hosts are clean within the lease.
+"""Stories about killed or interrupted controllers: the hosts are clean within the lease.
 
-`make lab-long` kills at 20 moments and writes them down, one row each.
+`make lab-long` kills at 20 moments and records a row for each.
 """
 
 import random
@@ -30,7 +30,7 @@ SLACK_S = 120.0
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill what.
+    """A command with a moment to kill the command.
 
     Attributes:
         place: from 0, the start of the command, to 1, its usual end.
@@ -41,7 +41,7 @@ class Moment:
 
 
 def moments(seed: int, count: int) -> list[Moment]:
-    """So many, of every verb in turn; a seed always gives the same ones."""
+    """Return `count` moments, of every verb in turn; equal seeds give equal moments."""
     drawn = random.Random(seed)
     verbs = ("deploy", "bench", "inject")
     return [Moment(verbs[turn % 3], round(drawn.random(), 3)) for turn in range(count)]
@@ -55,13 +55,13 @@ COMMANDS = {
 
 
 def brokers_and_faults(lab: Controller) -> tuple[set[str], list[object]]:
-    """States of all brokers, and the faults that are in effect."""
+    """Return the states of all brokers, and the faults in effect."""
     document = lab.call("status", "-j").document
     return {row["state"] for row in document.get("brokers", [])}, document.get("faults", [])
 
 
 def clean_by_lease(lab: Controller, verb: str) -> bool:
-    """Whether what the killed command had begun has ended without anybody's help."""
+    """Return true if the work of the killed command has ended by lease."""
     if verb == "bench":
         return not lab.running()
     states, faults = brokers_and_faults(lab)
@@ -69,7 +69,7 @@ def clean_by_lease(lab: Controller, verb: str) -> bool:
 
 
 def down(lab: Controller) -> Answer:
-    """`down --verify`, as soon as the killed operator's lock is free."""
+    """Run `down --verify` once the killed operator's lock is free."""
     answers: list[Answer] = []
 
     def is_free() -> bool:
@@ -81,7 +81,7 @@ def down(lab: Controller) -> Answer:
 
 
 def usual_duration_s(lab: Controller, verb: str, seen: dict[str, float]) -> float:
-    """How long a command takes that nobody disturbs, measured the first time it is asked."""
+    """Return the duration of an undisturbed command, measured at the first call."""
     if verb not in seen:
         if verb == "inject":
             assert lab.call(*COMMANDS["deploy"]).status == 0
@@ -94,7 +94,7 @@ def usual_duration_s(lab: Controller, verb: str, seen: dict[str, float]) -> floa
 
 
 def kill(lab: Controller, moment: Moment, duration_s: float) -> Kill:
-    """Kill a command; when, the last thing it had said, and whether it was still there."""
+    """Kill a command; return the time, its last line, and its exit status."""
     if moment.verb == "inject":
         assert lab.call(*COMMANDS["deploy"]).status == 0
     process = lab.start(*COMMANDS[moment.verb])
@@ -176,7 +176,7 @@ def test_ctrl_c_at_any_step_of_inject_heals(lab: Controller) -> None:
 
 
 def _interrupted_when(lab: Controller, command: tuple[str, ...], step: str) -> tuple[int, str]:
-    """Interrupt a command when it says that it is at this step."""
+    """Interrupt a command once its output reports this step."""
     process = lab.start(*command)
     assert process.stderr is not None
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""The table of kills says of every row whether anything was killed."""
+"""Tests of the table of kills: every row reports a kill or an end before the kill."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ def test_a_command_that_had_ended_before_its_kill_is_named_above_the_table() -> 
 
 
 def test_the_stored_table_equals_the_text_of_its_rows() -> None:
-    """Nothing in it was added by hand, where the next `make lab-long` would drop it."""
+    """No hand-written text is in the file, because the next `make lab-long` would drop it."""
     text = KEPT.read_text(encoding="utf-8")
     said = re.search(r"seed (\d+):[^|]*within (\d+) s:[^|]* is (\d+) s, and (\d+) s", text)
     assert said is not None

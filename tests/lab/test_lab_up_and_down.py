@@ -1,4 +1,4 @@
-"""Stories about `lab up` and `lab down`: a lab is whole or not there, and leaves no trace."""
+"""Stories about `lab up` and `lab down`: a lab is complete or absent, and leaves no trace."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ NEXT_LOOK_S = 0.0005
 
 
 def ssh(controller: Controller, address: str, *words: str, options: tuple[str, ...] = ()) -> str:
-    """What the ordinary client gets to hear, strict as can be."""
+    """Return the output of the ordinary client with strict settings."""
     folder = controller.lab_folder
     settings = {
         "UserKnownHostsFile": str(folder / f"known_hosts.{controller.name}"),
@@ -38,7 +38,7 @@ def ssh(controller: Controller, address: str, *words: str, options: tuple[str, .
 
 
 def links_and_spaces(controller: Controller) -> tuple[set[str], set[str]]:
-    """The machine's network interfaces and namespaces, without those of other labs."""
+    """Return the machine's network interfaces and namespaces, without those of other labs."""
     found = [{path.name for path in folder.glob("*")} for folder in (INTERFACES, NAMESPACES)]
     links, spaces = (
         {name for name in names if not name.startswith("psl-") or controller.name in name}

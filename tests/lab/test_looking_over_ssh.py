@@ -1,4 +1,4 @@
-"""Stories about hosts that are looked at by SSH before anything of ours is on them."""
+"""Stories about hosts that are inspected over SSH before an installation."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_doctor_and_facts_look_at_hosts_that_have_nothing_of_ours(lab: Controlle
         said = [row for row in findings if row["id"] == check]
         assert all(row["severity"] in ("ok", "warn") for row in said)
         assert {row["text"].partition(":")[0] for row in said} >= {*names}
-    # Namespaces of one machine are one machine, whatever their addresses say.
+    # Namespaces of one machine count as one machine, regardless of addresses.
     assert [row["severity"] for row in findings if row["id"] == "machines"] == ["warn"]
     facts = lab.call("inventory", "facts", "-j").document["hosts"]
     assert [row["name"] for row in facts] == names

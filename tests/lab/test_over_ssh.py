@@ -21,7 +21,7 @@ def brokers(lab: Controller) -> dict[str, dict[str, object]]:
 
 
 def logins(lab: Controller, machine: str) -> int:
-    """How often anybody tried to log in to a machine, as its server tells it."""
+    """Return the number of login attempts at a machine, from the log of its server."""
     said = (lab.lab_folder / "log" / f"{machine}.log").read_text()
     return sum(said.count(word) for word in ("Accepted", "Failed", "Postponed"))
 

@@ -1,4 +1,4 @@
-"""Stories about what a lab consists of, and what it needs; nothing is made here."""
+"""Stories about the parts of a lab and its requirements; no lab is created."""
 
 from pathlib import Path
 

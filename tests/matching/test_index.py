@@ -1,4 +1,4 @@
-"""The matching index against its dumb twin, and the memo in front of it."""
+"""Tests of the matching index against a plain twin, and of the memo in front."""
 
 import pytest
 from hypothesis import given
@@ -104,7 +104,7 @@ def test_matching_keys_are_returned_in_the_order_of_their_addition():
 
 
 class Looks(dict):
-    """Attributes that count how often a test looks at one."""
+    """Attributes that count the lookups of a test."""
 
     def __init__(self, attributes):
         super().__init__(attributes)
@@ -116,7 +116,7 @@ class Looks(dict):
 
 
 def held(index):
-    """How many entries an index has, of whatever kind."""
+    """Return the number of entries in an index, of all kinds."""
     filed = len(index._always)
     for under in index._under.values():
         for bucket in (*under.equal.values(), *under.truths.values()):
@@ -177,7 +177,7 @@ def test_the_memo_decodes_each_blob_once_and_forgets_on_change():
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=6))
 def test_the_memo_matches_many_blobs_as_single_blobs(asked):
-    """One that holds little, so that it starts anew in between."""
+    """The memo is small, and is therefore cleared between blobs."""
 
     def decode(blobs):
         return [{"price": blob[0]} for blob in blobs]

@@ -1,4 +1,4 @@
-"""Attributes on a command line."""
+"""Tests of attributes on a command line."""
 
 import pytest
 from hypothesis import given

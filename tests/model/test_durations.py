@@ -1,4 +1,4 @@
-"""Durations in words: units, bounds, and text that parses to the same value."""
+"""Tests of durations in words: units, bounds, and text that parses to the same value."""
 
 import pytest
 from hypothesis import given

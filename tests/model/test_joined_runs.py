@@ -1,4 +1,4 @@
-"""Runs that stay: what is joined, or taken out again, is what there was, and keeps nothing else."""
+"""Tests of retained runs: joining and removal preserve the content, and retain nothing else."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.model.test_publication import contents
 
 
 def dealt(run: PublicationRun, data: st.DataObject, most: int = 3) -> list[PublicationRun]:
-    """The publications of a run, dealt out to a few runs that interleave."""
+    """Divide the publications of a run among a few interleaved runs."""
     owners = st.lists(st.integers(0, most - 1), min_size=len(run), max_size=len(run))
     owner = data.draw(owners)
     return [

@@ -1,4 +1,4 @@
-"""Signatures of operators' acts: the vectors of RFC 8032, and what a signature is bound to."""
+"""Tests of signatures of operators' acts: the vectors of RFC 8032, and the signed fields."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -1,4 +1,4 @@
-"""Predicates: what their text means, what they hold for, and what is refused."""
+"""Tests of predicates: meaning of the text, matches, and refusals."""
 
 import pytest
 from hypothesis import given
@@ -54,7 +54,7 @@ ALIKE = (True, 1, 1.0, "1", False, 0, 0.0, -0.0, "", "0", 1 << 53, (1 << 53) + 1
 
 
 def test_predicates_are_equal_by_kind_and_value():
-    """Two are equal if, and only if, a publication with one value matches the other."""
+    """Two predicates are equal if and only if a publication with one value matches the other."""
     for one in ALIKE:
         for other in ALIKE:
             wants_one = Predicate(((Constraint("x", "=", one),),))

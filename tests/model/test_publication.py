@@ -1,4 +1,4 @@
-"""Publication runs: selecting, splitting and merging never change a publication."""
+"""Tests of publication runs: selecting, splitting and merging never change a publication."""
 
 from dataclasses import replace
 
@@ -84,7 +84,7 @@ def test_an_empty_run_does_not_exist():
 
 
 def origins(run):
-    """Position, source and sequence of each publication."""
+    """Return position, source and sequence of each publication."""
     each = [(source, number) for source, numbers in run.origins for number in numbers]
     return list(zip(run.sequences, each, strict=True))
 

@@ -1,6 +1,6 @@
-"""Print all named bugs, with what must see each: `python -m tests.named_bugs`.
+"""Print all named bugs with the stories that must detect them: `python -m tests.named_bugs`.
 
-A bug that does not fit the source any more is marked, and the exit status is 8.
+A bug that no longer fits the source is marked, and the exit status is 8.
 """
 
 import sys
@@ -14,7 +14,7 @@ from tests.named_bugs.rows import ROWS
 
 
 def main() -> int:
-    """Print one line for each bug: name, modules, what sees it."""
+    """Print one line for every bug: name, modules and detecting stories."""
     lost = []
     for protocol in DEFINITIONS:
         ablations = simulation_of(protocol).ablations

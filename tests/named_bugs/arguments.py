@@ -1,6 +1,6 @@
-"""Arguments of stories that TOML cannot write, by the name of the bug.
+"""Arguments of stories that TOML cannot express, by the name of the bug.
 
-They complete `arguments` of the row.
+The arguments complete `arguments` of the row.
 """
 
 from collections.abc import Mapping

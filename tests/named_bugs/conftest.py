@@ -1,4 +1,4 @@
-"""Fixtures that stories elsewhere get from their own folder."""
+"""Fixtures that the stories of other folders obtain from their own folder."""
 
 from tests.pubsubctl.conftest import call, project
 

@@ -1,4 +1,4 @@
-"""Named bugs beside the protocols': the rows of all files here that are not a protocol's."""
+"""Named bugs outside the protocols: the rows of all files without a protocol's name."""
 
 from pathlib import Path
 from typing import Final

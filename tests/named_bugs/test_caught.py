@@ -1,7 +1,7 @@
-"""Named bugs of all but the protocols, from the client to checkers and plans, are seen.
+"""Tests that the suite detects the named bugs outside the protocols, from client to checkers.
 
-The row of each says by which story of the suite; that is run here with the bug. Without the bug
-the suite runs it: as a test, or here with the arguments of its row.
+The row of a bug names a story of the suite, which is run here with the bug. The suite runs the
+story without the bug: as a test, or here with the arguments of the row.
 """
 
 import pytest

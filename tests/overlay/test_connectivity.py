@@ -1,4 +1,4 @@
-"""Failed brokers in trees, against all pairs walked one by one, and against known numbers."""
+"""Tests of failed brokers in trees, against a walk over all pairs and against given numbers."""
 
 from itertools import combinations, groupby
 from math import ceil, sqrt
@@ -67,8 +67,8 @@ def test_neighbourhoods_have_the_sizes_of_those_that_brokers_are_given(topology,
 def test_being_connected_is_not_handed_on():
     """a-x-m-z-c with b beside m; m, x and z have failed.
 
-    Two failed brokers lie between a and b, two between b and c, but three between a and c: with
-    δ = 2 both reach b and not each other. So counting connected parts would not do.
+    Two failed brokers lie between a and b, two between b and c, but three between a and c: with δ =
+    2, both a and c reach b but not each other. A count of connected parts would be wrong.
     """
     topology = Topology(
         "t", TreeSection(2), tuple("axmzcb"), ((0, 1), (1, 2), (2, 3), (3, 4), (2, 5))
@@ -104,7 +104,7 @@ DISCONNECTED_PERCENT = {
 
 @pytest.mark.parametrize("fanout", [3, 7])
 def test_a_thousand_brokers_lose_as_many_pairs_as_was_computed_before(fanout):
-    """Two means of 100 draws each: they may differ by four standard errors of their difference."""
+    """Two means of 100 draws may differ by four standard errors of their difference."""
     connectivity = Connectivity(generate_balanced_tree(1000, fanout, 3))
     for count in (10, 16, 30, 60, 100):
         random = Random(f"{SEED}/{fanout}/{count}")
@@ -166,5 +166,5 @@ def test_a_thousand_brokers_have_the_sessions_computed_before(fanout, count):
 
 
 def quantile(values, share):
-    """The smallest value that at least this share of all does not exceed."""
+    """Return the smallest value that at least this share of all values does not exceed."""
     return sorted(values)[ceil(share * len(values)) - 1]

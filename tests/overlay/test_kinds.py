@@ -1,4 +1,4 @@
-"""Kinds of overlay in topology files: what each refuses, and files that carry several."""
+"""Tests of kinds of overlay in topology files: refusals, and files with several kinds."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -40,7 +40,7 @@ SECTIONS = {
 
 
 def mapping(kind, **changes):
-    """A file of one kind or several, with changes to its section; None takes a key away."""
+    """Return a file of one kind or several, with a changed section; None removes a key."""
     kinds = [kind] if isinstance(kind, str) else kind
     values = {
         "schema": "pubsubctl/topology/2",
@@ -186,7 +186,7 @@ def test_an_impossible_storage_change_is_refused(changes, message):
 
 
 def test_added_and_retired_storages_preserve_the_identity_of_the_deployment():
-    """The topology stays the same deployment, and goes through its file."""
+    """The topology remains the same deployment, and survives a round trip through a file."""
     before = read_topology(mapping("hierarchy", storages=ROOTS), FILE)
     after = before.with_role("b1", "0", FILE).with_role("b1", "retired", FILE)
     assert Topology.from_mapping(after.to_mapping(), FILE) == after
@@ -248,7 +248,7 @@ def test_the_last_of_a_unit_cannot_leave_it():
 
 
 def test_brokers_of_a_hierarchy_join_and_leave_while_others_run():
-    """The topology stays the same deployment, and goes through its file; addresses stay taken."""
+    """The topology remains the same deployment through a file; addresses remain reserved."""
     before = read_topology(mapping("hierarchy", storages=ROOTS, max_links=[3]), FILE)
     joined = before.with_joined(JoinedBroker("n1", "b1", "h:1", "", ("s1",)), FILE)
     assert joined.joined[0].place == "0.3"
@@ -389,14 +389,14 @@ def test_a_generated_topology_is_valid_and_deterministic(case):
 
 
 def test_made_cells_are_the_figure_of_the_paper():
-    """One broker above two cells of two, and five below, with 16 links."""
+    """One broker is above two cells of two, and five are below, with 16 links."""
     topology = cells(10, 2, 3)
     assert sorted(len(members) for members in topology.section.members) == [1] * 6 + [2] * 2
     assert len(topology.links) == 16
 
 
 def test_made_cells_grow_in_depth():
-    """b1 above two cells of two, each above two cells and two single brokers, and so on."""
+    """b1 is above two cells of two, each of which is above two cells and two single brokers."""
     section = cells(61, 2, 2).section
     near = [0] * len(section.cells)
     for a, b in section.bundles:
@@ -406,7 +406,7 @@ def test_made_cells_grow_in_depth():
 
 
 def test_servers_surround_each_other_without_a_link():
-    """They hand over topics."""
+    """Servers transfer topics to each other."""
     topology = bipartite(4, 1)
     assert topology.overlay().surroundings(2) == (0, 1, 3)
     assert topology.neighbours()[2] == (0,)

@@ -1,4 +1,4 @@
-"""Paths and neighbourhoods, against a search that knows nothing of trees."""
+"""Tests of paths and neighbourhoods, against a general graph search."""
 
 from collections import deque
 from itertools import pairwise
@@ -14,7 +14,7 @@ from tests.helpers.strategies import trees
 
 
 def distances(topology, start):
-    """Breadth-first search over the links."""
+    """Return the distances of a breadth-first search over the links."""
     found = {start: 0}
     queue = deque([start])
     while queue:
@@ -54,7 +54,7 @@ def test_a_neighbourhood_is_everything_within_its_radius(topology, radius, data)
 
 
 def test_the_balanced_tree_has_the_neighbourhoods_the_paper_reports():
-    """At fan-out 3 no neighbourhood reaches 100 brokers, at 7 and δ = 3 almost all brokers.
+    """At fan-out 3 no neighbourhood reaches 100 brokers; at 7 and δ = 3 almost all brokers do.
 
     Paper: [DFT11] §IX-C, Fig. 11.
     """

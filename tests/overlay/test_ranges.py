@@ -1,4 +1,4 @@
-"""Ranges in names: what they stand for, and what is none."""
+"""Tests of ranges in names: expansions, and names without a range."""
 
 import pytest
 

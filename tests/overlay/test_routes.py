@@ -1,4 +1,4 @@
-"""Routes, against all paths there are, walked one by one."""
+"""Tests of routes, against a walk over all possible paths."""
 
 from functools import cache
 from itertools import combinations, groupby, pairwise, product
@@ -16,7 +16,7 @@ from tests.helpers.strategies import bipartites, cell_topologies, hierarchies, t
 
 
 def simple_paths(links, start, end, lost):
-    """All paths over links between brokers that are not lost, no broker twice."""
+    """Yield all simple paths between two brokers over links between live brokers."""
     walks = [(start,)] if start not in lost else []
     for walk in walks:
         if walk[-1] == end:
@@ -43,7 +43,7 @@ def cases(draw, topologies):
 
 
 def agree(case, expected):
-    """Every route is open just when it is expected to be, given its ends."""
+    """Check that every route is open exactly if `expected` is true of its ends."""
     topology, lost, lost_links = case
     for ends in product(range(len(topology.brokers)), repeat=2):
         found = is_open(topology.overlay().route(*ends), lost, lost_links)
@@ -91,7 +91,7 @@ def test_a_route_of_a_hierarchy_leaves_each_unit_once_and_passes_no_divided_one(
 
     @cache
     def connected(unit):
-        """Itself and each unit in it, by what remains in it."""
+        """Return true if the unit and the units inside are connected by the remaining links."""
         inside = [n for n, found in enumerate(addresses) if found[: len(unit)] == unit]
         live = [n for n in inside if n not in lost]
         outside = {n for n in range(len(addresses)) if n not in inside} | lost
@@ -124,7 +124,7 @@ def test_topics_are_reached_over_any_proxy_and_owned_by_any_server(case):
         return (min(a, b), max(a, b)) in links and not {a, b} & lost
 
     def reaches(server, broker):
-        """Over one link to a proxy, over two to anybody else; also from a server and back."""
+        """Return true if one link leads to a proxy, or two to another broker, in either order."""
         if broker in sides.proxies:
             return is_linked(server, broker)
         return any(is_linked(proxy, server) and is_linked(proxy, broker) for proxy in sides.proxies)
@@ -154,7 +154,7 @@ def test_every_route_is_open_until_something_is_lost_and_needs_both_its_ends(cas
 
 @given(cases(st.one_of(trees(), cell_topologies(), bipartites())), st.data())
 def test_losing_more_opens_no_route_of_bundles(case, data):
-    """Of a hierarchy it may: what remains of a unit may be connected without what was cut off."""
+    """A hierarchy is an exception: the rest of a unit may be connected without a lost part."""
     topology, lost, lost_links = case
     more = data.draw(st.sets(st.integers(0, len(topology.brokers) - 1)))
     for ends in product(range(len(topology.brokers)), repeat=2):
@@ -210,7 +210,7 @@ def test_a_hierarchy_bypasses_a_gatekeeper_over_the_other_gatekeeper():
 
 
 def three_levels(addresses, links, without=""):
-    """A hierarchy of brokers a, b, c, … with these addresses, and the links lost of it."""
+    """Return a hierarchy of brokers a, b, c, … with these addresses, and the lost links."""
     names = [chr(ord("a") + number) for number in range(len(addresses.split()))]
     section = {
         "addresses": dict(zip(names, addresses.split(), strict=True)),
@@ -240,7 +240,7 @@ def test_a_divided_unit_is_not_passed_but_reached_from_both_sides():
 
 
 def test_a_route_does_not_reenter_its_first_cluster():
-    """Clusters {a, b}, {c}, {d}: from a over c to b and on to d, with a-b lost."""
+    """Clusters {a, b}, {c}, {d}: the route from a leads over c to b and on to d, with a-b lost."""
     reaches = three_levels("0.0 0.1 1.0 2.0", "ac cb bd", "ab")
     assert reaches("c", "b")
     assert not reaches("a", "b")
@@ -348,7 +348,7 @@ def test_as_many_links_as_computed_divide_a_unit_of_the_22_brokers(inside, betwe
 
 
 def test_the_kinds_of_one_file_stop_differently_after_one_loss():
-    """The figure of ten brokers: in a tree b1 is alone, in cells b2 is beside it."""
+    """In the figure of ten brokers, b1 is alone in a tree, and b2 is beside b1 in cells."""
     brokers = ["p1", "b1", "b2", "b3", "b4", "s1", "s2", "s3", "s4", "s5"]
     left = ["p1 b1", "b1 b2", "b1 s1", "b1 s2"]
     right = ["p1 b3", "b3 b4", "b3 s3", "b3 s4", "b3 s5"]
@@ -399,7 +399,7 @@ def test_the_kinds_of_one_file_stop_differently_after_one_loss():
 
 
 def passed_by_brute_force(route: Route) -> tuple[set[int], set[tuple[int, int]]]:
-    """By every way from end to end that comes by no broker twice, over any links of the route."""
+    """Return brokers and links of all simple paths from end to end over links of the route."""
     links = sorted({link for step in route.steps for link in links_in(step)})
     ways = [(a, b) for link in links for a, b in (link, link[::-1])]
     brokers: set[int] = {route.steps[0]} if route.steps[0] == route.steps[-1] else set()  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Figures of hierarchies: those of the reference topology, and what makes a link critical."""
+"""Tests of the figures of hierarchies: the reference topology, and critical links."""
 
 import tomllib
 from pathlib import Path

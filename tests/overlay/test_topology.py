@@ -1,4 +1,4 @@
-"""Topology files: what is read, and that every mistake is named with its cure."""
+"""Tests of topology files: valid files, and errors that name the cure."""
 
 from dataclasses import asdict
 
@@ -138,7 +138,7 @@ def test_protocol_parameters_of_the_file_are_written_and_part_of_the_digest():
 
 
 def test_a_file_before_parameters_were_by_protocol_means_the_same():
-    """There, one table had delta and the parameters of whatever protocol ran."""
+    """An old file has one table with delta and the parameters of any protocol."""
     flat = mapping(schema="pubsubctl/topology/1", parameters={"delta": 2, "client_window": 9})
     del flat["tree"]
     old = read_topology(flat, FILE)
@@ -166,7 +166,7 @@ def test_session_parameters_of_the_file_are_written_and_part_of_the_digest():
 
 
 def test_brokers_agree_on_a_profile_and_its_switches():
-    """A profile fills in what is not set on its own."""
+    """A profile supplies the values that are not set."""
     paper = Topology.from_mapping(mapping(parameters={"delta_tree": {"profile": "paper"}}), FILE)
     told = parameters_on(paper, "delta_tree")
     assert (told.accept, told.tag_eval, told.cut) == ("late", "pt", "full")

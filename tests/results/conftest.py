@@ -1,4 +1,7 @@
-"""Both judges agree in every story here, but for those about a disagreement."""
+"""Fixtures of the tests of results.
+
+Both judges must agree in all stories except the stories about a disagreement.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +14,7 @@ _OPINION = checks.second_opinion
 
 
 class JudgesDiffer(AssertionError):
-    """The judges differ in a story that is about something else."""
+    """A disagreement of the judges in a story about another subject."""
 
 
 _EXPECTED: list[bool] = []
@@ -26,7 +29,7 @@ def _strict_opinion(*arguments: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def judges_agree() -> Iterator[None]:
-    """Let a disagreement of the judges fail the story, instead of an UNKNOWN verdict."""
+    """Make a disagreement of the judges fail the story instead of returning UNKNOWN."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "second_opinion", _strict_opinion)
         yield

@@ -1,4 +1,4 @@
-"""Figures of what happens around failures: from raw rows to pictures, words and numbers."""
+"""Tests of the figures about failures: raw rows, pictures, words and numbers."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What both readings of the rules, the checker's and its plain twin's, must say of the same."""
+"""Tests of rules that the checker and its plain twin must read alike."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A busy machine makes late what is not lost: that is a doubt, and a loss stays a loss."""
+"""Tests of runs on busy machines: a late delivery is a doubt, a lost delivery is a loss."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Change = Callable[[RunFolder], None]
 
 @dataclass(frozen=True)
 class Case:
-    """A row of the table: what is done to an honest run with faults, and what comes of it."""
+    """A row of the table: the changes of an honest run with faults, and the outcome."""
 
     changes: tuple[Change, ...]
     outcome: str
@@ -41,7 +41,7 @@ def drained(ended_by: str) -> Change:
 
 
 def late(run: RunFolder) -> None:
-    """The last ones of every source did not come to s1, the closing fences neither."""
+    """Remove the last publications of every source and the closing fences from the log of s1."""
     with run.records(NEAR, "deliveries") as rows:
         rows.drop(rows.of(subscription=S1) & (rows.all["sequence"] > LAST - 4))
 
@@ -52,7 +52,7 @@ def lost_in_the_middle(run: RunFolder) -> None:
 
 
 def lost_before_the_fence(run: RunFolder) -> None:
-    """Only the fence came behind them."""
+    """Remove the last publications before the fence, but not the fence."""
     with run.records(NEAR, "deliveries") as rows:
         gone = (rows.all["sequence"] > LAST - 4) & (rows.all["sequence"] < LAST)
         rows.drop(rows.of(subscription=S1) & gone)
@@ -98,7 +98,7 @@ def session_lost(broker: str, peer: str, at_s: float, reason: str = "silent") ->
 
 
 def statistics_pause(process: str) -> Change:
-    """No sample between the first and one six seconds later."""
+    """Return a change that removes the samples between the first and a sample six seconds later."""
 
     def change(run: RunFolder) -> None:
         with run.lines(f"raw/{process}/stats.jsonl") as rows:
@@ -117,7 +117,7 @@ def waited(who: str, share: float) -> Change:
 
 
 def gate_without_fault(run: RunFolder) -> None:
-    """s1 was told of publications that it does not get, and no fault was there before."""
+    """Remove the faults of a run in which s1 received notices of withheld publications."""
     for name in ("faults", "plan"):
         with run.lines(f"faults/{name}.jsonl") as rows:
             del rows[3:]

@@ -1,4 +1,4 @@
-"""The piece of a log that the checker is tried on."""
+"""The piece of a log on which the checker is tried."""
 
 from itertools import combinations, pairwise
 from random import Random
@@ -24,7 +24,7 @@ def test_a_rising_sequence_is_kept_whole() -> None:
 
 
 def test_an_overtaking_publication_does_not_hide_the_others() -> None:
-    """The last of a stretch comes first, as with topics of which one is quick."""
+    """The last publication of a stretch arrives first, as with topics of different speed."""
     assert rising([40, *range(1, 40)]) == [*range(1, 40)]
     topics = [n for topic in range(8, 0, -1) for n in range(topic, 100, 8)]
     assert len(rising(topics)) >= SHORTEST_PIECE

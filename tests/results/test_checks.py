@@ -1,4 +1,4 @@
-"""The check on Spark: whole runs get their verdicts, and it agrees with the plain checker."""
+"""Tests of the check on Spark: whole runs receive verdicts that agree with the plain checker."""
 
 import json
 import random
@@ -41,7 +41,7 @@ SCENARIO = Scenario(measure_s=6.0, stall_s=1.0, kill_s=1.8, restart_s=3.5, bars=
 
 
 def histories(count: int) -> dict[str, History]:
-    """Random histories by name, half of them spoiled, each way to spoil one about as often."""
+    """Return random histories by name; half of them are spoiled, with every mutation in turn."""
     found = {}
     ways = [*LEGAL.items(), *MUTATIONS.items()]
     for seed in range(count):
@@ -72,7 +72,7 @@ def test_the_plain_checker_and_spark_agree_on_many_histories(spark: "SparkSessio
 def test_long_logs_are_walked_in_stretches(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With four places to a stretch, most of what is wrong lies across two of them."""
+    """With four places per stretch, most violations lie across two stretches."""
     monkeypatch.setattr("results.checker.delivery.STRETCH_BITS", 2)
     of = histories(150)
     found = judged_on_spark(spark, of)
@@ -130,7 +130,7 @@ DOUBTFUL: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture(scope="module")
 def verdicts(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
-    """One run for each thing that can be said of a run, all judged together."""
+    """Return the verdicts of runs for all kinds of findings, judged together."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {
         "delta_tree": write_demo_run(folder, SCENARIO),
@@ -300,7 +300,7 @@ def test_a_run_in_a_read_only_folder_is_judged(
     spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Tests may run as root, who may write anywhere."""
+    """Tests may run as root, and root may write in any folder."""
     run = Path(shutil.copytree(verdicts["best_effort"].folder, tmp_path / "run"))
     before = file_hashes(run)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -343,7 +343,9 @@ def test_the_check_detects_a_blinded_comparison(
 def test_unacknowledged_publications_are_no_canary_for_the_check(
     spark: "SparkSession", verdicts: dict[str, Verdict]
 ) -> None:
-    """A run that ended before its publishers were answered: a dropped delivery proves nothing."""
+    """The run ended before its publishers received acknowledgements: a dropped delivery proves
+    nothing.
+    """
     from pyspark.sql import functions as F
 
     loaded = load_run(spark, verdicts["delta_tree"].folder)
@@ -364,7 +366,7 @@ def test_unacknowledged_publications_are_no_canary_for_the_check(
 def test_a_pair_with_too_short_a_piece_leaves_the_check_others(
     spark: "SparkSession", verdicts: dict[str, Verdict]
 ) -> None:
-    """A pair of six, of which two were fences, had been the one that was picked."""
+    """A pair of six publications, of which two were fences, had once been picked."""
     loaded = load_run(spark, verdicts["delta_tree"].folder)
     facts = RunFacts.from_run(loaded)
     tables = loaded.table(spark, "publications"), loaded.table(spark, "deliveries")

@@ -1,6 +1,6 @@
-"""Churn in records: what was sent to who was away was at risk, and is owed to who comes back.
+"""Tests of churn in records: losses of disconnected subscribers are at risk or owed.
 
-One made-up run, honest and changed, judged on Spark, by the reference and by the online checker.
+A made-up run, honest and changed, is judged on Spark, by the reference and by the online checker.
 """
 
 import json
@@ -35,7 +35,7 @@ CHURN = {"churn": {"disconnected": "500ms", "every": "3s", "pattern": "independe
 
 
 def write_run(folder: Path, run_id: str, change: Callable[[Path], None] = lambda run: None) -> Path:
-    """A run in which nothing fails, and s1-sub-1 is away once."""
+    """Write a run without faults in which s1-sub-1 is disconnected once."""
     run = write_demo_run(
         folder, Scenario(run_id=run_id, workload=CHURN, bars=1, **{**DURATION, "bypass_s": 0.0})
     )
@@ -62,7 +62,7 @@ def write_run(folder: Path, run_id: str, change: Callable[[Path], None] = lambda
 
 
 def _sent_while_away(run: Path, rows: Any) -> Any:
-    """A mask of what is for who was away."""
+    """Return a mask of the rows for the subscriber that was disconnected."""
     sent = {
         (number, row.sequence)
         for number, log in enumerate(read_history(run).publishers)
@@ -78,7 +78,7 @@ def _sent_while_away(run: Path, rows: Any) -> Any:
 
 
 def missed(run: Path) -> None:
-    """Its broker kept nothing for it."""
+    """Remove the deliveries that a broker without storage does not keep."""
     with RunFolder(run).records(NEAR, "deliveries") as rows:
         rows.drop(_sent_while_away(run, rows))
 
@@ -99,7 +99,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def judged(spark: "SparkSession", runs: dict[str, Path]) -> dict[str, Verdict]:
-    """By Spark; where the reference says something else, this raises."""
+    """Return the verdicts of Spark; raise if the reference disagrees."""
     found = check_runs(spark, [*runs.values()])
     return dict(zip(runs, found, strict=True))
 

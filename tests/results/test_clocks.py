@@ -1,4 +1,4 @@
-"""Stories about stamps of several clocks, and latencies that may be told or not."""
+"""Stories about stamps of several clocks, and about latencies between clocks."""
 
 from random import Random
 from typing import Any
@@ -102,7 +102,7 @@ def test_a_run_that_compared_no_clocks_had_one() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_both_judges_move_stamps_alike_and_bound_errors_alike(seed: int) -> None:
-    """Comparisons are at few instants, so that two of them and the stamps often coincide."""
+    """Few distinct instants are drawn, so that stamps often coincide."""
     random = Random(seed)
     hosts = "abcd"
     lines = [

@@ -1,4 +1,4 @@
-"""Masters that are none, and hosts that cannot take part: said before any Java is started."""
+"""Tests of refusals of masters and hosts before a Java process starts."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Histories in which two ends coincide, or are one nanosecond apart."""
+"""Tests of histories in which two ends coincide, or differ by one nanosecond."""
 
 import json
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ LINK_TARGETS = ("a-b", "b-c", "c-b", "b->c", "b", "c")
 
 @pytest.mark.parametrize("back_ns", [JITTER_NS, JITTER_NS + 1])
 def test_a_clock_may_go_back_by_its_jitter_and_not_further(back_ns: int) -> None:
-    """One step leads back, all others lead on."""
+    """One step leads back; all other steps lead forward."""
     history = promised_history(Random(1), PLAIN)
     rows = [*history.subscriptions[0].delivered]
     began_ns = rows[-1].received_ns
@@ -63,7 +63,7 @@ def test_a_clock_may_go_back_by_its_jitter_and_not_further(back_ns: int) -> None
 
 
 def test_the_least_that_is_owed_to_anyone_is_the_least() -> None:
-    """Two subscriptions want all, and two want less."""
+    """Two subscriptions match all publications, and two match fewer."""
     history = promised_history(Random(1), PLAIN)
     everything, less = check(history).counts.owed, check(history).counts.least_owed
     assert less is not None
@@ -74,7 +74,7 @@ def test_the_least_that_is_owed_to_anyone_is_the_least() -> None:
 
 
 def faults_on_a_grid(random: Random, step_ns: int, verbs: Sequence[str]) -> list[Fault]:
-    """Draw faults with so few instants that most of them coincide with others."""
+    """Draw faults from so few instants that most of the instants coincide."""
     faults = []
     for number in range(random.randrange(1, 6)):
         verb = random.choice(verbs)
@@ -131,7 +131,7 @@ PARTITIONS = tuple(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_both_judges_excuse_the_same_where_instants_coincide(seed: int) -> None:
-    """The grid is as wide as the time to settle, so that faults follow just in time or just not."""
+    """The grid is as wide as the settling time, so that faults follow just in time or just late."""
     random = Random(seed)
     excused = 0
     for _ in range(250):
@@ -180,7 +180,7 @@ PROCESSES = {"b1": "broker", "b2": "broker", "load": "subscriber"}
 
 @pytest.mark.parametrize("seed", range(60))
 def test_both_judges_explain_the_same_signs_of_a_busy_machine(tmp_path: Path, seed: int) -> None:
-    """Sessions end and statistics pause just when a fault begins, ends, or has settled."""
+    """Sessions end and statistics pause at the start, the end or the settling of a fault."""
     random = Random(seed)
     for number in range(6):
         _compare_signs(tmp_path / str(number), random)

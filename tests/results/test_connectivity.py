@@ -1,4 +1,4 @@
-"""Graph experiments through Spark, against plain Python on their raw rows."""
+"""Tests of graph experiments on Spark against plain Python on the same raw rows."""
 
 import json
 from collections import Counter, defaultdict

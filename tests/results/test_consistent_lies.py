@@ -1,4 +1,4 @@
-"""A forger who changes all files of one author, and renews all digests, is contradicted or trusted.
+"""Tests of a forger that changes all files of one author and renews all digests.
 
 `witnessed_runs` holds a real run of each further protocol, on three brokers in a row, as `bench`
 left it (`argv` was shortened). The workload has two publishers at c1 and two subscribers at c3. The
@@ -30,7 +30,7 @@ BOUND_BY = {
     "c3_received_more": ("ges-calm",),
     "c3_delivered_more": ("ges-calm", "ges_reliable-calm"),
 }
-"""Runs in which no fault made the brokers send anything again."""
+"""Runs in which no fault caused a retransmission by brokers."""
 CONTRADICTED = [
     name
     for name, lie in LIES.items()
@@ -41,7 +41,7 @@ CONTRADICTED = [
 
 
 def judged(folder: Path) -> tuple[str, list[str]]:
-    """The verdict, and what is said of the run."""
+    """Return the verdict of a folder, and the doubts and violations."""
     try:
         judgement = judge_folder(folder)
     except FileRefusal as refused:
@@ -50,14 +50,14 @@ def judged(folder: Path) -> tuple[str, list[str]]:
 
 
 def run_named(name: str, folder: Path) -> Path:
-    """The run of a name, in a folder of its own."""
+    """Return a copy of the named run in a folder of its own."""
     if name == "delta_tree-faults":
         return Path(shutil.copytree(HERE / "witnessed_run", folder))
     return unpack(HERE / "witnessed_runs" / f"{name}.tar.gz", folder)
 
 
 def runs_of(lie: str) -> tuple[str, ...]:
-    """The runs that bind what a lie is about; all if no table names them."""
+    """Return the runs that bind the subject of a lie; all runs if no table names the lie."""
     return BOUND_BY.get(lie, RUNS)
 
 
@@ -71,7 +71,7 @@ def test_an_honest_run_of_a_protocol_is_not_doubted(tmp_path: Path, name: str) -
 def test_a_lie_in_all_files_of_one_author_is_contradicted_by_another(
     tmp_path: Path, number: int
 ) -> None:
-    """Each lie is told of one run; the runs take turns."""
+    """One run is forged per lie; the runs take turns."""
     lie, names = LIES[CONTRADICTED[number]], runs_of(CONTRADICTED[number])
     for turn in range(len(names)):
         folder = run_named(names[(number + turn) % len(names)], tmp_path / str(turn))

@@ -1,4 +1,4 @@
-"""A run folder whose files contradict each other in times or specification is doubted by name."""
+"""Tests of run folders whose files contradict each other in times or specification."""
 
 import json
 import shutil
@@ -36,10 +36,10 @@ class Case:
     """A row of the table.
 
     Attributes:
-        base: the honest run that is changed.
+        base: the honest run behind the changed run.
         outcome: "doubt" or "refused".
-        says: pieces of what both judges say, in one doubt or refusal.
-        digest: whether the forger takes a new digest of the specification.
+        says: pieces of the doubt or refusal of both judges.
+        digest: true if the forger records a new digest of the specification.
     """
 
     change: Change
@@ -77,7 +77,7 @@ def _row(name: str, change: Change, *says: str, **more: Any) -> None:
 
 
 def take_digest(folder: Path, *, manifest: bool = True, journal: bool = True) -> None:
-    """Note the digest of the specification as it is now."""
+    """Record the present digest of the specification."""
     digest = specification_digest(folder / "spec")
     path = folder / "manifest.json"
     document = json.loads(path.read_text())
@@ -93,7 +93,7 @@ def take_digest(folder: Path, *, manifest: bool = True, journal: bool = True) ->
 
 
 def write_witnessed_run(folder: Path, run_id: str) -> Path:
-    """An honest run with all witnesses that runs have today."""
+    """Write an honest run with all present witnesses."""
     run = write_honest_run(folder, run_id)
     with RunFolder(run).document("manifest.json") as manifest:
         manifest["promises"] = PROMISES
@@ -179,7 +179,7 @@ def a_second_is_left_out_at_the_end(run: RunFolder) -> None:
 
 
 def _late(share: int) -> Change:
-    """One of so many was sent 300 ms late, and everything behind it came later."""
+    """Return a change: every `share`th publication was sent 300 ms late, and later ones waited."""
 
     def change(run: RunFolder) -> None:
         with run.records(PUBLISHERS, "publications") as rows:
@@ -199,7 +199,7 @@ LATE = ("publications.rec", "manifest.json reports that the load generators held
 
 
 def _blocked(ms: int) -> Change:
-    """Brokers kept publications waiting, though not for so long."""
+    """Make brokers hold up publications, though for a short time."""
 
     def change(run: RunFolder) -> None:
         with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as lines:
@@ -507,7 +507,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, honest: dict[str, Path]) -
 
 
 def forged_run(folder: Path, name: str, run_id: str) -> Path:
-    """The run of a case, sealed again."""
+    """Return the run of a case, sealed again."""
     case = CASES[name]
     run = write_witnessed_run(folder, run_id)
     if case.base != "full":
@@ -543,7 +543,7 @@ def test_the_facts_of_the_first_judge_hold_no_doubt_of_an_honest_run(
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_is_doubted_by_name(tmp_path: Path, name: str) -> None:
-    """One by one, without Spark: what both judges read of the folder before they look at rows."""
+    """Both judges read these facts of a folder before the rows, so Spark is not needed."""
     run = forged_run(tmp_path, name, "forged")
     (history,) = histories_of({name: run}).values()
     assert wrong({name: by_reference(history)}) == {}

@@ -1,4 +1,4 @@
-"""Figures 9, 11 and 12: from a run to picture, values, words and numbers."""
+"""Tests of Figures 9, 11 and 12: run, picture, values, words and numbers."""
 
 import csv
 import json
@@ -76,7 +76,7 @@ def test_a_figure_lands_in_its_runs_folder_and_leaves_the_run_sound(spark, run_o
 
 
 def a_run(**experiment):
-    """What drawing needs to know of a run, without one."""
+    """Return a stand-in for a run with the attributes that drawing needs."""
     known = {"brokers": 1000, "runs": 100, "deltas": [0, 1], **experiment}
     scale = {"brokers": known["brokers"], "runs": known["runs"]}
     return SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Figures 4 to 6 of [DS03]: from numbers to picture, values, words, and what claims go by."""
+"""Tests of Figures 4 to 6 of [DS03]: numbers, picture, values, words and claims."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ def test_the_caption_notes_that_two_protocols_promise_different_things() -> None
 
 
 def test_the_advance_rates_of_streams_are_drawn_and_judged() -> None:
-    """Delivered is steady but for one second; released stands still and then jumps."""
+    """Delivered is steady but for one second; released is stalled and then jumps."""
     delivered = [(float(at), float(at)) for at in range(30)]
     delivered[15] = (15.0, 14.8)
     released = [(float(at), float(at - at % 6)) for at in range(30)]

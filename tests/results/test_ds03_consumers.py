@@ -1,4 +1,4 @@
-"""ds03.jms: from what subscribers had committed to picture, words and numbers."""
+"""Tests of ds03.jms: the commits of subscribers as picture, words and numbers."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Figures of [DS03]: from a run to picture, values, words and numbers."""
+"""Tests of the figures of [DS03]: run, picture, values, words and numbers."""
 
 import csv
 import json
@@ -41,7 +41,7 @@ def test_the_log_of_matches_is_drawn_beside_the_other_variants(spark, tmp_path) 
 
 
 def recovery(slope: float = 5.0, down_s: float = 10.0, up_s: float = 30.0) -> Recovery:
-    """A stream that goes on `slope` times as fast from `up_s` on, looked at once a second."""
+    """Return a stream that advances `slope` times as fast from `up_s` on, sampled every second."""
     line = [(float(at), float(at)) for at in range(11)]
     line += [(float(at), min(float(at), down_s + slope * (at - up_s))) for at in range(31, 61)]
     return Recovery(

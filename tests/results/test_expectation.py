@@ -1,7 +1,7 @@
-"""What a run must have contained, against the generator's own tables and the broker's matching.
+"""Tests of the expected content of a run against the generator's tables and the broker's matching.
 
-The checker's reading of the rules and theirs were written apart from the same paragraph, so
-these tests are where a mistake in either would show.
+The checker's reading of the rules and the other readings were written independently from the same
+paragraph. These tests show a mistake in any of them.
 """
 
 import random

@@ -1,10 +1,10 @@
-"""A run folder that lies in one file is found out by both judges, and an honest one is not doubted.
+"""Tests of run folders that lie in one file: both judges detect the lie, and trust honest runs.
 
 `witnessed_run` is a real run of three brokers, as `bench` left it (`argv` was shortened):
 
     pubsubctl bench small.toml --faults small-faults.toml --no-check
 
-with the workload and the schedule that its `spec/` holds.
+with the workload and the schedule in its `spec/`.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"
 
 
 def lying(folder: Path, name: str) -> Path:
-    """The honest run with one lie, sealed again."""
+    """Return the honest run with one lie, sealed again."""
     shutil.copytree(HONEST, folder)
     LIES[name].change(RunFolder(folder))
     seal(folder)
@@ -77,7 +77,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def doubts_of_facts(folder: Path) -> tuple[str, ...]:
-    """What Spark's judge doubts before it looks at any table."""
+    """Return the doubts of Spark's judge before it reads a table."""
     run = read_run(folder)
     return RunFacts.from_run(LoadedRun(run, read_logs(run))).doubts
 
@@ -131,7 +131,7 @@ def test_the_clients_of_an_interrupted_run_may_end_before_any_drain(
 def test_a_broker_that_was_replaced_when_its_run_broke_off_logs_no_sessions(
     tmp_path: Path, state: str, doubts: bool
 ) -> None:
-    """The process that was replaced closed its sessions; the next was never told of the run."""
+    """The replaced process closed its sessions; its successor never received the run."""
     folder = shutil.copytree(HONEST, tmp_path / "run")
     run = RunFolder(folder)
     with run.lines("raw/local1/c1/events.jsonl") as rows:
@@ -264,7 +264,7 @@ def test_a_broker_that_ended_no_session_counts_from_nothing(
 def test_no_client_has_more_at_any_second_than_brokers_have_counted(
     ahead_ns: int, doubts: int, counted: tuple[int, ...], error_ns: int
 ) -> None:
-    """The second publication is received a little before the second of its broker's count."""
+    """The second publication is received just before the second in which its broker counts it."""
     received = [SECOND // 2, SECOND - ahead_ns]
     lines = [{"t_ns": n * SECOND, "publications_delivered": n_counted}
              for n, n_counted in zip((0, 1, 2), counted, strict=True)]  # fmt: skip
@@ -341,7 +341,7 @@ def test_a_false_statement_in_any_one_file_is_detected_on_spark(
         history = read_history_of(folder)
         if isinstance(history, History):
             histories[name] = history
-    # Tables of several runs are told apart by their run ids.
+    # Run ids distinguish the tables of several runs.
     judged = {}
     for name, history in histories.items():
         facts = doubts_of_facts(folders[name])
@@ -438,7 +438,7 @@ NOTHING_RESTS_ON: dict[str, str] = {
     "raw/deliveries.rec.json: tables.partitions": "nothing was withheld",
     "raw/deliveries.rec.json: tables.streams": "no positions were logged",
 }
-"""Fields, by file, on which no verdict and no number of a verdict rests, and why."""
+"""Fields, by file, without influence on a verdict or its numbers, with the reasons."""
 
 COUNTERS_THAT_ARE_DRAWN = (
     *("confirmations_sent", "messages_ignored", "publications_withheld", "notifiers_sent"),
@@ -454,14 +454,16 @@ COUNTERS_THAT_ARE_DRAWN = (
     *("offered", "late_p99_us", "late_max_us", "saturated", "withheld", "proc_id"),
     *("sent", "acknowledged", "rejected", "delivered"),
 )
-"""Samples of statistics in `stats.jsonl`, one a second: figures are drawn from all of them. A last
-sample that a verdict shows, or that counts what records hold, is compared."""
+"""Columns of `stats.jsonl` that figures draw, one sample a second.
+
+Only a last sample that a verdict shows, or that counts the rows of records, is compared.
+"""
 
 
 def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
-    """The kinds of changes that leave a folder VALID, but for those that may.
+    """Yield the kinds of changes, except `but`, that leave a folder VALID.
 
-    The journal has the digests of the changed files, as if they had been closed so.
+    The journal has the digests of the changed files, as if the run had closed them so.
     """
     shutil.copytree(HONEST, folder)
     for mutation in sampled(HONEST):
@@ -484,7 +486,7 @@ def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
 
 
 def _renew_digest(journal: Path, before: bytes, path: Path) -> None:
-    """Let the journal have the digest of one file as it is now."""
+    """Replace the digest of one file in the journal by its present digest."""
     now = path.read_bytes() if path.is_file() else b""
     digests = [hashlib.sha256(content).hexdigest() for content in (before, now)]
     journal.write_text(journal.read_text().replace(*digests))
@@ -528,13 +530,13 @@ ONE_PROCESS_KNOWS: dict[str, str] = {
     "waited_share": "a sign of a busy machine, which turns nothing into VALID",
     "headline.ready_after_us": "measured once, before the run",
 }
-"""Fields of the manifest without a witness but the controller, which also writes the journal."""
+"""Fields of the manifest with the controller as only witness, which also writes the journal."""
 
 _WHOLE = ("roles", "parameters", "promises", "protocol_words", "disk_bytes", "waited_share")
 
 
 def leaves(document: dict[str, Any], way: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The ways to fields, of which some are changed as a whole."""
+    """Yield the paths to fields; some fields are changed as a whole."""
     for key, value in document.items():
         if isinstance(value, dict) and value and not way and key not in _WHOLE:
             yield from leaves(value, (key,))

@@ -1,4 +1,4 @@
-"""Both readers of a fault log draw the same faults and doubts from it."""
+"""Tests of fault logs: both readers draw the same faults and doubts."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ STAGES = ("requested", "applied", "observed", "heal_requested", "healed", "recov
 
 
 def clock_lines(random: Random) -> list[dict[str, Any]]:
-    """The clocks of hosts, of which some have the clock of the first."""
+    """Draw the clocks of hosts; some hosts share the clock of the first."""
     lines = []
     for host in HOSTS:
         clock_id = random.choice(("a", host))
@@ -41,7 +41,7 @@ def clock_lines(random: Random) -> list[dict[str, Any]]:
 
 
 def fault_lines(random: Random) -> list[dict[str, Any]]:
-    """Faults of which one may be logged twice, with stamps of one host or of several."""
+    """Draw faults, perhaps with a duplicate log line, with stamps of one host or of several."""
     lines = []
     for number in range(random.randrange(1, 5)):
         verb = random.choice([*VERBS])

@@ -1,4 +1,4 @@
-"""No way to fake a VALID run folder comes out VALID without a doubt, whoever judges it."""
+"""Tests of forged run folders: no judge returns VALID without a doubt."""
 
 from collections import Counter
 from dataclasses import replace
@@ -32,7 +32,7 @@ def agrees(judged: Judged, forgery: Forgery) -> bool:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Every forged run, and the honest ones they are made from."""
+    """Return all forged runs, and the honest runs behind them."""
     folder = tmp_path_factory.mktemp("runs")
     found = {
         name: write_honest_run(folder, f"honest-{number}", gated=bool(number))
@@ -46,7 +46,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def histories(folders: dict[str, Path]) -> dict[str, History | FileRefusal]:
-    """The same as the reference reads them, or why it does not."""
+    """Return the histories that the reference reads, or the refusals."""
     return histories_of(folders)
 
 

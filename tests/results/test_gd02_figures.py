@@ -1,4 +1,4 @@
-"""The figures of [GD02], and that of a series, from numbers that are known."""
+"""Tests of the figures of [GD02], and of the figure of a series, from fixed numbers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ WORKLOAD: Mapping[str, Any] = {
 
 
 def a_run(run_id: str, protocol: str = "gryphon", subscribers: int = 2) -> LoadedRun:
-    """A loaded run as far as figures look at it."""
+    """Return a loaded run with the attributes that figures read."""
     entries = [{**WORKLOAD["subscribers"][0], "count": subscribers}] * 100
     run = SimpleNamespace(
         run_id=run_id, manifest=MANIFEST, topology={"brokers": BROKERS}, protocol=protocol,
@@ -43,7 +43,10 @@ def request(broker: str, peer: str, at_s: float, asked_ms: int, stream: int = 0)
 
 
 def a_story(run_id: str, late_ms: int = 0) -> FaultStory:
-    """b1 stalls at 6 s for 2.5 s: s1 and s2 ask b2 for two streams each, and b2 asks p1 once."""
+    """Return the story of a stall: b1 stalls at 6 s for 2.5 s.
+
+    s1 and s2 request two streams from b2, and b2 sends one request to p1.
+    """
     asked = 2_500 + late_ms
     requests = [
         request(broker, peer, 8.7, asked, stream)

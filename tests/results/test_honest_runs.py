@@ -1,4 +1,4 @@
-"""Honest runs of every protocol on simulated brokers: no judge doubts any of them."""
+"""Tests of honest runs of every protocol on simulated brokers: no judge doubts any run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ORDERS = {"gryphon": ("total",), "multi_proxy": ("arbiter", "rendezvous", "causal")}
-"""Parameters that decide the order that is promised."""
+"""Parameters that determine the promised order."""
 _KEYS = {"gryphon": "order", "multi_proxy": "ownership"}
 WORKLOAD = """
 schema = "pubsubctl/workload/1"
@@ -80,7 +80,7 @@ def test_the_plain_judge_doubts_none(runs: dict[tuple[str | None, ...], Path]) -
 
 @pytest.mark.spark
 def test_spark_doubts_none(spark: "SparkSession", runs: dict[tuple[str | None, ...], Path]) -> None:
-    """One of each kind as `check` judges them, and the others in the same Spark jobs."""
+    """One run of each kind is judged as `check` does, the others in the same Spark jobs."""
     of_jobs = {str(name): folder for name, folder in runs.items() if name[-1] == "fixed"}
     judged = on_spark(spark, of_jobs, histories_of(of_jobs))
     assert judged == dict.fromkeys(of_jobs, Judged("VALID", ()))

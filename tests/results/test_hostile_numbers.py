@@ -1,4 +1,4 @@
-"""Run folders with hostile numbers and deep nesting: both readers refuse them or judge them."""
+"""Tests of run folders with hostile numbers and deep nesting: readers refuse or judge."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ DEEP = 100_000
 
 
 def read_for_spark(folder: Path) -> None:
-    """Read all of a folder that is small, as `check` does before Spark begins."""
+    """Read a small folder completely, as `check` does before Spark starts."""
     run = read_run(folder)
     logs = read_logs(run)
     gaps_of(logs, run.to_timeline)
@@ -48,7 +48,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def numbers(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of each number in a document; of lists, of the first two entries."""
+    """Yield the place of every number in a document; of a list, only of the first two entries."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from numbers(each, (*place, key))
@@ -69,7 +69,7 @@ def spoilt(document: Any, place: tuple[Any, ...], value: Any) -> Any:
 
 
 def look(folder: Path, what: object) -> None:
-    """Both readers come to an end in time, with a refusal of ours or with none."""
+    """Check that both readers end in time, with a refusal or without one."""
     seal(folder)
     for read in READERS:
         began = time.process_time()  # a busy machine takes longer, and no more work

@@ -1,4 +1,4 @@
-"""The page over all runs: numbers and pictures from the small files of a run."""
+"""Tests of the page over all runs: numbers and pictures from the small files of a run."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ SECOND_NS = 1_000_000_000
 
 
 def make_run(folder: Path, delivered: list[int], **about: Any) -> Path:
-    """A run of one load generator with a counter per second, from second 100 on."""
+    """Write a run of one load generator with a counter per second, from second 100 on."""
     phases = [
         {"phase": "warmup", "t0_ns": 100 * SECOND_NS, "t1_ns": 102 * SECOND_NS},
         {"phase": "measure", "t0_ns": 102 * SECOND_NS, "t1_ns": 110 * SECOND_NS},

@@ -1,4 +1,4 @@
-"""The search for a Java, with shell scripts that pretend to be one."""
+"""Tests of the search for Java, with shell scripts in place of Java."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from results.checker.spark import own_environment
 
 
 def fake_java(folder: Path, version: str, *, status: int = 0) -> Path:
-    """A `java` that reports a version and otherwise prints its arguments, one a line."""
+    """Write a `java` that reports a version, and else prints one argument per line."""
     folder.mkdir(parents=True)
     java = folder / "java"
     java.write_text(

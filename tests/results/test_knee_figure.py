@@ -1,4 +1,4 @@
-"""The figure of a search for the highest rate, from one made up for it."""
+"""Tests of the figure of a rate search, from a made-up search."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables from raw logs, read by Spark and held against a plain reading of the same files."""
+"""Tests of tables that Spark reads from raw logs, against a plain reading of the same files."""
 
 import json
 import shutil
@@ -132,7 +132,7 @@ def test_a_response_is_counted_from_the_intended_time_and_service_from_sending(
 def test_a_name_that_resembles_a_command_is_loaded_as_text(
     spark: "SparkSession", loaded: LoadedRun, tmp_path: Path
 ) -> None:
-    """S-SPARK-2: names of clients and attributes are whatever somebody typed."""
+    """S-SPARK-2: names of clients and attributes are arbitrary text."""
     folder = tmp_path / "demo" / loaded.run.run_id
     shutil.copytree(loaded.run.folder, folder, ignore=shutil.ignore_patterns("tables"))
     quoted = json.dumps(WICKED)[1:-1]

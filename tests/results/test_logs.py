@@ -1,4 +1,4 @@
-"""Reading a run directory: what is refused as changed, what is doubted, what is left out."""
+"""Tests of reading run directories: refusals, doubts and omissions."""
 
 import hashlib
 import json
@@ -79,7 +79,7 @@ def test_a_whole_run_leaves_nothing_in_doubt(run: Path) -> None:
     verify_seal(run)
 
 
-# --- Files that are not what was written: integrity errors ------------------------------------
+# --- Changed files: integrity errors ----------------------------------------------------------
 
 
 def flip_a_byte(run: Path) -> None:
@@ -134,7 +134,7 @@ def break_a_json_line(run: Path) -> None:
     remove_a_sidecar, other_width, break_a_json_line,
 ])  # fmt: skip
 def test_a_changed_log_is_refused(run: Path, change: Callable[[Path], None]) -> None:
-    """By its seal, and without one by what its sidecar says."""
+    """The seal shows the change, and so does the sidecar of a folder without a seal."""
     change(run)
     with pytest.raises(IntegrityError, match="local2/load-local2"):
         read_run(run)

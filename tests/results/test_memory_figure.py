@@ -1,4 +1,4 @@
-"""The figure of how much memory processes take, from what they wrote down."""
+"""Tests of the figure of the memory of processes, from their records."""
 
 from pathlib import Path
 

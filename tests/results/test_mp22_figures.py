@@ -1,4 +1,4 @@
-"""Figures on [MP22]: from numbers to picture, values, words, and what claims go by."""
+"""Tests of the figures on [MP22]: numbers, picture, values, words and claims."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ def series(points: int) -> Any:
 
 
 def numbers(figure: str) -> list[Numbers]:
-    """One run of each point of an experiment, the first of which loses twice what the next does."""
+    """Return one run per point of an experiment; the first run loses twice as much as the next."""
     names = load_deployed_experiment(figure).workload
     return [
         Numbers(

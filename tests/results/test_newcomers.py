@@ -1,7 +1,8 @@
-"""What a broker that joined publishes may be withheld by any broker that it joined behind.
+"""Tests of joined brokers: any broker on the path may withhold publications of a joined broker.
 
-home – x – far, δ = 1, and n, which has joined at x. x stands still while somebody at home
-subscribes: far is asked past it and heard at once, n is not, until x is back.
+home – x – far, δ = 1, and n, which has joined at x. x is stalled while a client at home subscribes:
+the subscription bypasses x to far and is accepted there at once. Publications of n are withheld
+until x resumes.
 """
 
 import json
@@ -66,7 +67,7 @@ for = "8s"
 
 
 def simulated(folder: Path) -> Path:
-    """The run folder of the story."""
+    """Return the run folder of the story."""
     (folder / "grown.toml").write_text(TOPOLOGY)
     (folder / "late.toml").write_text(WORKLOAD)
     (folder / "still.toml").write_text(FAULTS)
@@ -80,7 +81,7 @@ def simulated(folder: Path) -> Path:
 
 
 def as_if_nobody_had_joined(run: Path) -> Path:
-    """The same folder with a manifest that says of no broker that it joined."""
+    """Remove every broker from the list of joined brokers in the manifest of a run."""
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["joined"] == ["n"]
     (run / "manifest.json").write_text(json.dumps({**manifest, "joined": []}))

@@ -1,4 +1,4 @@
-"""Runs from Python: deliveries as a data frame, without Spark and with it."""
+"""Tests of runs in Python: deliveries as a data frame, without and with Spark."""
 
 import json
 import runpy

@@ -1,4 +1,4 @@
-"""Where deliveries stand in streams that are not their sources', as rows of a table."""
+"""Tests of positions in streams of several sources, as rows of a table."""
 
 from array import array
 from pathlib import Path
@@ -22,7 +22,7 @@ TABLES = {
 
 
 def positions_of(folder: Path, first_row: int) -> RecordFile:
-    """Five deliveries to b, of which those from `first_row` on are 40 and 43 of stream 0/9."""
+    """Write five deliveries to b; those from row `first_row` on are 40 and 43 of stream 0/9."""
     deliveries = RecordWriter(folder, DELIVERIES, "run")
     deliveries.append(delivery_rows(range(1, 6), 1000, array("I", range(5)), 1, 0, 1))
     deliveries.close(TABLES)

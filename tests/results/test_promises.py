@@ -1,4 +1,4 @@
-"""A run is judged by what its protocol promises: order, announced gaps, and redelivery."""
+"""Tests of judging by promises of protocols: order, announced gaps and redelivery."""
 
 import json
 from collections import Counter
@@ -90,7 +90,7 @@ def test_redelivered_publications_are_counted() -> None:
 def agree(
     spark: "SparkSession", counted: dict[str, History], more: dict[str, History]
 ) -> Counter[str]:
-    """Both must; returns in how many of the first histories each kind of violation was found."""
+    """Check that both judges agree; return how many of `counted` have each kind of violation."""
     found = judged_on_spark(spark, counted | more)
     seen: Counter[str] = Counter()
     for name, history in (counted | more).items():
@@ -107,7 +107,7 @@ def agree(
 
 @pytest.mark.spark
 def test_both_agree_on_whatever_may_be_promised_and_happen(spark: "SparkSession") -> None:
-    """In the same Spark jobs: all cases, and random histories."""
+    """All cases and random histories are judged in the same Spark jobs."""
     of = {}
     for seed in range(400):
         rng = Random(seed)
@@ -137,7 +137,7 @@ def run_with_gap(
     away: bool = True, sessions: Sequence[tuple[float, str, str]] = (),
     parameters: Mapping[str, int] | None = None, **changes: Any,
 ) -> Path:  # fmt: skip
-    """A run of a protocol with gaps: three publications never came to s1, and it was told."""
+    """Write a run with a gap: s1 missed three publications and received a notice."""
     calm = {"calm": True}
     scenario = Scenario(run_id=name, bars=2, protocol="durable", workload=calm, **DURATION)
     run = RunFolder(write_demo_run(folder, scenario))
@@ -187,7 +187,7 @@ def run_with_gap(
 
 
 LINGER = {"client_linger_ns": 3 * SECOND}
-"""Nothing else permits gaps: a hold lasts longer than any run."""
+"""Parameters that permit no gaps: a hold lasts longer than any run."""
 ABSENCES: Mapping[str, Sequence[tuple[float, str, str]]] = {
     "returned to its broker": ((-9, "up", "s1"), (-4, "down", "s1"), (0, "up", "s1")),
     "moved from its broker": (
@@ -245,9 +245,9 @@ def test_a_gap_after_an_absence_for_another_reason_is_a_violation(tmp_path: Path
 def verdicts(
     spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[Verdict]]:
-    """What both judges say of runs of three kinds; `check_runs` fails if they disagree.
+    """Return the verdicts of both judges on runs of three kinds.
 
-    Of each kind a few: that both read the others alike shows without Spark.
+    Spark judges a few runs of every kind; other tests show that both judges read the others alike.
     """
     folder = tmp_path_factory.mktemp("runs")
     kinds = {
@@ -349,7 +349,7 @@ ACT = {"event": "loss_accepted", "cause": "b2 proves it", "loss": 7, "signature"
 
 
 def run_with_loss(folder: Path, name: str, act: dict[str, Any] | None = None) -> Path:
-    """A run with a gap for lost state, and an act in the event log of a broker if there is one."""
+    """Write a run with a gap for lost state, and optionally an act in a broker's event log."""
     told_ns = ORIGIN_NS + 2 * SECOND
     path = run_with_gap(folder, name, reason=STATE_LOST, t_ns=told_ns)
     if act is not None:
@@ -386,11 +386,11 @@ def test_a_gap_for_lost_state_needs_an_operators_act(tmp_path: Path) -> None:
 
 
 STREAM = {"source": "b1/1782579199999999", "incarnation": 1_700_000_000}
-"""A loss in a stream of a broker; its incarnation is a time."""
+"""A loss in a stream of a broker. The incarnation is a time."""
 
 
 def run_with_lost_stream(folder: Path, name: str, act: dict[str, Any] | None) -> Path:
-    """A run with a gap of a stream that no publisher has, and nothing missing for it."""
+    """Write a run with a gap in a stream without a publisher, for which nothing is missing."""
     path = run_with_loss(folder, name, act)
     (log,) = path.glob("raw/*/*/gaps.jsonl")
     said = [json.loads(line) for line in log.read_text().splitlines()]
@@ -401,7 +401,7 @@ def run_with_lost_stream(folder: Path, name: str, act: dict[str, Any] | None) ->
 
 
 def test_a_gap_of_a_stream_without_a_publisher_needs_an_operators_act(tmp_path: Path) -> None:
-    """It excuses nothing by itself."""
+    """The gap alone excuses nothing."""
     accepted = run_with_lost_stream(tmp_path, "accepted", {})
     assert dict(judge_folder(accepted).counts.violations) == {}
     run, history = read_run(accepted), read_history(accepted)

@@ -1,4 +1,4 @@
-"""What faults put at risk, in as few lines as it takes."""
+"""Tests of the words for risks of faults: as few lines as possible."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The plain checker: what it says of made-up histories, spoiled and not."""
+"""Tests of the plain checker on made-up histories, spoiled and unspoiled."""
 
 import random
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_a_legal_history_is_never_called_invalid(change: Mutation) -> None:
 def story(
     *, publications: int = 12, faults: tuple[Fault, ...] = (), lost: tuple[int, ...] = (), **more
 ) -> History:
-    """One publisher at a, one subscription at c behind b; publication n is sent at n ms."""
+    """Return a history: one publisher at a, one subscription at c behind b; n is sent at n ms."""
     content = ExpectedContent.from_workload(workload(1, [{"at": "a", "size": "12B"}]), "run-1")
     rows = []
     for sequence in range(1, publications + 1):
@@ -169,7 +169,7 @@ def test_without_a_closing_fence_the_end_is_open() -> None:
 
 
 def test_only_the_last_of_an_incarnation_may_be_left_undone() -> None:
-    """A publisher that was killed leaves its last ones unanswered, and maybe unseen."""
+    """A killed publisher leaves the last publications unacknowledged, perhaps undelivered."""
     whole = story(faults=(STALL, KILL))
     (log,) = whole.publishers
     (subscription,) = whole.subscriptions

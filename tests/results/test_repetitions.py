@@ -1,4 +1,4 @@
-"""The spread of repetitions, the typical one, and what runs say of each other."""
+"""Tests of repetitions: spread, typical run, and comparison of runs."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def test_the_interval_of_a_mean_is_the_one_of_the_printed_table(n: int) -> None:
 
 
 def test_the_interval_of_a_ratio_is_the_librarys() -> None:
-    """Dumb twin: the t test for unequal variances that SciPy has."""
+    """The plain twin is SciPy's t test for unequal variances."""
     from scipy.stats import ttest_ind
 
     random = Random(7)
@@ -103,7 +103,7 @@ FAULTS: dict[str, Any] = {"seed": 7, "step": [{"id": "k", "do": "kill", "on": "b
 
 
 def _write_records(raw: Path, origin_ns: int, latencies_ms: list[float]) -> None:
-    """1,000 deliveries within 10 s, and brokers that used 50 µs for each."""
+    """Write 1,000 deliveries within 10 s, and brokers that used 50 µs per delivery."""
     publications, deliveries = [], []
     for number, ms in enumerate(latencies_ms, start=1):
         at_ns = origin_ns + number * 9_000_000
@@ -127,7 +127,7 @@ def written(
     workload: Mapping[str, Any] | None = None,
     faults: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A run's folder as far as a comparison reads it."""
+    """Write the files of a run folder that a comparison reads."""
     (folder / "spec").mkdir(parents=True)
     headline = {
         "delivered": 1000, "delivered_per_s": 100.0, "broker_cpu_us_per_message_mean": 50.0,
@@ -200,7 +200,7 @@ def test_runs_of_different_protocols_are_compared_with_their_differences(tmp_pat
 
 
 def system_run(folder: Path, **publishers: Any) -> Path:
-    """A run of one server, which publishers and subscribers have as theirs."""
+    """Write a run of one server, to which all publishers and subscribers attach."""
     of = WORKLOAD["publishers"][0] | {"at": ["n1"]} | publishers
     subscribers = [WORKLOAD["subscribers"][0] | {"at": ["n1"]}]
     return written(
@@ -271,7 +271,7 @@ def test_incomparable_runs_are_refused_with_the_reason(
 
 
 def test_corrected_p_values_are_those_of_holms_definition() -> None:
-    """Against Holm's definition, step by step, on drawn values."""
+    """The expected values follow Holm's definition, step by step, on drawn values."""
     random = Random(20261128)
     for _ in range(200):
         values = [random.choice([None, random.random() ** 3]) for _ in range(random.randint(1, 12))]
@@ -288,7 +288,7 @@ def test_corrected_p_values_are_those_of_holms_definition() -> None:
 
 
 def test_a_table_without_differences_rarely_reports_one(tmp_path: Path) -> None:
-    """Nine independent numbers: without the correction, a third of all tables name one."""
+    """Without the correction, a third of all tables of nine independent numbers name one."""
     random = Random(7)
     false_tables = {"plain": 0, "corrected": 0}
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""The report: what it says of runs of every kind, and that nothing in a run can hurt a reader."""
+"""Tests of the report: its text for runs of every kind, and its safety against hostile runs."""
 
 import json
 import re
@@ -31,7 +31,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}"
 
 
 def flat(text: str) -> str:
-    """Without line breaks and hard spaces."""
+    """Return a text without line breaks and hard spaces."""
     return " ".join(text.split())
 
 
@@ -162,7 +162,7 @@ def test_headings_go_down_one_step_at_a_time(tmp_path: Path) -> None:
 
 
 def test_hostile_text_is_shown_and_does_nothing(tmp_path: Path) -> None:
-    """Predicates, attributes, labels, commands: whatever a run says is text and stays text."""
+    """Predicates, attributes, labels and commands of a run remain text."""
     wicked = {
         **LOST,
         "kind": HOSTILE,
@@ -345,7 +345,7 @@ def test_numbers_have_three_digits_and_a_unit() -> None:
 
 
 def luminance(colour: str) -> float:
-    """Of a colour like #1d1b19, as the accessibility guidelines define it."""
+    """Return the luminance of a colour such as #1d1b19, as in the accessibility guidelines."""
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,7 +1,7 @@
-"""The report in a real browser: Debian's chromium, without a window.
+"""Tests of the report in a real browser: Debian's chromium, without a window.
 
-Each page is opened in a frame of the width at hand, and looked at from the page around it: how
-wide it is, what it asked for, in which colours it stands, and what the browser complained about.
+Every page is opened in a frame of a given width. The page around the frame records the width, the
+requests, the colours and the complaints of the browser.
 """
 
 import json
@@ -84,7 +84,7 @@ addEventListener("load", () => {
 
 
 def look(page: Path, folder: Path, width: int = 1280, scheme: str = "light") -> Mapping[str, Any]:
-    """Open a page and say what was seen; `complaints` are the browser's console messages."""
+    """Open a page and return the observations; `complaints` are the browser's console messages."""
     around = folder / f"look-{page.stem}-{width}-{scheme}.html"
     around.write_text(LOOK % {"width": width, "address": page.resolve().as_uri()})
     profile = folder / f"profile-{page.stem}-{width}-{scheme}"
@@ -114,7 +114,7 @@ def look(page: Path, folder: Path, width: int = 1280, scheme: str = "light") -> 
 
 @pytest.fixture(scope="module")
 def report(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on two runs, as the demo writes it."""
+    """Return a report on two runs, as the demo writes it."""
     folder = tmp_path_factory.mktemp("report")
     runs = [
         write_demo_run(folder, Scenario()),

@@ -1,4 +1,4 @@
-"""How much time the requests for retransmission are about, whatever a broker states."""
+"""Tests of the time span of requests for retransmission, whatever a broker states."""
 
 import json
 from pathlib import Path

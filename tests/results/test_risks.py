@@ -1,4 +1,4 @@
-"""What faults put at risk: when, on which ways, and how sure that is between clocks."""
+"""Tests of the risks of faults: times, paths, and uncertainty between clocks."""
 
 import random
 from collections.abc import Iterator
@@ -184,7 +184,7 @@ HOLDS = ("absorb", "send-omission", "freeze", "blackhole", "cut", "partition", "
 
 
 def at_risk_by_hand(history: History) -> Iterator[tuple]:
-    """Publication by publication, fault by fault, hop by hop."""
+    """Yield the deliveries at risk, by publication, fault and hop."""
     near = {x: [a if b == x else b for a, b in CHAIN if x in (a, b)] for x in "abcd"}
     first, *rest = history.faults
     kill = rest[0] if rest else None
@@ -271,7 +271,7 @@ def test_deliveries_within_the_clock_error_are_not_counted_as_at_risk() -> None:
         faults = [replace(fault, err_ns=0) for fault in random_faults(random_)]
         err_ns = random_.randrange(3 * MILLISECOND)
         skews = [random_.randint(-err_ns, err_ns) for _ in faults]
-        # What the fault log says is off by no more than the error that it admits.
+        # The times of the fault log are off by no more than the stated error.
         logged = [
             replace(
                 true, err_ns=err_ns, applied_ns=true.applied_ns + skew,

@@ -1,4 +1,4 @@
-"""Both readers count the rows of record files alike, at and beside each end."""
+"""Tests of the row counts of record files: both readers agree at and near each end."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def _edge(random: Random) -> int:
 
 
 def change_at_random(run: RunFolder, random: Random) -> None:
-    """Let rows be repeated, given again, kept back, rejected or unknown, or stamped at an end."""
+    """Make rows repeated, redelivered, withheld, rejected or unknown, or stamp them at an end."""
     for process in (NEAR, FAR):
         with run.records(process, "deliveries") as rows:
             for place in random.sample(range(len(rows.all)), 40):
@@ -84,7 +84,7 @@ def change_at_random(run: RunFolder, random: Random) -> None:
 
 
 def fold_at_random(run: RunFolder, random: Random) -> None:
-    """Let a process have stretches, positions, and publications that nothing paced."""
+    """Add stretches beside single deliveries, positions, and unpaced publications."""
     with run.records(NEAR, "deliveries") as rows:
         for place in random.sample([*np.flatnonzero(rows.all["sequence"] > LAST // 2)], 5):
             rows.all["kind"][place] = STRETCH

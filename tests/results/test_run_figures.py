@@ -1,4 +1,4 @@
-"""Figures of runs: their numbers, and that the same run gives the same bytes."""
+"""Tests of the figures of runs: numbers, and identical bytes for the same run."""
 
 import os
 import random
@@ -32,7 +32,7 @@ SCENARIO = Scenario(
 
 @pytest.fixture(scope="module")
 def run(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that lost something, with all its figures drawn."""
+    """Return a run with losses, with all of its figures drawn."""
     folder = write_demo_run(tmp_path_factory.mktemp("runs"), SCENARIO)
     for name in RUN_FIGURES:
         draw(name, spark, folder)
@@ -82,7 +82,7 @@ def test_the_timeline_shows_each_delivery_and_each_loss(run: Path) -> None:
     by_subscription: dict[str, int] = {}
     for row in rows:
         by_subscription[row["sub_id"]] = by_subscription.get(row["sub_id"], 0) + row["n"]
-    # Of four publishers at 25/s, 7 s long with the warm-up, everything for who wants everything.
+    # Four publishers at 25/s for 7 s with the warm-up; the subscription matches everything.
     assert by_subscription["s3-sub-1/1"] == 4 * 25 * 7
     lost = sum(row["lost"] for row in rows if row["sub_id"] == "s1-sub-1/1")
     assert by_subscription["s1-sub-1/1"] + lost == 4 * 25 * 7

@@ -1,4 +1,4 @@
-"""The run that comes with the repository: whole, small, and judged again as it was judged."""
+"""Tests of the sample run in the repository: complete, small, and judged as before."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ def test_the_sample_is_small_and_every_file_is_sealed() -> None:
 
 
 def test_faults_are_found_at_risk_whatever_the_clocks_of_their_hosts_say(tmp_path: Path) -> None:
-    """The same run on machines that were started hours apart; its publishers are on local1."""
+    """The hosts of the same run have different boot times; the publishers are on local1."""
     ahead_ns = {"local1": 0, "local2": 7_200 * SECOND, "local3": -3_600 * SECOND}
     plain = read_history(SAMPLE)
     # With a second of doubt at both ends of both windows fewer are surely at risk.
@@ -59,7 +59,7 @@ def test_faults_are_found_at_risk_whatever_the_clocks_of_their_hosts_say(tmp_pat
 
 
 def stamp_by_host(run: Path, ahead_ns: dict[str, int], err_ns: int) -> None:
-    """Let the fault log say what each host's own clock would have said."""
+    """Rewrite the fault log with the stamps of the clocks of the hosts."""
     (run / "SHA256SUMS").unlink()
     placement = json.loads((run / "spec" / "placement.json").read_text())["brokers"]
     host_of = {row["broker"]: row["host"] for row in placement}
@@ -124,7 +124,7 @@ def test_archived_experiments_are_sealed_and_hold_what_claims_are_judged_by(
 def test_archived_figures_follow_from_the_archived_records(
     figure: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """For those that are drawn at once; the numbers of the others are drawn the same way."""
+    """Only figures that are drawn quickly are drawn; the others take the same code."""
     run = unpack_sample(figure.replace(".", "-"), tmp_path)
     numbers = run / "figures" / f"{figure}.json"
     archived = json.loads(numbers.read_text())

@@ -1,4 +1,4 @@
-"""A seal covers every file of a run but the derived ones, which other commands make again."""
+"""Tests of seals: a seal covers all files of a run but derived files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A run that is too large to be judged twice has a sample of whole streams judged twice."""
+"""Tests of large runs: a sample of whole streams is judged twice."""
 
 import re
 from dataclasses import replace
@@ -23,7 +23,7 @@ SMALL = 400
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs of more than SMALL rows be large ones."""
+    """Make runs of more than SMALL rows count as large."""
     monkeypatch.setattr(checks, "MOST_ROWS", SMALL)
     monkeypatch.setattr(second_opinion, "MOST_ROWS", SMALL)
 
@@ -75,7 +75,7 @@ def test_streams_by_themselves_are_judged_as_they_are_among_others(tmp_path: Pat
 
 
 def test_a_delivery_to_another_subscription_proves_a_publication(tmp_path: Path) -> None:
-    """Nobody answered it, and the sample has not the one who received it."""
+    """No acknowledgement arrived, and the sample lacks the subscription that received it."""
     run = write_honest_run(tmp_path, "run")
     folder = RunFolder(run)
     with folder.records(PUBLISHERS, "acks") as rows:

@@ -1,4 +1,4 @@
-"""Figure 10: from a run on simulated brokers to tables, verdict, picture, words and numbers."""
+"""Tests of Figure 10: simulated run, tables, verdict, picture, words and numbers."""
 
 import json
 import shutil
@@ -101,7 +101,7 @@ def test_a_run_is_valid_when_no_delivery_broke_a_rule(spark, the_run):
 
 
 def spoiled(the_run, tmp_path, change):
-    """A copy of the run with one point's row changed, and sealed as if it had been so."""
+    """Return a sealed copy of the run with a changed row of one point."""
     copy = tmp_path / the_run.name
     for part in ("raw", "spec"):
         shutil.copytree(the_run / part, copy / part)

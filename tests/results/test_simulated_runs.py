@@ -1,8 +1,9 @@
-"""A run on simulated brokers is judged as any other: from what its clients wrote down.
+"""Tests of a run on simulated brokers, judged from the records of its clients.
 
-home – x1 – x2 – far, δ = 1. Both brokers between stand still while somebody at home subscribes:
-the subscription starts without them and without far, is told what it does not get, and hears
-everything once they are back. Later both die; x1 comes back first and forgets what it routed.
+home – x1 – x2 – far, δ = 1. Both inner brokers are stalled while a client at home subscribes: the
+subscription is accepted without x1, x2 and far, receives a notice of withheld publications, and
+receives everything once they resume. Later both brokers crash; x1 restarts first and forgets its
+routes.
 """
 
 import json
@@ -78,7 +79,7 @@ MUTANTS = {
 
 
 def simulated(folder: Path, *mutants: Mutant) -> Path:
-    """The run folder of the story, on brokers with these bugs."""
+    """Return the run folder of the story, on brokers with these bugs."""
     (folder / "chain.toml").write_text(TOPOLOGY)
     (folder / "late.toml").write_text(WORKLOAD)
     steps = "".join(

@@ -1,4 +1,4 @@
-"""The Spark session: what it can do, what it keeps to itself, and what is left of it."""
+"""Tests of the Spark session: abilities, isolation and cleanup."""
 
 import json
 import os
@@ -42,7 +42,7 @@ OF_A_CLUSTER = {
     "HADOOP_CONF_DIR": "/nowhere",
     "YARN_CONF_DIR": "",
 }
-"""Variables that clusters set for a Spark of their own."""
+"""Variables that clusters set for their own Spark."""
 
 # Run in an interpreter of its own, where no other test's session is in the way.
 STORY = """
@@ -112,7 +112,7 @@ def test_spark_works_without_a_java_on_the_machine_and_leaves_nothing_behind(
 
 
 def path_without_java(folder: Path) -> Path:
-    """A folder that offers every program of the machine but `java`, and nothing a user added."""
+    """Return a folder with every program of the machine but `java`, and without user programs."""
     folder.mkdir()
     for program in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):
         if program.name != "java" and not (folder / program.name).is_symlink():
@@ -141,7 +141,7 @@ def test_java_keeps_the_default_room_for_compiled_code(
 
 
 def test_java_starts_whatever_it_makes_of_our_options(tmp_path: Path) -> None:
-    """One that verifies nothing that came with hashes, and one that does not know how."""
+    """An unknown option does not keep a Java from starting."""
     settings = spark_settings("run", "local[2]", tmp_path, tmp_path / "log4j2.properties")
     options = shlex.split(settings["spark.driver.extraJavaOptions"])
     ignoring = options.index("-XX:+IgnoreUnrecognizedVMOptions")
@@ -166,7 +166,7 @@ def test_a_cluster_session_does_not_use_loopback(tmp_path: Path) -> None:
 
 
 class Gone(Py4JError):  # type: ignore[misc]
-    """Whose words are in a process that has ended."""
+    """An error of Java whose text is in a process that has ended."""
 
     def __str__(self) -> str:
         raise ConnectionRefusedError("nobody listens")

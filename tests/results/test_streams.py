@@ -1,4 +1,4 @@
-"""A run is judged by its guarantee: order within topics and streams, and orders nobody promised."""
+"""Tests of judging by guarantees: order within topics and streams, and unpromised orders."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ TOTAL = Promises(order="total")
 
 
 def topic_of(history: History, row: DeliveryRow) -> str:
-    """The topic of a delivery; that of fences is one of their own."""
+    """Return the topic of a delivery; fences have a topic of their own."""
     if row.kind == FENCE:
         return "fences"
     (log,) = (log for log in history.publishers if log.source == row.source)
@@ -35,7 +35,7 @@ def topic_of(history: History, row: DeliveryRow) -> str:
 
 
 def topics_history(rng: Random, promises: Promises, *, placed: bool = True) -> History:
-    """A legal one: topics overtake each other, and each is in one order for everybody."""
+    """Return a legal history: topics overtake each other, and each topic has one order for all."""
     history = replace(promised_history(rng, promises), topic=promises.topic, placed=placed)
     whole = history.subscriptions[0].delivered  # it wants everything
     positions: dict[tuple[str, int, int], tuple[str, int]] = {}
@@ -65,9 +65,9 @@ class Case:
     """A row of the table.
 
     Attributes:
-        guarantee: that the workload asks for.
-        kinds: of violations, all of which are found in some histories, and no others in any.
-        verdict: of all these histories.
+        guarantee: the guarantee that the workload requests.
+        kinds: the kinds of violations found; some histories have all, and none has others.
+        verdict: the verdict of all these histories.
     """
 
     promises: Promises
@@ -95,7 +95,7 @@ def _case(
 
 
 def _same(history: History, found: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbouring places of the same topic and source among these, at the first subscription."""
+    """Return neighbouring places of `found` of equal topic and source, at one subscription."""
     rows = history.subscriptions[0].delivered
     last: dict[tuple[str, str], int] = {}
     pairs = []
@@ -113,7 +113,7 @@ def _data(history: History) -> list[int]:
 
 
 def _swapped(history: History, rng: Random, *, with_places: bool) -> History:
-    """Two of one topic and source change places in a log; their places in the stream or not."""
+    """Swap two deliveries of one topic and source in a log, with or without the positions."""
     rows = [*history.subscriptions[0].delivered]
     a, b = rng.choice(_same(history, _data(history)))
     first, second = rows[a], rows[b]
@@ -183,7 +183,7 @@ def a_topic_is_disordered_with_its_places(history: History, rng: Random) -> Hist
 def all_get_a_stream_in_which_two_were_placed_the_wrong_way(
     history: History, rng: Random
 ) -> History:
-    """Nothing differs between subscriptions, and all positions rise."""
+    """Swap two positions for all subscriptions, so that logs agree and positions rise."""
     rows = history.subscriptions[0].delivered
     a, b = (rows[n] for n in rng.choice(_same(history, _data(history))))
     other = {(a.source, *a.key): b.position, (b.source, *b.key): a.position}
@@ -203,7 +203,7 @@ def all_get_a_stream_in_which_two_were_placed_the_wrong_way(
 
 @_case(TOPIC, "promised", "INVALID", "place_taken")
 def two_are_at_one_place(history: History, rng: Random) -> History:
-    """At two subscriptions, each of which sees its positions rise."""
+    """Place two publications at one position, at subscriptions with rising positions."""
     rows = [*history.subscriptions[0].delivered]
     moved = rng.choice(_data(history))
     rows[moved] = replace(rows[moved], position=rows[moved].position - 1)
@@ -212,7 +212,7 @@ def two_are_at_one_place(history: History, rng: Random) -> History:
 
 @_case(STREAM, "promised", "INVALID", "place_back", "place_taken")
 def two_arrive_with_one_place(history: History, rng: Random) -> History:
-    """At one subscription, one after the other."""
+    """Deliver two publications with one position, in turn, to one subscription."""
     rows = [*history.subscriptions[0].delivered]
     moved = rng.choice(
         [n for n in _data(history) if any(r.stream == rows[n].stream for r in rows[:n])]
@@ -255,7 +255,7 @@ def a_source_is_a_stream_where_there_are_no_others(history: History, rng: Random
 
 @_case(TOTAL, "publisher", "VALID", placed=False)
 def a_total_order_that_nobody_asks_for(history: History, rng: Random) -> History:
-    """Two sources are swapped at one of two subscriptions."""
+    """Swap two sources at one of two subscriptions."""
     history = promised_history(rng, TOTAL)
     rows = [*history.subscriptions[0].delivered]
     place = next(

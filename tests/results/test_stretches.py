@@ -1,4 +1,4 @@
-"""Deliveries that are told by stretches: the verdict is as exact as with a row of each."""
+"""Tests of deliveries in stretches: the verdict is as exact as with single rows."""
 
 import json
 import struct
@@ -29,7 +29,7 @@ PROTOCOLS = ("delta_tree", "best_effort")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """Runs as they are, and the same in stretches; one is valid, the other one has lost much."""
+    """Return runs with single rows and with stretches: one valid run, and one with many losses."""
     folder = tmp_path_factory.mktemp("runs")
     found = {}
     for number, protocol in enumerate(PROTOCOLS):
@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 
 @pytest.fixture(params=PROTOCOLS)
 def both(request: pytest.FixtureRequest, runs: dict[str, list[Path]]) -> list[Path]:
-    """A run as it is, and the same in stretches."""
+    """Return a run with single rows, and the same run with stretches."""
     return runs[request.param]
 
 
@@ -81,7 +81,7 @@ def test_both_judges_read_stretches_alike(
 def test_a_histogram_log_contains_every_timed_delivery(
     spark: "SparkSession", both: list[Path], tmp_path: Path
 ) -> None:
-    """Read back by the library: of all deliveries of the run, and of the sample of the other."""
+    """The library reads back all deliveries of one run, and the sample of the other."""
     from hdrh.histogram import HdrHistogram
 
     from results.tables.histogram_logs import write_histogram_logs
@@ -103,7 +103,7 @@ def test_a_histogram_log_contains_every_timed_delivery(
 
 
 def loaded_counts(run: Path) -> int:
-    """Deliveries of data that were meant for the measure phase."""
+    """Return the deliveries of data that were due in the measure phase."""
     history = read_history(run)
     measured = {
         (log.source, each.incarnation, each.sequence)
@@ -120,7 +120,7 @@ def loaded_counts(run: Path) -> int:
 
 
 def spoiled(run: Path, folder: Path, **changes: int) -> Path:
-    """A copy of a run in stretches, in which one stretch says something else."""
+    """Return a copy of a run in stretches in which one stretch is changed."""
     copy = folded_copy(run, folder, "hist")
     path = next(iter(sorted(copy.glob("raw/*/*/deliveries.rec"))))
     rows = np.fromfile(path, RECORDS["deliveries"])
@@ -135,7 +135,7 @@ def spoiled(run: Path, folder: Path, **changes: int) -> Path:
 
 
 def test_a_stretch_that_is_one_short_is_a_publication_that_is_missing(tmp_path: Path) -> None:
-    """So no stretch is taken for more than it says."""
+    """A stretch counts for no more publications than it states."""
     run = write_demo_run(tmp_path / "full", Scenario(rate=100, measure_s=6.0))
     assert judge_folder(folded_copy(run, tmp_path / "as-it-was", "hist")).counts.missing == 0
     found = judge_folder(spoiled(run, tmp_path / "short", digest=-1))
@@ -170,7 +170,7 @@ def test_a_delivery_after_a_pause_keeps_its_time() -> None:
 
 
 def test_a_stretch_ends_while_other_deliveries_are_received() -> None:
-    """One source stops; of the other one all that comes is in the sample, or out of order."""
+    """One source stops; all deliveries of the other are in the sample, or out of order."""
     rows: list[bytes] = []
     stretches = Stretches("sampled", rows.append)
     at_ns = 10 * RESOLUTION_NS

@@ -1,6 +1,6 @@
-"""The judges with a swapped comparison, `min` or `max`: a sample is seen, all can be tried by hand.
+"""Tests of the judges with a swapped comparison, `min` or `max`.
 
-`python -m tests.helpers.swapped_comparisons` tries each.
+The suite runs a sample; `python -m tests.helpers.swapped_comparisons` tries all of them.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ from random import Random
 from tests.helpers.swapped_comparisons import EQUIVALENT, MODULES, REPOSITORY, swaps
 
 COINCIDING = ("results.reference.risk", "results.reference.withholding", "results.rules.risks")
-"""Modules whose swaps the histories with coinciding ends see by themselves."""
+"""Modules whose swaps the histories with coinciding ends detect without further tests."""
 SAMPLE = 4
 SEED = 7
 
@@ -23,7 +23,7 @@ print("\\n".join(survivors(chosen, ("coinciding_ends",))))
 
 
 def test_each_of_a_sample_is_seen_by_coinciding_ends() -> None:
-    """In a process of its own, which has imported no judge."""
+    """The test runs in a new process that has imported no judge."""
     possible = [swap for module in COINCIDING for swap in swaps(module) if not swap.is_equivalent]
     chosen = Random(SEED).sample(possible, SAMPLE)
     arguments = [str(each) for swap in chosen for each in (swap.module, swap.place)]

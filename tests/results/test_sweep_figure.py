@@ -1,4 +1,4 @@
-"""The figure of a sweep, from summaries made up for it."""
+"""Tests of the figure of a sweep, from made-up summaries."""
 
 import json
 from functools import cache
@@ -74,7 +74,7 @@ def test_lines_of_simulated_brokers_are_dashed_in_the_colour_of_the_real_ones() 
 
 
 def test_a_sweep_with_one_number_draws_its_constant_values() -> None:
-    """Simulated runs have no latency of a machine; and all may have been delivered."""
+    """Simulated runs have no latency of a machine, and all publications may have been delivered."""
     share = {"delivered_fraction": spread_of([1.0, 1.0]).row()}
     points = {name: {**about, "numbers": share} for name, about in _points().items()}
     (panel,) = draw(MANIFEST, [RATE, PROTOCOL, CALM], points, {}).figure.axes
@@ -114,7 +114,7 @@ SHARE = {"key": "faults.slow.share", "values": [1, 3, 10, 30], "numbers": [1.0, 
     ],
 )
 def test_the_danger_zone_is_where_a_bound_is_passed(bound, found) -> None:
-    """It goes half way to the next value, on this logarithmic axis."""
+    """The zone extends half way to the next value, on this logarithmic axis."""
     at = [
         (share, {"runs": {}, "numbers": {"latency_p99_ms": spread_of([ms]).row()}})
         for share, ms in ((1.0, 4_000.0), (3.0, 700.0), (10.0, 200.0), (30.0, 80.0))

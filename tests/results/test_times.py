@@ -1,4 +1,4 @@
-"""Both judges doubt the same phases, lateness and bounds, at and beside each limit."""
+"""Tests of times: both judges doubt the same phases, lateness and bounds at and near all limits."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ BOUND_S = 10 * DRAIN_S
 
 
 def drawn_phases(random: Random) -> dict[str, tuple[int, int]]:
-    """Phases whose lengths and starts are at the limits, or one nanosecond beside."""
+    """Draw phases whose lengths and starts are at the limits, or one nanosecond beside."""
     slack_ns = random.choice((-1_000_000, 0, 1_000_000)) + random.choice(BESIDE_NS)
     measured_ns = 3 * SECOND + random.choice((0, slack_ns))
     warm_ns = SECOND + random.choice((0, slack_ns))

@@ -1,4 +1,4 @@
-"""Stories about the picture of the lab: who ran where, and what was done to whom."""
+"""Stories about the picture of the lab: hosts of processes and targets of faults."""
 
 import csv
 import io
@@ -63,7 +63,10 @@ def test_each_target_shows_the_worst_that_happened_to_it_and_all_of_it_in_words(
 
 
 def run_style() -> AbstractContextManager[None]:
-    """Import matplotlib when it is needed: every worker imports this file."""
+    """Return the style of run figures.
+
+    matplotlib is imported on demand, because every worker imports this file.
+    """
     from results.figures import style
 
     return style.run_style()

@@ -1,4 +1,4 @@
-"""What a partition withholds is excused if it was announced, and if a fault is its reason."""
+"""Tests of partitions that withhold publications: an announced gap with a fault is excused."""
 
 from dataclasses import replace
 from random import Random

@@ -1,4 +1,4 @@
-"""What two sources of a fact say, each worked out by itself: schedules, digests, specifications."""
+"""Tests of facts with two sources, read independently: schedules, digests, specifications."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Control commands of a broker that has not read its state yet."""
+"""Tests of control commands at a broker that has not read its state."""
 
 from types import SimpleNamespace
 from typing import Any, cast

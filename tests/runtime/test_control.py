@@ -1,4 +1,4 @@
-"""Stories about control sockets: who gets in, what is answered, and what bad input does."""
+"""Stories about control sockets: access, replies, and bad input."""
 
 import os
 import socket
@@ -26,13 +26,13 @@ from tests.helpers.patience import PATIENCE_S
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A private folder with a path short enough for a socket."""
+    """Yield a private folder with a path short enough for a socket."""
     with TemporaryDirectory(prefix="ctl-") as name:
         yield Path(name)
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story; one that hangs fails instead."""
+    """Run a story, and fail if the story hangs."""
 
     async def bounded() -> None:
         with trio.fail_after(PATIENCE_S):
@@ -320,7 +320,7 @@ def test_an_error_inside_a_connection_is_raised_unchanged(folder: Path) -> None:
 
 
 def test_a_stream_serves_as_well_as_a_socket() -> None:
-    """So that `attach` can carry a control connection over standard input and output."""
+    """`attach` can carry a control connection over standard input and output."""
 
     async def story() -> None:
         ours, theirs = trio.testing.memory_stream_pair()

@@ -1,4 +1,4 @@
-"""The files of a core that one publication visits, at each broker on its path."""
+"""Tests of the files of a core that one publication visits, per broker on the path."""
 
 import sys
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ PUBLISHER, SUBSCRIBER = "n22", "n10"
 
 
 class Visits:
-    """The files of each broker's core, from the first event of a publication to the last."""
+    """The files of every broker's core, from the first event of a publication to the last."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.files: dict[str, dict[str, None]] = {}

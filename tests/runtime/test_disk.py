@@ -1,4 +1,4 @@
-"""Group commit: one in flight, the next gathers, and nothing is said before it is true."""
+"""Tests of group commit: one in flight, the next gathers, and replies follow the commit."""
 
 import threading
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from brokerd.storage.meta_store import RowChange
 
 
 class SlowStore(MemoryMetaStore):
-    """Commits when it is let; keeps what each transaction held."""
+    """A store that commits on demand and records the rows of transactions."""
 
     def __init__(self) -> None:
         super().__init__()

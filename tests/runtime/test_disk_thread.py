@@ -1,4 +1,4 @@
-"""The thread that carries out what a disk is asked for."""
+"""Tests of the thread that executes disk requests."""
 
 import gc
 import threading

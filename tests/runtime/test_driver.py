@@ -1,4 +1,4 @@
-"""The driver: events one after the other, effects in order, deadlines on time."""
+"""Tests of the driver: events in turn, effects in order, deadlines on time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ from tests.helpers.virtual_time import in_virtual_time
 
 
 class ScriptedCore:
-    """Answers each event as the script says; keeps what it was told and when."""
+    """A core that answers events by a script, and records events and times."""
 
     def __init__(
         self, script: Mapping[type, list[Effect]], deadlines: list[int] | None = None
@@ -57,7 +57,7 @@ class ScriptedCore:
 
 
 class NotingConnection:
-    """Notes what it is given to send, and when that is to be written."""
+    """A connection that records messages and deadlines."""
 
     def __init__(self, done: list[tuple[Any, ...]], peer: int | str) -> None:
         self._done, self._peer = done, peer
@@ -70,7 +70,7 @@ class NotingConnection:
 
 
 class Surroundings:
-    """Links with connections, disk and log in one; notes what was asked of them, in order."""
+    """Links with connections, disk and log in one; requests are recorded in order."""
 
     def __init__(self, core: ScriptedCore) -> None:
         self.done: list[tuple[Any, ...]] = []

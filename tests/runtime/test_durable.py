@@ -1,4 +1,4 @@
-"""Stories about full, slow and broken disks: what waits, what is late, and what ends the broker."""
+"""Stories about full, slow and broken disks: waits, delays, and ends of brokers."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ from tests.storage.test_log_volume import A, entry, opened, reopened
 
 
 class Story:
-    """Writes one after another, with what was recorded of them."""
+    """Writes in turn, with the records about them."""
 
     def __init__(self) -> None:
         self.faults = LinkFaults()

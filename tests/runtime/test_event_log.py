@@ -1,4 +1,4 @@
-"""The event log of a broker on a full disk, and without a free file descriptor."""
+"""Tests of the event log of a broker on a full disk, and without a free file descriptor."""
 
 import errno
 import hashlib

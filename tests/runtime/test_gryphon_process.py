@@ -1,4 +1,4 @@
-"""A broker of gryphon as a process: its disk is full, it is killed, and deployed anew."""
+"""Tests of a gryphon broker as a process: full disk, kill and new deployment."""
 
 import json
 import sqlite3
@@ -43,7 +43,7 @@ ROOM_MIB = 4
 
 
 async def wait_for_event(folder: Path, name: str) -> None:
-    """Until the broker has noted that."""
+    """Wait until the broker has logged an event."""
     with trio.fail_after(PATIENCE_S):
         while name not in {e["event"] for e in lines(folder / "log" / "events.jsonl")}:
             await trio.sleep(0.02)
@@ -54,7 +54,7 @@ def test_publications_on_a_full_disk_are_acknowledged_once_room_is_available(
     start: Start,
     tmp_path: Path,
 ) -> None:
-    """Then the broker is killed: it finds all again; another deployment leaves it as it is."""
+    """A kill follows: the broker recovers all publications, and another deployment keeps them."""
     with mounted_disk(tmp_path / "disk", ROOM_MIB) as disk:
         changes = {"protocol": "gryphon", "state_folder": str(disk / "state")}
         folder = configure("b0", **changes)
@@ -92,7 +92,7 @@ def test_publications_on_a_full_disk_are_acknowledged_once_room_is_available(
             process.wait()
 
         async def found_by(process: subprocess.Popen[str]) -> int:
-            """How many publications it has, with which nobody at b1 and b2 is done."""
+            """Return the number of publications that no client at b1 and b2 has acknowledged."""
             status = await wait_until_up(folder)
             with trio.fail_after(PATIENCE_S):
                 while status["state"] != "running":
@@ -138,7 +138,7 @@ time.time_ns = an_hour_back_ns
 
 
 def table(folder: Path, name: str) -> dict[str, Any]:
-    """What a broker has on disk."""
+    """Return a table of a broker's disk."""
     with closing(sqlite3.connect(folder / "state" / "meta.sqlite3")) as store:
         rows = store.execute("SELECT key, value FROM rows WHERE name = ?", (name,)).fetchall()
     return {key: decode_value(value) for key, value in rows}
@@ -147,7 +147,7 @@ def table(folder: Path, name: str) -> dict[str, Any]:
 async def wait_for_table(
     folder: Path, name: str, condition: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Until what is on disk is so."""
+    """Wait until a table on disk meets a condition; return the table."""
     with trio.fail_after(PATIENCE_S):
         while not condition(found := table(folder, name)):
             await trio.sleep(0.02)
@@ -157,7 +157,7 @@ async def wait_for_table(
 def test_ticks_continue_above_the_lease_if_the_clock_was_set_back(
     configure: Configure, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In total order, in which both pubends have to say that they are silent."""
+    """In total order both pubends must announce silence."""
     folder = configure("b0", protocol="gryphon")
     (folder.parent / "topology.toml").write_text(ALONE)
     text = (folder / "broker.toml").read_text()

@@ -1,4 +1,4 @@
-"""What one read brings is one message for many destinations, and frames' worth for few."""
+"""Tests of joined reads: one message for many destinations, and single frames for few."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ LARGE_BYTES = 100_000
 
 
 async def lengths(destinations: int) -> list[int]:
-    """How long the runs are that come of a second read as large as reads get."""
+    """Return the lengths of the runs of a second read of the largest size."""
     near, far = trio.testing.memory_stream_pair()
     session = Session(1, 1, SessionState.ESTABLISHED)
     connection = Connection(near, session, StraightReader(), SessionParameters(), Keeper())

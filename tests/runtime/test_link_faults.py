@@ -1,4 +1,4 @@
-"""Faults of links: what they hold up, drop or refuse, and that nothing of them stays behind."""
+"""Tests of link faults: delays, drops, refusals, and complete cleanup."""
 
 import pytest
 import trio
@@ -144,7 +144,7 @@ async def test_an_absorbing_broker_stops_reading_at_its_limit_and_reports_that(
 @pytest.mark.parametrize("direction", ["both", "out"])
 @in_virtual_time
 async def test_through_a_blackhole_not_even_a_close_is_noticed(direction: str) -> None:
-    """Each end finds out by silence; the streams stay open until the fault is healed."""
+    """Both ends detect the fault by silence; the streams stay open until the fault is healed."""
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:

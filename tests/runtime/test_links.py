@@ -1,4 +1,4 @@
-"""Sessions on streams: what the core is told, whatever the other end or a fault does."""
+"""Tests of sessions on streams: events of the core for any act of a peer or a fault."""
 
 import errno
 import struct
@@ -270,7 +270,7 @@ async def test_excess_silent_connections_are_refused_while_peers_connect() -> No
 HANDSHAKE_AND_A_BIT = 5.5
 
 
-# ---------------------------------------------------------------- who does not read, who is silent
+# ---------------------------------------------------------------- stalled and silent peers
 
 SMALL = SessionParameters(outbox_limit_bytes=100_000, frame_limit_bytes=64 << 10)
 
@@ -336,7 +336,7 @@ async def test_any_byte_is_a_sign_of_life_even_inside_a_frame() -> None:
 
 
 async def supersede_inside_a_frame() -> RawPeer:
-    """The older session's peer has read half a frame when the newer one takes over."""
+    """Let a newer session replace an older session whose peer has read half a frame."""
     net = MemoryNet(room_bytes=4_096)
     b0 = LinkedBroker(net, 0)
     async with nursery_of_the_test() as nursery:
@@ -368,7 +368,7 @@ async def test_mutant_m39_writes_into_the_middle_of_a_frame() -> None:
 
 @in_virtual_time
 async def test_a_session_that_ends_as_it_begins_hands_nothing_on() -> None:
-    """Its first messages came together with the Hello, before the core had seen the session."""
+    """The first messages arrived with the Hello, before the core had seen the session."""
     net = MemoryNet()
     b0 = LinkedBroker(net, 0)
     post = b0.links._post
@@ -392,7 +392,7 @@ async def test_a_session_that_ends_as_it_begins_hands_nothing_on() -> None:
 
 @in_virtual_time
 async def test_a_broker_that_leaves_while_it_is_dialled_or_probed_is_not_there() -> None:
-    """The link is slow, so that the topology changes before anything is sent."""
+    """The link is slow, so that the topology changes before the first message."""
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
@@ -470,7 +470,7 @@ async def test_a_failed_accept_ends_nothing_and_the_next_connection_is_served(nu
 
 @in_virtual_time
 async def test_short_waits_for_a_client_that_acknowledges_never_add_up() -> None:
-    """Others wait for it again and again, and each time it acknowledges something; then no more."""
+    """The client acknowledges during all waits of others, until two waits end the session."""
     net = MemoryNet()
     b0 = LinkedBroker(net, 0)
     almost_ns = SessionParameters().slow_after_ns * 2 // 3

@@ -1,4 +1,4 @@
-"""Records on their way into the logs of a broker: group by group, and back out of them."""
+"""Tests of records on the way into the logs of a broker, and back."""
 
 import threading
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ def record(content: bytes) -> LogRecord:
 
 
 class Story:
-    """A writer, what it has told its core, and how often it has waited for the disk."""
+    """A writer with the reports to its core and the number of disk waits."""
 
     def __init__(self, folder: Path) -> None:
         self.volume = LogVolume(folder)
@@ -137,7 +137,7 @@ def test_reads_and_changes_are_carried_out_in_order(tmp_path):
 
 
 def test_a_chop_is_written_after_its_records(tmp_path, monkeypatch):
-    """Records come and are chopped while the disk is busy with earlier ones."""
+    """Records arrive and are chopped while the disk is busy with earlier records."""
     busy, go_on = threading.Event(), threading.Event()
     write = LogVolume.write
 

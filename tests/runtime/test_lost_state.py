@@ -1,4 +1,4 @@
-"""Broker processes whose state folders are older copies, clones, empty, or taken away."""
+"""Tests of broker processes with old copies, clones, empty or removed state folders."""
 
 import shutil
 from contextlib import AbstractAsyncContextManager
@@ -27,14 +27,14 @@ LOGGED = ("gryphon", "durable", "ges_reliable", "multi_proxy")
 
 
 def home_of_publisher(protocol: str) -> str:
-    """The broker that the publisher is at: no client can be at a server."""
+    """Return the publisher's broker: servers accept no clients."""
     return "c3" if protocol == "multi_proxy" else "c1"
 
 
 def reader_at(
     brokers: Chain, folder: Path, received: Receiver
 ) -> AbstractAsyncContextManager[Client]:
-    """The subscriber, which is at c3."""
+    """Return the subscriber at c3."""
     return connect(
         brokers.addresses["c3"],
         "reader",
@@ -44,14 +44,14 @@ def reader_at(
 
 
 async def publish_more(brokers: Chain, folder: Path, numbers: range) -> None:
-    """Have the publisher continue; all of that is acknowledged."""
+    """Publish more; all publications are acknowledged."""
     address = brokers.addresses[home_of_publisher(brokers.protocol)]
     async with connect(address, "shop", publishes=True, store=FileStore(folder / "shop")) as shop:
         await publish(shop, numbers)
 
 
 async def before_the_loss(brokers: Chain, folder: Path, received: Receiver) -> None:
-    """Publish 1 to 50, which a subscriber receives that then leaves for a while."""
+    """Publish 1 to 50 to a subscriber that then disconnects for a while."""
     brokers.start(*BROKERS)
     await brokers.wait_ready(*BROKERS)
     async with reader_at(brokers, folder, received) as reader:
@@ -88,7 +88,7 @@ def test_an_older_copy_ends_its_broker_and_no_other(protocol: str, tmp_path: Pat
 
 
 async def end_with_a_loss(brokers: Chain, name: str) -> str:
-    """Wait until a broker has ended because it lost state; returns what it printed."""
+    """Wait until a broker ends because of lost state; return the output of the broker."""
     status, text = await brokers.wait_end(name)
     assert status == 78, text
     assert "lost state that was durable" in text
@@ -104,7 +104,7 @@ def stories(*names: str) -> Any:
 def test_an_accepted_loss_is_announced_and_the_stream_continues(
     protocol: str, is_copy: bool, tmp_path: Path
 ) -> None:
-    """What the subscriber does not get lies in announced gaps, and the links stay up."""
+    """Missing deliveries lie in announced gaps, and the links stay up."""
 
     async def story(brokers: Chain) -> None:
         received = Receiver()
@@ -213,7 +213,7 @@ def test_a_proxy_that_lost_its_disk_serves_again_and_nothing_is_lost(tmp_path: P
 def test_a_copy_that_is_put_back_again_by_a_newer_one_is_served(
     protocol: str, tmp_path: Path
 ) -> None:
-    """The record of the loss is in the folder that was replaced."""
+    """The record of the loss is in the replaced folder."""
 
     async def story(brokers: Chain) -> None:
         received = Receiver()
@@ -335,7 +335,7 @@ def test_a_loss_is_accepted_only_after_one_was_detected(tmp_path: Path) -> None:
 
 
 def test_a_publisher_proves_a_loss_that_no_neighbour_has_seen(tmp_path: Path) -> None:
-    """It is refused, others are served, and the loss may be accepted from then on."""
+    """The publisher is refused, others are served, and an operator may then accept the loss."""
 
     async def story(brokers: Chain) -> None:
         brokers.start("c1")

@@ -1,4 +1,4 @@
-"""Memory goes back to the kernel after growth, and only then; and how much of it is private."""
+"""Tests of memory: only growth is followed by a release to the kernel; and of private memory."""
 
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
@@ -12,7 +12,7 @@ def test_free_memory_is_returned_only_after_growth() -> None:
     assert memory.look()
     assert not given_back
 
-    # Pages of its own: what was freed before may be used again, and nothing grows.
+    # New pages are mapped, because freed pages could be reused without growth.
     grown = mmap(-1, 2 * GROWTH_BYTES)
     grown.write(b"x" * (2 * GROWTH_BYTES))
     before = resident_bytes() or 0

@@ -1,4 +1,4 @@
-"""Whom a broker tries to reach, and how often."""
+"""Tests of the peers that a broker tries to reach, and of the frequency."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ NOBODY = "nobody listens"
 
 
 class Around:
-    """What is around a broker: who is up, who has a session with it, and who was dialled when."""
+    """The surroundings of a broker: running brokers, sessions, and times of dials."""
 
     def __init__(self, *up: int) -> None:
         self.up = {*up}
@@ -33,7 +33,7 @@ class Around:
 def tried(
     around: Around, *peers: int, happens: Callable[[float, PeerProbes], None], seconds: int = 20
 ) -> PeerProbes:
-    """Probe these for a while, and let something happen at each whole second."""
+    """Probe the peers for a while, and call `happens` at every whole second."""
     links: Any = around
     probes = PeerProbes(links, peers, is_near=lambda peer: peer >= 10)
 

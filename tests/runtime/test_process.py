@@ -1,4 +1,4 @@
-"""Brokers as processes on this machine: started by hand, asked, killed, in each other's way."""
+"""Tests of brokers as processes on this machine: manual start, commands, kills and conflicts."""
 
 import json
 import os
@@ -36,7 +36,7 @@ Configure = Callable[..., Path]
 
 @pytest.fixture
 def configure(tmp_path_factory: pytest.TempPathFactory) -> Configure:
-    """Writes the configuration file of a broker of a chain of three; all share one lab."""
+    """Return a writer of configuration files for a chain of three brokers in one lab."""
     lab = tmp_path_factory.mktemp("lab")
     topology = lab / "topology.toml"
     topology.write_text(
@@ -77,7 +77,7 @@ Start = Callable[[Path], subprocess.Popen[str]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts brokers, and kills those that a test left."""
+    """Yield a function that starts brokers; kill the remaining ones after the test."""
     processes: list[subprocess.Popen[str]] = []
 
     def run(folder: Path) -> subprocess.Popen[str]:
@@ -108,7 +108,7 @@ def is_ready(status: dict[str, Any]) -> bool:
 
 
 async def wait_until_up(folder: Path) -> dict[str, Any]:
-    """The broker's status, once it answers."""
+    """Wait for a reply of the broker; return its status."""
     with trio.fail_after(PATIENCE_S):
         while True:
             try:
@@ -118,7 +118,7 @@ async def wait_until_up(folder: Path) -> dict[str, Any]:
 
 
 async def wait_until_ready(*folders: Path) -> None:
-    """Until each broker has all sessions it wants, and has probed the rest."""
+    """Wait until every broker has all of its sessions, and has probed the other peers."""
     with trio.fail_after(PATIENCE_S):
         for folder in folders:
             status = await wait_until_up(folder)
@@ -240,7 +240,7 @@ def test_a_killed_broker_restarts_in_recovery_with_a_new_incarnation(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MiB."""
+    """Yield a disk of 2 MiB."""
     with mounted_disk(tmp_path / "disk", 2) as disk:
         yield disk
 

@@ -1,4 +1,4 @@
-"""A client that publishes faster than its limit waits, and silence earns no credit."""
+"""Tests of quotas: a client beyond its limit waits, and silence earns no credit."""
 
 from brokerd.model.identity import ClientId
 from brokerd.runtime.admission_control import PublishingRate

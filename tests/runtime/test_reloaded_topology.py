@@ -1,4 +1,4 @@
-"""A topology file that changes while its broker runs: what its core is told, and refusals."""
+"""Tests of topology files that change at run time: events of the core, and refusals."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +14,11 @@ from brokerd.runtime.growth import Surroundings
 
 
 def unchecked(_act: OperatorAct) -> None:
-    """Take every change, as if it were signed."""
+    """Accept every change as if it were signed."""
 
 
 class File:
-    """A topology file, and what the broker b2 knows of its surroundings from it."""
+    """A topology file, and the view of the broker b2 on its surroundings."""
 
     def __init__(self, topology: Topology, protocol: str) -> None:
         self.topology = topology
@@ -88,7 +88,7 @@ def test_a_topology_that_is_no_successor_is_refused() -> None:
 
 
 def test_a_change_that_is_not_signed_changes_nothing() -> None:
-    """The act that is checked names the whole content of the file, and how often it changed."""
+    """The checked act names the whole content of the file, and the number of changes."""
     file = File(chain(3, 1), "delta_tree")
     before = file.topology
     file.topology = after = before.with_joined(JoinedBroker("n1", "b3", "127.0.0.1:2"), "t.toml")

@@ -1,4 +1,4 @@
-"""What is read and kept: many small publications must not cost what the kernel counts."""
+"""Tests of retained reads: many small publications must not exhaust the kernel's maps."""
 
 import json
 import mmap
@@ -26,18 +26,18 @@ ROOT = Path(__file__).parents[2]
 PUBLICATIONS = 3_000
 LARGE_BYTES = 200_000
 ROOM = 1_000
-"""Maps that the process of the story may still make when it begins."""
+"""The number of maps that the process of the story may still make at its start."""
 LARGEST_LIMIT = 200_000
-"""Where the kernel allows more maps than this, using them up would take too long."""
+"""The limit above which the story would take too long to use up the maps."""
 
 
 def maps() -> int:
-    """How many maps this process has."""
+    """Return the number of maps of this process."""
     return Path("/proc/self/maps").read_bytes().count(b"\n")
 
 
 class Keeper:
-    """An owner that keeps every small publication, as a queue does, and passes large ones on."""
+    """An owner that keeps every small publication, as a queue does, and passes on large ones."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -58,7 +58,7 @@ class Keeper:
 
 
 async def keep_publications(sizes: list[int]) -> Keeper:
-    """Publications that come one by one, of these sizes."""
+    """Receive publications of these sizes, in turn; return their owner."""
     stream, there = (
         trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in socket.socketpair()
     )
@@ -77,7 +77,7 @@ async def keep_publications(sizes: list[int]) -> Keeper:
 
 
 def tell(folder: str, sizes: list[int]) -> None:
-    """Fill a queue in a process that may make few more maps, then commit; print what came of it."""
+    """Fill a queue in a process with few maps left, then commit; print the result."""
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
     occupied = []
     if limit <= LARGEST_LIMIT:
@@ -115,7 +115,7 @@ def tell(folder: str, sizes: list[int]) -> None:
 def test_a_queue_of_small_publications_costs_no_maps_and_the_disk_is_still_there(
     tmp_path: Path, between: tuple[int, ...]
 ) -> None:
-    # glibc's default; what a process has freed before may have raised it.
+    # glibc's default; earlier frees of a process may have raised the threshold.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
     call = f"tell({str(tmp_path)!r}, {[*between, 250]} * {PUBLICATIONS})"
     done = subprocess.run(

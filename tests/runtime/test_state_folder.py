@@ -1,4 +1,4 @@
-"""State folders that have less than was durable, or that are not there any more."""
+"""Tests of state folders with less than the durable state, or without a folder."""
 
 import shutil
 from contextlib import closing
@@ -80,7 +80,7 @@ def test_a_folder_without_its_last_segment_is_refused(
 def test_a_log_that_ends_before_the_last_start_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy has the old log beside new rows; its mark is as old as the log."""
+    """The copy has the old log beside new rows; the mark is as old as the log."""
     make_segments_small(monkeypatch)
     with closing(begun(config_of(tmp_path))) as stores:
         write(stores, 1, 2)
@@ -238,7 +238,7 @@ def test_logs_without_rows_are_refused_and_stay_as_they_are(tmp_path: Path) -> N
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
-    """What is in a state folder, but for what SQLite makes beside its file."""
+    """Return the content of a state folder, except the side files of SQLite."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""What a broker finds of its logs and rows together."""
+"""Tests of recovery from logs and rows together."""
 
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +17,7 @@ def config_of(deployment_id: str, broker: str = "b1") -> BrokerConfig:
 
 
 def test_rows_of_another_broker_are_refused(tmp_path: Path) -> None:
-    """Its rows would say that subscriptions have what they never got."""
+    """The rows would acknowledge deliveries that subscriptions never received."""
     with closing(Stores(config_of("d1", "b2"), tmp_path, ())) as stores:
         stores.begin()
         stores.meta.commit([("t", "k", 1)])

@@ -1,4 +1,4 @@
-"""One timer for all who wait a moment."""
+"""Tests of a timer shared by short waits."""
 
 import trio
 

@@ -1,4 +1,4 @@
-"""One publication is followed through a broker's own objects: what it visits is what is written."""
+"""Tests of the path of a publication through a broker's objects, against brokerd/README.md."""
 
 import os
 import re
@@ -29,15 +29,15 @@ ROOT = Path(__file__).parents[2]
 BROKERD = str(ROOT / "brokerd") + "/"
 MOST_FILES, MOST_CROSSINGS = 10, 3
 MOST_FILES_IN_ALL_ROLES = 15
-"""Of a core of ges_reliable that is the publisher's, a root, and the subscriber's."""
+"""The limit for a ges_reliable core that is publisher's broker, root and subscriber's broker."""
 PAUSE_S = 0.02
-"""Longer than anything waits for company, so that each publication goes by itself."""
+"""A pause longer than any batching delay, so that publications travel singly."""
 WARM_UP = 4
 OIL = encode_attributes({"topic": "oil"})
 
 
 class SocketNet(MemoryNet):
-    """A net of real sockets: deployed brokers write to these without waking a task."""
+    """A net of real sockets: deployed brokers write to real sockets without waking a task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class SocketNet(MemoryNet):
 
 @dataclass
 class Way:
-    """What a broker runs while it handles a publication.
+    """The code that a broker runs while it handles a publication.
 
     Attributes:
-        files: of ours, in order of the first visit.
-        crossings: from one package of `brokerd` into another, in order, until it is written.
+        files: the project's files, in order of the first visit.
+        crossings: calls from one package of `brokerd` into another, in order, up to the write.
     """
 
     broker: MemoryBroker
@@ -71,7 +71,7 @@ class Way:
     _is_written: bool = False
 
     async def follow(self, act: Callable[[], Awaitable[object]]) -> None:
-        """Note what runs for connections of the broker until that is done."""
+        """Record the code that runs for connections of the broker until `act` has finished."""
         sys.setprofile(self._note)
         try:
             await act()
@@ -96,13 +96,13 @@ class Way:
 
     @property
     def ways(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """The crossings up to what was decided, and those on the way out."""
+        """Return the crossings up to the decision, and the later crossings."""
         decided = max(place for place, each in enumerate(self.crossings) if "protocols" in each)
         return self.crossings[: decided + 1], self.crossings[decided + 1 :]
 
 
 def _ours_below(frame: FrameType) -> list[FrameType]:
-    """Who has called this, nearest first."""
+    """Return the callers of a frame in this project, nearest first."""
     found: list[FrameType] = []
     caller = frame.f_back
     while caller is not None:
@@ -117,7 +117,7 @@ def _wing(frame: FrameType) -> str:
 
 
 def listed(broker: str) -> set[str]:
-    """The files that the architecture lists for a kind of broker."""
+    """Return the files that the architecture lists for a kind of broker."""
     text = (ROOT / "brokerd/README.md").read_text(encoding="utf-8")
     section = text.split("## One publication", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]*) \|", section, re.MULTILINE)
@@ -125,7 +125,7 @@ def listed(broker: str) -> set[str]:
 
 
 async def way_of_one(subscribes_at: int) -> Way:
-    """The way through the middle one of three brokers, when nothing about it is new."""
+    """Return the path through the middle broker of three, for a publication like earlier ones."""
     net = SocketNet()
     running = [MemoryBroker(net, chain(3), f"b{number}") for number in range(3)]
     way = Way(running[1])
@@ -181,7 +181,7 @@ async def test_a_publication_visits_the_files_that_are_listed_and_few(
 
 
 class CoreVisits:
-    """The files of protocols that each simulated broker's core visits."""
+    """The protocol files that every simulated broker's core visits."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.files: dict[str, dict[str, None]] = {}
@@ -207,9 +207,9 @@ class CoreVisits:
 def core_visits(
     protocol: str, publisher: str, subscriber: str, topology: Topology = TREES
 ) -> dict[str, dict[str, None]]:
-    """Return the files that one publication visits at each broker, until all are at rest.
+    """Return the files that one publication visits per broker, until all brokers are at rest.
 
-    Nothing about the publication is new, and its subscriber acknowledges it.
+    The brokers have handled similar publications, and the subscriber acknowledges this one.
     """
     cluster = SimulatedCluster(topology, protocol, strict=False)
     cluster.start().run_until_quiet()
@@ -245,7 +245,7 @@ def test_a_broker_with_all_roles_visits_the_files_of_three_brokers() -> None:
     [("on the way", MOST_FILES), ("publisher", MOST_FILES + 5), ("subscriber", MOST_FILES + 2)],
 )
 def test_a_publication_visits_few_files_of_gryphon(broker: str, most: int) -> None:
-    """The brokers of clients also visit the service of clients, and a publisher's its log."""
+    """Brokers of clients also visit the client service, and a publisher's broker its log."""
     names = {"publisher": "p", "on the way": "m", "subscriber": "s"}
     visits = core_visits("gryphon", "p", "s", cells("p-m", "m-s"))
     assert visits.keys() == {*names.values()}
@@ -259,7 +259,7 @@ def test_a_publication_visits_few_files_of_gryphon(broker: str, most: int) -> No
     [("on the way", 6, MOST_FILES + 6), ("publisher", 7, 21), ("subscriber", 9, 2 * MOST_FILES)],
 )
 def test_a_publication_visits_few_files_of_durable(broker: str, own: int, most: int) -> None:
-    """Its gryphon core visits most of the others; every broker commits and releases."""
+    """The gryphon core visits most of the other files; every broker commits and releases."""
     names = {"publisher": "p", "on the way": "m", "subscriber": "s"}
     visits = core_visits("durable", "p", "s", cells("p-m", "m-s"))
     files = visits[names[broker]]
@@ -283,7 +283,7 @@ def test_a_broker_with_all_roles_of_gryphon_visits_few_files() -> None:
     ],
 )
 def test_a_publication_visits_few_files_of_multi_proxy(broker: str, most: int) -> None:
-    """Brokers of one role; the access brokers also visit the service of clients."""
+    """Brokers have one role; the access brokers also visit the client service."""
     names = {"publisher": "e1", "proxy": "x1", "server": "v1", "subscriber": "e2"}
     topology = sides(proxies=1, servers=1, edges=2)
     visits = core_visits("multi_proxy", names["publisher"], names["subscriber"], topology)

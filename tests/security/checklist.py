@@ -1,7 +1,7 @@
-"""The security rules of the design, each with the tests that fail when it is broken.
+"""The security rules of the design, with the tests that fail if a rule is broken.
 
-`python -m tests.security.checklist` prints the table. test_checklist.py sees to it that no rule
-is missing, that every test named here exists, and that no rule of severity A is without one.
+`python -m tests.security.checklist` prints the table. test_checklist.py checks that no rule is
+missing, that every named test exists, and that no rule of severity A lacks a test.
 """
 
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ class Rule:
 
     Attributes:
         tests: node ids without parameters.
-        missing: what no test shows yet, and why; "" when nothing is.
-        does_not_apply: why there is nothing here that could break the rule; "" when there is.
+        missing: the untested part, and the reason; "" if all is tested.
+        does_not_apply: the reason why no code could break the rule; "" if some could.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Rule:
 
     @property
     def state(self) -> str:
-        """In a word."""
+        """Return the state in a word."""
         if self.does_not_apply:
             return "does not apply"
         if not self.tests:
@@ -439,7 +439,7 @@ RULES: Final = (
 
 
 def table() -> str:
-    """The checklist as Markdown."""
+    """Return the checklist as Markdown."""
     lines = ["| id | severity | rule | state | tests |", "|---|---|---|---|---|"]
     for rule in RULES:
         why = rule.missing or rule.does_not_apply

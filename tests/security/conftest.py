@@ -1,4 +1,4 @@
-"""SSH servers with host keys of the test's choice, and a person's own files."""
+"""Fixtures for SSH servers with chosen host keys, and for a user's own files."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -19,7 +19,7 @@ real_sshd = pytest.mark.skipif(SSHD is None, reason=NO_SSHD)
 
 @pytest.fixture(autouse=True)
 def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever keys the person has who runs the tests."""
+    """Hide the SSH keys of the user that runs the tests."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
@@ -30,7 +30,7 @@ def user_key(tmp_path: Path) -> KeyPair:
 
 @pytest.fixture(params=["stand-in", pytest.param("sshd", marks=real_sshd)])
 def start(request: pytest.FixtureRequest, tmp_path: Path, user_key: KeyPair) -> Start:
-    """Starts a server with a host key."""
+    """Return a function that starts a server with a host key."""
 
     def run(host_key: KeyPair) -> AbstractContextManager[Server]:
         if request.param == "sshd":
@@ -42,7 +42,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path, user_key: KeyPair) -> 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder of one's own."""
+    """Return a temporary home folder."""
     folder = tmp_path / "home"
     (folder / ".ssh").mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("HOME", str(folder))
@@ -51,7 +51,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def met(start: Start, project: Path, user_key: KeyPair, tmp_path: Path) -> Iterator[Server]:
-    """A server that an inventory in the current project names and does not know yet."""
+    """Yield a server in an inventory of the current project whose host key is not yet accepted."""
     with start(make_key(tmp_path / "host")) as server:
         folder = project / "inventories"
         write_inventory(folder, {"n01": server}, user_key, known=False)

@@ -1,4 +1,4 @@
-"""The checklist is whole, and what it points to is there."""
+"""Tests of the checklist: all rules are present, and all named tests exist."""
 
 import ast
 from collections import Counter
@@ -21,7 +21,7 @@ S-SPARK-2 S-UNIT-1 S-PIP-1 S-PIP-2 S-LOG-1
 
 @cache
 def running_tests(path: str) -> frozenset[str]:
-    """The tests of a file, as far as they run: none that is always skipped or expected to fail."""
+    """Return the tests of a file that run: not those skipped always or expected to fail."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return frozenset(
         node.name

@@ -1,4 +1,4 @@
-"""Who connects too often, too slowly, or again: S-FRAME-2, S-FLOOD-1, S-WIRE-1 and S-CTRL-1."""
+"""Tests of excessive, slow and repeated connections: S-FRAME-2, S-FLOOD-1, S-WIRE-1, S-CTRL-1."""
 
 import contextlib
 import random
@@ -41,14 +41,14 @@ from tests.helpers.virtual_time import in_virtual_time
 YES = RecoveryFlag(True)
 FLOOD = 5_000
 LOITERERS = 500
-"""Connections of the flood that its author keeps open."""
+"""The connections of the flood that its author keeps open."""
 
 
 # ---------------------------------------------------------------- S-FLOOD-1: places
 
 
 class Door:
-    """Admission control, and whom it evicted."""
+    """Admission control, with the evicted sessions."""
 
     def __init__(self, descriptors: int | None = None, **limits: int) -> None:
         self.admission = AdmissionControl(SessionParameters(**limits), descriptors)
@@ -182,7 +182,7 @@ def test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in() -> None
             await trio.lowlevel.checkpoint()
 
     async def attach(name: str) -> None:
-        """As a client does: again until it is answered."""
+        """Attach as a client does: repeat until the broker replies."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 async with await trio.open_tcp_stream("127.0.0.1", OWN_PORTS[0]) as stream:

@@ -1,4 +1,4 @@
-"""S-CTRL-1: faults are commanded over a private socket of this user only, and only where wanted."""
+"""Tests of S-CTRL-1: fault commands need a private socket of this user, and permission."""
 
 import os
 import stat
@@ -55,7 +55,7 @@ def test_no_message_between_brokers_or_from_clients_commands_a_fault() -> None:
 
 
 def test_a_fault_command_over_the_network_is_refused() -> None:
-    """The very bytes that the private socket would obey, first of all and after a greeting."""
+    """The bytes equal a valid command on the private socket, sent first or after a greeting."""
 
     async def story() -> None:
         net = MemoryNet()
@@ -78,7 +78,7 @@ def test_a_fault_command_over_the_network_is_refused() -> None:
 
 
 async def answers(path: Path) -> bool:
-    """Whether somebody listens at a socket, which is there a moment before."""
+    """Return true if a process listens at a socket, which exists a moment before."""
     try:
         stream = await trio.open_unix_socket(path)
     except OSError:

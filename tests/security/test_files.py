@@ -1,6 +1,6 @@
-"""Files of ours are nobody else's, and files of others do not get past their folder.
+"""Tests of files: the project's files are private, and foreign files stay inside their folder.
 
-S-PERM-1 and S-TAR-1; what a real deployment leaves behind is looked at in test_deployed.py.
+S-PERM-1 and S-TAR-1. test_deployed.py examines the leftovers of a real deployment.
 """
 
 import ast
@@ -218,7 +218,7 @@ def test_a_host_that_lists_too_much_or_nonsense_is_not_collected_from(
 
 
 READERS = [ROOT / "pubsubctl" / "runs" / name for name in ("capsules.py", "figure_archives.py")]
-"""They read archives file by file: tests/pubsubctl/test_capsules.py and test_claims.py."""
+"""Modules that read archives file by file: tests/pubsubctl/test_capsules.py and test_claims.py."""
 
 
 def test_archives_are_read_file_by_file_and_never_unpacked() -> None:

@@ -1,4 +1,4 @@
-"""6,000 profiles that a false neighbour forges; honest clients are served when it has gone."""
+"""Tests of a false neighbour with 6,000 forged profiles: honest clients recover afterwards."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.helpers.patience import PATIENCE_S
 pytestmark = pytest.mark.end_to_end
 
 PLACES = ((0, 0, 0), (0, 0), (0, 1))
-"""Of a, b and c, as the neighbour of b in another cluster is told them; a is in b's cluster."""
+"""Places of a, b and c as sent to the neighbour of b in another cluster; a is in b's cluster."""
 FAR = ((1, 1 << 62), (1 << 62, 0))
 
 

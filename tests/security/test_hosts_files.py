@@ -1,4 +1,4 @@
-"""Stories about files: none is written through what somebody put there, none fetched that is odd.
+"""Stories about files: no write through foreign links, and no fetch of irregular files.
 
 S-PERM-1, S-TAR-1 and S-PIP-1 of the security list.
 """
@@ -35,7 +35,7 @@ def ask(host: HostSide, command: str, **arguments: Any) -> dict[str, Any]:
 
 
 def every_write(host: HostSide) -> Iterator[tuple[Path, str, dict[str, Any]]]:
-    """Each path that the commands write, with the command."""
+    """Yield every path that the commands write, with the command."""
     record = {"content": {"deployment_id": "d1"}, "topology": "name = 1\n"}
     yield host.root / DEPLOYMENT_FILE, "write_deployment", record
     yield host.root / TOPOLOGY_FILE, "write_deployment", record
@@ -198,7 +198,7 @@ def test_an_irregular_file_is_not_listed(tmp_path: Path) -> None:
 
 
 class ListingAgent:
-    """Says to have what it is told to."""
+    """An agent that lists the given names."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names

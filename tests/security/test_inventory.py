@@ -1,7 +1,7 @@
-"""Hostile inventories: each is refused as a file, before anything is connected to or started.
+"""Tests of hostile inventories: a file is refused before any connection or process.
 
-S-INV-2: names, addresses and paths have small alphabets, so that no value of an inventory can be
-an option, a command or a way out of our folders, whatever is made of it later.
+S-INV-2: names, addresses and paths have small alphabets, so that no value of an inventory can
+become an option, a command or a path out of the project's folders.
 """
 
 import os
@@ -50,7 +50,7 @@ EVIL = [
 # Refused alone.
 ALONE = ["", " ", "-", "--", "-rf", "-oProxyCommand=touch PWNED", "..", "../../PWNED", ".", "~root"]
 
-# Where a value stands → what is well there, so that something evil can be put behind it.
+# Place of a value → a valid value, behind which the corpus appends a hostile text.
 PLACES = {
     'name = {}\n[[hosts]]\nname = "n"\naddress = "10.0.0.1"\n': "lab",
     "[[hosts]]\nname = {}\naddress = '10.0.0.1'\n": "n",
@@ -93,7 +93,7 @@ OPTIONS += ["forward_agent", "host_key_checking", "shell", "sudo", "__class__", 
 
 
 def quoted(text: str) -> str:
-    """A TOML string of just that text."""
+    """Return a TOML string of exactly this text."""
     plain = all(character.isprintable() and character not in '"\\' for character in text)
     if plain:
         return f'"{text}"'
@@ -101,7 +101,7 @@ def quoted(text: str) -> str:
 
 
 def hostile() -> Iterator[str]:
-    """The corpus: whole files."""
+    """Yield the corpus of whole files."""
     for text, good in PLACES.items():
         head = HEAD.replace('name = "lab"\n', "") if text.startswith("name") else HEAD
         for value in (*EVIL, *ALONE, *(good + evil for evil in EVIL)):
@@ -144,7 +144,7 @@ CORPUS = list(hostile())
 
 @pytest.fixture
 def nothing_outside(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Whatever would connect or start a process says so here instead."""
+    """Return a list that records attempts to connect or to start a process, which are blocked."""
     seen: list[str] = []
 
     def refuse(name: str) -> None:
@@ -167,7 +167,7 @@ def test_there_are_enough_hostile_inventories_and_no_two_are_the_same() -> None:
 
 
 def refused(path: Path) -> tuple[str, ...]:
-    """Why an inventory is refused; nothing when it is not."""
+    """Return the reasons for which an inventory is refused; empty if accepted."""
     try:
         load_inventory(path)
     except UserError as error:
@@ -225,7 +225,7 @@ def test_a_secret_that_was_written_down_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_the_base_of_the_corpus_is_valid(tmp_path: Path) -> None:
-    """A corpus whose frames were wrong themselves would prove nothing."""
+    """A corpus with an invalid base would prove nothing."""
     for text, good in PLACES.items():
         path = tmp_path / "good.toml"
         head = HEAD.replace('name = "lab"\n', "") if text.startswith("name") else HEAD

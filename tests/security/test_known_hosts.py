@@ -1,4 +1,4 @@
-"""The file of known hosts: whom it names, what it refuses to believe, and how a line is added."""
+"""Tests of the file of known hosts: named hosts, refusals, and new lines."""
 
 import base64
 import shutil
@@ -55,7 +55,7 @@ def test_host_patterns_match_the_named_addresses_only(
 
 
 def hashed_by_paramiko(path: Path) -> None:
-    """Put hashes in place of the names in a file."""
+    """Replace the names in a file by hashes."""
     words = [line.partition(" ") for line in path.read_text().splitlines()]
     lines = [f"{paramiko.HostKeys.hash_host(name)} {key}\n" for name, _, key in words]
     path.write_text("".join(lines))
@@ -66,7 +66,7 @@ def hashed_by_ssh_keygen(path: Path) -> None:
 
 
 def found_by_paramiko(path: Path, name: str) -> bool:
-    """Whether another implementation finds the host in the file."""
+    """Return true if another implementation finds the host in the file."""
     return paramiko.HostKeys(str(path)).lookup(name) is not None
 
 

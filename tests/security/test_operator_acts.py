@@ -1,4 +1,4 @@
-"""Operators' acts on real brokers: forged by a neighbour, wrongly signed, and signed."""
+"""Tests of operators' acts on real brokers: forged by a neighbour, wrongly signed, and signed."""
 
 import subprocess
 from pathlib import Path

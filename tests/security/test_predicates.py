@@ -1,4 +1,4 @@
-"""S-PRED-1 and S-PRED-2: what a client asks for is bounded, and never becomes code."""
+"""Tests of S-PRED-1 and S-PRED-2: requests of clients are bounded, and never become code."""
 
 import ast
 import random
@@ -40,7 +40,7 @@ def test_every_accepted_value_is_bounded() -> None:
 
 
 def test_no_regular_expression_is_compiled_from_input() -> None:
-    """A regular expression has no time limit, so all of them are written down in the program."""
+    """A regular expression has no time limit, so all expressions are constants of the program."""
     found = []
     for top in ("brokerd",):
         for path in (ROOT / top).rglob("*.py"):
@@ -57,7 +57,7 @@ QUERIES = ("sql", "expr", "selectExpr", "where", "filter")
 
 
 def test_no_query_is_built_from_log_contents() -> None:
-    """S-SPARK-2: conditions are columns, or texts that are written down in the program."""
+    """S-SPARK-2: conditions are columns, or constant texts of the program."""
     calls = made = 0
     for path in (ROOT / "results").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

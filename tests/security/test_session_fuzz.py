@@ -1,6 +1,6 @@
-"""Hostile clients at real brokers: none ends, and honest clients beside them lose nothing.
+"""Tests of hostile clients at real brokers: no broker ends, and honest clients lose nothing.
 
-A small part of the campaign, `python -m tests.fuzz.sessions --frames 100000`.
+This is a small part of the campaign, `python -m tests.fuzz.sessions --frames 100000`.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""S-BP-1 on real brokers: one minute here, ten with --lab-long."""
+"""Tests of S-BP-1 on real brokers: one minute by default, ten with --lab-long."""
 
 import contextlib
 from typing import Any
@@ -35,7 +35,7 @@ GROWTH_BYTES = 32 << 20  # had they kept what it does not read, they would grow 
 
 
 async def be_deaf(address: str) -> None:
-    """Subscribe to everything, say that one lives, and never read."""
+    """Subscribe to all publications, send heartbeats, and never read."""
     host, _, port = address.rpartition(":")
     subscribing = [client_hello("deaf", "", 1, 1), Connect(False, 1, 1, 0, ())]
     messages = [*subscribing, Subscribe(1, parse_predicate("true"))]
@@ -48,7 +48,7 @@ async def be_deaf(address: str) -> None:
 
 
 async def publish_for(client: Client, seconds: int) -> float:
-    """Publish so many at no more than the rate; returns how long it took in seconds."""
+    """Publish for `seconds` at no more than the rate; return the duration in seconds."""
     began = trio.current_time()
     step = PER_SECOND // STEPS_PER_SECOND
     for number in range(seconds * STEPS_PER_SECOND):

@@ -1,4 +1,4 @@
-"""S-BP-1: a subscriber that takes nothing costs a bounded amount, and others wait for it once."""
+"""Tests of S-BP-1: a subscriber that reads nothing costs little, and others wait once."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ PUBLISHER_WINDOW = 4 * WINDOW
 
 
 class Deaf:
-    """A subscriber that goes on saying that it lives, and reads nothing after its subscription."""
+    """A subscriber that keeps sending heartbeats, but reads nothing after its subscription."""
 
     def __init__(self, stream: trio.abc.Stream, name: str) -> None:
         self._stream = stream
@@ -135,7 +135,7 @@ async def test_a_slow_subscriber_keeps_its_subscription() -> None:
 
 @in_virtual_time
 async def test_all_clients_wait_for_a_stalled_subscriber_without_the_eviction_rule() -> None:
-    """So that the rule is known to be what helps."""
+    """The test proves that the eviction rule is effective."""
     net = MemoryNet()
     never = SessionParameters(slow_after_ns=10**18)
     async with broker(net, never) as (b0, nursery):

@@ -1,7 +1,7 @@
-"""S-SSH-1, S-SSH-2 and S-SSH-4 to S-SSH-6: who is spoken to over SSH, and with what.
+"""Tests of S-SSH-1, S-SSH-2 and S-SSH-4 to S-SSH-6: the peers of SSH, and the algorithms.
 
-The rules about host keys are shown against a real sshd where there is one, and against a small
-server of our own on every machine.
+The rules about host keys are tested against a real sshd if available, and against a small server of
+the tests on every machine.
 """
 
 import ast
@@ -187,7 +187,7 @@ def test_a_key_in_the_agent_is_used_there_and_copied_to_no_host(
 
 
 def agent(folder: Path, key: KeyPair, passphrase: str) -> AbstractContextManager[Path]:
-    """An ssh-agent that holds a key, until the end of the block."""
+    """Return an ssh-agent with a key, until the end of the block."""
     stack = ExitStack()
     socket_path = folder / "agent.sock"
     process = subprocess.Popen(
@@ -336,7 +336,7 @@ def test_gateways_of_ones_own_configuration_are_checked_like_others(
 @pytest.mark.parametrize("what", ["HostKeyAlgorithms", "PubkeyAcceptedAlgorithms"])
 @real_sshd
 def test_signatures_made_with_sha1_are_not_taken(tmp_path: Path, what: str) -> None:
-    """With the same RSA keys and SHA-2, both are."""
+    """The same RSA keys are accepted with SHA-2."""
     host_key, user_key = make_key(tmp_path / "host", "rsa"), make_key(tmp_path / "id", "rsa")
     for algorithm in ("rsa-sha2-512", "ssh-rsa"):
         with running_sshd(
@@ -357,7 +357,7 @@ def test_signatures_made_with_sha1_are_not_taken(tmp_path: Path, what: str) -> N
 
 
 def test_the_locked_paramiko_is_one_that_refuses_sha1() -> None:
-    """CVE-2026-44405 concerns 4.0.0 and before."""
+    """CVE-2026-44405 affects 4.0.0 and earlier."""
     project_file = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "paramiko>=5" in project_file["project"]["dependencies"]
     lock = (ROOT / ".setup" / "requirements.lock").read_text(encoding="utf-8")

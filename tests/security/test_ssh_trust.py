@@ -1,4 +1,4 @@
-"""S-SSH-3: the first contact with a machine, and who decides that its key is the right one."""
+"""Tests of S-SSH-3: the first contact with a machine, and the decision about its key."""
 
 from pathlib import Path
 

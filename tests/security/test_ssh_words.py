@@ -1,4 +1,4 @@
-"""S-INV-1: words arrive on a host as they are, and no command is ever a text."""
+"""Tests of S-INV-1: words arrive at a host unchanged, and no command is ever a text."""
 
 import ast
 import os

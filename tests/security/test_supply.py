@@ -1,4 +1,4 @@
-"""What we are made of and run in: floors of packages, and the shipped unit (S-PIP-2, S-UNIT-1)."""
+"""Tests of dependencies and environment: package floors and the unit (S-PIP-2, S-UNIT-1)."""
 
 import re
 import shutil
@@ -60,7 +60,7 @@ def test_systemd_accepts_every_setting_of_the_unit(tmp_path: Path) -> None:
 
 
 def test_brokers_run_as_an_unprivileged_user_and_request_no_privileges() -> None:
-    """S-SUDO-1: what needs root (nftables, namespaces) wants a root of one's own, never sudo."""
+    """S-SUDO-1: tasks for root (nftables, namespaces) need a root of their own, never sudo."""
     settings = dict(
         row.split("=", 1)
         for row in UNIT.read_text(encoding="utf-8").splitlines()

@@ -1,7 +1,7 @@
-"""Mutual TLS on links: who gets in, as whom, and what becomes of all others (S-TLS-1 to S-TLS-4).
+"""Tests of mutual TLS on links: admission, identity and refusals (S-TLS-1 to S-TLS-4).
 
-Everything is asserted on the first exchange, never on a client's handshake: in TLS 1.3 that is
-over before the server has looked at the client's certificate.
+All assertions are on the first exchange, never on a client's handshake: in TLS 1.3 the handshake
+finishes before the server has checked the client's certificate.
 """
 
 import contextlib
@@ -53,14 +53,14 @@ def secured(net: MemoryNet, lab: Certificates, number: int, **options: Any) -> L
 
 
 def secured_broker(lab: Certificates) -> OneBroker:
-    """b0, running, with a certificate."""
+    """Return a running broker b0 with a certificate."""
     return one_broker(lab.credentials("broker", "b0"))
 
 
 async def answer_to(
     net: MemoryNet, credentials: TlsCredentials, *messages: Any, at: str = "b0"
 ) -> Any:
-    """What a broker answers to somebody with this certificate; None when it just closes."""
+    """Return a broker's reply to a peer with this certificate; None if the broker closes."""
     stream = await credentials.dial(await net.dial(at))
     async with stream:
         await say(stream, *messages)
@@ -136,7 +136,7 @@ def test_an_identity_has_one_spelling() -> None:
             Identity.from_uri(other)
 
 
-# ---------------------------------------------------------------- S-TLS-1: who has no place here
+# ---------------------------------------------------------------- S-TLS-1: peers without access
 
 
 def _without_certificate(lab: Certificates) -> ssl.SSLContext:
@@ -194,7 +194,7 @@ async def test_a_peer_without_a_valid_certificate_receives_no_answer(
 
 @in_virtual_time
 async def test_the_same_certificate_that_expires_was_good_before(lab: Certificates) -> None:
-    """So that what refuses the expired one is its date and nothing else."""
+    """The date is the only reason for the refusal of the expired certificate."""
     async with secured_broker(lab) as (net, _, _):
         good = TlsCredentials(lab.files("client", "c", days_ago=29.9))
         assert isinstance(await answer_to(net, good, client_hello("c", "d", 1, 1)), Hello)
@@ -244,7 +244,7 @@ def test_files_that_are_no_certificates_are_named(
             TlsCredentials(TlsFiles(**paths))
 
 
-# ---------------------------------------------------------------- S-TLS-2: who says it is another
+# ---------------------------------------------------------------- S-TLS-2: false identities
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ async def test_a_client_that_sends_a_broker_message_is_disconnected(lab: Certifi
 async def test_a_broker_sends_no_hello_to_another_peer_than_it_dialled(
     lab: Certificates, who: tuple[Any, str]
 ) -> None:
-    """Whoever listens at b1's address shows another's certificate: no Hello, and a close."""
+    """A peer at b1's address presents another certificate: the broker sends no Hello and closes."""
     files = lab.files(*who)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_verify_locations(files.authority)
@@ -346,7 +346,7 @@ async def test_a_client_that_reaches_no_trusted_broker_retries(lab: Certificates
         assert b0.of(SessionEstablished) == []
 
 
-# ---------------------------------------------------------------- S-TLS-3: who does not finish
+# ---------------------------------------------------------------- S-TLS-3: unfinished handshakes
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -373,7 +373,7 @@ async def test_a_stalled_handshake_is_aborted_after_five_seconds(
 async def test_a_handshake_that_never_ends_is_cut_off_by_its_size(lab: Certificates) -> None:
     async with secured_broker(lab) as (net, b0, _):
         stream = await net.dial("b0")
-        # The beginning of a ClientHello that says that it is very long.
+        # The start of a ClientHello with a very large length.
         await stream.send_all(b"\x16\x03\x01\x40\x00\x01\x01\xf0\x00" + bytes(30_000))
         await all_that_comes(stream)
         await trio.sleep(0.1)
@@ -386,7 +386,7 @@ async def test_a_handshake_that_never_ends_is_cut_off_by_its_size(lab: Certifica
 async def test_an_end_that_rejects_a_certificate_closes_the_connection(
     lab: Certificates, tmp_path: Path
 ) -> None:
-    """A client that fails and stays would leave the server waiting for ever."""
+    """A failed client that stays would leave the server waiting for ever."""
     rogue = Certificates(tmp_path, "rogue")
     credentials = TlsCredentials(rogue.files("broker", "b0", trust=lab))
     async with one_broker(credentials) as (net, b0, _):
@@ -442,7 +442,7 @@ async def test_a_certificate_is_renewed_while_sessions_continue(lab: Certificate
         assert b1.of(SessionLost) == []
 
 
-# ---------------------------------------------------------------- what is under way
+# ---------------------------------------------------------------- data in flight
 
 
 @in_virtual_time
@@ -477,7 +477,7 @@ async def test_one_changed_byte_ends_the_session_and_is_not_delivered(lab: Certi
 
 
 class Recorder(trio.abc.Stream):
-    """Keeps what is written."""
+    """A stream that records writes."""
 
     def __init__(self, inner: trio.abc.Stream) -> None:
         self.written = b""
@@ -499,7 +499,7 @@ class Recorder(trio.abc.Stream):
 
 @in_virtual_time
 async def test_a_recorded_session_that_is_played_again_gets_no_answer(lab: Certificates) -> None:
-    """S-WIRE-1: between machines, where somebody could have recorded it."""
+    """S-WIRE-1: the rule matters between machines, where sessions can be recorded."""
     async with secured_broker(lab) as (net, b0, _):
         recorder = Recorder(await net.dial("b0"))
         stream = await lab.credentials("broker", "b1").dial(recorder)

@@ -1,4 +1,4 @@
-"""Silence is suspected, lateness is not."""
+"""Tests of the failure detector: silence is suspected, lateness is not."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ TICK_NS = check_interval_ns(DEFAULTS)
 
 
 def watch(detector: FailureDetector, start_ns: int, end_ns: int) -> int | None:
-    """Check in time from start to end; returns when the peer was suspected."""
+    """Check in time from start to end; return the time of the suspicion."""
     now_ns = start_ns
     while now_ns < end_ns:
         now_ns = min(now_ns + TICK_NS, max(detector.due_ns, now_ns + 1), end_ns)
@@ -61,7 +61,7 @@ def test_a_resumed_process_does_not_suspect_its_peers() -> None:
 
 
 def test_lateness_seen_under_load_allows_for_more_of_it() -> None:
-    """Gaps grow to 1.2 s; each is only a little longer than those before."""
+    """Gaps grow to 1.2 s; each is only a little longer than the gaps before."""
     detector = FailureDetector(DEFAULTS, 0)
     now_ns = 0
     for gap_ms in (*range(250, 1200, 50), 1200, 1200):
@@ -90,7 +90,7 @@ def test_allowance_is_bounded_and_fades() -> None:
 
 
 def test_peers_of_a_machine_that_was_suspended_get_time_to_speak_again() -> None:
-    """They slept as well, so nothing had gathered."""
+    """The peers were suspended as well, so no heartbeats had gathered."""
     detector = FailureDetector(DEFAULTS, 0)
     assert not detector.check(TICK_NS)
     woken_ns = 60 * SECOND_NS

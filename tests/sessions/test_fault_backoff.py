@@ -1,11 +1,11 @@
-"""Links whose sessions end with the same error again and again do not flap."""
+"""Tests of backoff: links whose sessions repeatedly end with the same error do not flap."""
 
 from brokerd.sessions.failure_detector import FORGOTTEN_NS, LONGEST_NS, FaultBackoff
 from brokerd.units import SECOND_NS
 
 
 def pauses(errors: int, every_ns: int = 0) -> list[int]:
-    """The pause after each of so many errors, in seconds."""
+    """Return the pause after each of `errors` errors, in seconds."""
     backoff = FaultBackoff()
     now_ns, found = 0, []
     for _ in range(errors):

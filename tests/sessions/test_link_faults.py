@@ -1,4 +1,4 @@
-"""Which faults act on which link, and what is asked for wrongly."""
+"""Tests of link faults: the affected links, and invalid requests."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from brokerd.units import MILLISECOND_NS
 
 
 def faults(*descriptions: tuple[Any, ...]) -> LinkFaults:
-    """Faults given as (verb, peer, direction, parameters)."""
+    """Return faults from tuples of verb, peer, direction and parameters."""
     together = LinkFaults()
     for number, (verb, peer, direction, parameters) in enumerate(descriptions):
         together.apply(read_fault(f"f{number}", verb, peer, direction, parameters, None))

@@ -1,4 +1,4 @@
-"""What waits for a peer: whole frames in order, heartbeats first, a bound, and no half frame."""
+"""Tests of the outbox: whole frames in order, heartbeats first, a bound, and no half frame."""
 
 from brokerd.sessions.outbox import Outbox
 from tests.helpers.delta_tree_bugs import Mutant, mutated

@@ -1,4 +1,4 @@
-"""When acknowledgements leave: at once, in company, or when the sender seems to wait for them."""
+"""Tests of the pace of acknowledgements: at once, batched, or when the sender seems to wait."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ NOW = 1_000 * MS
 
 
 def told_at(pace: Pace, arrivals: list[int], until_ns: int) -> list[int]:
-    """When a subscriber that takes single publications at once tells of them, asked when due."""
+    """Return the times of acknowledgements of a subscriber that receives single publications."""
     told: list[int] = []
     unsaid, due_ns = 0, 0
     arrivals = list(arrivals)

@@ -1,4 +1,4 @@
-"""An object after an episode is like a new one: after a stall, an error, a flood or a cut frame."""
+"""Tests of objects after a stall, an error, a flood or a cut frame: they equal new objects."""
 
 import struct
 from random import Random
@@ -24,12 +24,12 @@ from brokerd.wire.framing import FrameDecoder
 DEFAULTS = SessionParameters()
 TICK_NS = check_interval_ns(DEFAULTS)
 CALM_NS = 400 * SECOND_NS
-"""So long until a detector that was as slow as it may be has forgotten that."""
+"""The time after which the slowest possible detector has returned to its initial state."""
 HEARTBEAT = b"beat"
 
 
 def suspected_after_ns(detector: FailureDetector, now_ns: int) -> int:
-    """Return how long a detector that hears no more takes until it suspects its peer."""
+    """Return the time until a detector without messages suspects its peer."""
     began_ns = now_ns
     while not detector.check(now_ns):
         now_ns = min(now_ns + TICK_NS, max(detector.due_ns, now_ns + 1))
@@ -38,7 +38,7 @@ def suspected_after_ns(detector: FailureDetector, now_ns: int) -> int:
 
 @given(st.integers(0, 1 << 32))
 def test_a_detector_suspects_as_soon_as_a_new_one_whatever_was_before(seed: int) -> None:
-    """Standstills, doubts that were dispelled and late heartbeats; then all is calm."""
+    """The episodes are stalls, dispelled suspicions and late heartbeats; then all is calm."""
     random, now_ns = Random(seed), 0
     detector = FailureDetector(DEFAULTS, now_ns)
     for _ in range(random.randrange(1, 12)):
@@ -110,7 +110,7 @@ class OutboxEpisodes(RuleBasedStateMachine):
 
 
 class AbsorbedEpisodes(RuleBasedStateMachine):
-    """Absorbed messages, let go link by link and absorbed again."""
+    """Absorbed messages, released link by link and absorbed again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def frames_of(decoder: FrameDecoder, chunk: bytes) -> list[tuple[bytes, bytes]]:
 def test_a_decoder_between_frames_is_like_a_new_one(
     sent: list[tuple[bytes, bytes]], cuts: list[int], too_long: int
 ) -> None:
-    """Frames in pieces, whole ones, and one that is too long in the end."""
+    """Frames arrive in pieces or whole, and the last frame is too long."""
     decoder = FrameDecoder(48)
     for header, payload in sent:
         stream = struct.pack(">II", len(header) + len(payload) + 4, len(header)) + header + payload

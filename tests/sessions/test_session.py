@@ -1,4 +1,4 @@
-"""Which of several connections is the session, and who may have one."""
+"""Tests of sessions: the choice among several connections, and admitted peers."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -32,7 +32,7 @@ def opened(opener: SessionTable, peer: int) -> tuple[Session, Hello]:
 
 
 def joined(opener: SessionTable, accepter: SessionTable) -> tuple[Session, Session]:
-    """A session that both ends have established: the opener's end and the accepter's."""
+    """Return a session that both ends have established: the opener's end and the accepter's."""
     attempt, hello = opened(opener, accepter.own.number)
     accepted = accepter.accept(hello)
     assert isinstance(accepted, Accepted)
@@ -116,7 +116,7 @@ def test_a_restarted_broker_replaces_its_session_and_an_earlier_incarnation_does
 
 
 def test_whatever_crosses_there_is_at_most_one_session_and_retries_bring_it_up() -> None:
-    """Hellos of three attempts, the middle one of a broker that lost a session, in any order."""
+    """Hellos of three attempts, the middle one after a lost session, arrive in any order."""
     for order in permutations(range(3)):
         b0, b1 = table(0), table(1)
         hellos: list[tuple[SessionTable, SessionTable, Session, Hello]] = []
@@ -142,7 +142,7 @@ def test_whatever_crosses_there_is_at_most_one_session_and_retries_bring_it_up()
 
 @pytest.mark.parametrize("known", [1, 70_000])
 def test_an_incarnation_that_leaps_is_refused_and_the_next_one_is_not(known: int) -> None:
-    """A broker whose incarnation was invented could never have a session again."""
+    """A broker with an invented incarnation could never have a session again."""
     ours = table(1)
     joined(table(2, known), ours)
     _, forged = opened(table(2, known + (1 << 16) + 1), 1)
@@ -247,7 +247,7 @@ def test_a_hello_of_a_closed_session_is_refused() -> None:
 
 
 def test_attempts_of_either_end_have_distinct_identities() -> None:
-    """Else the one that an opener says it knew could be taken for another."""
+    """Otherwise the identity in an opener's Hello could be taken for another attempt's."""
     numbers = []
     for opener, peer in ((table(0), 1), (table(1), 0)):
         for _ in range(3):

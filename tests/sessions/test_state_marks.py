@@ -1,4 +1,4 @@
-"""State marks: what a mark of a state folder proves to the broker that runs on the folder."""
+"""Tests of state marks: the facts that a mark proves to the broker of a state folder."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def ledger(
 def mark(
     of: StateStart, commits: int, groups: int, lineage: int = 0, key: bytes = KEY
 ) -> StateMark:
-    """The mark of a process that has come so far since its start."""
+    """Return the mark of a process with these counts since its start."""
     made = StateLedger.from_starts(key, lineage, [of], is_vouched=True)
     made.advance(commits, groups)
     return made.mark()
@@ -100,7 +100,7 @@ def table(number: int, own: StateLedger) -> SessionTable:
 
 
 def test_a_dialled_broker_returns_the_mark_that_ends_an_older_copy() -> None:
-    """It does not replace the mark by that of the copy, whatever becomes of its answer."""
+    """The dialled broker does not replace the mark by the copy's, whatever happens to its reply."""
     witness = table(1, ledger(start(1)))
     witness.witness.take(0, mark(start(1), 7, 9))
     for incarnation in (2, 3):

@@ -1,4 +1,4 @@
-"""A crash at any moment of any short history of a log volume loses nothing acknowledged."""
+"""Tests of crashes at any moment of short histories of a log volume: no acknowledged loss."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ SEED = 7
 LEAST_STATES = 60_000
 
 Table = dict[str, tuple[int, tuple[bytes, ...]]]
-"""Of each log: the first index, and the records from there on."""
+"""The first index of every log, and the records from there on."""
 
 
 def read_all(volume: LogVolume, ends: dict[str, tuple[int, int]]) -> Table:
@@ -53,9 +53,9 @@ def recovered(files: MemoryFiles) -> tuple[Table, LogVolume]:
 
 @dataclass
 class History:
-    """A volume in memory, a plain table beside it, and how the table was after each group.
+    """A volume in memory, a plain table beside it, and the table after every group.
 
-    `acknowledged`: for each group, how long the trail was when it was called durable.
+    `acknowledged`: per group, the length of the trail when the group became durable.
     """
 
     segment_bytes: int
@@ -90,7 +90,7 @@ class History:
         self.acknowledged.append(len(self.files.trail))
 
     def acknowledged_at(self, moment: int) -> int:
-        """How many groups were called durable when the trail was so long."""
+        """Return the number of groups that were durable at this length of the trail."""
         return max(n for n, length in enumerate(self.acknowledged) if length <= moment)
 
     def entry(self, log: str, content: bytes, ahead: int = 0) -> LogEntry:
@@ -112,7 +112,7 @@ def over_sectors(history: History) -> None:
 
 
 def own_framing(history: History) -> None:
-    """A record that is what the log has on its disk so far."""
+    """Write a record with the bytes that the log has on disk so far."""
     history.write(history.entry("a", b"".join(history.files.read_all().values())[-700:]))
 
 
@@ -138,19 +138,19 @@ OPERATIONS: tuple[Operation, ...] = (
     *(one, three_in_two_logs, over_sectors, own_framing, chop, truncate, restart),
 )
 OF_AN_EMPTY_VOLUME = (chop, truncate, restart)
-"""What leaves an empty volume empty: the longest histories begin with something else."""
+"""Operations that leave an empty volume empty: the longest histories skip them at the start."""
 SHAPES = ((1 << 20, 1 << 20), (120, 1 << 20), (1 << 20, 300))
-"""Bytes of a segment, and bytes that the file system takes at once."""
+"""Bytes of a segment, and bytes that the file system writes at once."""
 
 
 @dataclass
 class Explored:
-    """What was looked at.
+    """Counts of an exploration.
 
     Attributes:
-        states: in each history all different, or with more acknowledged.
-        one_bit_missing: a crash took one bit of a group, so that nobody could tell it from a
-            durable one in which that has changed; it is refused as damaged.
+        states: distinct states per history, or equal ones with more acknowledged.
+        one_bit_missing: a crash lost one bit of a group, so that the group is indistinguishable
+            from a damaged durable group; recovery refuses it as damaged.
     """
 
     states: int = 0
@@ -160,7 +160,7 @@ class Explored:
 
 
 def explore(longest: int, operations: tuple[Operation, ...], seen: Explored) -> None:
-    """Every history of up to so many operations, with a crash at each moment of its last one."""
+    """Run every history of up to `longest` operations, with crashes throughout the last one."""
     for segment_bytes, most_bytes in SHAPES:
         for count in range(longest + 1):
             for performed in product(operations, repeat=count):
@@ -183,7 +183,7 @@ def explore(longest: int, operations: tuple[Operation, ...], seen: Explored) -> 
 def crashes(
     trail: list[Step], began: int, before: Contents | None = None
 ) -> Iterator[tuple[int, Contents]]:
-    """Moments after step `began` of the trail, and what a crash may leave then."""
+    """Yield moments after step `began` of the trail, and the possible states after a crash."""
     states = CrashStates(before)
     for moment, step in enumerate(trail, 1):
         states.take(step)
@@ -193,7 +193,7 @@ def crashes(
 
 
 def look(state: Contents, history: History, moment: int, seen: Explored) -> None:
-    """Recover, compare with the plain table, go on; and crash again while that repairs."""
+    """Recover, compare with the plain table, and continue; crash again during repairs."""
     seen.states += 1
     files = MemoryFiles(state)
     least = history.acknowledged_at(moment)
@@ -212,7 +212,7 @@ def look(state: Contents, history: History, moment: int, seen: Explored) -> None
 
 
 def missing_bits(state: Contents, history: History, moment: int) -> int:
-    """How many bits are not as they were written, before any crash."""
+    """Return the number of bits that differ from the written bytes, before any crash."""
     states = CrashStates()
     for step in history.files.trail[:moment]:
         states.take(step)
@@ -235,7 +235,7 @@ def compare(
     *,
     goes_on: bool,
 ) -> tuple[int, list[Step]]:
-    """How many groups are there, at most, as some change nothing; and what recovery did."""
+    """Return the largest number of groups that fits the table, and the steps of recovery."""
     table, volume = recovered(files)
     trail = list(files.trail)
     fitting = [n for n, each in enumerate(history.tables) if each == table]
@@ -253,7 +253,7 @@ def compare(
 def test_no_crash_loses_an_acknowledged_publication(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    """Nor half a group, nor anything that nobody wrote; and no crash looks like damage."""
+    """No half group and no foreign record appears, and no crash looks like damage."""
     seen = crash_everywhere(monkeypatch, OPERATIONS, 3)
     record_property(
         "measured",
@@ -279,9 +279,9 @@ def crash_everywhere(
 def test_every_changed_bit_is_detected(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    """Of 8 KiB in two segments; that of the last group too, which looks like a torn end.
+    """The bits are 8 KiB in two segments, with the last group, which looks like a torn end.
 
-    The machine has crashed, and the mark of what was durable is not there.
+    The machine has crashed, and the mark of durable groups is lost.
     """
     refused, harmless = change_bits(monkeypatch, 1)
     record_property("measured", f"changed bits of a log: {refused:,} refused, {harmless} harmless")
@@ -317,9 +317,9 @@ def change_bits(monkeypatch: pytest.MonkeyPatch, step: int) -> tuple[int, int]:
 
 
 def damage_the_last_group() -> tuple[int, int]:
-    """Change some of its bytes, zero its sectors, or cut it short: how many are refused, and not.
+    """Damage the last group by bytes, sectors or truncation; return counts of refused and accepted.
 
-    The process has died, and the machine has not.
+    The process has ended, but the machine has not.
     """
     _, sound = two_segments()
     path = max(each for each in sound if each != MARK)
@@ -376,7 +376,7 @@ def test_a_damaged_or_foreign_mark_is_ignored(
 
 
 def test_a_publication_waits_for_room_and_for_a_disk_that_hangs() -> None:
-    """And what comes after it waits with it; nothing is said to be durable before it is."""
+    """Later publications wait as well; none is reported as durable too early."""
     files = MemoryFiles()
     hangs, goes_on = threading.Event(), threading.Event()
 
@@ -458,7 +458,7 @@ def test_a_log_that_cannot_be_read_is_not_begun_and_is_whole_when_it_can_be() ->
 
 
 def test_a_log_that_cannot_be_read_any_more_ends_its_writer() -> None:
-    """What was acknowledged before stays; nothing behind that is."""
+    """Earlier acknowledged records stay; later records are lost."""
     files = MemoryFiles()
     volume = LogVolume(FOLDER, files=files)
     ends = {log: LogEnds(*each) for log, each in volume.begin(LOGS, recovering=True).items()}

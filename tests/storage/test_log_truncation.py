@@ -1,4 +1,4 @@
-"""What the log volume lets go of, and what a crash or a full disk may take from it."""
+"""Tests of the truncation of the log volume, and of crashes and full disks."""
 
 import errno
 import os
@@ -94,7 +94,7 @@ def test_a_log_continues_after_a_torn_end_and_another_crash(
 def test_a_segment_begins_on_the_disk_before_anything_is_behind_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a crash could keep the first group without the salt that it is read by."""
+    """Otherwise a crash could keep the first group without the salt of its segment."""
     done: list[str] = []
     for name in ("write", "fdatasync"):
 

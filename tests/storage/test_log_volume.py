@@ -1,4 +1,4 @@
-"""Named logs on disk: what a crash, a full segment and a bad disk do to them."""
+"""Tests of named logs on disk: crashes, full segments and bad disks."""
 
 import errno
 import os
@@ -41,7 +41,7 @@ def opened(folder: Path, segment_bytes: int = 1 << 20) -> LogVolume:
 
 
 def reopened(folder: Path) -> tuple[list[tuple[str, int, bytes]], LogVolume]:
-    """All records, log by log, and the volume."""
+    """Return all records, log by log, and the volume."""
     volume = LogVolume(folder)
     found = []
     for log, (first, end) in sorted(volume.begin(LOGS, recovering=True).items()):
@@ -181,7 +181,7 @@ def test_a_record_damaged_after_the_start_is_not_read(tmp_path):
 
 @st.composite
 def histories(draw):
-    """Groups of changes of two logs, with the records that are left in the end."""
+    """Draw groups of changes of two logs, with the records that remain at the end."""
     left = {log: {} for log in LOGS}
     ends = {log: [1, 1] for log in LOGS}
     groups = []
@@ -284,7 +284,7 @@ def test_a_log_of_an_earlier_version_is_refused_as_such(tmp_path, magic):
 
 
 def a_log_of_its_own(groups: int) -> bytes:
-    """What another broker's log has on its disk."""
+    """Return the bytes of another broker's log on disk."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "log"
         written(folder, *([entry(A, number)] for number in range(1, groups + 1)))
@@ -292,7 +292,7 @@ def a_log_of_its_own(groups: int) -> bytes:
 
 
 OWN = object()
-"""In a payload: what this log has on its disk so far."""
+"""A placeholder in a payload for the bytes of this log on disk."""
 pieces = st.lists(
     st.one_of(
         st.just(OWN),

@@ -1,4 +1,4 @@
-"""Rows that survive: the store on disk and its twin in memory do the same."""
+"""Tests of durable rows: the store on disk and its twin in memory behave alike."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ Reopen = Callable[[], MetaStore]
 
 
 def on_disk(folder: Path) -> Reopen:
-    """Opens the same store again and again."""
+    """Return a function that opens the same store repeatedly."""
     return lambda: SqliteMetaStore(folder / "meta.sqlite3")
 
 
@@ -94,7 +94,7 @@ def test_disk_and_memory_agree(
 
 
 def test_commits_survive_a_kill_and_transactions_are_atomic(tmp_path: Path) -> None:
-    """The process is killed while it commits as fast as it can; each commit sets two rows."""
+    """The process is killed while it commits at full speed; every commit sets two rows."""
     path = tmp_path / "meta.sqlite3"
     script = (
         "import sys\n"
@@ -161,7 +161,7 @@ def scribbled_over(path: Path) -> None:
 
 
 def index_lost(path: Path) -> None:
-    """Whoever only reads the rows does not come to their index."""
+    """Destroy the index; reading the rows alone does not touch the index."""
     store = SqliteMetaStore(path)
     store.begin("d")
     store.commit([("t", "k", "x")])

@@ -1,7 +1,7 @@
-"""A crash at any moment of SQLite's writing leaves a store with all that was committed, or more.
+"""Tests of crashes during SQLite's writes: the store keeps all committed rows, or more.
 
-The library is the one that brokers use; what it asks of its file system is written down, and
-what a crash may have left of that is opened again.
+The library is the brokers' own. Its calls to the file system are recorded, and every possible state
+after a crash is opened again.
 """
 
 import errno
@@ -22,12 +22,12 @@ OF_A_MOMENT = 24
 LEAST_STATES = 1_000
 
 History = list[tuple[int, int, Tables]]
-"""After each operation: length of the trail, incarnation, rows."""
+"""The state after every operation: length of the trail, incarnation, rows."""
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory, where there is such a place: thousands of stores are opened in it."""
+    """Yield a folder in memory if possible, because thousands of stores are opened in it."""
     see_whether_it_is_possible()
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 
 
 def written(path: Path) -> tuple[RecordedSqlite, History]:
-    """Two lives of a store."""
+    """Write the rows of two incarnations of a store."""
     history: History = [(0, 0, {})]
     with recorded_sqlite(str(path)) as recording:
 
@@ -64,7 +64,7 @@ def written(path: Path) -> tuple[RecordedSqlite, History]:
 def crashes(
     recording: RecordedSqlite, of_a_moment: int, random: Random
 ) -> Iterator[tuple[int, Contents]]:
-    """Some of what a crash may leave at each moment; always what it surely leaves."""
+    """Yield some states after a crash at every moment; always include the certain state."""
     states = CrashStates(folders=[str(Path(recording.prefix).parent)])
     for moment, step in enumerate(recording.trail, 1):
         states.take(step)
@@ -101,7 +101,7 @@ def see_whether_it_is_possible() -> None:
 def test_the_crash_test_is_skipped_if_sqlite_is_built_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Here for every Python that is not so: `_sqlite3` is no file of its own there."""
+    """On such a Python `_sqlite3` is not a file of its own."""
     monkeypatch.delattr(recorder._sqlite3, "__file__")
     with pytest.raises(pytest.skip.Exception, match="shows nobody its functions"):
         crash_everywhere(tmp_path, 1)
@@ -133,7 +133,7 @@ def crash_everywhere(tmp_path: Path, of_a_moment: int) -> int:
 def test_a_commit_that_did_not_get_to_the_disk_is_refused_and_leaves_nothing(
     folder: Path, operation: str, code: int, number: int | None
 ) -> None:
-    """As lack of room, after which it may be tried again, or as what ends the broker."""
+    """The error is lack of room, after which a retry is allowed, or ends the broker."""
     path = folder / "meta.sqlite3"
     with recorded_sqlite(str(path)) as recording:
         store = SqliteMetaStore(path)

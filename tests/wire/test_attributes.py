@@ -1,4 +1,4 @@
-"""Attribute blobs: the same attributes are the same bytes, and nothing else is read."""
+"""Tests of attribute blobs: equal attributes are equal bytes, and other bytes are refused."""
 
 from itertools import pairwise
 from typing import Any
@@ -66,7 +66,7 @@ def test_a_blob_that_is_not_one_strict_map_is_refused(blob: str) -> None:
 
 
 def one_by_one(blobs: list[bytes]) -> list[dict[str, Any]] | None:
-    """What each of them says; None where one is no attribute map."""
+    """Return the attributes of the blobs; None if one is no attribute map."""
     try:
         return [decode_attributes(blob) for blob in blobs]
     except ValueError:
@@ -81,7 +81,7 @@ def together(blobs: list[bytes]) -> list[dict[str, Any]] | None:
 
 
 def kinds(tables: list[dict[str, Any]] | None) -> list[Any]:
-    """Tables with the type of each value, so that 1, 1.0 and True differ."""
+    """Return tables with the type of every value, so that 1, 1.0 and True differ."""
     return [[(name, type(value), value) for name, value in each.items()] for each in tables or ()]
 
 
@@ -122,7 +122,7 @@ def test_a_table_equals_its_blobs(blobs: list[bytes]) -> None:
 def test_blobs_that_are_maps_only_together_are_refused(
     tables: list[dict[str, Any]], cuts: list[int]
 ) -> None:
-    """Wherever a row of good ones is cut, with what stands between two of them or without."""
+    """Valid blobs are cut anywhere, with or without the bytes between two blobs."""
     for between in (b"", wire_attributes._FENCE):
         whole = between.join(map(encode_attributes, tables))
         ends = [0, *sorted({cut % (len(whole) + 1) for cut in cuts}), len(whole)]
@@ -132,7 +132,7 @@ def test_blobs_that_are_maps_only_together_are_refused(
 
 @pytest.mark.parametrize("kind", ["18", "19", "1a", "1b", "3b", "f9", "fa", "fb", "61", "68", "49"])
 def test_a_truncated_blob_does_not_consume_the_next_blob(kind: str) -> None:
-    """The first one ends in an item cut short; the next begins with what the first has eaten."""
+    """The first blob ends in a truncated item; the next begins with the consumed bytes."""
     fence = wire_attributes._FENCE
     for given_bytes in range(9):
         short = bytes.fromhex("a16161" + kind) + bytes(given_bytes)

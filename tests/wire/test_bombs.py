@@ -1,7 +1,7 @@
-"""What a hostile peer may send: every item must be refused at little cost.
+"""Tests of hostile items: every item must be refused at little cost.
 
-Each item goes in as an attribute blob and as a frame's header, alone and inside a message that
-would otherwise be good.
+An item is sent as an attribute blob and as a frame's header, alone and inside a message that would
+otherwise be valid.
 """
 
 import struct
@@ -20,7 +20,7 @@ MEBIBYTE = 1 << 20
 
 
 def head(major: int, argument: int) -> bytes:
-    """A CBOR head with an eight-byte argument."""
+    """Return a CBOR head with an eight-byte argument."""
     return bytes([major << 5 | 27]) + struct.pack(">Q", argument)
 
 
@@ -108,7 +108,7 @@ REFUSED_VALUES: dict[str, bytes] = {
     "indefinite map": bytes.fromhex("bf616101ff"),
     "indefinite text": bytes.fromhex("7f6161ff"),
     "indefinite bytes": bytes.fromhex("5f4161ff"),
-    # what is no CBOR at all
+    # invalid CBOR
     "nothing": b"",
     "break alone": b"\xff",
     "reserved length": b"\x1c",
@@ -145,7 +145,7 @@ def test_a_bomb_is_no_value_alone_or_inside_another(name: str) -> None:
             tracemalloc.stop()
         assert len(str(caught.value)) < 300
         assert peak < 4 * MEBIBYTE
-        # Nothing of it is left behind for what comes next.
+        # The next item is decoded without leftovers.
         assert decode_strict(b"\x82\x01\x02") == [1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Every message there and back, and nothing else: the codec is generic, so are its tests."""
+"""Tests of the codec: exactly the messages make round trips, generically for every type."""
 
 import hashlib
 import struct
@@ -42,7 +42,7 @@ def test_many_integers_are_written_as_a_general_encoder_writes_them(values: list
 
 
 def tidy(run: PublicationRun) -> PublicationRun:
-    """The run with the attributes that are used, in order of first use, as the model says."""
+    """Return the run with the used attributes in order of first use, as the model defines."""
     blobs = [run.blob(position) for position in range(len(run))]
     table = tuple(dict.fromkeys(blobs))
     return replace(
@@ -54,7 +54,7 @@ tidy_runs = runs().map(tidy)
 
 
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values a field with this annotation may have; written apart from the codec's own walk."""
+    """Return a strategy for values of a field; independent of the codec's own walk."""
     plain = {
         int: integers,
         str: st.text(max_size=200),
@@ -95,7 +95,7 @@ def frame_of(message: Any) -> bytes:
 
 
 def decode_frame(data: bytes) -> Any:
-    """Through the framing too, as a connection would; a frame that stays incomplete is refused."""
+    """Decode a frame with the framing of a connection; refuse an incomplete frame."""
     decoder = FrameDecoder(1 << 20)
     decoder.feed(data)
     frame = decoder.next_frame()
@@ -105,7 +105,7 @@ def decode_frame(data: bytes) -> Any:
 
 
 def plain(message: Any) -> Any:
-    """A message in a form in which equal contents are equal."""
+    """Return a message in a form in which equal contents are equal."""
     if isinstance(message, PublicationRun):
         return [
             message.source,
@@ -118,7 +118,7 @@ def plain(message: Any) -> Any:
 
 
 def written_anew(message: Any) -> bytes:
-    """The frame of a message whose run has forgotten how it came."""
+    """Return the frame of a message after its run has dropped the received bytes."""
     for field in fields(message):
         value = getattr(message, field.name)
         if isinstance(value, PublicationRun):
@@ -134,7 +134,7 @@ def test_every_message_survives_a_round_trip(message: Any) -> None:
 
 
 def items_of(annotation: Any, value: Any) -> list[Any]:
-    """The items of a field, as the wire's description has them; its dumb twin."""
+    """Return the items of a field by the wire's description, as a plain twin."""
     arguments = get_args(annotation)
     if get_origin(annotation) in (Union, UnionType):
         (kind,) = (kind for kind in arguments if kind is not NoneType)
@@ -172,7 +172,7 @@ def test_a_header_is_the_flat_array_of_its_fields_and_that_of_its_run(message: A
 
 @given(messages(), st.data())
 def test_an_item_too_few_or_too_many_is_refused(message: Any, data: st.DataObject) -> None:
-    """At the end always; elsewhere it may be another message, and nothing else."""
+    """At the end the refusal is certain; elsewhere the bytes may be another valid message."""
     header, payload = split(frame_of(message))
     rest = BytesIO(header)
     arrays = [cbor2.load(rest)]
@@ -269,28 +269,27 @@ def test_type_numbers_are_unique_and_stable() -> None:
 
 
 def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
-    """Else a session of an old and a new program begins, and ends with the first such message.
+    """Without a new version, old and new programs would start a session that fails later.
 
-    Version 6 has the fields of 5 in flat arrays, and what cells of several brokers tell; version 7
-    filters between brokers, and what durable subscriptions fetch; version 8 pubends that join a
-    total order, and what durable subscriptions have lost; version 9 what is said of those that
-    move; version 10 consumers, whose broker keeps how far they are committed; version 11 windows
-    between brokers, brokers that are given up, and topics at servers; version 12 who owns these;
-    version 13 what subscribers that come back are to ask for again; version 14 that two servers
-    own a topic, and windows for each way in a cell; version 15 which incarnation has asked for a
-    hold; version 16 what brokers of a hierarchy tell; version 17 what servers have let go of;
-    version 18 storages in a hierarchy, publishers that stay who they are at another broker, and
-    topics that a server gives to another one; version 19 from where on it gives them; version 20
-    several storages in a hierarchy; version 21 edges that are given up; version 22
-    subscriptions that go on at another storage; version 23 topics whose arbiters move them;
-    version 24 for which stay something is held; version 25 how long answers take in a hierarchy,
-    and subscriptions that go on at storages of another root; version 26 clients that are told to go
-    to another broker, and how many a broker has; version 27 brokers that have another address than
-    the topology gives them, and subscriptions whose clients have gone elsewhere; version 28
-    publishers that get their incarnation from the broker, and signatures of operators' acts;
-    version 29 starts of subscriptions that are not exact; version 30 generations of clients that
-    storages report, acknowledged publications in receipts, duties of brokers of a hierarchy to
-    keep profiles, and attestations of these.
+    Version 6 has the fields of 5 in flat arrays, and the messages within cells of several brokers;
+    version 7 filters between brokers, and fetches of durable subscriptions; version 8 pubends that
+    join a total order, and losses of durable subscriptions; version 9 reports about moving clients;
+    version 10 consumers, whose broker stores their commits; version 11 windows between brokers,
+    retired brokers, and topics at servers; version 12 owners of topics; version 13 requests of
+    returning subscribers for retransmission; version 14 a topic with two owners, and windows per
+    path in a cell; version 15 the incarnation behind a hold; version 16 messages of brokers of a
+    hierarchy; version 17 released publications of servers; version 18 storages in a hierarchy,
+    publishers that keep their source at another broker, and topic transfers between servers;
+    version 19 the start of a transfer; version 20 several storages in a hierarchy; version 21
+    retired edges; version 22 subscriptions that continue at another storage; version 23 topics that
+    arbiters move; version 24 the attachment behind a hold; version 25 the duration of replies in a
+    hierarchy, and subscriptions that continue at storages of another root; version 26 clients that
+    are redirected to another broker, and the number of clients of a broker; version 27 brokers with
+    another address than in the topology, and subscriptions of departed clients; version 28
+    publishers that receive their incarnation from the broker, and signatures of operators' acts;
+    version 29 inexact starts of subscriptions; version 30 generations of clients that storages
+    report, acknowledged publications in receipts, duties of brokers of a hierarchy to keep
+    profiles, and attestations of these duties.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in all_kinds().values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
@@ -298,7 +297,7 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
 
 
 def shape(kind: Any) -> Any:
-    """What a value of this type is made of, as plain names."""
+    """Return the structure of a type, as plain names."""
     if get_args(kind):
         return [str(get_origin(kind)), *map(shape, get_args(kind))]
     if is_dataclass(kind) or hasattr(kind, "_fields"):
@@ -339,7 +338,7 @@ def header_of(message: Any) -> list[Any]:
 
 
 def run_of(message: Any) -> list[Any]:
-    """The items of the message's run, behind its own."""
+    """Return the items of the message's run, behind the items of the message."""
     rest = BytesIO(split(frame_of(message))[0])
     cbor2.load(rest)
     values: list[Any] = cbor2.load(rest)
@@ -347,7 +346,7 @@ def run_of(message: Any) -> list[Any]:
 
 
 def publish(run_items: Any) -> bytes:
-    """The header of a Publish with such a run."""
+    """Return the header of a Publish with a run of these items."""
     return cbor2.dumps([18]) + cbor2.dumps(run_items)
 
 
@@ -385,7 +384,7 @@ AROUND_A_BYTE = (23, 24, 254, 255, 256, 257, 1_023, 1_024, 65_535, 65_536)
 
 
 def of_origins(step: int) -> PublicationRun:
-    """Return a run of an ordered stream whose two origins' numbers lie a step apart."""
+    """Return a run of an ordered stream with numbers of two origins that lie a step apart."""
     origins = (
         OriginRun(SourceId(4, 5, 6), (7, 7 + step)),
         OriginRun(SourceId(8, 5, 6), (9, 9 + step, 10 + step)),
@@ -514,7 +513,7 @@ def test_a_run_that_is_not_the_second_array_is_refused(header: bytes) -> None:
 
 
 def test_a_received_run_is_forwarded_unchanged_and_its_parts_are_encoded_again() -> None:
-    """As it came, to the byte: this one is not written as we would, but says the same."""
+    """The run is forwarded byte for byte; its encoding is unusual, but has the same meaning."""
     long = b"\x8b\x18\x01" + publish(GOOD)[4:]
     received = codec.decode(b"\x81\x12" + long, memoryview(b"xyz")).run
     header, payload = split(frame_of(PublicationCopy(received, (1, 2))))

@@ -1,4 +1,4 @@
-"""The straight lane of reading beside its twin: the same messages, whatever the bytes."""
+"""Tests of the fast path of reading against its twin: equal messages for any bytes."""
 
 import struct
 from dataclasses import replace
@@ -33,7 +33,7 @@ NUMBERS = (1, 23, 24, 255, 256, 65_536, 1 << 32, 1 << 50, (1 << 63) - 1)
 
 
 def some_message(random: Random, sequence: int) -> Any:
-    """What a session may carry, mostly publications one by one, and mostly of one source."""
+    """Return a message of a session: mostly single publications of one source."""
     if random.random() < 0.05:
         return Heartbeat()
     source = SOURCES[random.random() < 0.1]
@@ -64,7 +64,7 @@ def some_message(random: Random, sequence: int) -> Any:
 
 
 def some_chunks(seed: int) -> list[bytes]:
-    """Mostly one frame each; some have several, or half of one, or a byte that is another."""
+    """Return chunks of mostly one frame; some have several, half a frame, or a changed byte."""
     random = Random(seed)
     chunks: list[bytes] = []
     for _ in range(FRAMES):
@@ -80,7 +80,7 @@ def some_chunks(seed: int) -> list[bytes]:
 
 
 def read(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
-    """What a decoder makes of a chunk: messages, what runs remember, and the fault behind them."""
+    """Return the result of a chunk: messages, state of runs, and the fault at the end."""
     messages: list[Any] = []
     found: list[Any] = []
     try:
@@ -125,7 +125,7 @@ def test_with_and_without_the_lane_the_same_is_read(seed: int) -> None:
 
 
 def reframed(frame: bytes, header: bytes) -> bytes:
-    """The frame with another header, and lengths that are right."""
+    """Return the frame with another header, and correct lengths."""
     (length,) = struct.unpack_from(">I", frame, 4)
     payload = frame[8 + length :]
     return struct.pack(">II", 4 + len(header) + len(payload), len(header)) + header + payload
@@ -133,7 +133,7 @@ def reframed(frame: bytes, header: bytes) -> bytes:
 
 @pytest.mark.parametrize("path", [(0, 1, 2), (0, 300, 70_000)])
 def test_a_field_too_few_or_too_many_is_refused_by_the_lane_too(path: tuple[int, ...]) -> None:
-    """Each item of both flat arrays left out, and put in twice, with and without its count."""
+    """Every item of both flat arrays is removed or doubled, with and without its count."""
     run = PublicationRun(SOURCES[1], range(7, 8), (b"\xa0",), b"\0", 3, (b"xyz",))
     frame = b"".join(encode(PublicationCopy(run, path)))
     (length,) = struct.unpack_from(">I", frame, 4)

@@ -1,4 +1,4 @@
-"""Frames out of chunks: however they are cut, and whatever a stranger claims."""
+"""Tests of frames in chunks: arbitrary cuts, and false claims of strangers."""
 
 import struct
 import tracemalloc

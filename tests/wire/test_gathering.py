@@ -1,4 +1,4 @@
-"""Joined messages say what the single ones said, in the same order."""
+"""Tests of joined messages: same content as the single messages, in the same order."""
 
 from dataclasses import replace
 from typing import Any
@@ -107,7 +107,7 @@ messages = st.one_of(
 
 
 def singles(message: Any) -> list[Any]:
-    """What a message says, one statement at a time."""
+    """Return the statements of a message, in turn."""
     if isinstance(message, Publish):
         return [(message.run.source, *one) for one in contents(message)]
     if isinstance(message, PublishAcknowledged):

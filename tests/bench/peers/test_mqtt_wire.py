@@ -1,4 +1,4 @@
-"""MQTT 3.1.1, against what mosquitto 2.0.11 was recorded to say."""
+"""Tests of MQTT 3.1.1 against recorded replies of mosquitto 2.0.11."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The protocol of NATS, against what a server of version 2.9.10 was recorded to say."""
+"""Tests of the protocol of NATS against recorded replies of a server of version 2.9.10."""
 
 import random
 
@@ -21,7 +21,7 @@ DELIVERED = (
 
 
 def one_by_one(data: bytes) -> list[bytes]:
-    """The payloads of all messages, read as the protocol's description says it."""
+    """Return the payloads of all messages, read as the description of the protocol requires."""
     found = []
     while data:
         line, _, data = data.partition(b"\r\n")

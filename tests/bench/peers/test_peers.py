@@ -1,4 +1,4 @@
-"""The comparison with other brokers: their servers, the table, and what is missing."""
+"""Tests of the comparison with other brokers: servers, table and missing programs."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def installed(name: str) -> System:
-    """A system whose program is there."""
+    """Return a system with an installed program."""
     system = next(each for each in SYSTEMS if each.name == name)
     if servers.program_of(system) is None:
         pytest.skip(f"{system.program} is not installed (Debian: apt-get install {system.package})")

@@ -1,4 +1,4 @@
-"""Configurations of systems under test: what they may say, and what is said where they may not."""
+"""Tests of configurations of systems under test: valid ones, and errors of invalid ones."""
 
 import re
 from dataclasses import replace
@@ -31,7 +31,7 @@ TOY = Path(__file__).parents[2] / "foreign" / "toy_system"
 
 
 def written(folder: Path, old: str = "", new: str = "", driver: tuple[str, str] = ("", "")) -> str:
-    """The toy's configuration with a change; its driver is a copy beside it."""
+    """Write the toy's configuration with a change, beside a copy of its driver; return the path."""
     text, code = (TOY / "toy.toml").read_text(), (TOY / "toy_driver.py").read_text()
     assert old in text, old
     assert driver[0] in code, driver

@@ -1,4 +1,4 @@
-"""What is done to the disk of a program of others, and what the program meets of it."""
+"""Tests of disk faults of foreign programs, and of their effects on the programs."""
 
 import errno
 import os
@@ -97,7 +97,7 @@ def test_a_disk_fault_fills_and_delays_its_own_folder_only(tmp_path: Path) -> No
 @only_there
 @pytest.mark.end_to_end
 def test_a_server_with_delayed_syncs_is_detected_healed_and_judged(folder: Path) -> None:
-    """It acknowledges what it has synced, so a kill meanwhile costs nothing."""
+    """The server acknowledges synced publications only, so a kill meanwhile costs nothing."""
     outcome = carry_out(
         folder, "synced", "exactly-once", SLOWED_AND_KILLED, measure="2s", rate="30/s"
     )

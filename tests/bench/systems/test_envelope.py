@@ -1,4 +1,4 @@
-"""What travels through a system under test, and in which order it does."""
+"""Tests of the envelope through a system under test, and of its order."""
 
 import asyncio
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def test_a_place_skipped_in_its_topic_counts_as_missed_until_its_arrival() -> No
 
 
 class Doubtful:
-    """A client that never knows of its first two attempts from `lost` on."""
+    """A client that receives no reply to its first two attempts from `lost` on."""
 
     def __init__(self, lost: str) -> None:
         self.lost = lost

@@ -1,4 +1,4 @@
-"""Brokers that are installed here, each way that their drivers go: a short run is judged."""
+"""Tests of installed brokers in every mode of their drivers: a short run is judged."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def tried(
     name: str, folder: Path, faults: list[dict[str, Any]] | None = None, *, measure: str = "400ms",
     drain: str = "60s",
 ) -> RunOutcome:  # fmt: skip
-    """A run on a configuration of ours; the test is skipped where that cannot be had."""
+    """Run a configuration of the project; skip the test if its broker is not available."""
     workload = folder / "work.toml"
     workload.write_text(WORKLOAD.format(measure=measure, drain=drain, rate="100/s"))
     try:
@@ -81,7 +81,7 @@ def test_a_reconnected_subscriber_receives_each_publication_once(name: str, fold
 def test_jetstream_loses_acknowledged_publications_unless_it_always_syncs(
     name: str, loses: bool, drain: str, folder: Path
 ) -> None:
-    """What it has confirmed of acknowledgements is written later, so a delivery may come again."""
+    """Confirmed acknowledgements are written later, so a delivery may be repeated."""
     outcome = tried(name, folder, AWAY_AND_KILLED, measure="1500ms", drain=drain)
     judged = judge_folder(outcome.run_directory)
     assert judged.counts.at_risk > 0

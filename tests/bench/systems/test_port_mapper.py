@@ -1,4 +1,4 @@
-"""The port mapper of Erlang's nodes, asked as they ask: bytes as Erlang documents them."""
+"""Tests of the port mapper of Erlang's nodes, with bytes as Erlang documents them."""
 
 import asyncio
 import struct

@@ -1,4 +1,4 @@
-"""The client for RabbitMQ: what it makes of refusals."""
+"""Tests of the client for RabbitMQ: handling of refusals."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The relay on links: what each fault lets through, how it shows, and that nothing is left."""
+"""Tests of the relay on links: effects, reports and cleanup of every fault."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -18,14 +18,14 @@ from fault_injection.schedule.targets import Target
 from tests.helpers.patience import PATIENCE_S
 
 PROBE_MS: Final = 100
-"""For a byte that is not to come; one that is has PATIENCE_S."""
+"""The wait for a byte that must not arrive; an expected byte has PATIENCE_S."""
 DELAY_MS: Final = 250
-"""Longer than a byte takes on a busy machine that is not held up."""
+"""A delay longer than a byte takes on a busy machine without a fault."""
 PARAMETERS: Final[dict[str, dict[str, int]]] = {"delay": {"delay_ms": DELAY_MS}}
 
 
 class LeavesTheDelay(Relay):
-    """A heal that forgets the fault and goes on delaying."""
+    """A relay that forgets a healed fault but continues the delay."""
 
     def heal(self, fault_id: str) -> LinkFault | None:
         fault = super().heal(fault_id)
@@ -36,7 +36,7 @@ class LeavesTheDelay(Relay):
 
 
 class LeavesItCut(Relay):
-    """A heal that says so and does nothing."""
+    """A relay that reports a heal without effect."""
 
     def heal(self, fault_id: str) -> LinkFault | None:
         return None

@@ -1,4 +1,4 @@
-"""What a loss of power leaves of a program's files: what it had synced."""
+"""Tests of a program's files after a loss of power: only synced data remain."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def left_by(program: str, folder: Path, kept: Path) -> int:
-    """Run a program whose syncs are kept; its exit status."""
+    """Run a program and record its syncs; return its exit status."""
     command = [sys.executable, "-c", STARTED, program, str(folder), str(kept)]
     # Its keeper has the other end of the pipe, which so closes when that has ended too.
     done = subprocess.run(

@@ -1,6 +1,6 @@
-"""A toy broker through the driver boundary: its servers, our load and faults, and the verdict.
+"""Tests of a toy broker behind the driver boundary: servers, load, faults and verdict.
 
-`tests/foreign/toy_system` is what a reader of README's "Test your own broker" writes.
+`tests/foreign/toy_system` is the code that a reader of README's "Test your own broker" writes.
 """
 
 import shutil
@@ -87,7 +87,7 @@ class Quiet:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where everything of a test is; no process of ours may be left that knows of it."""
+    """Yield the folder of a test; no process of the test may remain afterwards."""
     with lab_folder() as path:
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(path / "run"))
         monkeypatch.setattr("tempfile.tempdir", str(path))
@@ -112,7 +112,7 @@ def carry_out(
     unsynced: str = "kept",
     driver: tuple[str, str] = ("", ""),
 ) -> RunOutcome:
-    """A run on the toy broker of this kind, judged by this promise."""
+    """Return a run on the toy broker of this kind, judged by this promise."""
     mine = folder / "mine"
     shutil.copytree(TOY, mine)
     code = (mine / "toy_driver.py").read_text()
@@ -163,9 +163,9 @@ def test_a_broker_that_forgets_when_it_is_killed_breaks_its_promise(folder: Path
 def test_a_loss_of_power_shows_acknowledged_records_that_were_not_synced(
     durable: str, verdict: str, drain: str, folder: Path
 ) -> None:
-    """The one that only writes survives a mere kill, as the test above says.
+    """The broker that only writes survives a mere kill, as the test above shows.
 
-    What is acknowledged while a subscriber is away is what there is to lose.
+    A loss affects the publications acknowledged while a subscriber is disconnected.
     """
     outcome = carry_out(
         folder, durable, "exactly-once", AWAY_AND_KILLED, drain=drain, rate="50/s",

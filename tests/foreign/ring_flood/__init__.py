@@ -1,1 +1,1 @@
-"""Flooding on a ring: every broker stores everything, and asks for what it lacks."""
+"""Flooding on a ring: every broker stores all publications, and requests missing ones."""

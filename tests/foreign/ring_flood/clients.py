@@ -1,4 +1,4 @@
-"""The clients of one broker of the ring: what each wants is known here and nowhere else."""
+"""The clients of one broker of the ring, with subscriptions that no other broker stores."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -42,8 +42,8 @@ class Clients:
     """The clients of a broker.
 
     Args:
-        publish: takes what a client publishes.
-        on_acknowledged: more of a source may be done.
+        publish: accepts the publications of clients.
+        on_acknowledged: called when more of a source may be released.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Clients:
                 self.table.linger(client.name)
 
     def on_lost(self, name: ClientId, session: int) -> None:
-        """Keep the subscriptions of a client whose session has ended for a while."""
+        """Keep the subscriptions of a client for a while after the end of the session."""
         client, was_admitted = self.table.close_session(name, session)
         self._take_done(self.own.close(client))
         if was_admitted and not client.subscriptions:
@@ -201,7 +201,7 @@ class Clients:
         self._answer_detach(client)
 
     def tell_stored(self, source: SourceId, through: int) -> None:
-        """Tell a publisher that is here what of its publications is stored as often as asked."""
+        """Acknowledge to a local publisher the publications with enough stored copies."""
         for client in self.table.clients.values():
             if client.source == source:
                 self.own.acknowledge_through(client, through)

@@ -1,7 +1,7 @@
-"""A broker of the ring: stores every publication, then hands it on both ways and to its clients.
+"""A broker of the ring: stores every publication, then forwards it both ways and to clients.
 
-Subscriptions stay where they are made. Whatever a broker says it has is on its disk, so two
-neighbours need only compare how far each has come, source by source, when they meet.
+Subscriptions stay at their brokers. An announced publication is on the broker's disk, so two
+neighbours only compare positions per source at the start of a session.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ RETRY = "retry"
 class RingFlood(LogFirstMachine):
     """See DeliveryProtocol.
 
-    A neighbour is served from when it has said how far it has come; `_sent` has those that have.
+    A neighbour is served after the report of its positions; `_sent` has the served neighbours.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RingFlood(LogFirstMachine):
         return self._clients.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol: what is queued is the log, and that empties by itself."""
+        """Return an empty sequence: the queue is the log, which empties without help."""
         return ()
 
     def statistics(self) -> Mapping[str, int]:
@@ -188,7 +188,7 @@ class RingFlood(LogFirstMachine):
     # ------------------------------------------------------------ publications
 
     def _take(self, run: PublicationRun, peer: Peer) -> None:
-        """Store what is new, from wherever it comes; malformed attributes are refused before."""
+        """Store the new publications of a run from any peer; first refuse malformed attributes."""
         self._clients.own.check_run(run, peer)
         rest = self._log.unknown(run, peer)
         self._counters["publications_received"] += len(run)
@@ -197,7 +197,7 @@ class RingFlood(LogFirstMachine):
             self._log.append(rest, self._on_stored)
 
     def _on_stored(self, entry: Stored) -> None:
-        """It is on disk: now others may know."""
+        """Announce publications that have reached the disk."""
         source = entry.run.source
         for peer in self._sessions:
             self.send(peer, StoredThrough(((source, entry.run.last),)))
@@ -206,7 +206,7 @@ class RingFlood(LogFirstMachine):
         self._settle(source)
 
     def _flood(self, peer: BrokerNumber, source: SourceId) -> None:
-        """Send what is on disk of a source and a neighbour has not got."""
+        """Send a neighbour the missing publications of a source that are on disk."""
         if peer not in self._sent:
             return
         had = max(self._sent[peer].get(source, 0), self._held[peer].get(source, 0))
@@ -230,7 +230,7 @@ class RingFlood(LogFirstMachine):
             self._settle(source)
 
     def _settle(self, source: SourceId) -> None:
-        """Tell the publisher what is done, and let go what nobody needs any more."""
+        """Acknowledge to the publisher, and release publications that no peer needs."""
         held = [self._held[peer].get(source, 0) for peer in self._neighbours]
         copies = sorted((self._log.durable.get(source, 0), *held), reverse=True)
         self._clients.tell_stored(source, copies[min(self._parameters.copies, len(copies)) - 1])
@@ -238,7 +238,7 @@ class RingFlood(LogFirstMachine):
 
 
 def make_core(context: CoreContext) -> RingFlood:
-    """A broker's core."""
+    """Return a broker's core."""
     links = context.topology.overlay("hierarchy").links
     neighbours = [a if b == context.broker else b for a, b in links if context.broker in (a, b)]
     return RingFlood(

@@ -1,4 +1,4 @@
-"""ring_flood, as everybody else sees it."""
+"""The definition of ring_flood, as other packages import it."""
 
 from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
@@ -9,7 +9,7 @@ from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 
 RING_FLOOD = ProtocolDefinition(
     name="ring_flood",
-    # One unit of it, whose links are a ring: a stream comes by any way that is left.
+    # One unit with a ring of links: a stream arrives over any remaining path.
     kind="hierarchy",
     parameters=RingFloodParameters,
     messages=(run_kind(240, messages.Flooded), MessageKind(241, messages.StoredThrough)),

@@ -1,4 +1,4 @@
-"""What a broker of the ring has stored, source by source, until nobody needs it any more."""
+"""The log of a broker of the ring, by source, until every reader has acknowledged."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Positions = dict[SourceId, int]
 
 @dataclass(slots=True, eq=False)
 class Stored:
-    """Publications on disk; `open`: how many clients have not acknowledged theirs of them."""
+    """Publications on disk; `open` counts the clients with missing acknowledgements."""
 
     run: PublicationRun
     open: int = 0
@@ -28,9 +28,9 @@ class Log:
     """The publications of all sources, each without a gap.
 
     Attributes:
-        received: how far each source has come here.
-        durable: how far it is on disk.
-        is_read: all that an earlier incarnation has left is known.
+        received: the last received position per source.
+        durable: the last position on disk per source.
+        is_read: true once the records of earlier incarnations have been read.
     """
 
     def __init__(self, disk: Durability) -> None:
@@ -45,7 +45,7 @@ class Log:
         self.is_read = True
 
     def recover(self, released: Mapping[str, int], ends: LogEnds) -> None:
-        """Take over what an earlier incarnation had on disk; the log is read in pages."""
+        """Restore the state of an earlier incarnation; the log is read in pages."""
         for key, through in released.items():
             source = SourceId(*map(int, key.split(".")))
             self.received[source] = self.durable[source] = self._released[source] = through
@@ -55,7 +55,7 @@ class Log:
             self._disk.machine.emit(Read(LOG, ends.first, ends.next))
 
     def on_records(self, event: RecordsRead) -> None:
-        """Take a page of it, and ask for the next one."""
+        """Process a page of records, and request the next page."""
         for index, record in enumerate(event.records, event.first):
             run = unpack_run(record)
             self._places.append((index, run.source, run.last))
@@ -71,10 +71,10 @@ class Log:
             self._chop()
 
     def unknown(self, run: PublicationRun, peer: Peer) -> PublicationRun | None:
-        """What of a run has not come before.
+        """Return the part of a run that has not been received.
 
         Raises:
-            RemoteProtocolError: something is missing in it, or before it.
+            RemoteProtocolError: the run has a gap, or leaves a gap before its start.
         """
         had = self.received.get(run.source, 0)
         if run.first > had + 1 or run.last - run.first + 1 != len(run):
@@ -82,22 +82,22 @@ class Log:
         return run.after(had)
 
     def append(self, run: PublicationRun, then: Callable[[Stored], None]) -> None:
-        """Store what is unknown; do `then` once it is on disk."""
+        """Store an unknown run; call `then` once the run is on disk."""
         self.received[run.source] = run.last
         self._places.append((self._next, run.source, run.last))
         self._next += 1
         self._disk.append(LOG, pack_run(run), lambda: then(self._keep(run)))
 
     def sources(self) -> list[SourceId]:
-        """Of which there is anything."""
+        """Return the sources with stored publications."""
         return list(self._stored)
 
     def stored(self) -> list[Stored]:
-        """All there is, in the order of each source."""
+        """Return all stored publications, in the order of each source."""
         return [entry for entries in self._stored.values() for entry in entries]
 
     def after(self, source: SourceId, position: int) -> list[PublicationRun]:
-        """What there is of a source behind a position; the newest is looked at first."""
+        """Return the stored publications of a source behind a position; search from the newest."""
         found: list[PublicationRun] = []
         for entry in reversed(self._stored.get(source, ())):
             rest = entry.run.after(position)
@@ -107,9 +107,9 @@ class Log:
         return found[::-1]
 
     def let_go(self, source: SourceId, through: int, then: Callable[[SourceId], None]) -> None:
-        """Drop what is needed by no neighbour behind `through`, and by no client.
+        """Drop publications through `through` that no client needs.
 
-        Where the source had come to is on disk before its publications are no more.
+        The position of the source reaches the disk before its publications are dropped.
         """
         entries = self._stored.get(source)
         last = 0

@@ -1,4 +1,4 @@
-"""What brokers of the ring say to each other."""
+"""Messages between brokers of the ring."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from brokerd.model.publication import PublicationRun
 
 @dataclass(frozen=True, slots=True)
 class Flooded:
-    """Publications that the sender has on disk, the next ones of their source."""
+    """Publications on the sender's disk, the next ones of their source."""
 
     run: PublicationRun
 
 
 @dataclass(frozen=True, slots=True)
 class StoredThrough:
-    """All publications of these sources, up to these, are on the sender's disk.
+    """A report that all publications of the sources, up to the positions, are on disk.
 
-    The first message of a session is one of them; only what follows it is worth sending.
+    The first message of a session is this report; only later messages are worth sending.
     """
 
     through: tuple[tuple[SourceId, int], ...]

@@ -14,13 +14,13 @@ class RingFloodParameters:
     """Parameters of ring_flood.
 
     Attributes:
-        copies: on how many brokers' disks a publication is before its publisher is told that it
-            is done: 1 (its own), 2 or 3 (and its neighbours').
-        retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
-            up to the limit.
+        copies: the number of brokers' disks with a publication before its publisher receives an
+            acknowledgement: 1 (the publisher's broker), 2 or 3 (with the neighbours).
+        retry_first_ns, retry_limit_ns: wait before a further attempt at an unreachable broker;
+            doubles up to the limit.
         client_window: publications a client may have unacknowledged before deliveries wait.
-        client_subscriptions: how many subscriptions a client may have; more are refused.
-        client_linger_ns: how long a vanished subscriber's subscriptions stay.
+        client_subscriptions: the number of subscriptions per client; more are refused.
+        client_linger_ns: the time for which a vanished subscriber's subscriptions are kept.
     """
 
     copies: int = 2

@@ -1,8 +1,9 @@
-"""A toy broker of one process: topics, a queue per subscriber, everything in one file.
+"""A toy broker of one process: topics, a queue per subscriber, and one file.
 
-`durable` is "yes" (written down before it is acknowledged, message ids remembered), "synced" (that,
-and on the disk), "no" (nothing is, so a kill forgets), "repeats" (as yes, but every hundredth is
-delivered twice), "silent" (publications are never acknowledged) or "dies" (it ends at once).
+`durable` is "yes" (written before the acknowledgement, message ids remembered), "synced" (like
+"yes", and on the disk), "no" (not written, so a kill loses all), "repeats" (like "yes", but every
+hundredth is delivered twice), "silent" (publications are never acknowledged) or "dies" (the broker
+ends at once).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A driver for a toy broker: how its one server is started, and a client of it."""
+"""A driver for a toy broker: the start of its one server, and a client."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def is_up(server: Server, settings: Settings) -> bool:
 
 
 class ToyClient:
-    """One line of JSON per request, one per answer or publication."""
+    """One line of JSON per request, one per reply or publication."""
 
     def __init__(self, attachment: Attachment) -> None:
         self.about = attachment

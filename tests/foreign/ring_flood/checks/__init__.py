@@ -1,4 +1,4 @@
-"""What simulations know of ring_flood: rings to draw, words."""
+"""Support of ring_flood in simulations: random rings and words."""
 
 from collections.abc import Sequence
 from random import Random
@@ -15,7 +15,7 @@ from brokerd.simulator.checks.step_text import Wording
 
 
 def ring(names: Sequence[str]) -> Topology:
-    """A ring of these brokers."""
+    """Return a ring of the named brokers."""
     links = [[name, names[(place + 1) % len(names)]] for place, name in enumerate(names)]
     addresses = {name: f"0.{place}" for place, name in enumerate(names)}
     section = {"links": links, "addresses": addresses}
@@ -53,7 +53,7 @@ class RingPlanning(ProtocolPlanning):
 
 
 class RingReach(Reach):
-    """A publisher is answered when so many neighbours of its broker have stored it."""
+    """A reach in which a publisher is acknowledged once enough neighbours have a copy."""
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
         """See Reach."""
