@@ -272,6 +272,8 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         Called only if no older delivery is unacknowledged: all earlier deliveries are complete.
         """
         for delivery in finished:
+            if delivery.instead is not None:
+                continue  # a client may state no position for it
             stream, last = delivery.remainder.source, delivery.remainder.last
             for local in delivery.subscriptions:
                 if last > local.acknowledged.get(stream, 0):
