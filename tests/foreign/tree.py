@@ -1,4 +1,4 @@
-"""The project with a foreign protocol: a folder, and two lines in `registry`."""
+"""The project with a foreign protocol: a folder, and a line in `registry`."""
 
 import re
 import shutil
@@ -14,8 +14,8 @@ BUGS = Path(__file__).parent / "ring_flood.bugs.toml"
 """The named bugs of the protocol; in the project they are `tests/named_bugs/ring_flood.toml`."""
 PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 REGISTRY = "brokerd/protocols/registry.py"
-_IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"
-_REGISTERED = re.compile(r"(= by_name\(\s*\([A-Z_,\s]+?)(,?\s*\)\s*\))")
+_LAST = re.compile(r"(\n        _registration\([^\n]+\),)(?=\n    \)\n\)\n)")
+_ADDED = '\n        _registration("ring_flood", "hierarchy", range(240, 250)),'
 
 
 def make_tree(to: Path) -> Path:
@@ -28,9 +28,7 @@ def make_tree(to: Path) -> Path:
     shutil.copy(BUGS, to / "tests/named_bugs/ring_flood.toml")
     registry = to / REGISTRY
     text = registry.read_text(encoding="utf-8")
-    before = "from brokerd.protocols.interface import DeliveryProtocol\n"
-    assert text.count(before) == 1
-    text, places = _REGISTERED.subn(r"\1, RING_FLOOD\2", text.replace(before, before + _IMPORT))
+    text, places = _LAST.subn(lambda match: match[1] + _ADDED, text)
     assert places == 1, "the registry registers otherwise"
     registry.write_text(text, encoding="utf-8")
     return to

@@ -39,7 +39,7 @@ schema = "pubsubctl/workload/1"
 name = "late"
 topology = "chain.toml"
 protocol = "delta_tree"
-seed = 5
+seed = 10
 [bars]
 deliveries_per_pair_min = 20
 [phases]

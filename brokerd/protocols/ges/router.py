@@ -360,6 +360,8 @@ class _Decision:
     def choose(self, unit: Unit) -> Sequence[Unit]:
         """Return the units in a unit, one level below, that receive the publications."""
         found = self._interest.interested_units(unit)
+        if not self._keepers.is_paper:
+            return found
         more = [each for each in self._keepers.incomplete(unit) if each not in found]
         self.is_flooded |= bool(more)
         return [*found, *more]

@@ -382,7 +382,7 @@ class UnitRouter:
 
     def _look_at_duty(self, now_ns: Instant) -> Iterator[Outcome]:
         """Adapt the duty, and the neighbours that are awaited, to a change of the graph."""
-        if self.keepers.is_outdated:
+        if self.keepers.is_paper and self.keepers.is_outdated:
             yield from self._adapt_duty(now_ns, is_late=False)
 
     def _adapt_duty(self, now_ns: Instant, *, is_late: bool) -> Iterator[Outcome]:
