@@ -13,7 +13,7 @@ from tests.helpers.language import GOALS, measure, measures
 
 ROOT = Path(__file__).parents[1]
 RATCHET = Path(__file__).parent / "language.json"
-TOPS = ("brokerd", "bench", "fault_injection", "pubsubctl", "results")
+TOPS = ("brokerd", "bench", "fault_injection", "pubsubctl", "results", "tests")
 
 REACHED: dict[str, dict[str, float]] = json.loads(RATCHET.read_text("utf-8"))
 
