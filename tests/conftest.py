@@ -3,7 +3,8 @@
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,6 +100,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOfWorkers | None:
     """Return a scheduler with one file per worker; all tests with Spark count as one file."""
     return FilesOfWorkers(config, log) if config.getvalue("dist") == BY_FILE else None
+
+
+@pytest.fixture
+def is_drawn(request: pytest.FixtureRequest) -> Callable[[str], bool]:
+    """Return the choice of cases of a long test by the seed of this run."""
+    return partial(drawn.is_drawn, seed=request.config.option.draw_bugs)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The share of the named bugs that one run of `make test` plants.
+"""The share of the named bugs that one run of `make test` plants, and of the cases of long tests.
 
 Planting each named bug takes a tenth of the suite. With `--draw-bugs=new` a run plants a third of
 the rows of each test that is marked `drawn`, by a printed seed, and all rows that differ from
@@ -90,6 +90,11 @@ def drawn_rows(
     drawn = {*random.sample(sorted(rows), -(-len(rows) // SHARE))}
     concerned = sorted(row for row, about in rows.items() if not {*changed}.isdisjoint(about))
     return drawn | {*random.sample(concerned, min(len(concerned), MOST_CHANGED))}
+
+
+def is_drawn(case: str, seed: str) -> bool:
+    """Return True if a run tries a case of a long test: one in `SHARE`, or each with `ALL`."""
+    return seed == ALL or Random(f"{seed} {case}").randrange(SHARE) == 0
 
 
 def depends_on(value: object, protocol: str) -> set[str]:

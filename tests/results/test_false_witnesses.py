@@ -10,7 +10,7 @@ with the workload and the schedule in its `spec/`.
 import hashlib
 import json
 import shutil
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -314,9 +314,13 @@ def test_a_lie_alone_is_found_out(tmp_path: Path, name: str) -> None:
     assert any(LIES[name].says in each for each in judgement.doubts), judgement.doubts
 
 
-def test_both_readers_count_the_same_and_doubt_the_same(folders: dict[str, Path]) -> None:
+def test_both_readers_count_the_same_and_doubt_the_same(
+    folders: dict[str, Path], is_drawn: Callable[[str], bool]
+) -> None:
     wrong = {}
     for name, folder in folders.items():
+        if not is_drawn(name):
+            continue
         try:
             ours, theirs = {*doubts_of_facts(folder)}, {*read_history(folder).doubts}
         except (IntegrityError, FileRefusal):
@@ -334,10 +338,12 @@ def _is_of_witness(doubt: str) -> bool:
 
 @pytest.mark.spark
 def test_a_false_statement_in_any_one_file_is_detected_on_spark(
-    spark: "SparkSession", folders: dict[str, Path]
+    spark: "SparkSession", folders: dict[str, Path], is_drawn: Callable[[str], bool]
 ) -> None:
     histories: dict[str, History | FileRefusal] = {}
     for name, folder in folders.items():
+        if not is_drawn(name):
+            continue
         history = read_history_of(folder)
         if isinstance(history, History):
             histories[name] = history
@@ -460,14 +466,14 @@ Only a last sample that a verdict shows, or that counts the rows of records, is 
 """
 
 
-def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
-    """Yield the kinds of changes, except `but`, that leave a folder VALID.
+def survivors(folder: Path, but: Container[str], is_drawn: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the kinds of drawn changes, except `but`, that leave a folder VALID.
 
     The journal has the digests of the changed files, as if the run had closed them so.
     """
     shutil.copytree(HONEST, folder)
     for mutation in sampled(HONEST):
-        if mutation.kind in but:
+        if mutation.kind in but or not is_drawn(mutation.name):
             continue
         path = folder / mutation.file
         before, journal = path.read_bytes(), (folder / "log.jsonl").read_bytes()
@@ -492,9 +498,11 @@ def _renew_digest(journal: Path, before: bytes, path: Path) -> None:
     journal.write_text(journal.read_text().replace(*digests))
 
 
-def test_every_field_of_every_small_file_has_a_witness_or_a_reason(tmp_path: Path) -> None:
+def test_every_field_of_every_small_file_has_a_witness_or_a_reason(
+    tmp_path: Path, is_drawn: Callable[[str], bool]
+) -> None:
     drawn = {f"raw/stats.jsonl: {name}" for name in COUNTERS_THAT_ARE_DRAWN}
-    assert {*survivors(tmp_path / "run", drawn | NOTHING_RESTS_ON.keys())} == set()
+    assert {*survivors(tmp_path / "run", drawn | NOTHING_RESTS_ON.keys(), is_drawn)} == set()
 
 
 def test_a_file_that_was_changed_after_it_was_closed_has_another_digest(tmp_path: Path) -> None:
