@@ -56,22 +56,27 @@ def status(
     return _result(call, state, ending, hosts=len(lab.connectors), detail=detail)
 
 
+def _nothing(call: Invocation, state: "LabState") -> Result:
+    """Return the result without a deployment, with the name of the inventory."""
+    return Result(
+        document={
+            "schema": "pubsubctl/status/1",
+            "deployment": None,
+            "unreachable": state.unreachable,
+        },
+        text=f"nothing is deployed by inventory {call.inventory().name}"
+        + " as far as can be seen" * bool(state.unreachable),
+        because=tuple(HostError(text) for text in state.unreachable.values()),
+    )
+
+
 def _result(
     call: Invocation, state: "LabState", ending: str, *, hosts: int, detail: bool
 ) -> Result:
     from brokerd.runtime.program import read_own_program
 
     if state.deployment is None:
-        return Result(
-            document={
-                "schema": "pubsubctl/status/1",
-                "deployment": None,
-                "unreachable": state.unreachable,
-            },
-            text=f"nothing is deployed by inventory {call.inventory().name}"
-            + " as far as can be seen" * bool(state.unreachable),
-            because=tuple(HostError(text) for text in state.unreachable.values()),
-        )
+        return _nothing(call, state)
     about = state.deployment
     lines = [
         *(_headline(about), _program(state), call.console.table(*_brokers(state))),

@@ -62,8 +62,6 @@ def subscribe(
     """
     import trio
 
-    from brokerd.model.predicate import PredicateError
-    from brokerd.model.predicate_text import parse_predicate
     from pubsubctl.console.interruption import until_interrupted
     from pubsubctl.deployment.client_access import reach_brokers
 
@@ -73,10 +71,7 @@ def subscribe(
     if durable and name is None:
         raise UserError("a durable subscription needs a --name")
     name = name or f"subscribe-{secrets.token_hex(4)}"
-    try:
-        wanted = parse_predicate(predicate)
-    except PredicateError as error:
-        raise UserError(str(error)) from None
+    wanted = _parse(predicate)
     timeout_s = math.inf if timeout is None else seconds_of("--timeout", timeout)
     access = reach_brokers(call, name)
     if durable and broker is None:
@@ -87,6 +82,21 @@ def subscribe(
     if end:
         call.console.say(f"{name} has no durable subscription at {broker} any more")
     work.check_received()
+
+
+def _parse(text: str) -> "Predicate":
+    """Return the predicate in a text.
+
+    Raises:
+        UserError: the text cannot be parsed.
+    """
+    from brokerd.model.predicate import PredicateError
+    from brokerd.model.predicate_text import parse_predicate
+
+    try:
+        return parse_predicate(text)
+    except PredicateError as error:
+        raise UserError(str(error)) from None
 
 
 @dataclass

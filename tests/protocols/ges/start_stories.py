@@ -31,7 +31,8 @@ def _told_by(cluster: SimulatedCluster, name: str) -> str:
     """Return the neighbour that a broker must answer."""
     core = cluster.broker(name).broker.core
     assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
-    waiting = core.units.propagation._pending[0][-1]
+    pending = core.units.propagation._pending[0]
+    waiting = next(each for each in reversed(pending) if each.missing)
     assert waiting.sender is not None, f"{name} answers nobody"
     return cluster.topology.brokers[waiting.sender]
 
