@@ -229,16 +229,12 @@ class _Publishing:
             self._waiting_since_s.popleft()
         self.acknowledged += last - first + 1
         after_ms = (trio.current_time() - since_s) * 1e3
-        if self._prints_objects:
+        if self.call.console.prints_objects:
             row = {"schema": "pubsubctl/acknowledgement/1", "first": first, "last": last}
             self.call.console.line(json.dumps({**row, "after_ms": round(after_ms, 3)}))
         else:
             numbers = str(first) if first == last else f"{first} to {last}"
             self.call.console.line(f"acknowledged {numbers} after {after_ms:.1f} ms")
-
-    @property
-    def _prints_objects(self) -> bool:
-        return self.call.console.as_json or not self.call.console.is_read_by_people
 
     def result(self) -> Result | None:
         """Return the result of the command; None if it stands in the lines already.
@@ -254,7 +250,7 @@ class _Publishing:
             "published": self.published,
             "acknowledged": self.acknowledged,
         }
-        if self._prints_objects:
+        if self.call.console.prints_objects:
             self.call.console.line(json.dumps(document))
             return None
         return Result(document=document, text=self.describe_counts())

@@ -79,8 +79,6 @@ def subscribe(
     work = _Subscribing(call, wanted, count, timeout_s, broker or "", durable, end)
     addresses = access.addresses_of(broker)
     trio.run(until_interrupted, lambda: work.run(access, name, addresses))
-    if end:
-        call.console.say(f"{name} has no durable subscription at {broker} any more")
     work.check_received()
 
 
@@ -107,6 +105,7 @@ class _Subscribing:
         count: the number of deliveries to print; None for no end.
         broker: the one broker to connect to; "" for any.
         ends: end a durable subscription, and print nothing.
+        has_ended: True once the broker has confirmed the end of the subscription.
         received, gaps: numbers of printed lines.
     """
 
@@ -117,6 +116,7 @@ class _Subscribing:
     broker: str
     is_durable: bool
     ends: bool
+    has_ended: bool = False
     received: int = 0
     gaps: int = 0
 
@@ -150,17 +150,19 @@ class _Subscribing:
                         if not self.is_durable or self.ends:
                             with trio.CancelScope(shield=True), trio.move_on_after(_LEAVE_S):
                                 await client.detach(drain=False)
+                                self.has_ended = True
         except BrokerUnreachable as error:
             raise Unreachable(error.cause) from None
         except ClientError as error:
-            remedy = "; `--end` ends it, or use another --name" if self.is_durable else ""
+            is_another = "another predicate" in str(error)
+            remedy = "; `--end` ends it, or use another --name" if is_another else ""
             raise HostError(f"{error}{remedy}") from None
 
     async def _receive(self, client: "Client") -> None:
-        if self.is_durable:
+        if self.ends:
+            await client.wait_attached()
+        elif self.is_durable:
             consumer = await client.consume(self.predicate)
-            if self.ends:
-                return
             self._announce(client)
             async for publication in consumer:
                 if self._print(publication):
@@ -181,7 +183,7 @@ class _Subscribing:
         """Print a delivery; return True if it is the last."""
         from pubsubctl.deployment.publication_lines import delivery_to_mapping, describe_delivery
 
-        if self._prints_objects:
+        if self.call.console.prints_objects:
             self.call.console.line(json.dumps(delivery_to_mapping(publication), ensure_ascii=False))
         else:
             self.call.console.line(describe_delivery(publication))
@@ -192,27 +194,29 @@ class _Subscribing:
         from pubsubctl.deployment.publication_lines import describe_source, gap_to_mapping
 
         self.gaps += 1
-        if self._prints_objects:
+        if self.call.console.prints_objects:
             self.call.console.line(json.dumps(gap_to_mapping(gap)))
         else:
             source = describe_source(gap.source)
             self.call.console.line(f"gap: {source}#{gap.first} to {gap.last}: {gap.reason}")
 
-    @property
-    def _prints_objects(self) -> bool:
-        return self.call.console.as_json or not self.call.console.is_read_by_people
-
     def check_received(self) -> None:
-        """Check the received publications.
+        """Check the received publications, and the end of a durable subscription.
 
         Raises:
             ExpectationFailed: a gap was announced, or publications are missing.
+            HostError: the broker has not confirmed the end of the durable subscription.
         """
+        if self.ends:
+            if not self.has_ended:
+                raise HostError(f"{self.broker} has not confirmed the end; repeat the command")
+            self.call.console.say(f"{self.broker} has ended the durable subscription")
+            return
         problems = []
         if self.gaps:
             plural = "s were" if self.gaps > 1 else " was"
             problems.append(f"{self.gaps} gap{plural} announced")
-        if self.count is not None and self.received < self.count and not self.ends:
+        if self.count is not None and self.received < self.count:
             problems.append(f"{self.received} of {self.count} publications arrived")
         if problems:
             raise ExpectationFailed(*problems)

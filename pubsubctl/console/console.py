@@ -268,6 +268,11 @@ class Console:
         """True if standard output is a terminal."""
         return self._stdout.isatty()
 
+    @property
+    def prints_objects(self) -> bool:
+        """True if a command that goes on prints a JSON object per line: --json, or no terminal."""
+        return self.as_json or not self.is_read_by_people
+
     def say(self, text: str) -> None:
         """Report a step of the command, unless quiet."""
         if not self.quiet:

@@ -45,11 +45,17 @@ def test_publications_of_one_command_are_lines_of_another(lab: Lab) -> None:
     first, second = lab.call(*durable, "--count", "2"), lab.call(*durable, "--count", "3")
     sequences = [json.loads(line)["sequence"] for line in (first.out + second.out).splitlines()]
     assert sequences == [1, 2, 3, 4, 5]
-    assert lab.call(*durable, "--end").status == 0
+    another = lab.call("subscribe", "true", *durable[2:])
+    assert (another.status, "`--end` ends it" in another.err) == (5, True)
+    ended = lab.call("subscribe", "true", *durable[2:], "--end")
+    assert (ended.status, "c1 has ended the durable subscription" in ended.err) == (0, True)
+    assert lab.call("publish", "kind=order,price=2").status == 0
     missing = lab.call(*durable, "--count", "1", "--timeout", "500ms")
     assert (missing.status, "0 of 1 publications arrived" in missing.err) == (1, True)
 
     assert lab.call("inject", "kill", "c1").status == 0
+    unconfirmed = lab.call(*durable, "--end", "--timeout", "500ms")
+    assert (unconfirmed.status, "c1 has not confirmed the end" in unconfirmed.err) == (5, True)
     lost = lab.call("publish", "kind=order", "-b", "c1", "--timeout", "1s")
     assert (lost.status, "has reached no broker for 1 s" in lost.err) == (6, True)
     stranger = lab.call("publish", "kind=order", "-b", "c9")

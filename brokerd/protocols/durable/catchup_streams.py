@@ -276,7 +276,7 @@ class CatchupStreams:
         self._admit()
 
     def detach(self, locals_: Sequence[DurableSubscription]) -> None:
-        """Stop all lanes of subscriptions whose client is gone."""
+        """Stop all lanes of the subscriptions of a disconnected client."""
         for local in locals_:
             local.is_attached = False
             local.presented = {}

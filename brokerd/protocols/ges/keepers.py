@@ -312,7 +312,7 @@ class Keepers:
         return [self._state(peer)] if self.is_paper else []
 
     def on_session_lost(self, peer: BrokerNumber) -> None:
-        """Forget what a neighbour has been sent; its last duty stays known."""
+        """Forget the statements sent to a neighbour; the last duty of the neighbour stays."""
         self._seen = -1
         for known in (self._stated, self._served, self._sent):
             known.pop(peer, None)

@@ -1,4 +1,4 @@
-"""The part of a broker that knows units: connections, profiles, routes, and failures.
+"""A broker's view of units: connections, profiles, routes, and failures.
 
 A `UnitRouter` carries no publications. `ges` and `ges_reliable` each have one, and forward
 publications and messages by its routes. Its methods are iterators of effects and facts. The core

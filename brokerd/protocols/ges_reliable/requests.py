@@ -275,7 +275,7 @@ class PublishRequests:
         return pending.highest
 
     def on_probed(self, source: SourceId, now_ns: Instant) -> Iterator[Store]:
-        """Send the publications that waited until the storage has reported what it has."""
+        """Send the publications that waited for the report of the storage."""
         pending = self._sources.get(source)
         if pending is None or not pending.is_probing:
             return

@@ -110,7 +110,7 @@ class AccessBroker:
             self.clients.begin(beginning)
 
     def _on_messages(self, peer: Any, message: Messages) -> None:
-        """Deliver publications of a topic; drop known ones, and those after a gap."""
+        """Deliver publications of a topic; drop duplicates, and publications behind a gap."""
         self.clients.own.check_run(message.run, peer)
         arrival = self.fetches.on_messages(peer, message)
         if arrival is not None:

@@ -110,7 +110,7 @@ class Moves:
             self._freeze(number)
 
     def send_all(self) -> None:
-        """Send all topics that move away, or repeat what is unanswered."""
+        """Send all topics that move away, and repeat unanswered requests."""
         for number in self.moving:
             if number not in self._unwritten:
                 self._send_topic(number)
