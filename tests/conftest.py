@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,10 +111,17 @@ def is_drawn(request: pytest.FixtureRequest) -> Callable[[str], bool]:
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """Yield the Spark session of all tests; its start and its first jobs are slow."""
+    """Yield the Spark session of all tests; its start and its first jobs are slow.
+
+    Commands that tests of the same process run afterwards use this session too.
+    """
     from results.checker.spark import spark_session
 
-    with spark_session("tests", master="local[2]") as session:
+    with (
+        spark_session("tests", master="local[2]") as session,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("results.checker.spark.spark_session", lambda *_, **__: nullcontext(session))
         yield session
 
 

@@ -135,7 +135,9 @@ class LoadFiles:
         self._lines = {"stats": LineWriter(folder / "stats.jsonl")}
 
     def append(self, layout: str, rows: bytes | bytearray) -> None:
-        """Append rows to the record file of this layout."""
+        """Append rows to the record file of this layout; drop rows after the end of the run."""
+        if self.is_closed:
+            return
         if layout not in self._records:
             assert layout == POSITIONS.name, f"no layout {layout}: this program cannot write it"
             self._records[layout] = RecordWriter(self._folder, POSITIONS, self._run_id)

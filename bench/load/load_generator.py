@@ -130,6 +130,7 @@ class LoadGenerator:
         self._clients_ended = trio.Event()
         self._schedule_scope = trio.CancelScope()
         self._finishing = trio.Lock()
+        self._syncing = trio.Lock()
 
     def _publisher(self, setting: PublisherSetting, number: int) -> PublisherClient:
         tables = self.tables_for(setting.size_bytes)
@@ -303,7 +304,8 @@ class LoadGenerator:
                 "run_id": self.setting.run_id,
                 "streams": self.receiver.positions_by_stream,
             }
-        self.files.close(self._publisher_tables(), self._delivery_tables(), report)
+        async with self._syncing:
+            self.files.close(self._publisher_tables(), self._delivery_tables(), report)
 
     # ------------------------------------------------------------ clients
 
@@ -425,12 +427,18 @@ class LoadGenerator:
             for client, up_to in wanting:
                 self.files.append("intents", client.load.intent_row(up_to, now_ns))
             if wanting:
-                self.files.flush("intents")
-                await trio.to_thread.run_sync(self.files.sync, "intents")
+                await self._sync_intents()
             now_ns = time.monotonic_ns()
             for client, up_to in wanting:
                 client.load.reserved = up_to
                 client.pump(now_ns)
+
+    async def _sync_intents(self) -> None:
+        """Make appended intents durable. Files are not closed meanwhile."""
+        async with self._syncing:
+            if not self.files.is_closed:
+                self.files.flush("intents")
+                await trio.to_thread.run_sync(self.files.sync, "intents")
 
     # ------------------------------------------------------------ records
 

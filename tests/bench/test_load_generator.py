@@ -4,6 +4,7 @@ import json
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -18,6 +19,7 @@ import trio.testing
 from bench.load import load_generator
 from bench.load.load_files import LoadSetting
 from bench.load.load_generator import LoadGenerator
+from brokerd.history.writer import RecordWriter
 from brokerd.model.publication import PublicationRun
 from brokerd.runtime.control import ControlClient, open_control
 from brokerd.runtime.streams import first_message
@@ -461,3 +463,34 @@ def test_commands_in_the_wrong_order_are_refused_or_change_nothing(folder: Path)
 
     first, second = trio.run(play)
     assert first == second
+
+
+def test_files_are_closed_after_a_sync_that_is_under_way(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = FakeBroker()
+    begun, released = threading.Event(), threading.Event()
+    sync = RecordWriter.sync
+
+    def sync_slowly(writer: RecordWriter) -> None:
+        begun.set()
+        assert released.wait(PATIENCE_S)
+        sync(writer)
+
+    async def play() -> dict[str, Any]:
+        async with running(folder, broker) as control, trio.open_nursery() as nursery:
+            monkeypatch.setattr(RecordWriter, "sync", sync_slowly)
+            now_ns = (await control.request("status"))["now_ns"]
+            end_ns = now_ns + 60_000_000_000
+            await control.request("start", t0_ns=now_ns, measure_from_ns=now_ns, end_ns=end_ns)
+            while not begun.is_set():
+                await trio.sleep(0.005)
+            async with open_control(folder / "s" / "load.sock") as second:
+                nursery.start_soon(second.request, "finish")
+                await reach(control, "state", "finished")
+                released.set()
+                return await control.request("finish")
+
+    assert trio.run(play)["problems"] == []
+    sidecar = json.loads((folder / "logs" / "intents.rec.json").read_text(encoding="utf-8"))
+    assert sidecar["closed"]

@@ -42,6 +42,17 @@ def test_an_unsuccessful_command_exits_with_status_5(
     assert said in answer.err
 
 
+def test_a_command_that_ignores_sigterm_is_killed_without_a_warning(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pubsubctl.hosts.connectors.local._STOP_PATIENCE_S", 0.05)
+    stubborn = "trap '' TERM; exec sleep 600"
+    answer = call("exec", "-l", "t1", "--timeout", "100ms", "--", "sh", "-c", stubborn)
+    assert answer.status == 5
+    assert "not done after 0.1 s" in answer.err
+    assert "RuntimeWarning" not in answer.err
+
+
 def test_output_cannot_steer_the_terminal(call: Call) -> None:
     answer = call("exec", "-l", "t1", "--", "printf", "a\\033[2Jb\\n")
     assert answer.out == "t1 | a\\x1b[2Jb\n"

@@ -18,6 +18,9 @@ from pubsubctl.hosts.connectors.base import Connector, Ran
 from pubsubctl.inventory.inventory import Host, Inventory
 from pubsubctl.project import xdg_folder
 
+_STOP_PATIENCE_S = 5.0
+"""Time that a command has to end after SIGTERM, before SIGKILL."""
+
 
 class LocalTransport:
     """A logical host of this machine."""
@@ -55,6 +58,7 @@ class LocalTransport:
                     capture_stdout=True,
                     capture_stderr=True,
                     check=False,
+                    deliver_cancel=_stop,
                 )
         except trio.TooSlowError:
             raise HostError(f"host {self.host.name}: not done after {timeout_s:g} s") from None
@@ -103,3 +107,10 @@ def local_connector(inventory: Inventory, host: Host) -> Connector:
 
 def _default_root(inventory: Inventory, host: Host) -> Path:
     return xdg_folder("state") / inventory.name / host.name
+
+
+async def _stop(process: trio.Process) -> None:
+    """Terminate the process, and kill the process after a timeout."""
+    process.terminate()
+    await trio.sleep(_STOP_PATIENCE_S)
+    process.kill()
