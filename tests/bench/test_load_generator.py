@@ -466,7 +466,7 @@ def test_commands_in_the_wrong_order_are_refused_or_change_nothing(folder: Path)
 
 
 def test_files_are_closed_after_a_sync_that_is_under_way(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = FakeBroker()
     begun, released = threading.Event(), threading.Event()
@@ -478,19 +478,19 @@ def test_files_are_closed_after_a_sync_that_is_under_way(
         sync(writer)
 
     async def play() -> dict[str, Any]:
-        async with running(folder, broker) as control, trio.open_nursery() as nursery:
+        async with running(tmp_path, broker) as control, trio.open_nursery() as nursery:
             monkeypatch.setattr(RecordWriter, "sync", sync_slowly)
             now_ns = (await control.request("status"))["now_ns"]
             end_ns = now_ns + 60_000_000_000
             await control.request("start", t0_ns=now_ns, measure_from_ns=now_ns, end_ns=end_ns)
             while not begun.is_set():
                 await trio.sleep(0.005)
-            async with open_control(folder / "s" / "load.sock") as second:
+            async with open_control(tmp_path / "s" / "load.sock") as second:
                 nursery.start_soon(second.request, "finish")
                 await reach(control, "state", "finished")
                 released.set()
                 return await control.request("finish")
 
     assert trio.run(play)["problems"] == []
-    sidecar = json.loads((folder / "logs" / "intents.rec.json").read_text(encoding="utf-8"))
+    sidecar = json.loads((tmp_path / "logs" / "intents.rec.json").read_text(encoding="utf-8"))
     assert sidecar["closed"]
