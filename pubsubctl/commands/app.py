@@ -88,6 +88,7 @@ VERBS: Final = (
     Verb("check", "reports:check", _JUDGE),
     Verb("plot", "reports:plot", _JUDGE),
     Verb("report", "reports:report", _JUDGE),
+    Verb("why", "why:why", _JUDGE),
     Verb("results", "results:app", _JUDGE),
     Verb("claims", "claims:app", _JUDGE),
     Verb("clock", "clock:app", _JUDGE),

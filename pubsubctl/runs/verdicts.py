@@ -72,8 +72,17 @@ class JudgedRun:
             return []
         with path.open(encoding="utf-8") as file:
             rows = [json.loads(line) for line in itertools.islice(file, limit)]
-        found = [f"  {_case(row)}" for row in rows]
-        return [*found, f"  … {path}"] if found else []
+        if not rows:
+            return []
+        return [*(f"  {_case(row)}" for row in rows), *self._explain(rows), f"  … {path}"]
+
+    def _explain(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the command that traces the first publication of the evidence, if it has one."""
+        for row in rows:
+            if isinstance(row.get("incarnation"), int) and row.get("publication"):
+                number = f"{row['source']}:{row['incarnation']}:{row['sequence']}"
+                return [f"  `pubsubctl why {number} {row['subscription']} {self.run}`"]
+        return []
 
     def paint(self, console: Console) -> str:
         """Return the verdict in a few lines, its first word in colour, and the first violations."""

@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -93,6 +93,15 @@ def read_streams(folder: Path, sources: Iterable[str], subscriptions: Iterable[s
     """
     wanted = StreamSelection(frozenset(sources), frozenset(subscriptions))
     return _Folder(folder, wanted).history()
+
+
+def timeline_of(folder: Path) -> Callable[[int, str], int]:
+    """Return the function that turns a stamp of a host into a time since the start of the run.
+
+    Raises:
+        Refused: a file cannot be read.
+    """
+    return _Folder(folder, StreamSelection(frozenset(), frozenset())).to_timeline
 
 
 def count_rows(folder: Path) -> Rows:

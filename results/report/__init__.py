@@ -2,7 +2,8 @@
 
 `reading` gathers the content of a run's directory, `words` turns the content into sentences,
 `pictures` lays out the drawings, and the templates beside the modules make the page. `experiments`
-makes the page on experiments without real brokers. A page contains everything it shows: no script,
+makes the page on experiments without real brokers. `delivery_trace` traces one publication to one
+subscription, for `pubsubctl why`. A page contains everything it shows: no script,
 and no request.
 """
 
