@@ -73,6 +73,17 @@ def play_scenario(text: str) -> str:
     return _play(text, _Player())
 
 
+def cluster_after(text: str) -> SimulatedCluster:
+    """Return the cluster after the commands of a scenario.
+
+    Raises:
+        ScenarioError: a command that is unknown or cannot be performed, or no cluster at all.
+    """
+    player = _Player()
+    _play(text, player)
+    return player.cluster
+
+
 def _play(text: str, player: "_Player") -> str:
     blocks = []
     for block in re.split(r"\n{2,}", text.strip("\n")):

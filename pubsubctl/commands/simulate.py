@@ -30,7 +30,7 @@ from pubsubctl.errors import UserError
 
 app = verbs("simulate", "Run the protocols on a virtual clock.")
 
-VERBS = ("run", "swarm", "adversary", "shrink", "mutants", "campaign")
+VERBS = ("run", "swarm", "adversary", "shrink", "mutants", "campaign", "draw")
 
 
 SkipUnsimulated = Annotated[
@@ -242,5 +242,29 @@ def campaign(
     return swarms.simulate_campaign(call, chosen, runs, processes_of(processes), ledger)
 
 
-for _verb in (run, swarm, adversary, shrink, mutants, campaign):
+def draw(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan or a scenario.")],
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write this .svg or .html, not FILE.svg."
+        ),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, max=100_000, help="Draw the last N steps.")
+    ] = 200,
+) -> Result:
+    """Draw a plan or a scenario as a space-time diagram.
+
+    Lanes are brokers and clients, arrows are messages, and crosses are lost messages.
+    """
+    from pubsubctl.simulation import workloads
+
+    call = invocation(context)
+    call.refuse_dry_run("simulate draw")
+    return workloads.draw_file(file, picture or Path(f"{file.stem}.svg"), steps)
+
+
+for _verb in (run, swarm, adversary, shrink, mutants, campaign, draw):
     add_command(app, _verb.__name__, _verb)

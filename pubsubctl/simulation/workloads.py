@@ -1,26 +1,31 @@
 """Simulated workloads, scenarios and plans, for the command line."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.run.run_directory import RunDirectory, new_run_directory
 from bench.run.simulated_run import count_simulated_steps, simulate_experiment
 from bench.spec.keys import Overrides
 from bench.spec.predictions import Stage
 from bench.spec.spec import ExperimentSpec
-from brokerd.simulator.scenario import ScenarioError, play_scenario
-from brokerd.simulator.search.plan import is_plan
+from brokerd.simulator.scenario import ScenarioError, cluster_after, play_scenario
+from brokerd.simulator.search.plan import is_plan, read_plan
+from brokerd.simulator.search.plan_scope import PlanError
+from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.world.trace import with_all_steps
 from brokerd.units import format_duration
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.outputs import output_file, written
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.runs.forecast import Run, announce, describe_doubts
 from pubsubctl.runs.plan import plan_experiment
+from pubsubctl.simulation.diagram import Diagram, diagram_of, write_page, write_svg
 from pubsubctl.simulation.swarms import play_plan
 
 
@@ -141,12 +146,7 @@ def play_file(path: Path) -> Result:
     Raises:
         UserError: the file cannot be read, or contains neither.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: no scenario or plan: byte {error.start} is not UTF-8") from None
+    text = _read(path)
     if is_plan(text):
         return play_plan(path, text)
     try:
@@ -168,3 +168,55 @@ def play_file(path: Path) -> Result:
         text=played,
         because=problems if differences else (),
     )
+
+
+def draw_file(path: Path, target: Path, most_steps: int) -> Result:
+    """Run the plan or the scenario in a file, and draw the last steps.
+
+    Args:
+        target: the picture, of the kind that the suffix says: .svg or .html.
+
+    Raises:
+        UserError: the file cannot be read, or contains neither; or another suffix.
+    """
+    if target.suffix not in _PICTURES:
+        raise UserError(f"--output {target}: write a name that ends in .svg or .html")
+    text = _read(path)
+    violations: tuple[str, ...] = ()
+    try:
+        with with_all_steps():
+            if is_plan(text):
+                run = PlanRun(read_plan(text))
+                violations = run.report(-1, "").violations
+                cluster = run.cluster
+            else:
+                cluster = cluster_after(text)
+    except (PlanError, ScenarioError) as error:
+        raise UserError(f"{path}: {error}") from None
+    diagram = diagram_of(cluster, path.name, violations, most_steps)
+    with written(output_file(target)):
+        target.write_text(_PICTURES[target.suffix](diagram), encoding="utf-8")
+    document = {
+        "schema": "pubsubctl/diagram/1",
+        "file": str(path),
+        "picture": str(target),
+        "lanes": diagram.lanes,
+        "rows": len(diagram.times_ns),
+        "messages": len(diagram.arrows),
+        "lost": sum(each.end_row < 0 for each in diagram.arrows),
+        "violations": [*violations],
+    }
+    return Result(document=document, text="\n".join([*violations, str(target)]))
+
+
+_PICTURES: Final[Mapping[str, Callable[[Diagram], str]]] = {".svg": write_svg, ".html": write_page}
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file with a scenario or a plan."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: no scenario or plan: byte {error.start} is not UTF-8") from None

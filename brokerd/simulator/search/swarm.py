@@ -186,6 +186,11 @@ class PlanRun:
         self.position = 0
         self.taken: list[LaneChoice] = []
 
+    @property
+    def cluster(self) -> SimulatedCluster:
+        """The cluster of the run."""
+        return self._cluster
+
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and return its report."""
         plan = self._plan

@@ -2,7 +2,9 @@
 
 import hashlib
 from collections import deque
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from brokerd.model.client_messages import Deliveries, Publish
 from brokerd.model.publication import PublicationRun
@@ -22,6 +24,32 @@ LAST_STEPS = 40
 _PLAIN = (DeadlineReached, Persisted)  # half of all events
 _RECORDS = (Append, RecordsRead)
 
+_kept_steps: int | None = LAST_STEPS
+
+
+class TracedStep(NamedTuple):
+    """A step of a run.
+
+    Attributes:
+        place: the broker; without an event, the text of a fault or of an action of a client.
+    """
+
+    now_ns: Instant
+    place: str
+    event: Event | None
+    effects: list[Effect]
+
+
+@contextmanager
+def with_all_steps() -> Iterator[None]:
+    """Make traces that begin in the meantime keep all steps, for pictures."""
+    global _kept_steps
+    before, _kept_steps = _kept_steps, None
+    try:
+        yield
+    finally:
+        _kept_steps = before
+
 
 class Trace:
     """A digest of every step of a run; equal digests mean equal runs."""
@@ -30,20 +58,25 @@ class Trace:
         self.steps = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._lines: list[str] = []
-        self._last: deque[tuple[Instant, str, Any, list[Effect]]] = deque(maxlen=LAST_STEPS)
+        self._last: deque[TracedStep] = deque(maxlen=_kept_steps)
 
     def step(self, now_ns: Instant, who: str, event: Event, effects: list[Effect]) -> None:
         """Record an event that a core has handled."""
         self.steps += 1
-        self._last.append((now_ns, who, event, effects))
+        self._last.append(TracedStep(now_ns, who, event, effects))
         self._lines.append(f"{now_ns} {who} {describe(event)} {len(effects)}")
         if len(self._lines) >= 512:
             self._fold()
 
     def note(self, now_ns: Instant, what: str) -> None:
         """Record an occurrence outside of the cores: a fault, or an action of a client."""
-        self._last.append((now_ns, what, None, []))
+        self._last.append(TracedStep(now_ns, what, None, []))
         self._lines.append(f"{now_ns} {what}")
+
+    @property
+    def kept(self) -> tuple[TracedStep, ...]:
+        """The last steps, oldest first."""
+        return tuple(self._last)
 
     def digest(self) -> str:
         """Return 32 hex digits over all steps so far."""
