@@ -73,6 +73,12 @@ EQUIVALENT: Final[Mapping[str, str]] = {
     "results.reference.times: at >= length_ns  ->  at > length_ns": (
         "a drawn time has fractions of a nanosecond, and a length has none"
     ),
+    "results.rules.timing: at_ns >= length_ns  ->  at_ns > length_ns": (
+        "a part of a load without length has no due times, and is the last"
+    ),
+    "results.rules.timing: at >= length_ns  ->  at > length_ns": (
+        "a drawn time has fractions of a nanosecond, and a length has none"
+    ),
     "results.rules.withholding: first_place < notice.place  ->  first_place <= notice.place": (
         "a delivery and a notice never have one place in a log"
     ),
