@@ -9,7 +9,13 @@ import pytest
 
 from results.reference.absences import explained_until_ns
 from results.rules.absences import _absences, _explained_until_ns, _Line
-from results.rules.announcements import AnnouncedRange, Announcements, _gaps_through, _objections
+from results.rules.announcements import (
+    AnnouncedRange,
+    Announcements,
+    _announced_in_gaps,
+    _gaps_through,
+    _objections,
+)
 from results.rules.churn import absences_of
 from results.rules.doubts import _check_fences
 from results.rules.evidence import _Context, _neighbours
@@ -220,6 +226,16 @@ def test_a_lost_stream_excuses_every_incarnation_up_to_its_last_key() -> None:
     found = [(each.incarnation, each.first, each.last) for each in _gaps_through(
         key_of(2, 5), "p1/0", gap)]  # fmt: skip
     assert found == [(0, 1, most), (1, 1, most), (2, 1, 5)]
+
+
+@pytest.mark.parametrize("absent_ns, until_ns", [(3_000, 3_040), (900, 1_040)])
+def test_a_gap_with_two_reasons_has_the_later_excuse(absent_ns: int, until_ns: int) -> None:
+    """The gap is promised for publications of an age, and after an absence."""
+    promises = Promises(gaps=(LOST,), gap_age_ns=4_000, absence_gaps=(LOST,))
+    facts: Any = SimpleNamespace(promises=promises, clock_errors={("s1/1", "p1/0"): 40})
+    gap = Gap("p1/0", 1, 2, 3, LOST, 0, received_ns=5_000, absent_until_ns=absent_ns)
+    (found,) = _announced_in_gaps([gap], facts, ("s1/1", "p1/0"), [])
+    assert found.until_ns == until_ns
 
 
 @pytest.mark.parametrize("lowest, wanted", [(8, True), (9, True), (10, False), (None, False)])
