@@ -3,6 +3,7 @@
 Ranges of names: `b[1:500]`, `b[1:500:2]` for every second name, `n[01:16]` with leading zeros.
 """
 
+import json
 import math
 import re
 import tomllib
@@ -44,6 +45,41 @@ def read_utf8(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(problem_of(error)) from None
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text whose numbers have at most 64 bits.
+
+    Raises:
+        ValueError: the text is no JSON, too deep, or has a NaN or a number beyond 64 bits.
+    """
+    try:
+        return _BOUNDED_JSON.decode(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+
+
+def _bounded_integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS or not -_END <= (number := int(text)) < _END:
+        raise ValueError(f"{shown(text)} needs more than 64 bits")
+    return number
+
+
+def _finite_float(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{shown(text)} needs more than 64 bits")
+    return number
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number")
+
+
+_END: Final = 1 << 63
+_MOST_DIGITS: Final = 20
+_BOUNDED_JSON: Final = json.JSONDecoder(
+    parse_float=_finite_float, parse_int=_bounded_integer, parse_constant=_refuse_constant
+)
 
 
 def nearest(word: object, known: Sequence[str]) -> str:

@@ -641,12 +641,13 @@ LAYERS = (
             "brokerd.protocols.definition",
             "brokerd.protocols.interface",
             "brokerd.protocols.registry",
+            "brokerd.text",
         ),
     ),
     Layer(
         "results",
         "verdicts and figures come from the records of a run, not from the code that ran",
-        ours=("brokerd.history", "brokerd.model.fault_verbs", "brokerd.units"),
+        ours=("brokerd.history", "brokerd.model.fault_verbs", "brokerd.text", "brokerd.units"),
         third_party=frozenset(
             {
                 *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "scipy"),

@@ -42,6 +42,7 @@ class LoadSetting:
         publishers, subscribers: the clients.
         addresses: address → broker; clients move there after a redirect of their broker.
         specification_digest: digest of the run's specification before the run.
+        judged: the keys of the workload that decide the verdict, for the folder of the run.
     """
 
     process: str
@@ -65,6 +66,7 @@ class LoadSetting:
     session: SessionParameters = field(default_factory=SessionParameters)
     addresses: Mapping[str, str] = field(default_factory=dict)
     specification_digest: str = ""
+    judged: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -98,6 +100,7 @@ def _collect_settings(setting: LoadSetting) -> dict[str, Any]:
         "deployment_id": setting.deployment_id,
         "seed": setting.seed,
         "records": setting.records,
+        **setting.judged,
     }
 
 

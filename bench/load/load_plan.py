@@ -113,7 +113,7 @@ def _config(
     subscribers: Sequence[SubscriberPlan],
 ) -> dict[str, Any]:
     """Return the mapping for `bench.load.load_files.LoadSetting`."""
-    suffix = client_suffix(run_id)
+    suffix, workload = client_suffix(run_id), spec.workload_mapping()
     return {
         "process": name,
         "log_folder": str(testbed.run_folder(testbed.clients_host, run_id, name)),
@@ -129,6 +129,7 @@ def _config(
         "topology_digest": testbed.topology_digest,
         "session": dict(spec.topology.session),
         "records": spec.workload.load.records,
+        "judged": {key: workload[key] for key in ("calm", "guarantee", "bars")},
         "lateness_limit_ns": spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
         "publishers": [
             {

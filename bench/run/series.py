@@ -32,6 +32,7 @@ from bench.run.run_directory import (
     program_facts,
 )
 from brokerd.errors import ConfigError
+from brokerd.text import parse_json
 
 HOSTS: Final = "hosts.json"
 """File in `spec` with the hosts of the work. Capsules omit this file, because it names hosts."""
@@ -78,7 +79,7 @@ def _refuse_other_hosts(path: Path, manifest: Mapping[str, Any], hosts: Hosts) -
     machine = machine_facts()
     begun: Hosts = {}
     if (file := path / "spec" / HOSTS).is_file():  # missing if killed before the first run
-        begun = json.loads(file.read_text(encoding="utf-8"))
+        begun = parse_json(file.read_text(encoding="utf-8"))
     difference = _difference(
         {**(begun or hosts), "this machine": {key: manifest.get(key) for key in machine}},
         {**hosts, "this machine": machine},
@@ -117,19 +118,27 @@ def append_durably(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def read_whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a ledger and truncate a torn last line; a missing ledger has no lines."""
+    """Yield the lines of a ledger and truncate a torn last line; a missing ledger has no lines.
+
+    Raises:
+        ConfigError: a line before the last cannot be read.
+    """
     if not path.is_file():
         return
     whole, end, torn = path.read_text(encoding="utf-8").rpartition("\n")
     if torn:
         os.truncate(path, len((whole + end).encode()))
-    yield from map(json.loads, whole.splitlines())
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            yield parse_json(line)
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
 
 
 def manifest_in(path: Path) -> dict[str, Any]:
     """Return the manifest of a folder; {} without a readable manifest."""
     try:
-        found: dict[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json((path / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found

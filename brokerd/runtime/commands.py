@@ -75,6 +75,7 @@ class Commands:
         self.is_started = False
         self.loss = ""
         self.accepted_loss: Mapping[str, Any] | None = None
+        self.parameters: Mapping[str, Any] = {}
         self._config = config
         self._core = core
         self._links = links
@@ -219,7 +220,12 @@ class Commands:
             self._log.begin_run(run_id, Path(folder))
         except OSError as error:
             raise ControlError("user", f"{folder[:200]}: {error.strerror}") from None
-        begun = {"run_id": run_id, "broker": self._own.name, "schema": EVENTS_SCHEMA}
+        begun = {
+            "run_id": run_id,
+            "broker": self._own.name,
+            "schema": EVENTS_SCHEMA,
+            "parameters": dict(self.parameters),
+        }
         self._log.record("run_begun", begun)
         if self.accepted_loss is not None:
             self._log.record(LOSS_ACCEPTED, self.accepted_loss)

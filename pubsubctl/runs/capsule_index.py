@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from brokerd.text import parse_json
 from pubsubctl.errors import IntegrityError, UserError
 
 SCHEMA: Final = "pubsubctl/capsule/2"
@@ -118,8 +119,8 @@ def read_index(path: Path, content: bytes) -> dict[str, Any]:
         IntegrityError: the index is malformed or has changed; names the key.
     """
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(content.decode("utf-8"))
+    except ValueError as error:
         raise IntegrityError(f"{path}: {DOCUMENT}: {str(error)[:200]}") from None
     if not isinstance(document, dict):
         raise IntegrityError(f"{path}: {DOCUMENT} holds no object")

@@ -4,13 +4,13 @@ Each run, and each target, is a case. INVALID and a missed expectation are failu
 without a verdict, and a command that did not finish are errors. No case is skipped.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
 
+from brokerd.text import parse_json
 from pubsubctl.console.console import Result, visible
 from pubsubctl.console.outputs import output_file, reason_of
 from pubsubctl.errors import PreflightFailed, VerdictInvalid
@@ -151,7 +151,7 @@ def _numbers(run: Path) -> dict[str, str]:
 
 def _object(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -10,7 +10,6 @@ Archives are deterministic: equal runs give equal bytes.
 """
 
 import io
-import json
 import lzma
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from brokerd.text import parse_json
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.runs.claims import FIGURE_SCHEMA, Measurement, measurement
 from pubsubctl.runs.runs import read_json
@@ -153,6 +153,6 @@ def _numbers_in(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
                 if sums.get(entry.name) != sha256(content).hexdigest():
                     raise IntegrityError(f"{path}: {entry.name} has changed")
                 figure = entry.name.removeprefix(_FIGURES).removesuffix(".json")
-                yield figure, json.loads(content)
+                yield figure, parse_json(content.decode("utf-8"))
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
         raise IntegrityError(f"{path}: no archive of a run: {error}") from None

@@ -6,7 +6,6 @@ Records of finished runs: list, describe, label, measure and remove run folders.
 removal appends a further line. The manifests decide which runs exist.
 """
 
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from typing import Any, Final
 from bench.run.run_directory import RUN_ID, append_line, utc_now
 from bench.run.series import KIND as SERIES
 from brokerd.overlay.topology import nearest
-from brokerd.text import problem_of
+from brokerd.text import parse_json, problem_of
 from brokerd.units import parse_duration_ns
 from pubsubctl.console.console import Console, Progress
 from pubsubctl.errors import IntegrityError, UserError
@@ -97,10 +96,10 @@ def read_json(path: Path) -> dict[str, Any]:
         IntegrityError: the content is not JSON.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; is this a run's folder?") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise IntegrityError(f"{path}: {problem_of(error)}") from None
     if not isinstance(content, dict):
         raise IntegrityError(f"{path}: holds no object")
@@ -478,10 +477,10 @@ def _labels_in(results: Path) -> dict[str, dict[str, str]]:
         return {}
     for line in lines:
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             labels = row["labels"]
             found.setdefault(str(row["run_id"]), {}).update(labels)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             continue
     return {
         run_id: {key: value for key, value in labels.items() if value}

@@ -1,13 +1,13 @@
 """Verdicts at the command line: Spark is started once, and its messages become one line."""
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.run.expectations import Expectation, Judgement
+from brokerd.text import parse_json
 from pubsubctl.console.console import Console, Progress, Style
 from pubsubctl.errors import (
     ExpectationFailed,
@@ -71,7 +71,7 @@ class JudgedRun:
         if self.verdict != "INVALID" or not path.is_file():
             return []
         with path.open(encoding="utf-8") as file:
-            rows = [json.loads(line) for line in itertools.islice(file, limit)]
+            rows = [parse_json(line) for line in itertools.islice(file, limit)]
         if not rows:
             return []
         return [*(f"  {_case(row)}" for row in rows), *self._explain(rows), f"  … {path}"]

@@ -1,6 +1,5 @@
 """Memory of each process of a run over time; shows if memory stays bounded."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from brokerd.text import parse_json
 from results.figures.drawing import Drawing, Metric, house_style
 from results.tables.json_files import ResultsError
 from results.tables.manifest import read_run
@@ -140,7 +140,7 @@ def _sizes(path: Path) -> Iterator[tuple[int, int]]:
     """Yield (time, size); torn last lines and lines without a size are left out."""
     for line in path.read_bytes().splitlines():
         try:
-            row = json.loads(line)
+            row = parse_json(line.decode("utf-8"))
         except ValueError:
             continue
         if isinstance(row, Mapping) and row.get("rss_bytes"):

@@ -110,7 +110,8 @@ class FaultLog:
 
     def doubts(self, simulated: bool) -> Iterator[str]:
         """Yield deviations from the plan, and missing facts."""
-        planned = read_lines(self._folder / "faults" / "plan.jsonl")
+        lines = read_lines(self._folder / "faults" / "plan.jsonl")
+        planned = [*{str(line.get("fault_id")): line for line in lines}.values()]
         logged = {row["fault_id"]: row for row in self.rows}
         has_schedule = (self._folder / "spec" / "faults.toml").is_file()
         for plan in planned:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import struct
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -70,9 +71,28 @@ def is_sealed(folder: Path) -> bool:
     return True
 
 
+def _refuse_number(text: str) -> Any:
+    raise ValueError(f"{text[:80]} is no number of 64 bits")
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
+        _refuse_number(text)
+    return int(text)
+
+
+def _broken_number(text: str) -> float:
+    return float(text) if abs(float(text)) < math.inf else _refuse_number(text)
+
+
+_read_json = json.JSONDecoder(
+    parse_int=_whole_number, parse_float=_broken_number, parse_constant=_refuse_number
+).decode
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
-    value = _read(path, json.loads)
+    value = _read(path, _read_json)
     if not isinstance(value, dict):
         raise FileRefusal(f"{path} holds no object")
     return value
@@ -90,7 +110,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     whole = path.read_text().rpartition("\n")[0]
     try:
-        rows = [json.loads(line) for line in whole.splitlines()]
+        rows = [_read_json(line) for line in whole.splitlines()]
     except (ValueError, RecursionError) as error:
         raise FileRefusal(f"{path}: {error}") from None
     if not all(isinstance(row, dict) for row in rows):

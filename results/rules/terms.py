@@ -226,8 +226,8 @@ ON_TRUST: tuple[str, ...] = (
     "processor, and processor shares in what limited the run",
     "the time until the brokers were ready, and the length of the drain within its phase, which "
     "the controller measured once",
-    "the specification and the parameters of the protocol, such as δ, of which other files hold "
-    "digests only; the size of payloads where single deliveries are not recorded",
+    "the specification beyond guarantee, bars and parameters of the protocol, of which other files "
+    "hold digests only; the size of payloads where single deliveries are not recorded",
     "the transport (plaintext or TLS), hosts that did not wait for their disks (without_fsync), "
     "priorities of brokers, and use of disks, which the controller writes alone",
     "versions, labels, and the description of machines",

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from brokerd.text import parse_json, problem_of
+
 
 class ResultsError(Exception):
     """A run that cannot be processed because of the user's request."""
@@ -22,13 +24,6 @@ class IntegrityError(Exception):
     exit_status = 8
 
 
-def _problem_of(error: Exception) -> str:
-    """Return why a text cannot be read, without the words of a codec."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8 (byte {error.start})"
-    return str(error)
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.
 
@@ -36,11 +31,11 @@ def read_json(path: Path) -> dict[str, Any]:
         IntegrityError: the file is missing or has other content.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing") from None
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: {_problem_of(error)}") from None
+    except ValueError as error:
+        raise IntegrityError(f"{path}: {problem_of(error)}") from None
     if not isinstance(value, dict):
         raise IntegrityError(f"{path}: not a JSON object")
     return value
@@ -57,7 +52,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: {_problem_of(error)}") from None
+        raise IntegrityError(f"{path}: {problem_of(error)}") from None
 
 
 def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Any]]:
@@ -75,9 +70,9 @@ def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[st
     whole, _, _torn = text.rpartition(b"\n")
     for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise IntegrityError(f"{path}, line {number}: {_problem_of(error)}") from None
+            value = parse_json(line.decode("utf-8"))
+        except ValueError as error:
+            raise IntegrityError(f"{path}, line {number}: {problem_of(error)}") from None
         if not isinstance(value, dict):
             raise IntegrityError(f"{path}, line {number}: not a JSON object")
         yield value

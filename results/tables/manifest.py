@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from brokerd.units import HOUR_NS, LONGEST_NS
 from results.checker.clocks import CLOCK_FILE, Clocks
 from results.rules.expectation import ExpectedContent
 from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
@@ -222,6 +223,7 @@ def _read_run(folder: Path, seal: Seal) -> Run:
             if not isinstance(phase.get(end), int | None):
                 where = f"{folder / 'manifest.json'}: {end} of {phase['phase']}"
                 raise IntegrityError(f"{where} = {phase[end]!r} is no number")
+        _refuse_long(folder / "manifest.json", phase)
     origin_ns = manifest.get("origin_ns")
     if not isinstance(origin_ns, int):
         origin_ns = min((phase["t0_ns"] for phase in manifest.get("phases") or ()), default=0)
@@ -257,6 +259,17 @@ def _read_run(folder: Path, seal: Seal) -> Run:
     ]
     return replace(run, fault_rows=rows, doubts=tuple(doubts))
 
+
+def _refuse_long(path: Path, phase: Mapping[str, Any]) -> None:
+    """Refuse a phase that is longer than any workload may ask for."""
+    begun_ns, ended_ns = phase["t0_ns"], phase["t1_ns"]
+    if begun_ns is not None and ended_ns is not None and ended_ns - begun_ns > LONGEST_PHASE_NS:
+        hours = (ended_ns - begun_ns) // HOUR_NS
+        raise IntegrityError(f"{path}: {phase['phase']} lasts {hours} h")
+
+
+LONGEST_PHASE_NS = 12 * LONGEST_NS
+"""A drain lasts up to ten times the longest duration of a workload, and little more."""
 
 _CHECKS: Mapping[str, Callable[[Path, Mapping[str, Any]], None]] = {
     "workload.toml": check_workload,

@@ -28,7 +28,19 @@ _BROKER_COLUMNS = {
 
 
 def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
-    """Return every table without a row per message, by name."""
+    """Return every table without a row per message, by name.
+
+    Raises:
+        IntegrityError: a line of a log does not fit into its table.
+    """
+    try:
+        return _small_tables(run, logs)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise IntegrityError(f"{run.folder} does not hold what a run does: {what}") from error
+
+
+def _small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
     requests = request_rows(run, logs)
     rows: dict[str, list[Any]] = {
         "runs": [_run_row(run)],

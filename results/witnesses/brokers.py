@@ -4,8 +4,9 @@ A killed or frozen broker writes no statistics. A broker without statistics was 
 stalled. An agent records how each process of a broker ended.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from brokerd.model.fault_verbs import KILLING_VERBS, MACHINE_VERBS, STANDING_VERBS
 from results.rules.terms import NEVER_NS, doubt
@@ -312,6 +313,8 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             yield _differ(name, MANIFEST, "run_id", line.get("run_id"), run_id)
         if event == "run_begun" and line.get("broker") != process.name:
             yield _differ(name, MANIFEST, "broker", line.get("broker"), process.name)
+        if event == "run_begun" and "parameters" in line:
+            yield from _check_parameters(folder, name, line["parameters"])
         if event in _WRONG:
             at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
             why = str(line.get("cause") or line.get("reason"))
@@ -325,6 +328,17 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                 yield _differ(
                     name, FAULTS, f"verb of {row['fault_id']}", line.get("verb"), row["verb"]
                 )
+
+
+def _check_parameters(folder: RunFolder, name: str, found: Any) -> Iterator[str]:
+    """Yield each parameter with which a broker ran, and that the manifest contradicts."""
+    wanted = folder.manifest.get("parameters")
+    if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
+        yield _differ(name, MANIFEST, "parameters", found, wanted)
+        return
+    for key in sorted({*found} | {*wanted}):
+        if key not in found or key not in wanted or found[key] != wanted[key]:
+            yield _differ(name, MANIFEST, f"parameter {key}", found.get(key), wanted.get(key))
 
 
 def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:

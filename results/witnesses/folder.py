@@ -5,7 +5,6 @@ parsed is listed in `RunFolder.unreadable`. Big record files are not read here; 
 counts their rows itself (`results.witnesses.rows`).
 """
 
-import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 from brokerd.model.fault_verbs import SESSION_ENDING_VERBS
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.text import parse_json
 from results.rules.terms import NEVER_NS, WITHOUT_PROCESSES
 
 Line = Mapping[str, Any]
@@ -157,7 +157,7 @@ class RunFolder:
     def _parse_lines(self, name: str) -> Iterable[Line]:
         try:
             whole = self._text(name).rpartition("\n")[0]
-            rows = [json.loads(line) for line in whole.split("\n")] if whole else []
+            rows = [parse_json(line) for line in whole.split("\n")] if whole else []
         except (OSError, ValueError, RecursionError) as error:
             self.unreadable[name] = str(error)
             return ()
@@ -169,7 +169,7 @@ class RunFolder:
     def _parse_document(self, name: str) -> Line:
         try:
             text = self._text(name)
-            parse = tomllib.loads if name.endswith(".toml") else json.loads
+            parse = tomllib.loads if name.endswith(".toml") else parse_json
             value = parse(text) if text or self.has(name) else {}
         except (OSError, ValueError, RecursionError) as error:
             self.unreadable[name] = str(error)

@@ -1,8 +1,9 @@
 """The settings of load generators, against the manifest and the specification.
 
 The controller writes the specification and its digest before the run, and passes the digest to each
-load generator. A load generator repeats its settings in a file. A specification that was changed
-with the manifest and the journal therefore differs from a file of another process.
+load generator. A load generator repeats its settings in a file, and the tables of the workload that
+a verdict depends on. A specification that was changed with the manifest and the journal therefore
+differs from a file of another process, even if the digest in that file was renewed.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from results.witnesses.folder import MANIFEST, SETTING, WORKLOAD, ProcessFolder,
 
 _REPEATED = ("run_id", "specification_digest", "topology_digest", "deployment_id", "seed")
 """Settings that the manifest has by the same names."""
+_JUDGED = ("calm", "guarantee", "bars")
+"""Keys of the workload that a verdict depends on; older load generators do not repeat them."""
 _SCHEMA = "pubsubctl/setting/1"
 
 
@@ -39,6 +42,8 @@ def _check_setting(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         (process.place, "process", setting.get("process"), process.name),
         (MANIFEST, "schema", setting.get("schema"), _SCHEMA),
     ]
+    workload = {"calm": False, **folder.workload}
+    pairs += [(WORKLOAD, key, setting[key], workload.get(key)) for key in _JUDGED if key in setting]
     for other, what, found, wanted in pairs:
         if found != wanted or type(found) is not type(wanted):
             yield doubt("disagree", one=name, other=other, what=what, found=found, wanted=wanted)

@@ -65,6 +65,28 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
+def with_repeated_settings(folder: Path) -> Path:
+    """Write what today's processes repeat into a run of older ones; return its folder.
+
+    Load generators repeat the keys of the workload that decide a verdict, and brokers repeat their
+    parameters.
+    """
+    run = RunFolder(folder)
+    workload = tomllib.loads(run.path("spec/workload.toml").read_text())
+    parameters = json.loads(run.path("manifest.json").read_text())["parameters"]
+    for path in sorted(folder.glob("raw/*/*/setting.json")):
+        with run.document(path.relative_to(folder).as_posix()) as setting:
+            setting |= {key: workload[key] for key in ("calm", "guarantee", "bars")}
+    for path in sorted(folder.glob("raw/*/*/events.jsonl")):
+        with run.lines(path.relative_to(folder).as_posix()) as rows:
+            for row in rows:
+                if row["event"] == "run_begun":
+                    row["parameters"] = parameters
+    renew_digests(run)
+    seal(folder)
+    return folder
+
+
 def tell(folder: Path, lie: ConsistentLie) -> bool:
     """Apply a lie to a run folder; return False if the lie does not apply to the run."""
     run = RunFolder(folder)
@@ -700,27 +722,29 @@ _add(
     trust="without_fsync",
 )
 _add("payloads_were_larger", "controller", _payload, says="corrupted")
-_add("delta_was_larger", "controller", _parameters("delta", 2), trust="parameters")
-_add("queues_were_shorter", "controller", _parameters("queue_limit", 5), trust="parameters")
-_add("the_window_was_smaller", "controller", _parameters("client_window", 99), trust="parameters")
-_add(
-    "less_was_guaranteed",
-    "controller",
-    _specify("spec/workload.toml", '"exactly-once"', '"at-least-once"'),
-    trust="specification",
-)
-_add(
-    "gaps_were_permitted",
-    "controller",
-    _specify("spec/workload.toml", "gapless = true", "gapless = false"),
-    trust="specification",
-)
-_add(
-    "fewer_deliveries_were_required",
-    "controller",
-    _specify("spec/workload.toml", "pair_min = 10", "pair_min = 1"),
-    trust="specification",
-)
+for _name, _key, _value in (
+    ("delta_was_larger", "delta", 2),
+    ("queues_were_shorter", "queue_limit", 5),
+    ("the_window_was_smaller", "client_window", 99),
+    ("subscribers_could_be_away_shorter", "client_linger_ns", SECOND),
+    ("fewer_subscriptions_were_allowed", "client_subscriptions", 5),
+    ("there_was_one_stream_per_broker", "pubends", 1),
+    ("attempts_were_rarer", "retry_limit_ns", 9 * SECOND),
+):
+    _add(_name, "controller", _parameters(_key, _value), says=f"parameter {_key}")
+for _name, _old, _new, _says in (
+    ("less_was_guaranteed", '"exactly-once"', '"at-least-once"', "guarantee"),
+    ("gaps_were_permitted", "gapless = true", "gapless = false", "guarantee"),
+    ("no_order_was_guaranteed", 'order = "publisher"', 'order = "none"', "guarantee"),
+    ("fewer_deliveries_were_required", "pair_min = 10", "pair_min = 1", "bars"),
+    ("the_run_was_to_be_calm", "calm = false", "calm = true", "calm"),
+):
+    _add(_name, "controller", _specify("spec/workload.toml", _old, _new), says=f"on {_says}")
+for _name, _old, _new in (
+    ("publishers_were_to_be_late", "< 1s", "< 2s"),
+    ("the_drain_was_to_last_longer", 'drain = "20s"', 'drain = "30s"'),
+):
+    _add(_name, "controller", _specify("spec/workload.toml", _old, _new), trust="specification")
 _add(
     "the_rate_was_lower",
     "controller",

@@ -13,7 +13,7 @@ import pytest
 from results.reference.files import FileRefusal
 from results.reference.history_reader import judge_folder
 from results.rules.terms import ON_TRUST
-from tests.helpers.consistent_lies import LIES, tell, unpack
+from tests.helpers.consistent_lies import LIES, tell, unpack, with_repeated_settings
 
 HERE = Path(__file__).parent
 RUNS = (
@@ -52,8 +52,8 @@ def judged(folder: Path) -> tuple[str, list[str]]:
 def run_named(name: str, folder: Path) -> Path:
     """Return a copy of the named run in a folder of its own."""
     if name == "delta_tree-faults":
-        return Path(shutil.copytree(HERE / "witnessed_run", folder))
-    return unpack(HERE / "witnessed_runs" / f"{name}.tar.gz", folder)
+        return with_repeated_settings(Path(shutil.copytree(HERE / "witnessed_run", folder)))
+    return with_repeated_settings(unpack(HERE / "witnessed_runs" / f"{name}.tar.gz", folder))
 
 
 def runs_of(lie: str) -> tuple[str, ...]:

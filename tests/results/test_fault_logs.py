@@ -64,7 +64,12 @@ def fault_lines(random: Random) -> list[dict[str, Any]]:
 def test_both_judges_read_the_same_faults_and_doubts(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     clocks, faults = clock_lines(random), fault_lines(random)
-    planned = [line for line in faults if random.random() < 0.8]
+    others = {line["fault_id"] for line in faults if random.random() < 0.2}
+    planned = [
+        {**line, "verb": "kill"} if line["fault_id"] in others else line
+        for line in faults
+        if random.random() < 0.8
+    ]
     (tmp_path / "faults").mkdir()
     (tmp_path / "spec").mkdir()
     placed = [{"broker": broker, "host": host} for broker, host in zip("pqr", "aca", strict=True)]

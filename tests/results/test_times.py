@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from results.reference.times import TimeFacts
+from results.reference.contents import clients_of
+from results.reference.times import TimeFacts, due_times, parts_of
 from results.rules import timing
 from results.tables.manifest import Phase
 from results.tables.record_files import RECORDS, STRETCH
@@ -151,3 +152,106 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
         )  # fmt: skip
         assert [*facts._check_lateness(records)] == [*timing._lateness(run, logs, file)]
         assert [*facts._check_bounds(records)] == [*timing._find_outside(run, file)]
+
+
+RATES: tuple[Any, ...] = (
+    "max", "30/s", "0.007k/s", "900/min",
+    [{"for": "1s", "at": "20/s"}, {"for": "500ms", "at": "0/s"}],
+    [{"for": "1s", "at": "10/s", "to": "40/s"}, {"for": "250ms", "at": "8/s"}],
+)  # fmt: skip
+
+
+def drawn_workload(random: Random) -> dict[str, Any]:
+    """Draw a workload with one to three publishers at one broker or at two."""
+    entries = []
+    for _ in range(random.choice((1, 2))):
+        entry: dict[str, Any] = {"at": random.choice(("a", ["a"], ["a", "b"]))}
+        entry |= {"rate": random.choice(RATES), "arrivals": random.choice(("fixed", "poisson"))}
+        if random.random() < 0.4:
+            entry["count"] = 2
+        entries.append(entry)
+    return {"publishers": entries}
+
+
+def drawn_publications(
+    random: Random, workload: dict[str, Any], slack_ns: int, lead_ns: int, fence: int
+) -> np.ndarray:
+    """Draw the records of publishers that follow their schedules, or are beside them."""
+    found: list[tuple[int, int, int, int]] = []
+    for number, (_, _, entry) in enumerate(clients_of(workload, "publishers", "pub")):
+        parts = parts_of(entry["rate"], lead_ns, (0, 3 * SECOND))
+        due = range(0, 3 * SECOND, 10**8) if parts is None else due_times(
+            parts, 11, number, entry["arrivals"])  # fmt: skip
+        offsets = [*due]
+        if random.random() < 0.3:
+            del offsets[random.randrange(len(offsets) + 1) :]
+        if random.random() < 0.2:
+            offsets += [(offsets or [0])[-1] + 5] * random.choice((1, 2))
+        if len(offsets) > 1 and random.random() < 0.3:
+            moved = random.randrange(1, len(offsets))
+            offsets[moved] += random.choice((-1, 1)) * (slack_ns + random.choice((-1, 0, 1)))
+        early = random.choice((0, 0, 0, 1)) if parts is not None or random.random() < 0.5 else 0
+        lasts = [fence] * random.choice((0, 1, 1, 1))
+        firsts = [fence] * random.choice((0, 1, 1, 1))
+        sets = [*firsts, *[0] * len(offsets), *lasts]
+        at = [*[0] * len(firsts), *offsets, *[3 * SECOND] * len(lasts)]
+        for place, (kind, offset) in enumerate(zip(sets, at, strict=True)):
+            sent_ns = offset - early if place == 1 else offset
+            found.append((number, kind, offset, sent_ns))
+    rows = np.zeros(len(found), RECORDS["publications"])
+    seen: dict[int, int] = {}
+    for row, (number, kind, offset, sent_ns) in zip(rows, found, strict=True):
+        seen[number] = seen.get(number, 0) + 1
+        row["publisher"], row["attribute_set"], row["sequence"] = number, kind, seen[number]
+        row["incarnation"] = 1 if seen[number] < 9 else 2
+        row["intended_ns"], row["sent_ns"] = 10**12 + offset, 10**12 + sent_ns
+    return rows[np.array(random.sample(range(len(rows)), len(rows)), int)]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_both_judges_doubt_the_same_schedules(seed: int, tmp_path: Path) -> None:
+    """Publishers on time, beside it by the tolerance, stopped too soon, and with too much."""
+    random = Random(seed)
+    for number in range(20):
+        is_simulated, error_ns = random.random() < 0.3, random.choice((0, 40))
+        workload = drawn_workload(random)
+        names = [name for name, _, _ in clients_of(workload, "publishers", "pub")]
+        lead_ns = 0 if is_simulated else SECOND
+        length_ns = 3 * SECOND + lead_ns
+        slack_ns = 1000 + (50_000_000 + length_ns // 10_000 if error_ns else 0)
+        rows = drawn_publications(random, workload, slack_ns, lead_ns, 5)
+        rows.tofile(tmp_path / f"{number}.rec")
+        phases = {"measure": (lead_ns, lead_ns + 3 * SECOND), "warmup": (0, lead_ns)}
+        known = {name: SimpleNamespace(index=place) for place, name in enumerate(names)}
+        content: Any = SimpleNamespace(publishers=known, seed=11, fence_set=5)
+        tables = {
+            "publishers": [f"source-{name}" for name in names],
+            "publisher_names": {f"source-{name}": name for name in names},
+        }
+
+        def moved(stamp_ns: int, host: str) -> int:
+            return stamp_ns - 10**12
+
+        file: Any = SimpleNamespace(
+            rows=len(rows), path=tmp_path / f"{number}.rec", layout="publications", host="h",
+            name="h/p/publications.rec", tables=tables,
+        )  # fmt: skip
+        all_phases = [Phase(name, *ends) for name, ends in phases.items()]
+        run: Any = SimpleNamespace(
+            workload=workload, is_simulated=is_simulated, content=content, phases=all_phases,
+            phase=lambda name, ends=phases: Phase(name, *ends[name]), to_timeline=moved,
+            clocks=SimpleNamespace(reference="a", share=lambda a, b, ns=error_ns: not ns),
+        )  # fmt: skip
+        records: Any = SimpleNamespace(
+            name=file.name, host="h", tables=tables,
+            rows=[{"at_ns": int(row["sent_ns"]), "intended_ns": int(row["intended_ns"]),
+                   "attribute_set": int(row["attribute_set"]), "sequence": int(row["sequence"]),
+                   "incarnation": int(row["incarnation"]), "publisher": int(row["publisher"])}
+                  for row in rows],
+        )  # fmt: skip
+        facts: Any = TimeFacts(
+            tmp_path, {}, workload, content, phases, is_simulated, moved,
+            lambda *hosts, ns=error_ns: ns,
+        )  # fmt: skip
+        found = [*facts._check_schedule(records)]
+        assert found == [*timing._schedules(run, file)], (workload, is_simulated, error_ns)

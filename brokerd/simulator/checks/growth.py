@@ -152,11 +152,13 @@ class Limit:
         module: of the module that uses the constant, dotted.
         constant: the name in the module.
         values: low values.
+        since: the last seed whose history is older than this entry.
     """
 
     module: str
     constant: str
     values: tuple[int, ...]
+    since: int = 0
 
     @property
     def name(self) -> str:
@@ -164,11 +166,23 @@ class Limit:
         return f"{self.module}.{self.constant}"
 
 
+LATE: Final = 200
+"""The last seed whose history has only the oldest limits."""
+
 SHARED: Final = (
     Limit("brokerd.matching.memo", "MEMO_LIMIT", (1, 3)),
     Limit("brokerd.matching.memo", "AT_ONCE", (1, 2)),
     Limit("brokerd.protocols.parts.deadlines", "_STALE", (0, 1)),
     Limit("brokerd.protocols.parts.selection", "_SMALL_SHARE", (1, 2)),
+    Limit("brokerd.matching.index", "_NAMES_PER_ATTRIBUTE", (0, 1), LATE),
+    Limit("brokerd.model.joined_runs", "MOST_BLOBS", (1, 3), LATE),
+    Limit("brokerd.model.joined_runs", "JOINED_PUBLICATIONS", (1, 3), LATE),
+    Limit("brokerd.model.joined_runs", "JOINED_BYTES", (1, 60), LATE),
+    Limit("brokerd.model.joined_runs", "SHARED_BYTES", (0, 4), LATE),
+    Limit("brokerd.client.window", "RUN_LIMIT_PUBLICATIONS", (1, 3), LATE),
+    Limit("brokerd.client.window", "RUN_LIMIT_BYTES", (1, 60), LATE),
+    Limit("brokerd.client.window", "SHORT_RUN", (1, 2), LATE),
+    Limit("brokerd.client.window", "JOINED_RUNS", (1, 2), LATE),
 )
 """Limits of the parts that all protocols use."""
 
@@ -176,12 +190,16 @@ Chosen = tuple[tuple[str, int], ...]
 """Limits by name, with their values."""
 
 
-def draw_limits(random: Random, limits: Sequence[Limit]) -> Chosen:
-    """Return the low limits of a seed."""
-    if random.random() >= LOWERED:
-        return ()
-    chosen = [each for each in limits if random.random() < 0.5]
-    return tuple((each.name, random.choice(each.values)) for each in chosen)
+def draw_limits(seed: int, limits: Sequence[Limit]) -> Chosen:
+    """Return the low limits of a seed, the oldest first."""
+    found: list[tuple[str, int]] = []
+    for since in sorted({each.since for each in limits}):
+        random = Random(f"lowered since {since} {seed}" if since else f"lowered {seed}")
+        if random.random() >= LOWERED or 0 < since >= seed:
+            continue
+        chosen = [each for each in limits if each.since == since and random.random() < 0.5]
+        found += [(each.name, random.choice(each.values)) for each in chosen]
+    return tuple(found)
 
 
 def check_limit(name: str, limits: Sequence[Limit]) -> str:

@@ -37,7 +37,7 @@ from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.workers import map_in_workers, with_rare_collections
 from brokerd.simulator.world.client_mobility import ClientMobility, home_of
-from brokerd.simulator.world.clock import AdversarialSchedule, TimedSchedule
+from brokerd.simulator.world.clock import NEVER_NS, AdversarialSchedule, TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import OLD_MESSAGE, Faults
 from brokerd.simulator.world.link_faults import WhichWay
@@ -236,6 +236,7 @@ class PlanRun:
         self._cluster.oracle.judge_end()
         if self._strict:
             self._wait_announcements()
+            self._wait_expiry()
             self._check_growth()
         if self._check_purity:
             self._cluster.repeat_events(self._pure.number)
@@ -508,6 +509,31 @@ class PlanRun:
             if self._waited_ns() > self._bounds.saying_ns:
                 what = f"{self._waited_ns() / SECOND_NS:.1f} s after all was delivered: "
                 raise InvariantViolated("unsaid", what + "; ".join(self._list_pending()[:6]))
+            self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
+
+    def _wait_expiry(self) -> None:
+        """Wait, within the limit, until subscriptions that only an older disk has are expired.
+
+        Brokers that wait for ever for clients keep them, and so does a world without a clock.
+
+        Raises:
+            InvariantViolated: a broker has not expired such a subscription.
+        """
+        schedule, linger_ns = self._cluster.schedule, self._plan.parameters.client_linger_ns
+        if isinstance(schedule, AdversarialSchedule) or linger_ns == NEVER_NS:
+            return
+        self._healed_ns = schedule.now_ns
+        while any(self._restored().values()) or not self._has_converged():
+            if self._waited_ns() > linger_ns + self._bounds.saying_ns:
+                kept = {
+                    self._cluster.brokers[number].name: count
+                    for number, count in self._restored().items()
+                    if count
+                }
+                what = f"{self._waited_ns() / SECOND_NS:.1f} s after all was announced: "
+                raise InvariantViolated(
+                    "kept", what + f"subscriptions of an older disk at {kept}; {self._list_rest()}"
+                )
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
 
     # ------------------------------------------------------------ ledger

@@ -12,7 +12,7 @@ from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS
 from brokerd.protocols.delta_tree.storage.home_table import ATTACHED
 from brokerd.protocols.delta_tree.subscriptions.tombstones import TOMBSTONES
-from brokerd.simulator.checks.growth import Limit
+from brokerd.simulator.checks.growth import LATE, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position
 
@@ -33,6 +33,7 @@ SIMULATED = SimulatedProtocol(
         Limit(f"{_FOLDER}.publications.entries", "FRAME_PAYLOAD_BYTES", (1, 50)),
         Limit(f"{_FOLDER}.publications.entry_merge", "FEWEST", (1, 8)),
         Limit(f"{_FOLDER}.publications.entry_merge", "STEP", (1, 4)),
+        Limit(f"{_FOLDER}.publications.deliveries", "FLUSH_INTERVAL_NS", (1_000_000,), LATE),
     ),
     positions=(
         Position(POSITIONS, ends=True),

@@ -5,6 +5,7 @@ from brokerd.protocols.ges.checks.planning import GesPlanning
 from brokerd.protocols.ges.checks.recounts import RECOUNTS
 from brokerd.protocols.ges.checks.steps import GesChecks
 from brokerd.protocols.ges.checks.words import GesWording
+from brokerd.simulator.checks.growth import LATE, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
@@ -16,5 +17,10 @@ SIMULATED = SimulatedProtocol(
     forgiven=("gap", "incomplete"),
     make_wording=GesWording,
     recounts=RECOUNTS,
+    limits=(
+        Limit("brokerd.protocols.ges.membership", "MOST_LOOKS", (2, 4), LATE),
+        Limit("brokerd.protocols.ges.overload", "MOST_CHECKS_TO_FALL", (3, 6), LATE),
+        Limit("brokerd.protocols.ges.roaming", "MOST_DOUBLINGS", (0, 1), LATE),
+    ),
     make_planning=GesPlanning,
 )

@@ -10,7 +10,7 @@ from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.protocols.gryphon.state import FILTERED, PUBLISHED, RELEASED, RESERVED
-from brokerd.simulator.checks.growth import ContainerLimits, Limit
+from brokerd.simulator.checks.growth import LATE, ContainerLimits, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.recounts import Position
@@ -75,6 +75,7 @@ SIMULATED = SimulatedProtocol(
         Limit("brokerd.protocols.gryphon.knowledge", "_RUN_EVENTS", (2, 5)),
         Limit("brokerd.protocols.gryphon.filters", "_TESTS_PER_MESSAGE", (1, 3)),
         Limit("brokerd.protocols.gryphon.forwarding", "JOINED_BYTES", (1, 300)),
+        Limit("brokerd.protocols.gryphon.flow_control", "PROBES", (2, 4), LATE),
     ),
     positions=(
         Position(RELEASED),

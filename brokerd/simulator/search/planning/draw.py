@@ -97,7 +97,7 @@ def draw_plan(
         parameters = planning.rare_options(seed, parameters)
     limits: Chosen = ()
     if not simple and setting is None:
-        limits = draw_limits(Random(f"lowered {seed}"), limits_of(protocol))
+        limits = draw_limits(seed, limits_of(protocol))
     needed = planning.required_parameters(mutants)
     failures_at_once = tolerated
     links_at_once = 3 * tolerated if random.random() < 0.2 else tolerated
