@@ -162,7 +162,7 @@ def report(
     """Write a page on runs: verdicts, figures and numbers.
 
     Takes runs of brokers; or experiments without brokers and series, with claims and the counts of
-    the simulator's seeds (results/reliability.json).
+    the simulator's seeds (results/reliability.json). Judges only what this program has not judged.
     """
     from pubsubctl.runs.runs import find_runs
     from pubsubctl.runs.verdicts import judge_and_report
@@ -185,7 +185,7 @@ def report(
             )
         return _on_experiments(call, folders, page, call.master(master))
     with call.console.progress() as progress:
-        judged = judge_and_report(folders, page, progress, call.master(master))
+        judged = judge_and_report(folders, page, progress, call.master(master), reuses=True)
     verdicts = {str(row.run): row.verdict for row in judged}
     document = {"schema": "pubsubctl/report/1", "report": str(page), "verdicts": verdicts}
     return Result(document=document, text=str(page))
