@@ -28,6 +28,11 @@ def shown(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless the number is one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def problem_of(error: Exception) -> str:
     """Return why a text cannot be read, without the words of a codec."""
     if isinstance(error, UnicodeDecodeError):

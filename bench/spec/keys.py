@@ -159,6 +159,11 @@ _KEYS: Final = {
     "subscribers": "subscribers.count", "warmup": "phases.warmup", "measure": "phases.measure",
     "drain": "phases.drain", "churn": "churn", "records": "load.records",
 }  # fmt: skip
+_OPTIONS: Final = {
+    "protocol": "--protocol", "topology": "--topology", "seed": "--seed", "rate": "--rate",
+    "size": "--size", "publishers": "--publishers", "subscribers": "--subscribers",
+    "warmup": "--warmup", "measure": "--duration", "records": "--records",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +189,11 @@ class Overrides:
     churn: bool | None = None
     records: str | None = None
     keys: Mapping[str, Any] | None = None
+
+    def list_origins(self) -> dict[str, str]:
+        """Return the option of each override by dotted key; the key itself without an option."""
+        options = {_KEYS[name]: _OPTIONS[name] for name in self.as_mapping() if name in _OPTIONS}
+        return {**{key: key for key in self.keys or {}}, **options}
 
     def list_keys(self) -> list[str]:
         """Return the dotted keys of all overrides, with duplicates."""

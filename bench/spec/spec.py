@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -217,7 +217,7 @@ def load_experiment(
         values = with_overrides(values, overrides)
     except ConfigError as error:
         raise SpecError(f"{where}: {error}") from None
-    spec = validate(Workload, values, where)
+    spec = validate(Workload, values, where, overrides.list_origins())
     is_given = "topology" in {*overrides.as_mapping(), *(overrides.keys or {})}
     is_here = is_given and find_named_file(spec.topology, TOPOLOGIES) is not None
     beside = None if is_here else path
@@ -285,11 +285,20 @@ def read_toml(path: Path) -> dict[str, Any]:
 MOST_ABSENCES = 10_000
 """Greatest number of absences of one subscriber in a run."""
 
+_QUOTED: Final = re.compile(r"'([^']*)'")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def validate(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
+def validate(
+    model: type[_Model],
+    values: Mapping[str, Any],
+    where: str,
+    origins: Mapping[str, str] | None = None,
+) -> _Model:
     """Return `values` as an instance of a closed model.
+
+    Args:
+        origins: dotted key → origin of a value that is not from the file.
 
     Raises:
         SpecError: the values are invalid; names `where`, key, value and valid values, for up to 8
@@ -298,8 +307,28 @@ def validate(model: type[_Model], values: Mapping[str, Any], where: str) -> _Mod
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        problems = [_explain(problem, model, values) for problem in error.errors()]
-        raise SpecError("\n".join(f"{where}: {problem}" for problem in problems[:8])) from error
+        problems = dict.fromkeys(
+            _explain_override(problem, origins or {})
+            or f"{where}: {_explain(problem, model, values)}"
+            for problem in error.errors()
+        )
+        raise SpecError("\n".join([*problems][:8])) from error
+
+
+def _explain_override(problem: Any, origins: Mapping[str, str]) -> str:
+    """Return the error of a value that is not from the file; "" for a value of the file."""
+    key = ".".join(part for part in problem["loc"] if isinstance(part, str))
+    origin = origins.get(key) or origins.get(_join_keys(problem["loc"]))
+    if origin is None or problem["type"] in ("extra_forbidden", "missing"):
+        return ""
+    given = problem["input"]
+    found = f"{origin} = {shown(given)}"
+    found += "" if origin.startswith("--") else ", in place of the file's value"
+    if problem["type"] == "literal_error":
+        return f"{found}{nearest(given, _QUOTED.findall(problem['ctx']['expected']))}"
+    text = problem["msg"].removeprefix("Value error, ")
+    said = f"{key} = {given!r}"
+    return f"{found}{text.removeprefix(said)}" if text.startswith(said) else f"{found}: {text}"
 
 
 def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) -> str:
@@ -315,8 +344,9 @@ def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) ->
     if kind == "missing":
         return f"key {key!r} is missing"
     if kind == "literal_error":
-        expected = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-        return f"{key} = {shown(given)}{nearest(given, expected)}"
+        return (
+            f"{key} = {shown(given)}{nearest(given, _QUOTED.findall(problem['ctx']['expected']))}"
+        )
     text = problem["msg"].removeprefix("Value error, ")
     if isinstance(given, Mapping) or (kind == "value_error" and isinstance(given, list)):
         return f"{key}: {text}" if key else text
@@ -391,26 +421,25 @@ def _check_records(workload: Workload, topology: Topology, where: str) -> None:
 
 def _check_places(workload: Workload, topology: Topology, where: str) -> None:
     homes = definition_of(workload.protocol).homes(topology)
-    groups: tuple[tuple[str, Sequence[Publishers | Subscribers]], ...] = (
-        ("publishers", workload.publishers),
-        ("subscribers", workload.subscribers),
-    )
-    for what, entries in groups:
-        for number, entry in enumerate(entries):
-            places = [("at", name) for name in entry.at]
-            places += [("failover", name) for name in entry.failover or ()]
-            for key, name in places:
-                found = f"{where}: {what}[{number}].{key} = {name!r}"
-                if name not in topology.brokers:
-                    raise SpecError(
-                        f"{found}: topology {topology.name!r} has no such broker"
-                        f"{nearest(name, topology.brokers)}"
-                    )
-                if name not in homes:
-                    raise SpecError(
-                        f"{found}: no clients may be there; {workload.protocol} has them at "
-                        f"{', '.join(homes)}"
-                    )
+    entries: list[tuple[str, Publishers | Subscribers]] = [
+        (f"publishers[{place}]", entry) for place, entry in enumerate(workload.publishers)
+    ]
+    entries += [(f"subscribers[{entry.place}]", entry) for entry in workload.subscribers]
+    for what, entry in entries:
+        places = [("at", name) for name in entry.at]
+        places += [("failover", name) for name in entry.failover or ()]
+        for key, name in places:
+            found = f"{where}: {what}.{key} = {name!r}"
+            if name not in topology.brokers:
+                raise SpecError(
+                    f"{found}: topology {topology.name!r} has no such broker"
+                    f"{nearest(name, topology.brokers)}"
+                )
+            if name not in homes:
+                raise SpecError(
+                    f"{found}: no clients may be there; {workload.protocol} has them at "
+                    f"{', '.join(homes)}"
+                )
 
 
 def _check_failover(workload: Workload, topology: Topology, where: str) -> None:
@@ -426,10 +455,10 @@ def _check_failover(workload: Workload, topology: Topology, where: str) -> None:
                 f"{where}: publishers[{number}].failover: at another broker a publisher of "
                 f"{protocol} is another source, and what it has not been answered it waits for"
             )
-    for number, subscribers in enumerate(workload.subscribers):
+    for subscribers in workload.subscribers:
         if not subscribers.failover:
             continue
-        found = f"{where}: subscribers[{number}].failover"
+        found = f"{where}: subscribers[{subscribers.place}].failover"
         if subscribers.own_process:
             raise SpecError(f"{found}: subscribers that are processes of their own stay")
         if promises.exactly_once and not promises.resumes_elsewhere:
@@ -471,19 +500,19 @@ def _check_filters(workload: Workload, where: str) -> None:
     attribute set.
     """
     counting = find_counting_attribute(workload.attributes)
-    for number, entry in enumerate(workload.subscribers):
+    for entry in workload.subscribers:
+        found = f"{where}: subscribers[{entry.place}].filter = {shown(entry.predicate)}: "
         for conjunction in parse_predicate(entry.predicate).any_of:
             for constraint in conjunction:
                 if counting is not None and constraint.attribute == counting[0]:
                     raise SpecError(
-                        f"{where}: subscribers[{number}].filter = {shown(entry.predicate)}: "
-                        f"{constraint.attribute!r} counts publications; no filter may name it"
+                        f"{found}{constraint.attribute!r} counts publications; no filter may "
+                        "name it"
                     )
                 absent = constraint.attribute not in workload.attributes
                 if absent and constraint.operator not in ("exists", "not exists"):
                     known = list(workload.attributes)
                     raise SpecError(
-                        f"{where}: subscribers[{number}].filter = {shown(entry.predicate)}: no "
-                        f"publication has an attribute {constraint.attribute!r}"
+                        f"{found}no publication has an attribute {constraint.attribute!r}"
                         f"{nearest(constraint.attribute, known)}"
                     )

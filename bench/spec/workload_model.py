@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    PrivateAttr,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -253,6 +254,8 @@ class Subscribers(_Closed):
         Places | None, described("brokers to move to, in this order, if its own is unreachable")
     ] = None
 
+    _place: int = PrivateAttr(default=0)
+
     @field_validator("predicate")
     @classmethod
     def _filter_can_be_read(cls, text: str) -> str:
@@ -266,6 +269,15 @@ class Subscribers(_Closed):
         except PredicateError as error:
             raise ValueError(str(error)) from error
         return text
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the keys only: an entry is equal wherever it stands."""
+        return isinstance(other, Subscribers) and self.__dict__ == other.__dict__
+
+    @property
+    def place(self) -> int:
+        """The place of the entry in the file; equal for the entries of `one_by_one`."""
+        return self._place
 
     def one_by_one(self) -> "list[Subscribers]":
         """Return an equivalent list with one entry per number in the filter."""
@@ -539,6 +551,8 @@ class Workload(_Closed):
     @field_validator("subscribers")
     @classmethod
     def _one_entry_per_number(cls, subscribers: list[Subscribers]) -> list[Subscribers]:
+        for place, entry in enumerate(subscribers):
+            entry._place = place
         return [each for entry in subscribers for each in entry.one_by_one()]
 
     @field_validator("expectations", mode="before")

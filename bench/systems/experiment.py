@@ -106,8 +106,8 @@ def _places(workload: Workload, servers: tuple[str, ...]) -> dict[str, str]:
 
 def _check_filters(spec: ExperimentSpec, configuration: Configuration) -> None:
     workload = spec.workload
-    for number, entry in enumerate(workload.subscribers):
-        where = f"{spec.source}: subscribers[{number}]"
+    for entry in workload.subscribers:
+        where = f"{spec.source}: subscribers[{entry.place}]"
         if entry.own_process:
             raise SpecError(f"{where}.own_process: clients of other systems share a process")
         wanted: tuple[str, ...] | None

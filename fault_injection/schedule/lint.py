@@ -319,7 +319,7 @@ def _explain_group(
         if count == 1:
             text = f"fails {group[0].step.on}; {why}"
     if schedule.guard.max_faulty_brokers is None:
-        text += f"; [guard] max_faulty_brokers = {count} permits it"
+        text += f"; to permit it, set [guard] max_faulty_brokers = {count}"
     severity: Literal["error", "warning"] = "error"
     if not is_certain:
         severity = "warning"

@@ -210,14 +210,16 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
     """Return the schedule in the content of a TOML document.
 
     Raises:
-        ScheduleError: unknown or missing keys, wrong values, invalid steps.
+        ScheduleError: unknown or missing keys, wrong values, invalid steps; names all errors of
+            all steps.
     """
     document = _without_lanes(document, where)
     _check_count(_step_count(document), where)
     try:
         read = ScheduleFile.model_validate(document)
     except ValidationError as error:
-        raise ScheduleError(_explain(error, document, where)) from None
+        found = [*_explain(error, document, where), *_check_rest(error, document, where)]
+        raise ScheduleError(found) from None
     problems: list[Problem] = []
     steps: list[Step] = []
     for step in read.step:
@@ -312,8 +314,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
     if not _ID.fullmatch(step.id):
         yield "id", step.id, "ids are of [a-z0-9-], at most 64"
     if step.do not in VERBS:
-        hint = nearest(ALIASES.get(step.do, step.do), VERBS)
-        yield "do", step.do, f"no such verb{hint}"
+        yield "do", step.do, _no_verb(step.do)
         return
     if (step.at is None) == (step.after is None):
         yield "", None, "needs either at or after"
@@ -418,6 +419,29 @@ def _explain(error: ValidationError, document: Mapping[str, Any], where: str) ->
         else:
             text = found["msg"].removeprefix("Value error, ")
             yield Problem(where, step, key, found["input"], text)
+
+
+def _check_rest(
+    error: ValidationError, document: Mapping[str, Any], where: str
+) -> Iterator[Problem]:
+    """Yield the errors that pydantic does not find, of steps in a document with other errors."""
+    rows = document.get("step")
+    if not isinstance(rows, list):
+        return
+    broken = {found["loc"][1] for found in error.errors() if found["loc"][:1] == ("step",)}
+    for place, row in enumerate(rows):
+        if place not in broken:
+            step = Step.model_validate(row)
+            named = step.model_copy(update={"id": step.id or _default_id(step)})
+            yield from (Problem(where, named.id, *found) for found in _check_step(named))
+        elif isinstance(row, Mapping):
+            verb = row.get("do")
+            if isinstance(verb, str) and verb not in VERBS:
+                yield Problem(where, _name_of(row, place), "do", verb, _no_verb(verb))
+
+
+def _no_verb(verb: str) -> str:
+    return f"no such verb{nearest(ALIASES.get(verb, verb), VERBS)}"
 
 
 def _list_keys(model: type[BaseModel]) -> tuple[str, ...]:

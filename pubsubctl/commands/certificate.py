@@ -39,6 +39,7 @@ def certificate(
 
     from pubsubctl.deployment.certificates import check_authority
     from pubsubctl.deployment.client_access import check_client_name
+    from pubsubctl.deployment.other_deployments import nothing_deployed
     from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)
@@ -56,7 +57,7 @@ def certificate(
     found = trio.run(run_reaching, lab, look)
     deployments = [row.deployment for row in found if row.deployment is not None]
     if not deployments:
-        raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+        raise nothing_deployed(inventory)
     if not inventory.uses_tls:
         raise PreflightFailed(
             "the deployment uses plaintext on loopback: clients need no certificate"

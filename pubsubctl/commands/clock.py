@@ -8,7 +8,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import Invocation, invocation
-from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
+from pubsubctl.errors import UserError, VerdictUnknown
 
 if TYPE_CHECKING:
     from bench.run.clocks import HostClock
@@ -136,6 +136,7 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
     import trio
 
     from bench.run.clocks import sample
+    from pubsubctl.deployment.other_deployments import nothing_deployed
     from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.state import read_deployment
 
@@ -145,7 +146,7 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
     async def work() -> "tuple[list[HostClock], str]":
         record = await read_deployment(lab)
         if record is None:
-            raise PreflightFailed("nothing is deployed, and only agents report their clocks")
+            raise nothing_deployed(inventory)
         reference = record["placement"]["clients_host"]
         used = {reference, *(row["host"] for row in record["placement"]["brokers"])}
         hosts = [c.host.name for c in lab.connectors if c.host.name in used]

@@ -11,7 +11,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.console.console import Result, visible
 from pubsubctl.console.invocation import Invocation, invocation
-from pubsubctl.errors import HostError, PreflightFailed, PubsubctlError, Unreachable, UserError
+from pubsubctl.errors import HostError, PubsubctlError, Unreachable, UserError
 
 if TYPE_CHECKING:
     from pubsubctl.hosts.connectors.base import Connector, Ran
@@ -324,13 +324,14 @@ class _Reader:
 
     async def _find(self) -> None:
         from pubsubctl.deployment.deployment import find_placement
+        from pubsubctl.deployment.other_deployments import nothing_deployed
         from pubsubctl.deployment.placement import Placement
         from pubsubctl.monitor.logbook import AGENT
         from pubsubctl.state import read_deployment
 
         record = await read_deployment(self._lab)
         if record is None:
-            raise PreflightFailed("nothing is deployed, so there are no logs")
+            raise nothing_deployed(self._lab.inventory, "logs")
         placement = Placement.from_mapping(record["placement"])
         here = {connector.host.name for connector in self._lab.connectors}
         named = [name for name in self._wanted if name != AGENT]

@@ -27,14 +27,15 @@ def check(
 ) -> Result:
     """Judge runs from their logs.
 
-    Computes the owed deliveries from publications and subscriptions, and compares.
+    Computes the owed deliveries from publications and subscriptions, and compares. Of a series,
+    judges all runs.
     """
-    from pubsubctl.runs.runs import find_runs
+    from pubsubctl.runs.runs import find_member_runs
     from pubsubctl.runs.verdicts import JudgedRun, MissingVerdict, judge_each
 
     call = invocation(context)
     call.refuse_dry_run("check")
-    folders = find_runs(call.project, runs, output)
+    folders = find_member_runs(call.project, runs, output)
     files.begin(call, "check")
     with call.console.progress() as progress:
         judged = judge_each(folders, progress, call.master(master))
@@ -73,7 +74,8 @@ def plot(
 ) -> Result:
     """Draw a figure of runs.
 
-    Writes SVG, PNG and the numbers as CSV, in the folder of each run.
+    Writes SVG, PNG and the numbers as CSV, in the folder of each run. A figure of one run is drawn
+    for all runs of a series.
     """
     call = invocation(context)
     call.refuse_dry_run("plot")
@@ -118,15 +120,17 @@ def _draw(
     master: str,
     output: Path | None,
 ) -> Result:
-    from pubsubctl.runs.runs import find_runs, latest_of_figure
+    from pubsubctl.runs.runs import find_runs, latest_of_figure, replace_series
     from results.checker.spark import spark_session
-    from results.figures.catalogue import draw
+    from results.figures.catalogue import OF_ONE_RUN, draw
     from results.figures.run_figures import WITHOUT_SPARK
 
     if runs:
         folders = find_runs(call.project, runs, output)
     else:
         folders = [latest_of_figure(call.project, figure, output)]
+    if figure in OF_ONE_RUN:
+        folders = replace_series(folders)
     files: list[str] = []
     if figure in WITHOUT_SPARK:
         for folder in folders:
@@ -158,7 +162,7 @@ def report(
     """Write a page on runs: verdicts, figures and numbers.
 
     Takes runs of brokers; or experiments without brokers and series, with claims and the counts of
-    the simulator's seeds (results/reliability.json).
+    the simulator's seeds (results/reliability.json). Judges only what this program has not judged.
     """
     from pubsubctl.runs.runs import find_runs
     from pubsubctl.runs.verdicts import judge_and_report
@@ -181,7 +185,7 @@ def report(
             )
         return _on_experiments(call, folders, page, call.master(master))
     with call.console.progress() as progress:
-        judged = judge_and_report(folders, page, progress, call.master(master))
+        judged = judge_and_report(folders, page, progress, call.master(master), reuses=True)
     verdicts = {str(row.run): row.verdict for row in judged}
     document = {"schema": "pubsubctl/report/1", "report": str(page), "verdicts": verdicts}
     return Result(document=document, text=str(page))

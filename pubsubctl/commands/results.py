@@ -113,7 +113,7 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
     rows = [
         (
             *(each.run_id, each.experiment, each.protocol, each.state),
-            each.verdict or (f"{len(each.members)} runs" if each.members else ""),
+            each.verdict_text(),
             labels_text({key: text for key, text in each.labels.items() if key != "experiment"}),
         )
         for each in found
@@ -442,7 +442,7 @@ def tables(
     `check` and `plot` do so, too. The tables are in the folder of each run, or in $XDG_CACHE_HOME
     if that folder is read-only.
     """
-    from pubsubctl.runs.runs import find_runs
+    from pubsubctl.runs.runs import find_member_runs
     from results.checker.spark import spark_session
     from results.papers.experiment_runs import is_experiment_run, load_experiment_run
     from results.tables.derived import find_unsealed_derived
@@ -450,7 +450,7 @@ def tables(
 
     call = invocation(context)
     call.refuse_dry_run("results tables")
-    folders = find_runs(call.project, runs, output)
+    folders = find_member_runs(call.project, runs, output)
     with call.console.progress() as progress:
         progress.phase("starting Spark")
         with spark_session("pubsubctl results tables", call.master(master)) as spark:
@@ -484,14 +484,14 @@ def histograms(
 
     Writes a log per phase and metric, with an interval per second, in microseconds.
     """
-    from pubsubctl.runs.runs import find_runs
+    from pubsubctl.runs.runs import find_member_runs
     from results.checker.spark import spark_session
     from results.tables.histogram_logs import write_histogram_logs
     from results.tables.load import load_run
 
     call = invocation(context)
     call.refuse_dry_run("results histograms")
-    folders = find_runs(call.project, runs)
+    folders = find_member_runs(call.project, runs)
     if output is not None:
         create_folder(output)
     files: list[str] = []

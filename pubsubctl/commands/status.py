@@ -58,14 +58,15 @@ def status(
 
 def _nothing(call: Invocation, state: "LabState") -> Result:
     """Return the result without a deployment, with the name of the inventory."""
+    from pubsubctl.deployment.other_deployments import describe_nothing
+
     return Result(
         document={
             "schema": "pubsubctl/status/1",
             "deployment": None,
             "unreachable": state.unreachable,
         },
-        text=f"nothing is deployed by inventory {call.inventory().name}"
-        + " as far as can be seen" * bool(state.unreachable),
+        text=describe_nothing(call.inventory(), is_sure=not state.unreachable),
         because=tuple(HostError(text) for text in state.unreachable.values()),
     )
 

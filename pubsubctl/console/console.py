@@ -115,9 +115,13 @@ class Progress:
         self._task = self._live.add_task(name, total=None, numbers="", usual_s=usual_s, share=None)
 
     def update(self, numbers: Mapping[str, Any]) -> None:
-        """Update the phase's numbers; a later value replaces an earlier value of a name."""
+        """Update the phase's numbers; a later value replaces an earlier value of a name.
+
+        An empty text removes a number.
+        """
         self._numbers.update(numbers)
-        text = " · ".join(f"{name} {_short(value)}" for name, value in self._numbers.items())
+        shown = {name: value for name, value in self._numbers.items() if value != ""}
+        text = " · ".join(f"{name} {_short(value)}" for name, value in shown.items())
         now_ns = time.monotonic_ns()
         if self._live is not None and self._task is not None:
             self._live.update(self._task, numbers=text, share=share_of(self._numbers))

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from brokerd.text import counted
+
 INDEX: Final = "index.jsonl"
 KIND: Final = "waits"
 _LAST_BYTES: Final = 400_000
@@ -164,7 +166,7 @@ class RunTime:
 def describe_series(times: Sequence[RunTime], *, check: bool = True) -> str:
     """Return the number of runs and their whole time in words."""
     total_s = sum(each.run_s for each in times)
-    text = f"{len(times)} runs, about {describe_s(total_s)}"
+    text = f"{counted(len(times), 'run')}, about {describe_s(total_s)}"
     if check and times:
         check_s = times[0].starting_spark_s + sum(each.checking_s for each in times)
         text += f", and {describe_s(check_s)} to check them"

@@ -9,6 +9,7 @@ import trio
 from brokerd.agent.host.server import SECRETS_FOLDER
 from brokerd.errors import ControlError
 from brokerd.sessions.messages import CertifiedRole
+from pubsubctl.deployment.other_deployments import nothing_deployed
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import ObservedState
 from pubsubctl.errors import HostError, PreflightFailed
@@ -137,7 +138,7 @@ async def renew_certificates(lab: Lab) -> dict[str, datetime]:
     await check_authority(lab)
     await lab.on_all(renew)
     if not ends:
-        raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+        raise nothing_deployed(lab.inventory)
     return ends
 
 

@@ -16,9 +16,10 @@ from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.text import nearest
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.certificates import check_authority
+from pubsubctl.deployment.other_deployments import nothing_deployed
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import list_decommissioned
-from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.errors import UserError
 from pubsubctl.hosts.hosts import Lab, run_reaching
 from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.project import authority_folder
@@ -63,10 +64,7 @@ class ClientAccess:
         """
         record = await read_deployment(lab)
         if record is None:
-            raise PreflightFailed(
-                f"nothing is deployed by inventory {lab.inventory.name}; `pubsubctl deploy` "
-                "first, or name another --inventory"
-            )
+            raise nothing_deployed(lab.inventory)
         await check_authority(lab)
         topology = Topology.from_mapping(record["topology"], "deployment.json")
         protocol = protocol_on(topology, record["protocol"])

@@ -35,6 +35,7 @@ from pubsubctl.deployment.certificates import (
 )
 from pubsubctl.deployment.deployment import Deployment, check_agents, check_wire_versions
 from pubsubctl.deployment.membership import change_members
+from pubsubctl.deployment.other_deployments import OtherDeployment, describe_ports
 from pubsubctl.deployment.placement import PlacedBroker, Placement, check_pinning
 from pubsubctl.deployment.placement_choice import PlacementChoice, choose_placement
 from pubsubctl.deployment.plan import (
@@ -106,6 +107,7 @@ async def plan_deployment(lab: Lab, wanted: DesiredState) -> Plan:
     found = await lab.observe()
     plan = deploy_plan(wanted, found)
     taken: list[str] = []
+    by_others: list[str] = []
     starting = {step.subject for step in plan.of("start-broker")}
     for connector in used:
         rows = [row for row in wanted.placement.on(connector.host.name) if row.broker in starting]
@@ -113,14 +115,26 @@ async def plan_deployment(lab: Lab, wanted: DesiredState) -> Plan:
         ours = {
             stray.pid for row in found if row.host == connector.host.name for stray in row.strays
         }
-        taken += [
-            f"host {connector.host.name}: {in_use}; broker {by_port[in_use.port]} needs it"
+        occupied = [
+            in_use
             for in_use in await connector.ports_in_use(list(by_port))
             if in_use.pid not in ours  # the new agent takes that broker over
         ]
+        holders = {
+            in_use.port: OtherDeployment.from_mapping(in_use.deployment)
+            for in_use in occupied
+            if in_use.deployment is not None
+        }
+        by_others += describe_ports(connector.host.name, by_port, holders)
+        taken += [
+            f"host {connector.host.name}: {in_use}; broker {by_port[in_use.port]} needs it"
+            for in_use in occupied
+            if in_use.port not in holders
+        ]
     if taken:
-        remedy = "stop these processes, or give the host other ports in the inventory"
-        raise PreflightFailed(*taken, remedy)
+        taken.append("stop these processes, or give the host other ports in the inventory")
+    if taken or by_others:
+        raise PreflightFailed(*by_others, *taken)
     return plan
 
 
@@ -343,6 +357,7 @@ async def write_record(
         "schema": DEPLOYMENT_SCHEMA,
         "deployment_id": deployment.identity,
         "inventory": deployment.lab.inventory.name,
+        "inventory_file": str(deployment.lab.inventory.path.absolute()),
         "protocol": deployment.wanted.protocol,
         "topology": deployment.wanted.topology.to_mapping(),
         "digest": deployment.wanted.digest,

@@ -19,6 +19,7 @@ from brokerd.protocols.registry import definition_of
 from brokerd.runtime.growth import topology_change
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment
+from pubsubctl.deployment.other_deployments import nothing_deployed
 from pubsubctl.deployment.plan import list_decommissioned
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 from pubsubctl.hosts.connectors.base import Connector
@@ -170,7 +171,7 @@ async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
     """
     record = await read_deployment(lab)
     if record is None:
-        raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+        raise nothing_deployed(lab.inventory)
     _check(record, broker)
     gone = {*list_decommissioned(record)} - {broker}
     hosts = {

@@ -52,7 +52,7 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
             missing = sum(len(core.missing) for core in cores)
             done = len(names) - len(pending)
             numbers = {"ready": f"{done}/{len(names)}", "sessions": f"{wanted - missing}/{wanted}"}
-            progress.update({**numbers, "waiting for": _shorten(pending) or "nothing"})
+            progress.update({**numbers, "waiting for": _shorten(pending)})
             if pending:
                 await _fail_if_ended(deployment)
                 await trio.sleep(_POLL_S)

@@ -19,9 +19,10 @@ from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.deploy import attached
 from pubsubctl.deployment.deployment import Deployment
+from pubsubctl.deployment.other_deployments import nothing_deployed
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import DesiredState
-from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
+from pubsubctl.errors import HostError, LabDirty, PubsubctlError
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.runs.experiment import as_testbed
 
@@ -117,7 +118,7 @@ async def read_running(lab: Lab) -> DesiredState:
                 record["digest"],
                 Placement.from_mapping(record["placement"]),
             )
-    raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+    raise nothing_deployed(lab.inventory)
 
 
 def _result(injection: Injection, began_ns: int) -> Result:

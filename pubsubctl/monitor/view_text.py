@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from brokerd.text import counted
 from pubsubctl.monitor.live_view import HISTORY, BrokerRow, FaultRow, LatencyView, View
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -58,7 +59,7 @@ def _head(view: View, width: int, plain: bool) -> Iterator[Line]:
         yield ((_no_rows(view), "doubtful"),)
         return
     what = f"{about['topology']['name']} · {about['protocol']}"
-    what += f" · {_plural(len(view.brokers), 'broker')} on {_plural(view.hosts, 'host')}"
+    what += f" · {counted(len(view.brokers), 'broker')} on {counted(view.hosts, 'host')}"
     yield _spread(what.replace("·", "-") if plain else what, view.clock, width)
     if view.run_id:
         yield ((f"run {view.run_id}", "dim"),)
@@ -121,7 +122,7 @@ def _alarms(view: View) -> Iterator[Line]:
     for row in view.faults[:4]:
         yield ((f"! {_fault_text(row)}", "doubtful"), (f"  on {row.host}, {row.fault_id}", "dim"))
     if len(view.faults) > 4:
-        yield ((f"! and {_plural(len(view.faults) - 4, 'more fault')}", "doubtful"),)
+        yield ((f"! and {counted(len(view.faults) - 4, 'more fault')}", "doubtful"),)
     if view.leases_ms:
         left = min(view.leases_ms.values()) / 1000
         text = f"kept up by the command that deployed it; stops within {left:.0f} s of its end"
@@ -253,7 +254,3 @@ def _bytes(number: int) -> str:
 
 def _decimal(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -27,6 +27,7 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from brokerd.simulator.scenario import play_scenario
+from brokerd.text import counted
 from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
@@ -99,7 +100,7 @@ def groups_of(run: Path) -> "list[Group]":
 
 def _text(call: Invocation, comparison: "Comparison") -> str:
     first = comparison.groups[0]
-    lines = [f"compared with {first.name} ({len(first.runs)} runs)"]
+    lines = [f"compared with {first.name} ({counted(len(first.runs), 'run')})"]
     for name, values in comparison.differing.items():
         told = ", ".join(
             f"{group.name}: {value}" for group, value in zip(comparison.groups, values, strict=True)

@@ -11,8 +11,9 @@ Archives are deterministic: equal runs give equal bytes.
 
 import io
 import lzma
+import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,8 +28,13 @@ SUFFIX: Final = ".tar.xz"
 CHECKSUMS: Final = "SHA256SUMS"
 MOST_BYTES: Final = 4 << 20
 """The size of the greatest file that is archived, before compression."""
+_MANIFEST: Final = "manifest.json"
+_ABSOLUTE: Final = re.compile(r"(^|^-i|=)((?:~|/).*)")
+"""An absolute path that is a word of a command line, or the value of an option."""
+_BELOW_PROJECT: Final = 3
+"""The usual folders between a run and its project: results/runs/EXPERIMENT."""
 _FIGURES: Final = "figures/"
-_OF_MEMBERS: Final = ("manifest.json", "verdict.json", CHECKSUMS, "spec/*")
+_OF_MEMBERS: Final = (_MANIFEST, "verdict.json", CHECKSUMS, "spec/*")
 _LEFT_OUT: Final = (".svg", ".png", ".csv", ".html")
 _MOST_NUMBERS_BYTES: Final = 8 << 20
 
@@ -86,7 +92,7 @@ def archive_run(run: Path, folder: Path) -> Archive:
             files[name] = path
     files |= _files_of_members(run)
     target = folder / f"{run.resolve().parent.name}{SUFFIX}"
-    _write(files, target)
+    _write(_with_relative_paths(files, run), target)
     return Archive(
         target, tuple(path.stem for path in numbers), target.stat().st_size, tuple(left_out)
     )
@@ -105,12 +111,49 @@ def _files_of_members(run: Path) -> Mapping[str, Path]:
     }
 
 
-def _write(files: Mapping[str, Path], target: Path) -> None:
+def _with_relative_paths(files: Mapping[str, Path], run: Path) -> dict[str, bytes]:
+    """Return the contents of files, with manifests that have no path of this machine in `argv`.
+
+    The line of such a manifest in the checksums is that of its new content.
+    """
+    folders = run.resolve().parents
+    project = folders[min(_BELOW_PROJECT, len(folders) - 1)]
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    for name in [name for name in files if Path(name).name == _MANIFEST]:
+        manifest = read_json(files[name])
+        words = [str(word) for word in manifest.get("argv") or ()]
+        relative = relative_words(words, project)
+        if relative == words:
+            continue
+        before = sha256(contents[name]).hexdigest()
+        text = json.dumps({**manifest, "argv": relative}, indent=2, ensure_ascii=False) + "\n"
+        contents[name] = text.encode()
+        after = sha256(contents[name]).hexdigest()
+        sums = Path(name).with_name(CHECKSUMS).as_posix()
+        if sums in contents:
+            contents[sums] = contents[sums].replace(before.encode(), after.encode())
+    return contents
+
+
+def relative_words(words: Sequence[str], folder: Path) -> list[str]:
+    """Return words of a command line, with relative paths in place of absolute ones.
+
+    A path in the folder is relative to the folder; any other path is only its last part.
+    """
+
+    def relative(found: re.Match[str]) -> str:
+        path = Path(found[2])
+        is_inside = path.is_relative_to(folder)
+        return found[1] + (str(path.relative_to(folder)) if is_inside else path.name or ".")
+
+    return [_ABSOLUTE.sub(relative, word) for word in words]
+
+
+def _write(contents: Mapping[str, bytes], target: Path) -> None:
     """Write an archive atomically, without traces of author or time."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, path in files.items():
-            content = path.read_bytes()
+        for name, content in contents.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from brokerd.text import counted
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.errors import UserError
+from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
     from bench.spec.experiment import Point
@@ -168,6 +169,9 @@ def deployment_plan(
 ) -> Result:
     """Return the plan of a dry run, after an inspection of the hosts.
 
+    Obstacles on the hosts, such as another deployment, are part of the plan, and no error: a dry
+    run changes nothing, so that it is useful beside them.
+
     Args:
         predictions: predictions of the verdict, for the document.
     """
@@ -182,23 +186,29 @@ def deployment_plan(
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
-    async def look() -> Plan:
-        return await plan_deployment(
-            lab, await choose_deployment(lab, spec.topology, spec.protocol)
-        )
+    async def look() -> tuple[Plan | None, Sequence[str]]:
+        try:
+            wanted = await choose_deployment(lab, spec.topology, spec.protocol)
+            return await plan_deployment(lab, wanted), ()
+        except PreflightFailed as error:
+            return None, error.problems
 
-    plan = trio.run(run_reaching, lab, look)
+    plan, obstacles = trio.run(run_reaching, lab, look)
+    for obstacle in obstacles:
+        call.console.warn(f"a run would be refused now: {obstacle}")
     steps = [str(step) for step in expand(schedule)] if schedule is not None else []
     clients = len(spec.publisher_plans()), len(spec.subscriber_plans())
     phases = spec.workload.phases
     load = (
-        f"{clients[0]} publishers, {clients[1]} subscribers, warm-up {phases.warmup / 1e9:g} s, "
+        f"{counted(clients[0], 'publisher')}, {counted(clients[1], 'subscriber')}, "
+        f"warm-up {phases.warmup / 1e9:g} s, "
         f"measure {phases.measure / 1e9:g} s, drain up to {phases.drain / 1e9:g} s"
     )
     return Result(
         document={
             "schema": "pubsubctl/bench-plan/1",
-            "deploy": plan.to_mapping()["steps"],
+            "deploy": plan.to_mapping()["steps"] if plan else [],
+            "obstacles": [*obstacles],
             "workload": spec.workload_mapping(),
             "faults": steps,
             "predictions": [*predictions],
@@ -206,7 +216,7 @@ def deployment_plan(
         },
         text="\n".join(
             [
-                plan.text(),
+                *([plan.text()] if plan else []),
                 f"load {load}",
                 *(f"fault {step}" for step in steps),
                 describe_doubts(predictions),

@@ -9,6 +9,7 @@ removal appends a further line. The manifests decide which runs exist.
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -75,6 +76,33 @@ def _explain_no_run(folder: Path) -> str:
 def find_runs(project: Project, names: Sequence[str], results: Path | None = None) -> list[Path]:
     """Return the folders of several runs without repetition, in the given order."""
     return list(dict.fromkeys(find_run(project, name, results) for name in names))
+
+
+def find_member_runs(
+    project: Project, names: Sequence[str], results: Path | None = None
+) -> list[Path]:
+    """Return the folders of several runs, with the runs of a series in place of the series.
+
+    Raises:
+        UserError: a series has no run yet.
+    """
+    return replace_series(find_runs(project, names, results))
+
+
+def replace_series(folders: Sequence[Path]) -> list[Path]:
+    """Return folders of runs, with the runs of a series in place of the series.
+
+    Raises:
+        UserError: a series has no run yet.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        record = record_of(folder, {})
+        if record.kind == SERIES and not record.members:
+            raise UserError(f"{folder}: this series has no run yet")
+        members = [run_beside(folder, member) for member in record.members]
+        found += members or [folder]
+    return list(dict.fromkeys(found))
 
 
 def latest_of_figure(project: Project, figure: str, results: Path | None = None) -> Path:
@@ -201,6 +229,14 @@ class RunRecord:
     def run_id(self) -> str:
         """The run id."""
         return self.folder.name
+
+    def verdict_text(self) -> str:
+        """Return the verdict, or the numbers of verdicts of a series; "" before a check."""
+        if not self.members:
+            return self.verdict
+        found = Counter(_verdict_of(self.folder.parent / run) for run in self.members)
+        words = ("VALID", "INVALID", "UNKNOWN", "")
+        return ", ".join(f"{found[each]} {each or 'not judged'}" for each in words if found[each])
 
     def row(self) -> dict[str, Any]:
         """Return a mapping for --json."""
@@ -432,7 +468,7 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
     if record.kind != "run":
         yield "kind", record.kind
     yield "state", ", ".join([record.state, *map(str, about.get("reasons") or ())])
-    yield "verdict", record.verdict or "not judged; `pubsubctl check` judges it"
+    yield "verdict", record.verdict_text() or "not judged; `pubsubctl check` judges it"
     for name in ("protocol", "workload", "topology", "schedule", "figure", "seed"):
         if about.get(name) not in (None, ""):
             yield name, str(about[name])

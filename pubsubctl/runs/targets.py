@@ -16,6 +16,7 @@ from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import estimate_ns
 from bench.spec.targets import Target, experiment_of, load_targets
 from brokerd.errors import ControlError
+from brokerd.text import counted
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
@@ -168,7 +169,7 @@ def _plan_runs(planned: Sequence[_Planned]) -> Result:
         for metric, bound in target.expectations.items()
     ]
     expected = sum(estimate_ns(spec) for *_, spec, _ in planned if spec is not None)
-    lines.append(f"{len(planned)} runs, about {format_duration(expected)}")
+    lines.append(f"{counted(len(planned), 'run')}, about {format_duration(expected)}")
     document = {
         "schema": "pubsubctl/targets-plan/1",
         "targets": {target.id: target.expectations for target, *_ in planned},

@@ -234,28 +234,51 @@ def judge_and_report(
     title: str = "",
     unpromised: Mapping[str, str] | None = None,
     judgements: "Mapping[Path, PlainJudgement] | None" = None,
+    reuses: bool = False,
 ) -> list[JudgedRun]:
     """Check runs and write a report on all runs under this title, with one Spark session.
 
     Args:
         unpromised: entries of the report without a run, with the reasons.
         judgements: known judgements of the plain judge; None if it has judged no run.
+        reuses: do not judge a run again whose verdict stands.
     """
     from results.checker.spark import spark_session
     from results.report import write_report
 
+    standing = find_standing(runs, progress) if reuses else {}
+    waiting = [run for run in runs if run not in standing]
     if judgements is None:
-        judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
+        judgements = announce_verdicts(waiting, progress, named=len(runs) > 1)
     progress.phase("starting Spark")
     with spark_session("pubsubctl report", master) as spark:
-        judged = [
-            judge_with(spark, run, progress, judgements.get(run), _numbered(place, len(runs)))
+        fresh = {
+            run: judge_with(spark, run, progress, judgements.get(run), _numbered(place, len(runs)))
             for place, run in enumerate(runs, start=1)
-        ]
+            if run not in standing
+        }
+        judged = [standing.get(run) or fresh[run] for run in runs]
         progress.phase("drawing the report")
         write_report(spark, runs, report, title, unpromised)
     refresh_run_index(runs, progress)
     return judged
+
+
+def find_standing(runs: Sequence[Path], progress: Progress) -> dict[Path, JudgedRun]:
+    """Return the runs with a verdict that this program made of the same files, and print each."""
+    from results.checker.checks import standing_verdict
+    from results.papers.experiment_runs import is_experiment_run
+
+    found = {}
+    for run in runs:
+        verdict = None if is_experiment_run(run) else standing_verdict(run)
+        if verdict is not None:
+            found[run] = JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))
+            progress.say(
+                f"{run.name}: {found[run].verdict} stands, for files and program are the same; "
+                "`pubsubctl check` judges again"
+            )
+    return found
 
 
 def draw_and_judge(

@@ -52,11 +52,12 @@ from results.rules.verdict_text import (
     verdict_in_words,
 )
 from results.rules.verdicts import decide
-from results.tables.json_files import read_toml, write_json, write_json_lines
+from results.tables.derived import EVIDENCE, VERDICT, VerdictMark, find_derived_folder
+from results.tables.json_files import read_json, read_toml, write_json, write_json_lines
 from results.tables.load import LoadedRun, load_run, table_folder
 from results.tables.manifest import Run
 from results.tables.schema import TABLES
-from results.tables.seals import seal_derived
+from results.tables.seals import seal_derived, verify_seal
 from results.tables.small_tables import arrow_table
 
 if TYPE_CHECKING:
@@ -94,6 +95,20 @@ class Verdict:
     def lines(self) -> list[str]:
         """Return the verdict in a few lines for people."""
         return [*self.document["lines"]]
+
+
+def standing_verdict(run_dir: Path) -> Verdict | None:
+    """Return the verdict that this user's present program made of a run; None if there is none.
+
+    Raises:
+        IntegrityError: a file of the run has changed since the run ended.
+    """
+    folder = Path(run_dir)
+    seal = verify_seal(folder)
+    derived = find_derived_folder(folder, seal)
+    if not VerdictMark(derived, seal.digest).holds():
+        return None
+    return Verdict(folder.resolve(), derived, read_json(derived / VERDICT))
 
 
 def check_run(
@@ -189,9 +204,10 @@ def _positions(spark: "SparkSession", runs: Mapping[str, LoadedRun]) -> "DataFra
 def _write_documents(
     run: Run, document: Mapping[str, Any], evidence: Sequence[Mapping[str, Any]]
 ) -> None:
-    shutil.rmtree(run.derived / "evidence", ignore_errors=True)
-    write_json_lines(run.derived / "evidence" / f"{CHECK}.jsonl", evidence)
-    write_json(run.derived / "verdict.json", document)
+    shutil.rmtree(run.derived / EVIDENCE, ignore_errors=True)
+    write_json_lines(run.derived / EVIDENCE / f"{CHECK}.jsonl", evidence)
+    write_json(run.derived / VERDICT, document)
+    VerdictMark(run.derived, run.seal.digest).write()
     if run.derived == run.folder:
         seal_derived(run.folder)
 

@@ -32,6 +32,9 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     for name, draw in module.FIGURES.items()
 }
 
+OF_ONE_RUN: Sequence[str] = (*run_figures.FIGURES, *memory.FIGURES)
+"""Figures of a run of brokers; all others show a series or an experiment."""
+
 
 def draw(
     name: str, spark: "SparkSession | None", run_dir: Path, formats: Sequence[str] = FORMATS

@@ -14,6 +14,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,16 @@ from results.tables.json_files import IntegrityError, ResultsError, read_json, w
 from results.tables.seals import Seal, file_hashes, verify_seal
 
 MARK = "loaded.json"
+JUDGED = "judged.json"
+"""The mark of a verdict, beside the tables."""
+VERDICT = "verdict.json"
+EVIDENCE = "evidence"
 MADE_BY_CHECKS = ("coverage", "violations", "verdicts")
 """Tables with the findings of a check; no check reads such a table."""
 
 _KEY = "tables.key"
+_ROOT = Path(__file__).resolve().parents[2]
+_JUDGES = ("results", "bench", "brokerd", "fault_injection")
 _KEY_BYTES = 32
 
 
@@ -116,8 +123,62 @@ class Tables:
         return {
             name: found
             for name, found in file_hashes(self.folder).items()
-            if name.partition("/")[0] not in (MARK, *MADE_BY_CHECKS)
+            if name.partition("/")[0] not in (MARK, JUDGED, *MADE_BY_CHECKS)
         }
+
+
+@dataclass(frozen=True)
+class VerdictMark:
+    """The proof that this user's present program made the verdict of a run from its files.
+
+    Attributes:
+        derived: the folder of the verdict.
+        run: the digest of the run's files.
+    """
+
+    derived: Path
+    run: str
+
+    def write(self) -> None:
+        """Mark the verdict in the folder as made now; no mark without a key."""
+        if (key := _key()) is not None:
+            said = self._said()
+            write_json(self.derived / "tables" / JUDGED, {**said, "mark": _mark(key, said)})
+
+    def holds(self) -> bool:
+        """Return True if verdict, evidence and run are those of the mark, and so is the program."""
+        path, key = self.derived / "tables" / JUDGED, _key()
+        if key is None or not path.is_file() or not (self.derived / VERDICT).is_file():
+            return False
+        try:
+            mark = read_json(path)
+        except IntegrityError:
+            return False
+        told = str(mark.pop("mark", ""))
+        return hmac.compare_digest(told, _mark(key, mark)) and mark == self._said()
+
+    def _said(self) -> dict[str, Any]:
+        evidence = file_hashes(self.derived / EVIDENCE)
+        files = {f"{EVIDENCE}/{name}": digest for name, digest in evidence.items()}
+        for table in MADE_BY_CHECKS:
+            found = file_hashes(self.derived / "tables" / table)
+            files |= {f"tables/{table}/{name}": digest for name, digest in found.items()}
+        verdict = self.derived / VERDICT
+        files[VERDICT] = hashlib.sha256(verdict.read_bytes()).hexdigest()
+        return {"run": self.run, "program": program_digest(), "files": files}
+
+
+@cache
+def program_digest() -> str:
+    """Return SHA-256 of the sources that decide a verdict: the judges, and the code they share."""
+    found = hashlib.sha256()
+    for package in _JUDGES:
+        folders = [path.parent for path in (_ROOT / package).glob("*/__init__.py")]
+        paths = [path for folder in folders for path in folder.rglob("*.py")]
+        for path in sorted([*(_ROOT / package).glob("*.py"), *paths]):
+            found.update(f"{path.relative_to(_ROOT).as_posix()}\n".encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
 
 
 def _mark(key: bytes, said: Mapping[str, Any]) -> str:

@@ -182,14 +182,18 @@ def test_a_slip_is_named_with_file_key_value_and_the_valid_values(
 
 def test_typed_values_are_checked_like_the_files() -> None:
     for typed, complaint in (
-        (Overrides(rate="25"), "rate = '25'"),
-        (Overrides(measure="1 hour"), "phases.measure = '1 hour'"),
-        (Overrides(protocol="best-effort"), "did you mean 'best_effort'?"),
+        (Overrides(rate="25"), "--rate = '25': a rate has a number"),
+        (Overrides(measure="1 hour"), "--duration = '1 hour': a duration has a number"),
+        (Overrides(protocol="best-effort"), "--protocol = 'best-effort'; did you mean 'best_"),
+        (Overrides(records="ful"), "--records = 'ful'; did you mean 'full'?"),
         (Overrides(topology="demmo"), "did you mean 'demo'?"),
+        (Overrides(keys={"phases.measure": 5}), "phases.measure = 5, in place of the file's"),
+        (Overrides(keys={"subscribers[1].count": "x"}), "subscribers[1].count = 'x', in place"),
     ):
-        with pytest.raises(SpecError, match="demo") as caught:
+        with pytest.raises(SpecError) as caught:
             load_experiment("demo", typed)
         assert complaint in str(caught.value)
+        assert "\n" not in str(caught.value), "an option that holds for all entries is named once"
 
 
 def test_an_unknown_workload_names_the_nearest() -> None:
@@ -255,6 +259,25 @@ def test_a_filter_with_a_number_is_a_filter_for_each_subscriber(tmp_path: Path) 
     }
     again = load_experiment(written(tmp_path, spec.workload_toml()))
     assert again.subscriber_plans() == spec.subscriber_plans()
+
+
+@pytest.mark.parametrize(
+    "entry, complaint",
+    [
+        ('at = "c9"', "subscribers[1].at = 'c9': topology"),
+        ('at = "c3"\nfilter = "prce > 1"', "subscribers[1].filter = 'prce > 1': no publication"),
+        ('at = "c3"\nfailover = "c1"', "subscribers[1].failover: "),
+    ],
+)
+def test_an_entry_after_a_numbered_one_has_its_place_in_the_file(
+    tmp_path: Path, entry: str, complaint: str
+) -> None:
+    numbered = GOOD.replace('at = ["c1", "c3"]', 'at = ["c1", "c3"]\ncount = 3').replace(
+        "SYMBOL001", "SYMBOL{number}"
+    )
+    with pytest.raises(SpecError) as caught:
+        load_experiment(written(tmp_path, f"{numbered}\n[[subscribers]]\n{entry}\n"))
+    assert complaint in str(caught.value)
 
 
 def test_a_hundred_subscribers_want_a_hundredth_each_no_two_the_same() -> None:

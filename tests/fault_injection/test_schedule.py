@@ -445,6 +445,24 @@ def test_a_mistake_outside_of_steps_is_named(head: str, complaint: str) -> None:
     assert any(complaint in line for line in found), found
 
 
+def test_all_mistakes_of_all_steps_are_named_at_once() -> None:
+    steps = (
+        ("one", 'at = "3"\ndo = "freez"\non = "b2"'),
+        ("two", 'do = "freeze"\non = "b1"\nfor = "2s"'),
+        ("three", 'at = "1s"\ndo = "cut"\non = "b1-s1"\nfro = "2s"'),
+        ("four", 'at = "1s"\ndo = "kil"\non = "b1"'),
+    )
+    found = problems("".join(f'[[step]]\nid = "{name}"\n{text}\n' for name, text in steps))
+    assert [line.removeprefix("story.toml: step ") for line in found] == [
+        "one: at = '3': a duration has a number and a unit (ns, us, ms, s, min, h): "
+        '"250ms", "1min30s"',
+        "three: unknown key 'fro'; did you mean 'for'?",
+        "one: do = 'freez': no such verb; did you mean 'freeze'?",
+        "two: needs either at or after",
+        "four: do = 'kil': no such verb; did you mean 'kill'?",
+    ]
+
+
 MACHINES = {"n01": ("p1", "b1"), "n02": ("b3",), "n03": ()}
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,9 @@ from pubsubctl.runs.claims import (
     measurement,
     measurements,
 )
-from pubsubctl.runs.figure_archives import archive_run, archived_measurements
+from pubsubctl.runs.figure_archives import archive_run, archived_measurements, relative_words
 from pubsubctl.runs.paper_experiments import experiment_names
+from results.tables.seals import seal, verify_seal
 from tests.helpers.runs import ARCHIVES, unpack_sample
 from tests.pubsubctl.conftest import Call
 
@@ -345,6 +347,33 @@ def test_an_archive_of_a_run_is_small_whole_and_equal_each_time(tmp_path: Path) 
     (run / "figures" / "dft11.queue.json").unlink()
     with pytest.raises(UserError, match="no numbers of a paper's figure"):
         archive_run(run, tmp_path / "one")
+
+
+def test_an_archive_has_relative_paths_only_and_a_seal_that_holds(tmp_path: Path) -> None:
+    run = unpack_sample("dft11-queue", tmp_path)
+    words = [
+        "experiment",
+        "dft11.queue",
+        "-o",
+        "/home/ada/lab/runs",
+        "--set=a=/srv/x",
+        "-i~/l.toml",
+    ]
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["argv"] = ["/home/ada/.venv/bin/pubsubctl", *words]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    seal(run)
+    (tmp_path / "one").mkdir()
+    path = archive_run(run, tmp_path / "one").path
+    shutil.unpack_archive(path, tmp_path / "again", filter="data")
+    again = json.loads((tmp_path / "again" / "manifest.json").read_text())
+    assert again["argv"] == [
+        *("pubsubctl", "experiment", "dft11.queue", "-o", "runs", "--set=a=x", "-il.toml"),
+    ]
+    assert verify_seal(tmp_path / "again").is_there
+    assert json.loads((run / "manifest.json").read_text()) == manifest
+    project = Path("/home/ada/lab")
+    assert relative_words(["/home/ada/lab/runs/a"], project) == ["runs/a"]
 
 
 def test_changed_numbers_in_an_archive_decide_no_claim(tmp_path: Path) -> None:

@@ -345,7 +345,10 @@ def test_a_sweep_that_cannot_be_is_refused(call: Call, arguments: list[str], sai
         (["--against", "protocol"], "--against protocol: write KEY=VALUE"),
         (["--against", "delta_tre"], "did you mean 'delta_tree'?"),
         (["--against", "revision=no-such"], "no commit of"),
-        (["--against", "revision=HEAD", "--against", "ges"], "a revision is compared with nothing"),
+        (
+            ["--against", "revision=HEAD", "--against", "protocol=ges"],
+            "a revision is compared with nothing",
+        ),
         (["--against", "protocl=ges"], "did you mean 'protocol'?"),
         (["--against", "seed=2"], "runs whose seed differs are not comparable"),
         (["--against", "protocol=ges", "--protocol", "ges"], "'protocol' is given twice"),

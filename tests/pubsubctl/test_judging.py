@@ -22,9 +22,11 @@ from pubsubctl.runs.demo import (
 )
 from pubsubctl.runs.plain_verdicts import announce_verdicts, plain_verdict
 from pubsubctl.runs.verdicts import CASES_SHOWN, JudgedRun, expectations_of
-from results.checker.checks import Verdict
+from results.checker.checks import Verdict, standing_verdict
 from results.reference.history_reader import read_history
+from results.tables.derived import VerdictMark
 from results.tables.json_files import IntegrityError
+from results.tables.seals import verify_seal
 from tests.helpers.forged_runs import write_honest_run
 from tests.pubsubctl.conftest import Call
 
@@ -113,6 +115,72 @@ def test_a_run_that_cannot_be_judged_spoils_no_other(
     document = call("check", *map(str, folders), "--json").document
     assert document["exit_status"] == status
     assert [run["verdict"] for run in document["runs"]] == ["valid", None, "valid"]
+
+
+def _judged_folder(folder: Path) -> Path:
+    """Return the folder of a run that this program has judged."""
+    (folder / "evidence").mkdir(parents=True)
+    (folder / "tables" / "violations").mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    (folder / "verdict.json").write_text(json.dumps(judged(folder, "VALID").document))
+    (folder / "evidence" / "delivery.jsonl").write_text("")
+    (folder / "tables" / "violations" / "part-0.parquet").write_text("none")
+    VerdictMark(folder, verify_seal(folder).digest).write()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "change, stands",
+    [
+        ("", True),
+        ("report.html", True),
+        ("verdict.json", False),
+        ("evidence/delivery.jsonl", False),
+        ("tables/violations/part-0.parquet", False),
+        ("tables/judged.json", False),
+        ("manifest.json", False),
+    ],
+)
+def test_a_verdict_stands_while_the_files_of_the_run_and_its_own_are_the_same(
+    project: Path, change: str, stands: bool
+) -> None:
+    run = _judged_folder(project / "a")
+    if change:
+        (run / change).write_text('{"verdict": "valid"}')
+    assert (standing_verdict(run) is not None) == stands
+
+
+def test_a_verdict_of_another_program_or_user_does_not_stand(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _judged_folder(project / "a")
+    with monkeypatch.context() as other:
+        other.setenv("XDG_CACHE_HOME", str(project / "of-another-user"))
+        assert standing_verdict(run) is None
+    monkeypatch.setattr("results.tables.derived.program_digest", lambda: "another")
+    assert standing_verdict(run) is None
+
+
+def test_a_report_judges_only_runs_without_a_standing_verdict(
+    call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+
+    def check_run(spark: object, run: Path, judgement: object) -> Verdict:
+        checked.append(run.name)
+        return Verdict(run, run, judged(run, "VALID").document)
+
+    monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("results.checker.checks.check_run", check_run)
+    monkeypatch.setattr("results.report.write_report", lambda *_: None)
+    runs = [_judged_folder(project / name) for name in ("a", "b")]
+    (runs[1] / "verdict.json").write_text("{}")
+    answer = call("report", *map(str, runs))
+    assert answer.status == 0, answer.err
+    assert checked == ["b"]
+    assert "a: VALID stands, for files and program are the same" in answer.err
+    assert call("check", *map(str, runs)).status == 0
+    assert checked == ["b", "a", "b"]
 
 
 def test_the_plain_judge_answers_before_spark_starts_and_is_the_second_opinion(

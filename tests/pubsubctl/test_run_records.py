@@ -68,7 +68,7 @@ def test_runs_are_listed_by_age_and_filtered(
 def test_a_table_shows_verdicts_and_the_runs_of_a_series(call: Call, runs: Path) -> None:
     rows = [line.split() for line in call("results", "list").out.splitlines()]
     assert rows[1] == [FIRST, "demo", "delta_tree", "complete", "VALID", "point=a"]
-    assert rows[3] == [SERIES, "demo", "complete", "2", "runs"]
+    assert " ".join(rows[3]) == f"{SERIES} demo complete 1 VALID, 1 INVALID"
     assert call("results", "list", "-o", "elsewhere").out == "no runs\n"
 
 
@@ -77,6 +77,7 @@ def test_a_run_is_described(call: Call, runs: Path) -> None:
     assert "verdict     INVALID" in out
     assert "command     pubsubctl bench demo" in out
     assert call("results", "show", HALF, "-j").document["facts"]["state"] == "running"
+    assert "verdict     1 VALID, 1 INVALID" in call("results", "show", SERIES).out
 
 
 def test_a_label_is_set_replaced_and_removed_beside_the_sealed_run(call: Call, runs: Path) -> None:

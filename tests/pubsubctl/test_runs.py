@@ -8,6 +8,7 @@ import pytest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.project import Project
 from pubsubctl.runs.runs import (
+    find_member_runs,
     find_run,
     find_runs,
     label_runs,
@@ -18,11 +19,17 @@ from pubsubctl.runs.runs import (
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
+SERIES = "20260103T000000Z-cccccc"
 
 
 @pytest.fixture
 def home(project: Path) -> Project:
     """Return a project with a run of each of two experiments."""
+    return _add_runs(project)
+
+
+def _add_runs(project: Path) -> Project:
+    """Add a run of each of two experiments to a project."""
     for experiment, run in (("demo", FIRST), ("chain3", SECOND)):
         folder = project / "results" / "runs" / experiment / run
         folder.mkdir(parents=True)
@@ -109,6 +116,54 @@ def test_a_figure_or_run_that_is_not_there_is_refused_before_spark_is_started(
     assert answer.status == 2
     assert said in answer.err
     assert "Spark" not in answer.err
+
+
+def _add_series(project: Path, runs: list[str]) -> None:
+    """Make the latest run a series of these runs of `demo`."""
+    folder = project / "results" / "runs" / "demo" / SERIES
+    folder.mkdir()
+    about = {"run_id": SERIES, "kind": "series", "runs": {"a": runs} if runs else {}}
+    (folder / "manifest.json").write_text(json.dumps(about))
+    latest = project / "results" / "runs" / "latest"
+    latest.unlink()
+    latest.symlink_to(f"demo/{SERIES}")
+
+
+def test_a_series_stands_for_its_runs(project: Path) -> None:
+    home = _add_runs(project)
+    _add_series(project, [FIRST])
+    demo = Path("results/runs/demo")
+    assert find_runs(home, ["latest"]) == [demo / SERIES]
+    assert find_member_runs(home, ["latest", FIRST]) == [demo / FIRST]
+
+
+@pytest.mark.parametrize(
+    "line", [("check",), ("results", "tables"), ("results", "histograms"), ("plot", "timeline")]
+)
+def test_a_series_without_a_run_is_refused_before_spark_is_started(
+    call: Call, home: Project, project: Path, line: tuple[str, ...]
+) -> None:
+    _add_series(project, [])
+    answer = call(*line, "latest")
+    assert answer.status == 2
+    assert f"results/runs/demo/{SERIES}: this series has no run yet" in answer.err
+    assert "Spark" not in answer.err
+
+
+def test_a_figure_of_one_run_is_drawn_for_each_run_of_a_series(
+    call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _add_runs(project)
+    _add_series(project, [FIRST])
+    drawn: list[Path] = []
+
+    def draw(figure: str, spark: object, folder: Path, formats: object) -> list[Path]:
+        drawn.append(folder)
+        return []
+
+    monkeypatch.setattr("results.figures.catalogue.draw", draw)
+    assert call("plot", "run.topology", "latest").status == 0
+    assert drawn == [Path("results/runs/demo", FIRST)]
 
 
 def test_the_experiment_of_a_figure_lands_in_a_run_folder(call: Call, project: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_dry_run_prints_targets_and_planned_runs(call: Call) -> None:
     answer = call("--dry-run", "targets", "P4")
     assert answer.status == 0
     assert "target P4: latency.p50 <= 500us" in answer.out
-    assert "1 runs, about" in answer.out
+    assert "1 run, about" in answer.out
 
 
 @pytest.mark.parametrize(

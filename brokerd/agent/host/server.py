@@ -474,10 +474,26 @@ def _ports_in_use(address: str, ports: Sequence[int]) -> list[dict[str, Any]]:
     refused = [port for port in ports if not _can_listen(address, port)]
     owners = _port_owners() if refused else {}
     return [
-        {"port": port, "pid": pid, "owner": owner}
+        {"port": port, "pid": pid, "owner": owner, "deployment": _deployment_of(pid)}
         for port in refused
         for pid, owner in [owners.get(port, (None, "owner unknown"))]
     ]
+
+
+def _deployment_of(pid: int | None) -> dict[str, str] | None:
+    """Return the deployment of an agent's or broker's process; None for any other process."""
+    try:
+        words = [] if pid is None else psutil.Process(pid).cmdline()
+        root = words[words.index("--root") + 1]
+        record = json.loads((Path(root) / DEPLOYMENT_FILE).read_text(encoding="utf-8"))
+        return {
+            "deployment_id": str(record["deployment_id"]),
+            "topology": str(record["topology"]["name"]),
+            "inventory": str(record["inventory"]),
+            "inventory_file": str(record.get("inventory_file", "")),
+        }
+    except (psutil.Error, OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def _port_text(row: Mapping[str, Any]) -> str:

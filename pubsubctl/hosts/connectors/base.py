@@ -21,11 +21,16 @@ from pubsubctl.inventory.inventory import Host
 
 @dataclass(frozen=True)
 class PortInUse:
-    """A port that is in use, with the owner as far as the owner can be determined."""
+    """A port that is in use, with the owner as far as the owner can be determined.
+
+    Attributes:
+        deployment: the deployment of the owner, if the owner is an agent or a broker.
+    """
 
     port: int
     pid: int | None
     owner: str
+    deployment: Mapping[str, str] | None = None
 
     def __str__(self) -> str:
         pid = f" by pid {self.pid}" if self.pid is not None else ""
@@ -180,7 +185,10 @@ class Connector:
     async def ports_in_use(self, ports: Sequence[int]) -> list[PortInUse]:
         """Return the given ports that are in use now."""
         found = await self._ask("ports_in_use", address=self.address, ports=list(ports))
-        return [PortInUse(row["port"], row["pid"], row["owner"]) for row in found.get("ports", [])]
+        return [
+            PortInUse(row["port"], row["pid"], row["owner"], row.get("deployment"))
+            for row in found.get("ports", [])
+        ]
 
     async def read_deployment(self) -> Mapping[str, Any] | None:
         """Return the deployment recorded here, if any; HostError if the record cannot be read."""
