@@ -10,7 +10,7 @@ profile out of a unit replaces the origin inside by the unit.
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from brokerd.protocols.ges.units import (
     is_inside,
     is_its_own,
     substitute_version,
+    unit_text,
 )
 from brokerd.protocols.interface import Instant, Send
 from brokerd.protocols.parts.version_bounds import is_leap
@@ -65,6 +66,9 @@ class Propagation:
     The methods return messages, and a ProfileConfirmation for each version of this broker's own
     profile that awaits no neighbour any more.
 
+    Args:
+        may_move: brokers may have other addresses than those of the topology.
+
     Attributes:
         counters: for statistics.
     """
@@ -75,6 +79,8 @@ class Propagation:
         neighbours: Neighbours,
         profiles: Profiles,
         keepers: Keepers,
+        *,
+        may_move: bool = False,
     ) -> None:
         self._broker = broker
         self._keepers = keepers
@@ -82,7 +88,8 @@ class Propagation:
         self._place = neighbours.place
         self._profiles = profiles
         self.counters = {"profiles_outbid": 0}
-        self._homes: Sequence[Address] = ()
+        self._may_move = may_move
+        self._homes: Mapping[BrokerNumber, Address] = {}
         self._given_up: dict[BrokerNumber, None] = {}
         self._pending: dict[BrokerNumber, list[_PendingVersion]] = {}
         self._only_outside: dict[BrokerNumber, tuple[Version, Unit]] = {}
@@ -202,7 +209,7 @@ class Propagation:
 
     def use(self, hierarchy: Hierarchy) -> None:
         """Take the brokers of a topology; profiles of others are refused."""
-        self._homes = hierarchy.addresses
+        self._homes = dict(enumerate(hierarchy.addresses))
 
     def next_version(self) -> Version:
         """Return the version of this broker's profile after its next change."""
@@ -355,8 +362,12 @@ class Propagation:
                 raise RemoteProtocolError(peer, f"{subscription} in {message.origin}'s profile")
         if not 0 < len(message.place) <= len(self._place.address):
             raise RemoteProtocolError(peer, f"{message.place} is no unit of this hierarchy")
-        if not 0 <= message.origin < len(self._homes):
+        if message.origin not in self._homes:
             raise RemoteProtocolError(peer, f"the topology has no broker {message.origin}")
+        home = self._homes.get(message.origin, message.place)
+        if not (self._may_move or is_inside(home, message.place)):
+            place = unit_text(message.place)
+            raise RemoteProtocolError(peer, f"broker {message.origin} is not in unit {place}")
         known = self._profiles.version(message.origin)
         if known is not None and is_leap(known, message.version):
             raise RemoteProtocolError(
@@ -485,12 +496,10 @@ class Propagation:
     def _place_at(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> Unit:
         """Return the place by which a neighbour needs a profile.
 
-        A statement in the place of the neighbour reaches the neighbour, which refutes it: its
-        author may not have known the place.
+        A statement in the name of the neighbour reaches the neighbour, which refutes it if it is
+        another broker's, wherever that has the neighbour.
         """
-        if message.origin == peer and not is_its_own(message.version):
-            return self._neighbours.addresses[peer]
-        return message.place
+        return self._neighbours.addresses[peer] if message.origin == peer else message.place
 
     def _place_for(self, place: Unit, peer: BrokerNumber) -> Unit:
         """Return a place as a neighbour sees it."""

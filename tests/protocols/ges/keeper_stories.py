@@ -275,7 +275,7 @@ def a_unit_is_attested_once_all_of_it_is() -> None:
 
 
 def _make_propagation(part: _Part, keepers: Keepers, *homes: tuple[int, ...]) -> Propagation:
-    propagation = Propagation(0, part.near, part.profiles, keepers)
+    propagation = Propagation(0, part.near, part.profiles, keepers, may_move=True)
     propagation.start(1)
     propagation.use(Hierarchy(tuple(map(str, homes)), homes, ()))
     return propagation
