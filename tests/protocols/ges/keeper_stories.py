@@ -167,6 +167,21 @@ def _overtake(policy: str) -> None:
     assert first.started
 
 
+def a_unit_is_a_destination_until_its_last_subscription_ends() -> None:
+    """Brokers d and e in one cluster want the same; d does not any more, and then e."""
+    cluster = _cluster(*_CHAINS)
+    found = {name: cluster.subscribe(name, "kind = 'x'", name) for name in "de"}
+    _settle(cluster)
+    for name, links in (("d", 2), ("e", 0)):
+        cluster.unsubscribe(name, found[name].number)
+        cluster.run_until_quiet()
+        before = cluster.statistics()["publications_forwarded"]
+        cluster.publish("a", kind="x")
+        cluster.run_until_quiet()
+        assert cluster.statistics()["publications_forwarded"] - before == links
+        assert (len(found["d"].received), len(found["e"].received)) == (0, 1)
+
+
 def a_statement_in_the_place_of_a_live_broker_is_refuted() -> None:
     """Broker g has restarted, and has the subscription at h, behind b, from outside only.
 
@@ -309,6 +324,7 @@ STORIES = (
     a_gatekeeper_decides_before_it_has_profiles_again,
     a_broker_links_gatekeepers_for_a_while,
     a_cluster_loses_its_gatekeepers_and_gets_one_again,
+    a_unit_is_a_destination_until_its_last_subscription_ends,
     a_statement_in_the_place_of_a_live_broker_is_refuted,
     a_statement_in_the_place_of_a_broker_names_its_unit,
     a_statement_in_the_place_of_a_neighbour_reaches_it,
@@ -338,6 +354,7 @@ SEEN = {
     "attestations-for-earlier-duties": an_attestation_for_an_earlier_duty_does_not_count,
     "attestations-outlive-paths": a_unit_that_was_out_of_reach_is_attested_anew,
     "attests-parts-of-a-unit": a_unit_is_attested_once_all_of_it_is,
+    "one-predicate-of-each-unit": a_unit_is_a_destination_until_its_last_subscription_ends,
     "live-broker-is-not-asked": a_statement_in_the_place_of_a_live_broker_is_refuted,
     "substitute-names-its-author": a_statement_in_the_place_of_a_broker_names_its_unit,
     "substitute-passes-its-neighbour": a_statement_in_the_place_of_a_neighbour_reaches_it,
