@@ -124,11 +124,11 @@ def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
     rows = _first(rows)
     sizes = sorted({row.brokers for row in rows})
     numbers: Mapping[str, Callable[[Row], float | None]] = {
-        "messages, with answers": lambda row: row.profile_messages + row.answers,
-        "messages": lambda row: row.profile_messages,
+        "at every broker: messages and answers": lambda row: row.profile_messages + row.answers,
+        "at every broker: messages": lambda row: row.profile_messages,
         "brokers that decide by it": lambda row: row.deciding,
-        "at gatekeepers: messages, with answers": _keeper_messages,
-        "at gatekeepers: profiles of a broker, mean": lambda row: row.mean_kept,
+        "at gatekeepers: messages and answers": _keeper_messages,
+        "at gatekeepers: profiles that a broker keeps": lambda row: row.mean_kept,
     }
     looks = (*LOOKS.values(), FULL, ("#009e73", "v"))
     for (label, number), (colour, marker) in zip(numbers.items(), looks, strict=True):
@@ -139,8 +139,9 @@ def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
         means = [fmean(value for at, value in counted if at == size) for size in sizes]
         axes.plot(sizes, means, color=colour, marker=marker, label=label)
     axes.set_yscale("log")
+    axes.set_ylim(top=axes.get_ylim()[1] * 100)  # room for the legend
     axes.set_ylabel("per change of a profile")
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper left", fontsize=8)
 
 
 def _keeper_messages(row: Row) -> float | None:
@@ -182,12 +183,19 @@ def _metrics(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tupl
     shares = [row.graph_units / _bound(row) for row in hierarchies]
     yield "graph_share_of_bound", Metric(max(shares))
     yield "graph_units.largest", Metric(max(row.graph_units for row in hierarchies))
-    for name in ("profile_messages", "deciding"):
-        means = [
-            fmean(getattr(row, name) for row in _first(hierarchies) if row.brokers == size)
+    counted: Mapping[str, Callable[[Row], float | None]] = {
+        "profile_messages": lambda row: row.profile_messages,
+        "keeper_messages": _keeper_messages,
+        "deciding": lambda row: row.deciding,
+    }
+    for name, number in counted.items():
+        at_both = [
+            [number(row) for row in _first(hierarchies) if row.brokers == size]
             for size in (middle, most)
         ]
-        yield f"growth.{name}", Metric(means[1] / means[0])
+        before, after = ([each for each in values if each is not None] for values in at_both)
+        if before and after:
+            yield f"growth.{name}", Metric(fmean(after) / fmean(before))
     numbers: Mapping[str, Callable[[Row], float | None]] = {
         "profile_messages": lambda row: row.profile_messages + row.answers,
         "keeper_messages": _keeper_messages,
