@@ -129,9 +129,9 @@ PERIOD_S, PUBLISHING_S = 5, 40
 def lost_while_two_own_topics(ownership: str, proxies: int = 2) -> tuple[float, int]:
     """Return a subscriber's share of lost publications, and the number of merges.
 
-    A proxy restarts just after all servers have announced their topics. It chooses the wrong one of
-    two servers every second time, and every second access broker uses it, or each if it is the only
-    one: 1/4 or 1/2 of all publications of one period are lost.
+    A proxy restarts just after all servers have announced their topics. Every second access broker
+    uses the proxy, and the proxy chooses the wrong server of two every second time: 1/4 of all
+    publications of one period are lost, and 1/2 with a single proxy.
     """
     story = Story(sides(proxies=proxies, servers=2, edges=4), ownership=ownership, topics=64)
     random = Random(22)
@@ -161,10 +161,7 @@ def test_the_merge_of_the_paper_loses_the_predicted_publications_and_ours_none()
 
 
 def test_a_single_proxy_that_forgets_loses_publications_with_paper_and_none_with_ours() -> None:
-    """§4: "this issue does not occur in the single-proxy case". It does: the proxy restarts.
-
-    1/2 of 1/8: 6.3 %, predicted before the run.
-    """
+    """§4 excludes a loss with a single proxy; 1/2 of 1/8: 6.3 %, predicted before the run."""
     predicted = PERIOD_S / PUBLISHING_S / 2
     lost, merges = lost_while_two_own_topics(PAPER, proxies=1)
     assert 0.5 * predicted < lost < 1.5 * predicted, (lost, merges)
