@@ -487,6 +487,8 @@ TABLES: Mapping[str, Table] = {
             keeper_messages BIGINT with it, if only gatekeepers keep it; null: not counted
             keeper_answers BIGINT to these
             keepers INT brokers that keep its profile then
+            mean_kept DOUBLE profiles that a broker of the hierarchy keeps then
+            inner_kept INT most that a broker without links out of its cluster keeps then
         """),
         _table("link_load", "Of ges.load: per case and second.", """
             case STRING of the experiment

@@ -96,9 +96,9 @@ def test_the_drawing_subtracts_idle_messages() -> None:
 
 
 def test_profiles_at_gatekeepers_cost_a_fraction_of_profiles_at_every_broker() -> None:
-    flooding = Side(protocol="ges", title="every", fanout=4)
-    paper = {"keeper_policy": "paper"}
-    keeping = Side(protocol="ges", title="paper", fanout=4, parameters=paper, settle_s=40)
+    every = {"keeper_policy": "every_node"}
+    flooding = Side(protocol="ges", title="every", fanout=4, parameters=every)
+    keeping = Side(protocol="ges", title="paper", fanout=4, settle_s=40)
     found, kept = (count(asked(changes=4), side, 20) for side in (flooding, keeping))
     assert kept.messages * 2 < found.messages
     assert sum(kept.kept) * 2 < sum(found.kept)

@@ -6,7 +6,7 @@ one session per pair of brokers. A story decides the order of arrivals.
 
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -117,6 +117,10 @@ class Client:
         ]
 
 
+OWN_PARAMETERS: Mapping[str, Mapping[str, Any]] = {"ges": {"keeper_policy": "every_node"}}
+"""Parameters other than the defaults: here every broker receives every subscription."""
+
+
 class Exchange:
     """Cores, the messages in flight, and clients."""
 
@@ -158,7 +162,8 @@ class Exchange:
         if isinstance(self.parameters, kind):
             return self.parameters
         names = [field.name for field in fields(kind) if hasattr(self.parameters, field.name)]
-        return kind(**{name: getattr(self.parameters, name) for name in names})
+        given = {name: getattr(self.parameters, name) for name in names}
+        return kind(**{**OWN_PARAMETERS.get(self.protocol, {}), **given})
 
     # ------------------------------------------------------------ faults
 

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -24,6 +25,7 @@ from brokerd.overlay.hierarchy import BLOCK_LIMIT, Hierarchy
 from brokerd.overlay.routes import Link
 from brokerd.overlay.small_world import small_world
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.ges.checks.duties import find_duties as duties_of_all
 from brokerd.protocols.ges.checks.outline import outline
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.keepers import Duties, Keepers, find_duties
@@ -123,11 +125,12 @@ def _hierarchies(
         up = dict.fromkeys(section.links, 1)
         addresses = dict(enumerate(section.addresses))
         flooding, keeping = (ProfileBrokers(section, each) for each in (EVERY_NODE, PAPER))
+        # The smallest units suffice; in clusters of 64 this takes minutes.
+        is_kept = fanout == experiment.fanouts[0]
+        counts = count_kept(section) if is_kept else None
         for broker in random.sample(range(brokers), min(experiment.looked_at, brokers)):
             edges = outline(addresses, up, broker)
             flooded = flooding.cost_of_change(broker)
-            # The smallest units suffice; in clusters of 64 this takes minutes.
-            is_kept = fanout == experiment.fanouts[0]
             kept = keeping.cost_of_change(broker) if is_kept else None
             yield {
                 "fanout": fanout,
@@ -143,6 +146,8 @@ def _hierarchies(
                 "keeper_answers": kept.answers if kept else None,
                 "keepers": kept.keepers if kept else None,
                 "deciding": deciding(section, broker),
+                "mean_kept": fmean(counts.values()) if counts else None,
+                "inner_kept": max(inner_brokers(section, counts), default=0) if counts else None,
             }
 
 
@@ -192,6 +197,23 @@ def deciding(section: Hierarchy, origin: BrokerNumber) -> int:
             if level and is_inside(section.addresses[end], home.own_unit(level + 1)):
                 found[end] = None
     return len(found)
+
+
+def count_kept(section: Hierarchy) -> dict[BrokerNumber, int]:
+    """Return the number of profiles that each broker keeps, if gatekeepers keep profiles."""
+    addresses = dict(enumerate(section.addresses))
+    sizes = Counter(
+        address[:length] for address in section.addresses for length in range(len(address) + 1)
+    )
+    duties = duties_of_all(addresses, section.links)
+    return {broker: sizes[Place(addresses[broker]).own_unit(duties[broker])] for broker in duties}
+
+
+def inner_brokers(section: Hierarchy, counts: Mapping[BrokerNumber, int]) -> list[int]:
+    """Return the counts of the brokers without links out of their cluster."""
+    homes = section.addresses
+    outer = {end for a, b in section.links if homes[a][:-1] != homes[b][:-1] for end in (a, b)}
+    return [count for broker, count in counts.items() if broker not in outer]
 
 
 @dataclass(frozen=True)

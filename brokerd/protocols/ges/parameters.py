@@ -78,9 +78,9 @@ class GesParameters:
             the lowest address for `purge_ns`: "stay" does nothing; "induce_roam" redirects its
             clients and refuses new ones; "readdress" makes it a unit of its own until it reaches
             others of the cluster again.
-        keeper_policy: the brokers that keep a profile: "every_node" keeps every profile at every
-            broker; "paper" keeps it at the gatekeepers that decide by it, and at the brokers that
-            link them.
+        keeper_policy: the brokers that keep a profile: "paper" keeps it at the gatekeepers that
+            decide by it, and at the brokers that link them; "every_node" keeps every profile at
+            every broker.
         client_subscriptions: the most subscriptions of a client; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
     """
@@ -95,7 +95,7 @@ class GesParameters:
     roam_clients_above: int = 0
     roam_check_ns: int = SECOND_NS
     partition_policy: str = STAY
-    keeper_policy: str = EVERY_NODE
+    keeper_policy: str = PAPER
     client_subscriptions: int = 64
     client_linger_ns: int = 30 * SECOND_NS
 

@@ -3,8 +3,11 @@
 A broker stores every profile under the largest unit around the origin that does not contain this
 broker. Only keepers and gatekeepers decide by profiles; routes lead to keepers and gatekeepers.
 
-Paper: [GES] §3 (profile graph, destinations). Deviates: profiles are kept by every broker, not
-only by the gatekeepers that need them, so that none has to fetch a snapshot before deciding.
+Equal predicates share an edge, which counts them by unit. A unit stays a destination of the edge
+until its count is zero. A publication is tested against each edge once.
+
+Paper: [GES] §3 (profile graph: edges with units and their predicate counts; destinations).
+Deviates: an edge stands for a whole predicate; the index shares the tests of different ones.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -54,15 +57,34 @@ class Profile:
     predicates: dict[SubscriptionId, Predicate] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
+class Edge:
+    """Equal predicates, in the profiles of any brokers.
+
+    Attributes:
+        counts: the number of subscriptions with the predicate in each unit that has any.
+        local: those of clients of this broker.
+    """
+
+    counts: dict[Unit, int] = field(default_factory=dict)
+    local: dict[SubscriptionId, None] = field(default_factory=dict)
+
+    def count(self, place: Unit, change: int) -> None:
+        """Change the count of a unit, which is a destination while it has any."""
+        self.counts[place] = self.counts.get(place, 0) + change
+        if not self.counts[place]:
+            del self.counts[place]
+
+
 class Profiles:
     """The profiles of all brokers, by origin."""
 
     def __init__(self, decode_attributes: DecodeAttributes) -> None:
         self._by_origin: dict[BrokerNumber, Profile] = {}
         self._local: dict[SubscriptionId, tuple[ClientId, int]] = {}
-        self._place_of: dict[SubscriptionId, Unit] = {}
-        self._index: MatchingIndex[SubscriptionId] = MatchingIndex()
-        self._memo: MatchMemo[SubscriptionId, Interest] = MatchMemo(
+        self._edges: dict[Predicate, Edge] = {}
+        self._index: MatchingIndex[Edge] = MatchingIndex()
+        self._memo: MatchMemo[Edge, Interest] = MatchMemo(
             self._index, decode_attributes, conclude=self._conclude
         )
 
@@ -139,8 +161,10 @@ class Profiles:
             if origin != broker:
                 self.remove(origin)
         own = self._by_origin[broker]
+        for predicate in own.predicates.values():
+            self._edges[predicate].count(own.place, -1)
+            self._edges[predicate].count(place, +1)
         own.place = place
-        self._place_of |= dict.fromkeys(own.predicates, place)
         self._memo.forget()
 
     def set_local(self, subscription: SubscriptionId, client: ClientId, number: int) -> None:
@@ -158,35 +182,48 @@ class Profiles:
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
         return {
-            "subscriptions": len(self._place_of),
+            "subscriptions": sum(len(known.predicates) for known in self._by_origin.values()),
+            "profile_edges": len(self._edges),
             "matching_hits": self._memo.hits,
             "matching_misses": self._memo.misses,
         }
+
+    def edges(self) -> Mapping[Predicate, Mapping[Unit, int]]:
+        """Return the number of subscriptions in each unit, by predicate."""
+        return {predicate: edge.counts for predicate, edge in self._edges.items()}
 
     def _add(self, profile: Profile, entries: Iterable[Entry]) -> None:
         for subscription, predicate in entries:
             if subscription in profile.predicates:
                 continue
             profile.predicates[subscription] = predicate
-            self._place_of[subscription] = profile.place
-            self._index.add(subscription, predicate)
+            edge = self._edges.get(predicate)
+            if edge is None:
+                edge = self._edges[predicate] = Edge()
+                self._index.add(edge, predicate)
+            edge.count(profile.place, +1)
+            if subscription in self._local:
+                edge.local[subscription] = None
         self._memo.forget()
 
     def _remove(self, profile: Profile, subscriptions: Collection[SubscriptionId]) -> None:
         for subscription in subscriptions:
-            del profile.predicates[subscription]
-            del self._place_of[subscription]
+            predicate = profile.predicates.pop(subscription)
+            edge = self._edges[predicate]
+            edge.count(profile.place, -1)
+            edge.local.pop(subscription, None)
             self._local.pop(subscription, None)
-            self._index.remove(subscription)
+            if not edge.counts:
+                del self._edges[predicate]
+                self._index.remove(edge)
         self._memo.forget()
 
-    def _conclude(self, subscriptions: tuple[SubscriptionId, ...]) -> Interest:
-        places = dict.fromkeys(self._place_of[each] for each in subscriptions)
+    def _conclude(self, edges: tuple[Edge, ...]) -> Interest:
+        places = dict.fromkeys(place for edge in edges for place in edge.counts)
         clients: dict[ClientId, list[int]] = {}
-        for each in subscriptions:
-            if each in self._local:
-                client, number = self._local[each]
-                clients.setdefault(client, []).append(number)
+        for each in sorted(each for edge in edges for each in edge.local):
+            client, number = self._local[each]
+            clients.setdefault(client, []).append(number)
         return Interest(tuple(sorted(places)), {name: tuple(n) for name, n in clients.items()})
 
 

@@ -10,13 +10,13 @@ profile out of a unit replaces the origin inside by the unit.
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
-from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.protocols.ges.keepers import Keepers
 from brokerd.protocols.ges.messages import Entry, ProfileChanged, ProfileReached, ProfileStated
 from brokerd.protocols.ges.profile_graph import Profiles
@@ -29,6 +29,7 @@ from brokerd.protocols.ges.units import (
     is_inside,
     is_its_own,
     substitute_version,
+    unit_text,
 )
 from brokerd.protocols.interface import Instant, Send
 from brokerd.protocols.parts.version_bounds import is_leap
@@ -65,6 +66,9 @@ class Propagation:
     The methods return messages, and a ProfileConfirmation for each version of this broker's own
     profile that awaits no neighbour any more.
 
+    Args:
+        may_move: brokers may have other addresses than those of the topology.
+
     Attributes:
         counters: for statistics.
     """
@@ -75,6 +79,8 @@ class Propagation:
         neighbours: Neighbours,
         profiles: Profiles,
         keepers: Keepers,
+        *,
+        may_move: bool = False,
     ) -> None:
         self._broker = broker
         self._keepers = keepers
@@ -82,10 +88,11 @@ class Propagation:
         self._place = neighbours.place
         self._profiles = profiles
         self.counters = {"profiles_outbid": 0}
-        self._brokers: Container[BrokerNumber] = ()
+        self._may_move = may_move
+        self._homes: Mapping[BrokerNumber, Address] = {}
         self._given_up: dict[BrokerNumber, None] = {}
         self._pending: dict[BrokerNumber, list[_PendingVersion]] = {}
-        self._only_outside: dict[BrokerNumber, Version] = {}
+        self._only_outside: dict[BrokerNumber, tuple[Version, Unit]] = {}
         self._incomplete: dict[BrokerNumber, Version] = {}
 
     def start(self, incarnation: int) -> None:
@@ -136,14 +143,15 @@ class Propagation:
         outcomes: list[Outcome] = []
         for origin in self._profiles.origins():
             stated = self._profiles.statement(origin)
-            is_kept = self._keepers.covers(peer, before, stated.place)
+            place = self._place_at(peer, stated)
+            is_kept = self._keepers.covers(peer, before, place)
             waiting = self._pending.get(origin, ())
-            if not self._keepers.may_need(peer, stated.place):
+            if not self._keepers.may_need(peer, place):
                 for each in waiting:
                     each.is_complete &= not (is_kept and peer in each.missing)
                     each.missing.pop(peer, None)
                     each.crossing.pop(peer, None)
-            elif self._keepers.needs(peer, stated.place) and (is_first or not is_kept):
+            elif self._keepers.needs(peer, place) and (is_first or not is_kept):
                 for each in waiting:
                     if each.sender != peer:
                         each.missing[peer] = None
@@ -155,8 +163,9 @@ class Propagation:
         """Await the neighbours that keep profiles by the changed graph, and no others."""
         outcomes: list[Outcome] = []
         for origin in tuple(self._pending):
-            place = self._profiles.statement(origin).place
+            stated = self._profiles.statement(origin)
             for peer in self._neighbours.all_linked():
+                place = self._place_at(peer, stated)
                 may_need = self._keepers.may_need(peer, place)
                 for each in self._pending[origin]:
                     if not may_need:
@@ -200,7 +209,7 @@ class Propagation:
 
     def use(self, hierarchy: Hierarchy) -> None:
         """Take the brokers of a topology; profiles of others are refused."""
-        self._brokers = range(len(hierarchy.addresses))
+        self._homes = dict(enumerate(hierarchy.addresses))
 
     def next_version(self) -> Version:
         """Return the version of this broker's profile after its next change."""
@@ -243,9 +252,9 @@ class Propagation:
     def find_outside_only(self) -> Iterable[BrokerNumber]:
         """Return brokers of an own unit with later versions of profiles outside than inside."""
         self._only_outside = {
-            origin: version
-            for origin, version in self._only_outside.items()
-            if (self._profiles.version(origin) or (0, 0)) < version
+            origin: noted
+            for origin, noted in self._only_outside.items()
+            if (self._profiles.version(origin) or (0, 0)) < noted[0]
         }
         return tuple(self._only_outside)
 
@@ -256,10 +265,22 @@ class Propagation:
         """
         if origin not in self._only_outside:
             return []
-        version = substitute_version(self._only_outside.pop(origin))
-        gone = ProfileStated(origin, self._place.address, version, ())
+        version, around = self._only_outside.pop(origin)
+        place = self._find_place(origin, around)
+        gone = ProfileStated(origin, place, substitute_version(version), ())
         self._profiles.replace(gone)
         return self._pass_on(gone, None, now_ns)
+
+    def _find_place(self, origin: BrokerNumber, around: Unit) -> Unit:
+        """Return the place of a broker of an own unit: the known one, or that of the topology.
+
+        The broker may have left the latter place with others. Then it is in this broker's cluster.
+        """
+        if self._profiles.version(origin) is not None:
+            return self._profiles.statement(origin).place
+        home = self._homes[origin]
+        own = self._place.address
+        return self._place.outermost_unit_of(home) if is_inside(home, around) else own
 
     def on_stated(
         self, peer: BrokerNumber, message: ProfileStated, now_ns: Instant
@@ -341,8 +362,12 @@ class Propagation:
                 raise RemoteProtocolError(peer, f"{subscription} in {message.origin}'s profile")
         if not 0 < len(message.place) <= len(self._place.address):
             raise RemoteProtocolError(peer, f"{message.place} is no unit of this hierarchy")
-        if message.origin not in self._brokers:
+        if message.origin not in self._homes:
             raise RemoteProtocolError(peer, f"the topology has no broker {message.origin}")
+        home = self._homes.get(message.origin, message.place)
+        if not (self._may_move or is_inside(home, message.place)):
+            place = unit_text(message.place)
+            raise RemoteProtocolError(peer, f"broker {message.origin} is not in unit {place}")
         known = self._profiles.version(message.origin)
         if known is not None and is_leap(known, message.version):
             raise RemoteProtocolError(
@@ -415,8 +440,10 @@ class Propagation:
     ) -> list[Outcome]:
         """Confirm a version that is not new, and note later versions from outside an own unit."""
         if self._place.is_in(message.place) and is_its_own(message.version):
-            noted = self._only_outside.get(message.origin, message.version)
-            self._only_outside[message.origin] = max(noted, message.version)
+            noted = message.version, message.place
+            self._only_outside[message.origin] = max(
+                noted, self._only_outside.get(message.origin, noted)
+            )
         for each in self._pending.get(message.origin, ()):
             if each.version >= message.version and each.sender == peer:
                 return []  # repeated; the confirmation follows later
@@ -446,11 +473,12 @@ class Propagation:
         awaited: dict[BrokerNumber, None] = {}
         crossing: dict[BrokerNumber, None] = {}
         for peer in self._neighbours.addresses:
-            if peer == told_by or not self._keepers.may_need(peer, message.place):
+            place = self._place_at(peer, message)
+            if peer == told_by or not self._keepers.may_need(peer, place):
                 continue
             if peer not in self._given_up:
                 awaited[peer] = None
-            if peer in self._neighbours.linked and self._keepers.needs(peer, message.place):
+            if peer in self._neighbours.linked and self._keepers.needs(peer, place):
                 outcomes.append(self._send(peer, message))
                 crossing[peer] = None
         if not (self._keepers.is_paper and isinstance(message, ProfileChanged)):
@@ -464,6 +492,14 @@ class Propagation:
         place = self._place_for(message.place, peer)
         told: Any = replace(message, place=place) if place != message.place else message
         return Send(peer, told)
+
+    def _place_at(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> Unit:
+        """Return the place by which a neighbour needs a profile.
+
+        A statement in the name of the neighbour reaches the neighbour, which refutes it if it is
+        another broker's, wherever that has the neighbour.
+        """
+        return self._neighbours.addresses[peer] if message.origin == peer else message.place
 
     def _place_for(self, place: Unit, peer: BrokerNumber) -> Unit:
         """Return a place as a neighbour sees it."""

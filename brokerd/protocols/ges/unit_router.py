@@ -27,7 +27,7 @@ from brokerd.protocols.ges.messages import (
     ProfileStated,
     UnitsAttested,
 )
-from brokerd.protocols.ges.parameters import HintParameters
+from brokerd.protocols.ges.parameters import READDRESS, HintParameters
 from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.roaming import APART, HINT, Fragment, RoamingHints
@@ -108,7 +108,8 @@ class UnitRouter:
         self.router = Router(broker, place, view, self.paths, parameters.reroute_limit)
         self.dissemination = Dissemination(view, near)
         self.keepers = Keepers(broker, near, view, self.paths, parameters.keeper_policy)
-        self.propagation = Propagation(broker, near, self.profiles, self.keepers)
+        may_move = parameters.partition_policy == READDRESS
+        self.propagation = Propagation(broker, near, self.profiles, self.keepers, may_move=may_move)
         self.failures = FailureDetection()
         self.hints = RoamingHints(broker, near, deadlines, parameters)
         purge_ns = parameters.purge_ns

@@ -53,7 +53,7 @@ class AccessBroker:
             broker, machine, places.proxies_of(broker), servers, deadlines, parameters
         )
         self.publishes = Publishes(broker, machine, table, routes)
-        self.fetches = Fetches(broker, servers, table, parameters.home_window, routes)
+        self.fetches = Fetches(broker, machine, servers, table, routes, deadlines, parameters)
         parts = table, routes, self.publishes, self.fetches
         self.owners = make_owners(broker, places, parameters.ownership, disk, *parts)
         self.clients = Clients(

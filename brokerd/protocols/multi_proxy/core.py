@@ -27,6 +27,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.multi_proxy.access_broker import AccessBroker
 from brokerd.protocols.multi_proxy.arbiter import GIVING, Arbiter, Assignments
+from brokerd.protocols.multi_proxy.fetches import REPORTED
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Claim,
@@ -467,6 +468,7 @@ class MultiProxy(LogFirstMachine):
         handlers: dict[str, Callable[[Any], None]] = {
             RETRY: self._neighbours.open,
             UNANSWERED: access.on_unanswered,
+            REPORTED: access.fetches.report,
             LINGER: access.clients.linger_over,
         }
         if self.server is not None:

@@ -2,7 +2,10 @@
 
 Per server one Follow at a time names the topics, and one Get at a time requests new publications;
 an answer is followed by the next Get, so that messages arrive as if they were pushed, and in
-batches under load.
+batches under load. With `get_wait_ns` 0 a Get stays at the server until there is something: nothing
+is sent while nothing happens. A later Get replaces it, to name further topics, and to report
+acknowledged positions. A Get or its answer is lost only with a session on its route, whose end
+every access broker is notified of, and then repeats its Get.
 
 Paper: [MP22] §2 (subscribe, get), §4 (the last message that a client got goes with its next get).
 Deviates: an access broker is one subscriber for all of its clients; a get requests publications
@@ -10,6 +13,7 @@ after those that have arrived, and separately reports the acknowledged position.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
@@ -33,6 +37,27 @@ from brokerd.protocols.multi_proxy.state import (
     OwnerTable,
     PendingSubscription,
 )
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+REPORTED: Final = "reported"
+"""Purpose of the deadline at which acknowledged positions are reported, if no Get did meanwhile."""
+
+
+class FetchParameters(Protocol):
+    """The bounds of fetching."""
+
+    @property
+    def home_window(self) -> int:
+        """The most unacknowledged publications of a topic before fetching stops."""
+
+    @property
+    def get_wait_ns(self) -> int:
+        """The wait of a server before an empty answer; 0: there is none."""
+
+    @property
+    def timeout_ns(self) -> int:
+        """The wait before acknowledged positions are reported."""
 
 
 class Fetches:
@@ -41,21 +66,25 @@ class Fetches:
     Args:
         servers: all servers.
         owners: the server of each topic; an owner is found before its topic is followed.
-        window: the most unacknowledged publications of a topic before fetching stops.
     """
 
     def __init__(
         self,
         broker: BrokerNumber,
+        machine: EventMachine,
         servers: Sequence[BrokerNumber],
         owners: OwnerTable,
-        window: int,
         routes: ServerRoutes,
+        deadlines: DeadlineQueue[Any],
+        parameters: FetchParameters,
     ) -> None:
         self._broker = broker
+        self._machine = machine
         self._owners = owners
-        self._window = window
         self._routes = routes
+        self._deadlines = deadlines
+        self._parameters = parameters
+        self._is_patient = not parameters.get_wait_ns
         self._servers = {server: FollowedServer(server) for server in servers}
         self._incarnation = 0
 
@@ -242,7 +271,7 @@ class Fetches:
                 yield beginning
         self._leave(followed, follow.topics)
         self._follow(followed)
-        self._get(followed)
+        self._get(followed, again=self._is_patient)
 
     def _begins(self, followed: FollowedServer, number: int) -> bool:
         """Return True if only later publications of a topic are needed.
@@ -277,9 +306,26 @@ class Fetches:
         followed = self._servers[topic.server]
         if topic.stream in followed.paused and self._room(topic):
             self._get(followed, again=True)
+        self._report_later(followed)
+
+    def _report_later(self, followed: FollowedServer) -> None:
+        """Schedule a report of acknowledged positions, which the waiting Get does not have."""
+        key = REPORTED, followed.server
+        if self._is_patient and followed.is_fetching and key not in self._deadlines:
+            self._deadlines.set(key, self._machine.now_ns + self._parameters.timeout_ns)
+
+    def report(self, server: BrokerNumber) -> None:
+        """Report acknowledged positions that the last Get does not have."""
+        followed = self._servers[server]
+        if followed.is_fetching and any(
+            topic.done > followed.reported.get(stream, topic.done)
+            for stream, topic in followed.topics.items()
+        ):
+            self._get(followed, again=True)
 
     def _room(self, topic: FollowedTopic) -> int:
-        return max(0, self._window - ((topic.after or 0) - topic.done))
+        window = self._parameters.home_window
+        return max(0, window - ((topic.after or 0) - topic.done))
 
     def _get(self, followed: FollowedServer, *, again: bool = False) -> None:
         """Request new publications, unless that is under way."""
@@ -294,6 +340,7 @@ class Fetches:
         if not wanted:
             return
         followed.fetch_number += 1
+        followed.reported = {self._stream(each.part, each.topic): each.done for each in wanted}
         followed.paused = tuple(
             self._stream(each.part, each.topic) for each in wanted if not each.most
         )
@@ -380,11 +427,11 @@ class Fetches:
         topic.in_flight.append(handed)
         return handed
 
-    @staticmethod
-    def complete(handed: InFlightDelivery) -> None:
+    def complete(self, handed: InFlightDelivery) -> None:
         """Take the end of a delivery to clients, some of which may not have acknowledged it."""
         handed.open -= 1
         handed.topic.close()
+        self._report_later(self._servers[handed.topic.server])
 
     def on_answered(self, peer: Peer, message: Answered) -> None:
         """Take the end of an answer, and send the next Get.
@@ -414,9 +461,9 @@ class Fetches:
         return followed is not None and not followed.is_answered
 
     def awaits_get(self, server: BrokerNumber) -> bool:
-        """Return True if a server has not answered the last Get."""
+        """Return True if a server has not answered the last Get, which may not wait for ever."""
         followed = self._servers.get(server)
-        return followed is not None and followed.is_fetching
+        return followed is not None and followed.is_fetching and not self._is_patient
 
     def resend(self, server: BrokerNumber) -> None:
         """Repeat all unanswered requests to a server."""

@@ -19,14 +19,13 @@ _AT_LEAST_ONE: Final = (
     "assign_retry_ns",
     "period_ns",
     "timeout_ns",
-    "get_wait_ns",
     "get_publications",
     "home_window",
     "topic_window",
     "patience_ns",
 )
 
-_AT_LEAST_NOTHING: Final = ("max_retain_ns", "max_retain_bytes")
+_AT_LEAST_NOTHING: Final = ("get_wait_ns", "max_retain_ns", "max_retain_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,8 @@ class MultiProxyParameters:
             that is reached gives one to it, until none has; a topic never returns to a server that
             has given it away; 0: topics stay.
         timeout_ns: the wait for an answer before another proxy is tried.
-        get_wait_ns: how long a server may wait for publications before it answers a get.
+        get_wait_ns: how long a server waits for publications before it answers a get; 0: until
+            there are any.
         get_publications: the most publications of a topic in an answer to a get.
         home_window: publications of a topic that the clients of a broker may have unacknowledged
             before it stops fetching.
@@ -83,7 +83,7 @@ class MultiProxyParameters:
     spread_topics: int = 0
     period_ns: int = 5 * SECOND_NS
     timeout_ns: int = 250 * MILLISECOND_NS
-    get_wait_ns: int = 500 * MILLISECOND_NS
+    get_wait_ns: int = 0
     get_publications: int = 4_096
     home_window: int = 16_384
     topic_window: int = 2_048

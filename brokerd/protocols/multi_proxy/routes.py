@@ -200,9 +200,16 @@ class Sessions:
         """Record the proxy of an access broker's request, for the answer."""
         self._routes[home] = proxy
 
-    def answer(self, home: BrokerNumber, answer: Answer) -> None:
-        """Answer an access broker over the proxy of its last request, or over any other."""
-        over = home if home in self._proxies else self._routes.get(home)
+    def answer(self, home: BrokerNumber, answer: Answer, over: BrokerNumber | None = None) -> None:
+        """Answer an access broker over the proxy of its last request, or over any other.
+
+        Args:
+            over: the proxy of the answered request, if others may have followed over other proxies.
+        """
+        if home in self._proxies:
+            over = home
+        elif over not in self.sessions:
+            over = self._routes.get(home)
         if over not in self.sessions and home not in self._proxies:
             over = next((peer for peer in self._proxies if peer in self.sessions), None)
         if over is not None and over in self.sessions:
@@ -222,7 +229,7 @@ class WayParameters(Protocol):
 
     @property
     def get_wait_ns(self) -> int:
-        """The additional wait for a get."""
+        """The additional wait for a get; 0: it waits for ever."""
 
     @property
     def retry_limit_ns(self) -> int:
@@ -278,6 +285,8 @@ class ServerRoutes:
             self.proxy.pass_on(request)
         else:
             self._machine.send(proxy, request)
+        if type(request) is Get and not self._parameters.get_wait_ns:
+            return  # it waits for publications, and is repeated when the route changes
         if type(request) is not Put:
             way.asked[type(request)] = self._machine.now_ns
         due_ns = self._machine.now_ns + self._timeout_ns(type(request)) + way.waited_ns

@@ -334,7 +334,7 @@ class Server:
         else:
             self._disk.when_written(written)
 
-    def _on_get(self, peer: Peer, message: Get) -> None:
+    def _on_get(self, peer: Any, message: Get) -> None:
         home = message.home
         follower = self.followers.get(home)
         version = Version(message.incarnation, message.number)
@@ -367,9 +367,10 @@ class Server:
             if wanted.done > follower.done[part]:
                 follower.done[part] = wanted.done
                 self._settle(self.log.part(part))
+        follower.over = peer
         if any(map(self._has, waits.values())):
             self._end_get(home, follower)
-        else:
+        elif self._parameters.get_wait_ns:
             due_ns = self._machine.now_ns + self._parameters.get_wait_ns
             self._deadlines.set((WAITING, home), due_ns)
 
@@ -406,25 +407,26 @@ class Server:
             if most and self.log.lost_through and after < topic.needed_position:
                 stream, last = SourceId(*part, 0), topic.needed_position
                 lacked = (LostRun(after + 1, stream, after + 1, last),)
-                self._sessions.answer(home, Lost(self._broker, home, *part, lacked))
+                self._sessions.answer(home, Lost(self._broker, home, *part, lacked), follower.over)
                 after = last
             for lost in self.retention.losses_after(home, topic, after) if most else ():
-                self._sessions.answer(home, lost)
+                self._sessions.answer(home, lost, follower.over)
                 after = lost.last
             run = topic.after(after, most) if most else None
             for part_run in split_by_markers(run) if run is not None else ():
-                self._answer_run(home, topic, part_run)
-        self._sessions.answer(home, Answered(self._broker, home, *follower.got))
+                self._answer_run(home, topic, part_run, follower.over)
+        self._sessions.answer(home, Answered(self._broker, home, *follower.got), follower.over)
 
-    def _answer_run(self, home: BrokerNumber, topic: Topic, run: PublicationRun) -> None:
+    def _answer_run(
+        self, home: BrokerNumber, topic: Topic, run: PublicationRun, over: BrokerNumber | None
+    ) -> None:
         """Send publications of a topic, or the loss that a marker stands for."""
         if has_marker(run):
-            self._sessions.answer(
-                home, Lost(self._broker, home, *topic.part, tuple(list_lost_runs(run)))
-            )
+            lost = Lost(self._broker, home, *topic.part, tuple(list_lost_runs(run)))
+            self._sessions.answer(home, lost, over)
             return
         self._counters["publications_forwarded"] += len(run)
-        self._sessions.answer(home, Messages(home, topic.number, run))
+        self._sessions.answer(home, Messages(home, topic.number, run), over)
 
     def _settle(self, topic: Topic) -> None:
         """Release a topic as far as all followers have acknowledged; without one, everything."""

@@ -146,6 +146,7 @@ class FollowedServer:
         fetch_number: number of the last Get.
         is_fetching: True while that is not answered.
         paused: topics without a request in that, because clients are behind.
+        reported: the acknowledged positions in that.
     """
 
     server: BrokerNumber
@@ -158,6 +159,7 @@ class FollowedServer:
     fetch_number: int = 0
     is_fetching: bool = False
     paused: tuple[StreamId, ...] = ()
+    reported: dict[StreamId, int] = field(default_factory=dict)
 
     def parts(self, number: int) -> list[FollowedTopic]:
         """Return all followed parts of a topic, the server's own positions first."""
@@ -313,6 +315,7 @@ class Follower:
         expected: topics that it has followed at a server that has given them to this server.
         got: version of the last fetch request.
         waits: the content of that request while not answered.
+        over: the proxy of that request.
     """
 
     version: Version
@@ -320,6 +323,7 @@ class Follower:
     expected: dict[int, None] = field(default_factory=dict)
     got: Version = NEVER
     waits: dict[Part, Wanted] = field(default_factory=dict)
+    over: BrokerNumber | None = None
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ def draw_scale(run: ExperimentRun, shapes: Sequence[Row], hierarchies: Sequence[
         columns=(
             "shape", "fanout", "brokers", "links", "mean_degree", "mean_path_links", "clustering",
             "graph_units", "graph_bound", "graph_connections", "profile_messages", "answers",
-            "deciding", "keeper_messages",
+            "deciding", "keeper_messages", "mean_kept",
         ),
         rows=list(_rows(shapes, hierarchies)),
         caption=_caption(run),
@@ -124,12 +124,13 @@ def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
     rows = _first(rows)
     sizes = sorted({row.brokers for row in rows})
     numbers: Mapping[str, Callable[[Row], float | None]] = {
-        "messages, with answers": lambda row: row.profile_messages + row.answers,
-        "messages": lambda row: row.profile_messages,
+        "at every broker: messages and answers": lambda row: row.profile_messages + row.answers,
+        "at every broker: messages": lambda row: row.profile_messages,
         "brokers that decide by it": lambda row: row.deciding,
-        "at gatekeepers: messages, with answers": _keeper_messages,
+        "at gatekeepers: messages and answers": _keeper_messages,
+        "at gatekeepers: profiles that a broker keeps": lambda row: row.mean_kept,
     }
-    looks = (*LOOKS.values(), FULL)
+    looks = (*LOOKS.values(), FULL, ("#009e73", "v"))
     for (label, number), (colour, marker) in zip(numbers.items(), looks, strict=True):
         found = [(row.brokers, number(row)) for row in rows]
         counted = [(size, value) for size, value in found if value is not None]
@@ -138,8 +139,9 @@ def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
         means = [fmean(value for at, value in counted if at == size) for size in sizes]
         axes.plot(sizes, means, color=colour, marker=marker, label=label)
     axes.set_yscale("log")
+    axes.set_ylim(top=axes.get_ylim()[1] * 100)  # room for the legend
     axes.set_ylabel("per change of a profile")
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper left", fontsize=8)
 
 
 def _keeper_messages(row: Row) -> float | None:
@@ -181,15 +183,23 @@ def _metrics(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tupl
     shares = [row.graph_units / _bound(row) for row in hierarchies]
     yield "graph_share_of_bound", Metric(max(shares))
     yield "graph_units.largest", Metric(max(row.graph_units for row in hierarchies))
-    for name in ("profile_messages", "deciding"):
-        means = [
-            fmean(getattr(row, name) for row in _first(hierarchies) if row.brokers == size)
+    counted: Mapping[str, Callable[[Row], float | None]] = {
+        "profile_messages": lambda row: row.profile_messages,
+        "keeper_messages": _keeper_messages,
+        "deciding": lambda row: row.deciding,
+    }
+    for name, number in counted.items():
+        at_both = [
+            [number(row) for row in _first(hierarchies) if row.brokers == size]
             for size in (middle, most)
         ]
-        yield f"growth.{name}", Metric(means[1] / means[0])
+        before, after = ([each for each in values if each is not None] for values in at_both)
+        if before and after:
+            yield f"growth.{name}", Metric(fmean(after) / fmean(before))
     numbers: Mapping[str, Callable[[Row], float | None]] = {
         "profile_messages": lambda row: row.profile_messages + row.answers,
         "keeper_messages": _keeper_messages,
+        "kept": lambda row: row.mean_kept,
     }
     for name, number in numbers.items():
         line = [(row.brokers, number(row)) for row in _first(hierarchies)]
@@ -197,6 +207,9 @@ def _metrics(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tupl
         if len(points) == len(line):
             exponent = linear_regression(*zip(*points, strict=True)).slope
             yield f"exponent.{name}", Metric(exponent)
+    inner = [row.inner_kept for row in _first(hierarchies)]
+    if None not in inner:
+        yield "kept.inner.most", Metric(max(inner))
 
 
 def _path_growth(rows: Sequence[Row]) -> float:
@@ -226,6 +239,7 @@ def _rows(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tuple[A
             row.shape, row.fanout, row.brokers, row.links, round(row.mean_degree, 2),
             round(row.mean_path_links, 4), round(row.clustering, 4), largest,
             _bound(here[0]) if here else "", *counts, round(fmean(kept), 1) if kept else "",
+            round(here[0].mean_kept, 2) if here and here[0].mean_kept else "",
         )  # fmt: skip
 
 
@@ -241,8 +255,8 @@ def _caption(run: ExperimentRun) -> str:
         "high clustering and path lengths that grow with the logarithm, without numbers. Below: "
         f"the largest graph of {asked['looked_at']} brokers of each, computed from the whole "
         "system as swarms check it, against 64 for each level of links; and, with units of "
-        f"{small}, the cost of a change of a profile, counted in the brokers' own code. Here it is "
-        "sent to all brokers over each link, stored in a row at each, and confirmed. The paper "
-        "sends it only to the gatekeepers that decide by it, as brokers do with keeper_policy = "
-        "paper: the last line, with answers."
+        f"{small}, the cost of a change of a profile, counted in the brokers' own code. With "
+        "keeper_policy = every_node it is sent to all brokers over each link, stored at each, and "
+        "confirmed. The paper sends it only to the gatekeepers that decide by it, as brokers do by "
+        "default: messages with answers, and the number of profiles that brokers then keep."
     )

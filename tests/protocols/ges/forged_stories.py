@@ -9,6 +9,7 @@ from brokerd.model.identity import SubscriptionId
 from brokerd.model.predicate import NOTHING
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ges.messages import GraphStated, ProfileChanged, ProfileStated
+from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
 from brokerd.protocols.ges.unit_router import UnitRouter
 from brokerd.protocols.ges.units import Version
 from brokerd.protocols.interface import MessageReceived
@@ -22,7 +23,7 @@ NEAR: Sequence[Version] = ((1, 1_000), (2, 0), (500, 8), (500, 9))
 class Attacked:
     """Two clusters, a-b-d and c-e; c is attacked through the session of its neighbour b."""
 
-    def __init__(self, protocol: str) -> None:
+    def __init__(self, protocol: str, policy: str = EVERY_NODE) -> None:
         values: dict[str, Any] = {
             "schema": SCHEMA,
             "name": "attacked",
@@ -35,7 +36,7 @@ class Attacked:
             },
         }
         topology = Topology.from_mapping(values, "attacked")
-        parameters = parameters_on(topology, protocol)
+        parameters = replace(parameters_on(topology, protocol), keeper_policy=policy)
         self.cluster = SimulatedCluster(topology, protocol, strict=False, parameters=parameters)
         self.cluster.start().run_until_quiet()
         self.wanted = {name: self.cluster.subscribe(name, "true") for name in "abcde"}
@@ -72,9 +73,9 @@ def _profile(origin: int, version: Version) -> ProfileStated:
     return ProfileStated(origin, (0,) if origin in (0, 1, 3) else (0, 1, 1), version, ())
 
 
-def forged_profiles(protocol: str) -> None:
+def forged_profiles(protocol: str, policy: str = EVERY_NODE) -> None:
     """Profiles from the far future or of unknown brokers are refused; others are superseded."""
-    story = Attacked(protocol)
+    story = Attacked(protocol, policy)
     for origin in range(5):
         for version in FAR:
             assert not story.forge(_profile(origin, version)), (origin, version)
@@ -94,6 +95,17 @@ def forged_profiles(protocol: str) -> None:
     assert all(outbid), outbid
     (told,) = story.core("a").status().discrepancies
     assert "in its name" in told
+
+
+def forged_places_of_profiles() -> None:
+    """A profile at a place where no keeper would ask its owner is refused."""
+    story = Attacked("ges", PAPER)
+    for origin, place in ((0, (0, 1, 1)), (0, (0, 1)), (1, (0, 0, 2)), (3, (1,)), (2, (0, 0))):
+        stated = ProfileStated(origin, place, (1, 1_000), ())
+        assert not story.forge(stated), stated
+        assert not story.forge(stated, at="b", by="a"), stated
+    story.cluster.run_for(5)
+    assert story.is_served()
 
 
 def forged_changes_of_profiles() -> None:
@@ -154,12 +166,18 @@ def forged_profiles_in_ges() -> None:
     forged_profiles("ges")
 
 
+def forged_profiles_at_gatekeepers() -> None:
+    forged_profiles("ges", PAPER)
+
+
 def forged_connections_in_ges() -> None:
     forged_connections("ges")
 
 
 STORIES = (
     forged_profiles_in_ges,
+    forged_profiles_at_gatekeepers,
+    forged_places_of_profiles,
     forged_changes_of_profiles,
     forged_connections_in_ges,
     a_broker_that_restarted_beside_the_attacker,
@@ -167,6 +185,7 @@ STORIES = (
 SEEN = {
     "versions-leap": forged_profiles_in_ges,
     "profiles-of-nobody": forged_profiles_in_ges,
+    "profiles-at-any-place": forged_places_of_profiles,
     "forged-profile-stays": forged_profiles_in_ges,
     "forged-change-stays": forged_changes_of_profiles,
     "profile-without-end": forged_changes_of_profiles,

@@ -5,14 +5,18 @@ from typing import Any
 
 from bench.papers.ges.scale_experiments import ProfileBrokers, section_of
 from brokerd.overlay.generate import hierarchy
+from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.topology import SCHEMA
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.ges.keepers import Keepers
-from brokerd.protocols.ges.messages import DutyStated, UnitsAttested
+from brokerd.protocols.ges.messages import DutyStated, ProfileStated, UnitsAttested
 from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
+from brokerd.protocols.ges.profile_graph import Profiles
+from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.state import Neighbours
 from brokerd.protocols.ges.units import Place
+from brokerd.protocols.interface import Send
 from brokerd.protocols.registry import read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 
@@ -163,6 +167,47 @@ def _overtake(policy: str) -> None:
     assert first.started
 
 
+def a_unit_is_a_destination_until_its_last_subscription_ends() -> None:
+    """Brokers d and e in one cluster want the same; d does not any more, and then e."""
+    cluster = _cluster(*_CHAINS)
+    found = {name: cluster.subscribe(name, "kind = 'x'", name) for name in "de"}
+    _settle(cluster)
+    for name, links in (("d", 2), ("e", 0)):
+        cluster.unsubscribe(name, found[name].number)
+        cluster.run_until_quiet()
+        before = cluster.statistics()["publications_forwarded"]
+        cluster.publish("a", kind="x")
+        cluster.run_until_quiet()
+        assert cluster.statistics()["publications_forwarded"] - before == links
+        assert (len(found["d"].received), len(found["e"].received)) == (0, 1)
+
+
+def a_statement_in_the_place_of_a_live_broker_is_refuted() -> None:
+    """Broker g has restarted, and has the subscription at h, behind b, from outside only.
+
+    What g states in the place of h reaches b over the link that is whole again, not from outside.
+    """
+    links = (*_CHAINS, ("g", "e"), ("b", "h"), *_GATEWAYS)
+    cluster = _started({**_PLACES, "h": "0.4"}, links)
+    number = cluster.topology.number_of("h")
+    found = cluster.subscribe("h", "kind = 'h'")
+    _settle(cluster)
+    for link in (("b", "g"), *_GATEWAYS):
+        cluster.link(*link).cut()
+    cluster.broker("g").restart()
+    while _core(cluster, "g").units.profiles.version(number) is None:
+        cluster.run_for(1)
+    cluster.link("b", "g").heal()
+    cluster.run_for(5)
+    for gatekeepers in _GATEWAYS:
+        cluster.link(*gatekeepers).heal()
+    _settle(cluster)
+    cluster.publish("d", kind="h")
+    cluster.publish("e", kind="h")
+    cluster.run_until_quiet()
+    assert len(found.received) == 2
+
+
 # ------------------------------------------------------------ parts
 
 
@@ -172,19 +217,29 @@ def a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses() -
     assert (cost.messages, cost.answers, cost.keepers) == (10, 6, 7)
 
 
+_NEIGHBOURS = {1: (0, 1), 4: (1, 0)}
+
+
 class _Part:
     """The keepers of broker 0 with the address 0.0, in a cluster with 0.1, 0.2 and 0.3."""
 
-    def __init__(self) -> None:
-        place = Place((0, 0))
-        self.near = Neighbours(place, {1: (0, 1), 4: (1, 0)}, {1: None, 4: None})
+    def __init__(
+        self, address: Address = (0, 0), neighbours: Mapping[int, Address] = _NEIGHBOURS
+    ) -> None:
+        place = Place(address)
+        self.near = Neighbours(place, {**neighbours}, dict.fromkeys(neighbours))
         self.view = GraphView(0, place)
+        self.profiles = Profiles(lambda blobs: [{} for _ in blobs])
         paths = Paths(place, self.view)
         self.keepers = Keepers(0, self.near, self.view, paths, PAPER)
 
     def see(self, *edges: tuple[Any, Any, tuple[int, int]]) -> list[Any]:
         """Use these edges and the own links as the graph, and return the statements."""
-        own = (((0, 0), (0, 1), (0, 1)), ((0, 0), (1,), (0, 4)))
+        place = self.near.place
+        own = [
+            (place.address, place.outermost_unit_of(address), (0, peer))
+            for peer, address in self.near.addresses.items()
+        ]
         self.view.edges = {(a, b): {link: 1} for a, b, link in (*own, *edges)}
         self.view.changes += 1
         return self.keepers.look().statements
@@ -234,11 +289,45 @@ def a_unit_is_attested_once_all_of_it_is() -> None:
     assert [each.message for each in part.keepers.attest()] == [UnitsAttested(((0,),), 3)]
 
 
+def _make_propagation(part: _Part, keepers: Keepers, *homes: tuple[int, ...]) -> Propagation:
+    propagation = Propagation(0, part.near, part.profiles, keepers, may_move=True)
+    propagation.start(1)
+    propagation.use(Hierarchy(tuple(map(str, homes)), homes, ()))
+    return propagation
+
+
+def a_statement_in_the_place_of_a_broker_names_its_unit() -> None:
+    """Broker 2 in another cluster is known outside of the common super-cluster only."""
+    part = _Part((0, 0, 0), {1: (1, 0, 0)})
+    keepers = Keepers(0, part.near, part.view, Paths(part.near.place, part.view), EVERY_NODE)
+    propagation = _make_propagation(part, keepers, (0, 0, 0), (1, 0, 0), (0, 1, 0))
+    propagation.on_stated(1, ProfileStated(2, (0,), (1, 2), ()), 0)
+    assert [*propagation.find_outside_only()] == [2]
+    propagation.speak_for_unknown(2, 0)
+    assert part.profiles.statement(2) == ProfileStated(2, (0, 1), (1, 3), ())
+
+
+def a_statement_in_the_place_of_a_neighbour_reaches_it() -> None:
+    """Broker 1 keeps no profiles, and its unit is unknown to the author."""
+    part = _Part((0, 0), {1: (0, 1), 4: (0, 2)})
+    part.see()
+    part.keepers.on_stated(1, DutyStated(0, True, 1))
+    part.keepers.on_stated(4, DutyStated(1, True, 1))
+    part.keepers.duty = 1
+    propagation = _make_propagation(part, part.keepers, *[(0, number) for number in range(5)])
+    stated = ProfileStated(1, (0, 2), (1, 3), ())
+    assert propagation.on_stated(4, stated, 0) == [Send(1, stated)]
+
+
 STORIES = (
     brokers_between_gatekeepers_keep_profiles_and_others_do_not,
     a_gatekeeper_decides_before_it_has_profiles_again,
     a_broker_links_gatekeepers_for_a_while,
     a_cluster_loses_its_gatekeepers_and_gets_one_again,
+    a_unit_is_a_destination_until_its_last_subscription_ends,
+    a_statement_in_the_place_of_a_live_broker_is_refuted,
+    a_statement_in_the_place_of_a_broker_names_its_unit,
+    a_statement_in_the_place_of_a_neighbour_reaches_it,
     a_later_change_overtakes_an_earlier_one,
     a_later_change_overtakes_an_earlier_one_at_brokers_that_keep_all_profiles,
     a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses,
@@ -265,4 +354,8 @@ SEEN = {
     "attestations-for-earlier-duties": an_attestation_for_an_earlier_duty_does_not_count,
     "attestations-outlive-paths": a_unit_that_was_out_of_reach_is_attested_anew,
     "attests-parts-of-a-unit": a_unit_is_attested_once_all_of_it_is,
+    "one-predicate-of-each-unit": a_unit_is_a_destination_until_its_last_subscription_ends,
+    "live-broker-is-not-asked": a_statement_in_the_place_of_a_live_broker_is_refuted,
+    "substitute-names-its-author": a_statement_in_the_place_of_a_broker_names_its_unit,
+    "substitute-passes-its-neighbour": a_statement_in_the_place_of_a_neighbour_reaches_it,
 }

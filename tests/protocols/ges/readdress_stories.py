@@ -12,7 +12,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.ges.messages import AddressStated, AddressTaken
-from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.protocols.ges.parameters import EVERY_NODE, GesParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from pubsubctl.deployment.topologies import load_topology
@@ -43,6 +43,7 @@ class Readdressed:
     def _begin(self, topology: Topology, policy: str) -> None:
         parameters = GesParameters(
             partition_policy=policy,
+            keeper_policy=EVERY_NODE,
             purge_ns=PURGE_S * SECOND_NS,
             retry_first_ns=self.retry_ns,
             retry_limit_ns=max(self.retry_ns, 2 * SECOND_NS),

@@ -5,6 +5,7 @@ The rule `started early` of the checks judges every report; the stories cause th
 
 from brokerd.overlay.topology import SCHEMA
 from brokerd.protocols.ges.core import Ges
+from brokerd.protocols.ges.parameters import EVERY_NODE
 from brokerd.protocols.registry import read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 
@@ -21,7 +22,10 @@ def _started(*links: tuple[str, str]) -> SimulatedCluster:
         "links": [list(link) for link in links],
     }
     overlay = {"kind": "hierarchy", "hierarchy": hierarchy, "brokers": names}
-    topology = read_topology({"schema": SCHEMA, "name": "starts", **overlay}, "starts")
+    parameters = {"parameters": {"ges": {"keeper_policy": EVERY_NODE}}}
+    topology = read_topology(
+        {"schema": SCHEMA, "name": "starts", **overlay, **parameters}, "starts"
+    )
     cluster = SimulatedCluster(topology, "ges", strict=False)
     cluster.start().run_until_quiet()
     return cluster

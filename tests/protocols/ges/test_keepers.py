@@ -3,11 +3,18 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import pytest
 
-from bench.papers.ges.scale_experiments import ProfileBrokers, deciding, section_of
+from bench.papers.ges.scale_experiments import (
+    ProfileBrokers,
+    count_kept,
+    deciding,
+    inner_brokers,
+    section_of,
+)
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import hierarchy, random_hierarchy
@@ -120,6 +127,20 @@ def test_a_change_costs_two_messages_for_each_broker_that_keeps_the_profile_and_
         assert deciding(section, origin) <= cost.keepers
         assert 2 * (cost.keepers - 1) <= cost.messages + cost.answers <= most
     assert flooding.cost_of_change(0).keepers == brokers
+
+
+def test_messages_and_kept_profiles_grow_with_at_most_the_root_of_the_number_of_brokers() -> None:
+    messages, kept = [], []
+    for brokers in (40, 160):
+        section = section_of(hierarchy(brokers, 8))
+        paper = ProfileBrokers(section, PAPER)
+        costs = [paper.cost_of_change(origin) for origin in range(0, brokers, brokers // 4)]
+        messages.append(fmean(cost.messages + cost.answers for cost in costs))
+        counts = count_kept(section)
+        kept.append(fmean(counts.values()))
+        assert max(inner_brokers(section, counts)) <= 8
+    assert messages[1] <= messages[0] * 4**0.5
+    assert kept[1] <= kept[0] * 4**0.5
 
 
 # ------------------------------------------------------------ bad input

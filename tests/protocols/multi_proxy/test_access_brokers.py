@@ -48,7 +48,12 @@ def make_home() -> DeliveryProtocol:
         "multi_proxy",
         HOME,
         sides(proxies=1, servers=1, edges=1),
-        MultiProxyParameters(ownership=RENDEZVOUS, topics=8, topic_attribute="kind"),
+        MultiProxyParameters(
+            ownership=RENDEZVOUS,
+            topics=8,
+            topic_attribute="kind",
+            get_wait_ns=500 * MILLISECOND_NS,
+        ),
         decode_attribute_table,
     )
 

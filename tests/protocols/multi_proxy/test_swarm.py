@@ -17,6 +17,7 @@ from tests.protocols.multi_proxy.test_retention import RULES as WHERE_IT_IS_LET_
 from tests.protocols.multi_proxy.test_server import RULES as AT_A_SERVER
 from tests.protocols.multi_proxy.test_stories import RULES as STORIES
 from tests.protocols.multi_proxy.test_version_bounds import FORGED
+from tests.protocols.multi_proxy.test_waiting_gets import RULES as WITH_WAITING_GETS
 
 MUTANTS = bugs_of("multi_proxy")
 BUGS = tuple(bugs_of("multi_proxy").values())
@@ -58,6 +59,7 @@ def test_each_bug_has_a_story() -> None:
         *AT_AN_ARBITER,
         *WITH_TWO_OWNERS,
         *WITH_MERGES,
+        *WITH_WAITING_GETS,
         *WHERE_IT_IS_LET_GO_OF,
         *WHERE_A_HOME_IS_GONE,
         *WHERE_TOPICS_MOVE,

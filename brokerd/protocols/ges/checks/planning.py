@@ -42,7 +42,7 @@ class GesPlanning(ProtocolPlanning):
         In half of the seeds slow links cost more; only faults make links slow.
         """
         if long:
-            return parameters
+            return replace(parameters, keeper_policy=keeper_policy(seed))
         policy = partition_policy(seed, (INDUCE_ROAM, READDRESS))
         purge_ns = Random(f"ges {seed}").choice(purge_choices_ms(policy)) * MILLISECOND_NS
         random = Random(f"ges load {seed}")

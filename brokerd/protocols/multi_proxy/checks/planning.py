@@ -21,6 +21,15 @@ _SHARED: Final = 0.4
 _MOVING: Final = 0.6
 """The share of seeds with arbiters in which topics move."""
 
+BEFORE_PATIENCE: Final = 200
+"""The last seed whose history is older than Gets that wait for publications without a limit."""
+
+_PATIENT: Final = 0.5
+"""The share of later seeds with such Gets."""
+
+_LONG_WAIT_NS: Final = 500 * MILLISECOND_NS
+"""The wait of other Gets in long runs."""
+
 _SENT_AGAIN_NS: Final = 50 * MILLISECOND_NS
 """The least wait before an unconfirmed transfer is repeated."""
 
@@ -91,13 +100,16 @@ class MultiProxyPlanning(ProtocolPlanning):
             period_ns = moving.choice((100, 400, 1_600)) * MILLISECOND_NS
             spread_topics = moving.choice((2, 2, 3))
             chosen = replace(chosen, period_ns=period_ns, spread_topics=spread_topics)
+        is_patient = seed > BEFORE_PATIENCE and Random(f"patient gets {seed}").random() < _PATIENT
         if long:
-            return chosen
+            return replace(chosen, get_wait_ns=0 if is_patient else _LONG_WAIT_NS)
         max_retain_ns = early.choice((0, 0, 200, 600)) * MILLISECOND_NS
+        timeout_ns = random.choice((40, 150)) * MILLISECOND_NS
+        get_wait_ns = random.choice((20, 200)) * MILLISECOND_NS
         return replace(
             chosen,
-            timeout_ns=random.choice((40, 150)) * MILLISECOND_NS,
-            get_wait_ns=random.choice((20, 200)) * MILLISECOND_NS,
+            timeout_ns=timeout_ns,
+            get_wait_ns=0 if is_patient else get_wait_ns,
             get_publications=random.choice((50, 4_096)),
             home_window=random.choice((64, 16_384)),
             topic_window=random.choice((8, 64, 16_384)),

@@ -1,0 +1,119 @@
+"""Stories of Gets that wait at a server for publications, with `get_wait_ns` 0."""
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.protocols.multi_proxy.messages import Get, Put
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, plant
+from tests.helpers.proxy_stories import Story, sides
+from tests.protocols.multi_proxy.test_stories import owner_of, proxy_of
+
+MUTANTS = bugs_of("multi_proxy")
+
+
+def _story(proxies: int = 2) -> Story:
+    return Story(sides(proxies, servers=1), get_wait_ns=0)
+
+
+def nothing_is_sent_while_nothing_happens() -> bool:
+    story = _story()
+    story.cluster.subscribe("e1", "kind = 'a'")
+    story.publish("e2", 3)
+    story.cluster.run_for(5)
+    story.said.clear()
+    story.cluster.run_for(600)
+    return not story.said
+
+
+def a_later_topic_is_requested_although_a_get_waits() -> bool:
+    story = _story()
+    story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    later = story.cluster.subscribe("e1", "kind = 'b'")
+    story.cluster.run_for(1)
+    sent = story.publish("e2", 1, kind="b")
+    story.cluster.run_for(5)
+    return later.received == sent
+
+
+def the_last_acknowledgement_is_reported() -> bool:
+    story = _story()
+    story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    story.publish("e2", 3)
+    story.cluster.run_for(2)
+    server = story.cluster.broker(owner_of(story, "a")).broker.core.server
+    return bool(server.count_retained() == 0)
+
+
+def a_get_is_repeated_when_its_route_ends() -> bool:
+    """The proxy still has a session with the server, which would answer over it."""
+    story = _story()
+    found = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    story.cluster.link("e1", proxy_of(story, "e1")).cut()
+    story.cluster.run_for(5)
+    sent = story.publish("e2", 2)
+    story.cluster.run_for(5)
+    return found.received == sent
+
+
+def an_answer_returns_over_the_proxy_of_its_get() -> bool:
+    """A Put that a slow proxy delivers late has no effect on the route of the answer."""
+    story = _story()
+    found = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    before = proxy_of(story, "e1")
+    server = owner_of(story, "a")
+    story.cluster.link(before, server).delay(8_000_000_000)
+    late = story.publish("e1", 1, pause_s=0.1)
+    story.cluster.link("e1", before).cut()
+    story.cluster.run_for(6)
+    assert proxy_of(story, "e1") != before
+    story.cluster.run_for(6)
+    assert len(story.told(before, Put)) == 1
+    sent = late + story.publish("e2", 1)
+    story.cluster.run_for(5)
+    return found.received == sent
+
+
+def a_stalled_proxy_holds_a_get_for_a_while() -> bool:
+    """A stalled proxy does not hold a Get for longer than its sessions last."""
+    story = _story()
+    found = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    story.cluster.broker(proxy_of(story, "e1")).freeze()
+    sent = story.publish("e2", 1)
+    story.cluster.run_for(20)
+    gets = len(story.told("e1", Get))
+    assert gets < 20, f"{gets} requests in 20 s"
+    return found.received == sent
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "gets-wait-for-further-topics": a_later_topic_is_requested_although_a_get_waits,
+    "acknowledgements-wait-for-publications": the_last_acknowledgement_is_reported,
+    "waiting-get-is-not-repeated": a_get_is_repeated_when_its_route_ends,
+    "answers-follow-later-requests": an_answer_returns_over_the_proxy_of_its_get,
+    "waiting-get-is-asked-again": nothing_is_sent_while_nothing_happens,
+}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_of_waiting_gets_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with plant([MUTANTS[bug]]):
+        try:
+            assert not RULES[bug]()
+        except InvariantViolated:
+            pass
+
+
+def test_a_stalled_proxy_holds_a_get_until_its_session_ends() -> None:
+    assert a_stalled_proxy_holds_a_get_for_a_while()
+
+
+def test_the_default_waits_for_publications_without_a_limit() -> None:
+    assert not Story().parameters.get_wait_ns
