@@ -226,7 +226,7 @@ class Release:
         news, self._news = self._news, {}
         by_peer: dict[BrokerNumber, list[StreamId]] = {}
         for identity in news:
-            peers = self._links.senders.get((identity, None, False))
+            peers = self._links.senders.get(identity.broker)
             if peers is None:
                 peers = self._links.up(identity, None, sideways=False)
             for peer in peers:
