@@ -42,9 +42,9 @@ class StoredChecks(ProtocolChecks):
             what = f"{broker.name}, store of {tuple(identity)}"
             self._check_losses(what, core, identity, runs)
             key = broker.number, identity
-            compared = {id(run) for run in self._seen.get(key, ())}
+            compared = {run.first: run for run in self._seen.get(key, ())}
             for run in runs:
-                if id(run) not in compared:
+                if compared.get(run.first) is not run:
                     self._ghosts.check_events(what, identity, run)
             self._seen[key] = runs
 
