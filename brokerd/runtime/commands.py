@@ -11,9 +11,16 @@ import trio
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
-from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.model.identity import BrokerNumber, Peer, StreamId
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.interface import LOSS_ACCEPTED, CoreStatus, DeliveryProtocol, Farewell
+from brokerd.protocols.interface import (
+    LOSS_ACCEPTED,
+    CoreStatus,
+    DeliveryProtocol,
+    Farewell,
+    ListingProtocol,
+    SubscriptionState,
+)
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
@@ -90,6 +97,7 @@ class Commands:
             "begin": self._begin,
             "status": self._status,
             "statistics": self._statistics,
+            "subscriptions": self._subscriptions,
             "begin_run": self._begin_run,
             "end_run": self._end_run,
             "drain": self._drain,
@@ -169,6 +177,32 @@ class Commands:
     async def _statistics(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
         return {"t_ns": time.monotonic_ns(), **self._all_counters()}
+
+    async def _subscriptions(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """List the subscriptions of this broker's clients, connected or not."""
+        _take(arguments)
+        core = self._core
+        if not isinstance(core, ListingProtocol):
+            what = f"{self._own.protocol} lists no subscriptions; durable does"
+            raise ControlError("user", what)
+        if not self.is_started:
+            raise ControlError("busy", "it reads the state of its earlier incarnation")
+        found = core.list_subscriptions(clock_ns())
+        return {"subscriptions": [self._subscription(each) for each in found]}
+
+    def _subscription(self, state: SubscriptionState) -> dict[str, Any]:
+        def name(stream: StreamId) -> str:
+            return f"{self._own.names[stream.broker]}.{stream.publisher}"
+
+        return {
+            "client": state.client,
+            "number": state.number,
+            "predicate": state.predicate,
+            "mode": state.mode,
+            "away_ms": None if state.away_ns is None else state.away_ns // MILLISECOND_NS,
+            "behind_ms": {name(key): us // 1_000 for key, us in state.behind_us.items()},
+            "holds": [name(each) for each in state.holds],
+        }
 
     async def _reload_topology(self, arguments: dict[str, Any]) -> dict[str, Any]:
         (signature,) = _take(arguments, signature=(str, ""))

@@ -75,6 +75,7 @@ from brokerd.protocols.interface import (
     RecordsRead,
     SessionEstablished,
     Started,
+    SubscriptionState,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
 from brokerd.protocols.parts.clients.table import ClientTable
@@ -287,6 +288,10 @@ class Durable:
             holds=len(self.holds),
             retired=tuple(self._decommissioning),
         )
+
+    def list_subscriptions(self, now_ns: Instant) -> Sequence[SubscriptionState]:
+        """See ListingProtocol."""
+        return self._subscriptions.list_all(now_ns)
 
     # ------------------------------------------------------------ streams
 
