@@ -155,6 +155,17 @@ class BrokerDecommissioned:
 
 
 @record
+class SubscriptionEnded:
+    """An operator's act: a subscription ends, as if its client had unsubscribed.
+
+    A core that is no ListingProtocol never receives the event.
+    """
+
+    client: ClientId
+    number: int
+
+
+@record
 class OverlayChanged:
     """A change of the brokers in the overlay of the protocol's kind; on disk.
 
@@ -183,6 +194,7 @@ Event = (
     | TopologyGrown
     | TopologyShrunk
     | BrokerDecommissioned
+    | SubscriptionEnded
     | OverlayChanged
     | DeadlineReached
 )
@@ -504,7 +516,7 @@ class SubscriptionState:
     Attributes:
         number: of the subscription at its client.
         predicate: as text.
-        mode: "live", "catching up" or "away".
+        mode: "live", "catching up" or "away"; "ending" until the end is durable.
         away_ns: the time since the client's last session or the broker's start; None with a
             session.
         behind_us: per stream, the time from the acknowledged position to the stream's, unless 0.

@@ -1,4 +1,4 @@
-"""`subscriptions list`: the durable subscriptions of the deployment."""
+"""`subscriptions list` and `end`: the durable subscriptions of the deployment."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,13 +8,13 @@ import typer
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
-from pubsubctl.errors import HostError, PreflightFailed, Unreachable
+from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 
 if TYPE_CHECKING:
     from pubsubctl.hosts.connectors.base import Connector
     from pubsubctl.hosts.hosts import Lab
 
-app = verbs("subscriptions", "Look at the subscriptions that brokers keep for absent clients.")
+app = verbs("subscriptions", "List and end the subscriptions that brokers keep.")
 
 _HEAD = ("CLIENT", "NUMBER", "BROKER", "MODE", "AWAY", "BEHIND", "HOLDS BACK", "PREDICATE")
 _MOST_CHARACTERS = 60
@@ -55,6 +55,82 @@ def list_all(
         text=describe(call, rows),
         because=tuple(HostError(text) for text in silent),
     )
+
+
+@app.command("end", cls=GroupedCommand)
+def end(
+    context: typer.Context,
+    client: Annotated[str, typer.Argument(help="The client's name.")],
+    number: Annotated[int, typer.Argument(help="The subscription's number at the client.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="End it although its client is connected.")
+    ] = False,
+) -> Result:
+    """End a subscription, so that brokers release what they retain for it.
+
+    Without --yes, prints the subscription, and changes nothing. Ends it at all brokers that have
+    it. A client that returns with its position resumes there, and receives a gap.
+    """
+    import trio
+
+    from pubsubctl.hosts.hosts import Lab
+
+    call = invocation(context)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    does = call.yes and not call.dry_run
+
+    async def work() -> list[dict[str, Any]]:
+        async with lab.open():
+            rows, silent = await collect(lab)
+            if silent:
+                raise PreflightFailed(*silent)
+            found = [row for row in rows if (row["client"], row["number"]) == (client, number)]
+            if not found:
+                raise UserError(f"no broker has subscription {number} of {client[:100]!r}")
+            connected = [row["broker"] for row in found if row["away_ms"] is None]
+            if connected and not force:
+                raise UserError(f"{client} is connected to {connected[0]}: --force ends it anyway")
+            if does:
+                await end_at_brokers(lab, found, force=force)
+            return found
+
+    rows = trio.run(work)
+    done = f"subscription {number} of {client} is ended"
+    is_left = not does and not call.dry_run
+    return Result(
+        document={"schema": "pubsubctl/subscription-end/1", "ended": does, "subscriptions": rows},
+        text=describe(call, rows) + f"\n{done}" * does,
+        because=(UserError("nothing was done; with --yes it is"),) if is_left else (),
+    )
+
+
+async def end_at_brokers(lab: "Lab", rows: Iterable[dict[str, Any]], *, force: bool) -> None:
+    """End a subscription at all brokers that have listed it.
+
+    Raises:
+        HostError: a broker has not ended it.
+    """
+    from brokerd.errors import ControlError
+    from pubsubctl.state import read_deployment
+
+    record = await read_deployment(lab)
+    placed = record["placement"]["brokers"] if record is not None else ()
+    hosts = {row["broker"]: row["host"] for row in placed}
+    failed: list[str] = []
+
+    async def tell(connector: "Connector") -> None:
+        for row in [row for row in rows if hosts.get(row["broker"]) == connector.host.name]:
+            arguments = {"client": row["client"], "number": row["number"], "force": force}
+            try:
+                async with connector.open_agent() as agent:
+                    await agent.broker(row["broker"], "end_subscription", arguments)
+            except (ControlError, Unreachable) as error:
+                failed.append(f"{row['broker']} has not ended it: {error}")
+
+    await lab.on_all(tell)
+    if failed:
+        raise HostError(*sorted(failed))
 
 
 async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:

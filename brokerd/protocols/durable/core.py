@@ -75,6 +75,7 @@ from brokerd.protocols.interface import (
     RecordsRead,
     SessionEstablished,
     Started,
+    SubscriptionEnded,
     SubscriptionState,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
@@ -222,6 +223,7 @@ class Durable:
                 SessionEstablished: self._on_session_established,
                 DeadlineReached: self._on_deadline,
                 BrokerDecommissioned: self._decommissioning.on_event,
+                SubscriptionEnded: self._clients.on_ended,
             }
         )
         self._due = {

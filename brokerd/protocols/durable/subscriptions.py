@@ -10,7 +10,7 @@ starting point), §3 (released).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from brokerd.model.client_messages import Subscribe, Subscribed
@@ -73,6 +73,10 @@ class HostingParts:
 
 _MODES: Final = {Mode.AWAY: "away", Mode.CATCHING_UP: "catching up"}
 """The modes that state what a subscription lacks, and precede others."""
+
+
+ENDING: Final = "ending"
+"""The mode of a subscription whose end is not durable yet."""
 
 
 class Subscriptions:
@@ -324,7 +328,11 @@ class Subscriptions:
     def list_all(self, now_ns: Instant) -> list[SubscriptionState]:
         """Return all subscriptions, for people."""
         released = {each: self._registered.released(each) for each in self._hosted}
-        return [self._state(local, released, now_ns) for local in self._registered.present.values()]
+        present, ending = (
+            [self._state(each, released, now_ns) for each in some.values()]
+            for some in (self._registered.present, self._registered.ending)
+        )
+        return [*present, *(replace(each, mode=ENDING) for each in ending)]
 
     def _state(
         self, local: DurableSubscription, released: Mapping[StreamId, int], now_ns: Instant

@@ -252,10 +252,10 @@ class ClientTable(Generic[Client]):
 
     def away_ns(self, name: ClientId, now_ns: Instant) -> Instant | None:
         """Return the time since a client's last session, or the start; None with a session."""
-        over_ns = self._deadlines.instant((LINGER, name))
-        if self.clients[name].session or over_ns is None:
+        client, over_ns = self.clients.get(name), self._deadlines.instant((LINGER, name))
+        if client is not None and client.session:
             return None
-        return now_ns + self._limits.client_linger_ns - over_ns
+        return 0 if over_ns is None else now_ns + self._limits.client_linger_ns - over_ns
 
     # ------------------------------------------------------------ admission
 
