@@ -60,6 +60,31 @@ def parse_predicate(text: str) -> Predicate:
     return Predicate(tuple(conjunctions))
 
 
+def format_predicate(predicate: Predicate) -> str:
+    """Return the text of a predicate; `parse_predicate` returns an equal one."""
+    parts = [" and ".join(map(_format_test, each)) or "true" for each in predicate.any_of]
+    return " or ".join(parts) or "not true"
+
+
+def _format_test(test: Constraint) -> str:
+    plain = test.operator.removeprefix("not ")
+    words = ["not"] * (plain != test.operator) + [test.attribute, plain]
+    if isinstance(test.value, tuple):
+        words.append(f"({', '.join(map(predicate_value, test.value))})")
+    elif test.value is not None:
+        words.append(predicate_value(test.value))
+    return " ".join(words)
+
+
+def predicate_value(value: Scalar) -> str:
+    """Return a value in the syntax of predicates."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return repr(value)
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text

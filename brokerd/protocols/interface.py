@@ -7,10 +7,10 @@ clock, draws no random number and iterates no set, so the same events give the s
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from brokerd.model.client_messages import DeliveredItem
-from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.publication import Buffer
 from brokerd.model.record import record
 from brokerd.overlay.kinds import Overlay
@@ -155,6 +155,17 @@ class BrokerDecommissioned:
 
 
 @record
+class SubscriptionEnded:
+    """An operator's act: a subscription ends, as if its client had unsubscribed.
+
+    A core that is no ListingProtocol never receives the event.
+    """
+
+    client: ClientId
+    number: int
+
+
+@record
 class OverlayChanged:
     """A change of the brokers in the overlay of the protocol's kind; on disk.
 
@@ -183,6 +194,7 @@ Event = (
     | TopologyGrown
     | TopologyShrunk
     | BrokerDecommissioned
+    | SubscriptionEnded
     | OverlayChanged
     | DeadlineReached
 )
@@ -494,6 +506,38 @@ class DecommissioningProtocol(DeliveryProtocol, Protocol):
 
     def farewell(self, broker: BrokerNumber) -> Farewell:
         """Return this broker's report about a decommission, before or after the act."""
+        ...
+
+
+@record
+class SubscriptionState:
+    """A subscription at its broker, for people.
+
+    Attributes:
+        number: of the subscription at its client.
+        predicate: as text.
+        mode: "live", "catching up" or "away"; "ending" until the end is durable.
+        away_ns: the time since the client's last session or the broker's start; None with a
+            session.
+        behind_us: per stream, the time from the acknowledged position to the stream's, unless 0.
+        holds: the streams in which no subscription here has acknowledged less.
+    """
+
+    client: ClientId
+    number: int
+    predicate: str
+    mode: str
+    away_ns: Instant | None
+    behind_us: Mapping[StreamId, int]
+    holds: tuple[StreamId, ...]
+
+
+@runtime_checkable
+class ListingProtocol(DeliveryProtocol, Protocol):
+    """A DeliveryProtocol that lists the subscriptions of its broker."""
+
+    def list_subscriptions(self, now_ns: Instant) -> Sequence[SubscriptionState]:
+        """Return the subscriptions of present and absent clients."""
         ...
 
 

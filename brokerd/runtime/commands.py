@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,9 +11,16 @@ import trio
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
-from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.model.identity import BrokerNumber, Peer, StreamId
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.interface import LOSS_ACCEPTED, CoreStatus, DeliveryProtocol, Farewell
+from brokerd.protocols.interface import (
+    LOSS_ACCEPTED,
+    CoreStatus,
+    DeliveryProtocol,
+    Farewell,
+    ListingProtocol,
+    SubscriptionState,
+)
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
@@ -28,6 +35,7 @@ from brokerd.units import MILLISECOND_NS
 
 SAMPLE_S: Final = 1.0
 DISK_POLL_S: Final = 0.02
+END_TIMEOUT_S: Final = 8.0
 HEALED_KEPT: Final = 1_000
 EVENTS_SCHEMA: Final = "pubsubctl/events/3"
 """Version of the events of a run. Since version 2 a broker logs what a fault has absorbed. Since
@@ -43,6 +51,7 @@ class Commands:
         farewell: returns the consequences of the decommission of a broker, by name.
         decommission: decommissions a broker by a signed act; `farewell` reports when that is
             durable.
+        end_subscription: ends a subscription, by client and number.
         started: set once the broker need not wait for the others any more.
         is_started: True once the core was started with its state on disk. Before, `status`
             reports "recovering", and `drain` waits.
@@ -68,6 +77,7 @@ class Commands:
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
         self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
         self.decommission: Callable[[str, bytes], None] = lambda _name, _signature: None
+        self.end_subscription: Callable[[str, int], None] = lambda _client, _number: None
         self.reload_topology: Callable[[bytes], dict[str, Any]] = lambda _signature: {}
         self.reload_certificate: Callable[[], str] = str
         self.discrepancies: Callable[[], list[str]] = list
@@ -91,6 +101,8 @@ class Commands:
             "begin": self._begin,
             "status": self._status,
             "statistics": self._statistics,
+            "subscriptions": self._subscriptions,
+            "end_subscription": self._end_subscription,
             "begin_run": self._begin_run,
             "end_run": self._end_run,
             "drain": self._drain,
@@ -170,6 +182,60 @@ class Commands:
     async def _statistics(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
         return {"t_ns": time.monotonic_ns(), **self._all_counters()}
+
+    async def _subscriptions(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """List the subscriptions of this broker's clients, connected or not."""
+        _take(arguments)
+        found = self._list_subscriptions()
+        return {"subscriptions": [self._subscription(each) for each in found]}
+
+    async def _end_subscription(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """End a subscription; the answer follows when that is durable."""
+        client, number, force = _take(arguments, client=str, number=int, force=(bool, False))
+        what = f"subscription {number} of client {client[:100]!r}"
+        found = self._find_subscription(client, number)
+        if found is None:
+            raise ControlError("user", f"{self._own.name} has no {what}")
+        if found.away_ns is None and not force:
+            raise ControlError(
+                "user", f"{what} is {found.mode} at {self._own.name}: its client is connected"
+            )
+        self.end_subscription(client, number)
+        with trio.move_on_after(END_TIMEOUT_S) as waiting:
+            while self._find_subscription(client, number) is not None:
+                await trio.sleep(DISK_POLL_S)
+        if waiting.cancelled_caught:
+            raise ControlError("busy", f"{what} is still there: its client has made it again")
+        self._log.record("subscription_ended", {"client": client, "number": number})
+        return {"client": client, "number": number}
+
+    def _find_subscription(self, client: str, number: int) -> SubscriptionState | None:
+        named = client, number
+        found = self._list_subscriptions()
+        return next((each for each in found if (each.client, each.number) == named), None)
+
+    def _list_subscriptions(self) -> Sequence[SubscriptionState]:
+        core = self._core
+        if not isinstance(core, ListingProtocol):
+            what = f"{self._own.protocol} lists no subscriptions; durable does"
+            raise ControlError("user", what)
+        if self._core_status().state == "recovering":
+            raise ControlError("busy", "it reads the state of its earlier incarnation")
+        return core.list_subscriptions(clock_ns())
+
+    def _subscription(self, state: SubscriptionState) -> dict[str, Any]:
+        def name(stream: StreamId) -> str:
+            return f"{self._own.names[stream.broker]}.{stream.publisher}"
+
+        return {
+            "client": state.client,
+            "number": state.number,
+            "predicate": state.predicate,
+            "mode": state.mode,
+            "away_ms": None if state.away_ns is None else state.away_ns // MILLISECOND_NS,
+            "behind_ms": {name(key): us // 1_000 for key, us in state.behind_us.items()},
+            "holds": [name(each) for each in state.holds],
+        }
 
     async def _reload_topology(self, arguments: dict[str, Any]) -> dict[str, Any]:
         (signature,) = _take(arguments, signature=(str, ""))

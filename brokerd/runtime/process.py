@@ -18,7 +18,7 @@ import trio
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StateLost
-from brokerd.model.identity import BrokerNumber
+from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
@@ -30,6 +30,7 @@ from brokerd.protocols.interface import (
     DeliveryProtocol,
     Farewell,
     Started,
+    SubscriptionEnded,
     TopologyShrunk,
 )
 from brokerd.protocols.registry import definition_of, read_topology
@@ -223,6 +224,7 @@ class BrokerProcess:
         commands.discrepancies = self._around.discrepancies
         commands.farewell = partial(self._farewell, core)
         commands.decommission = partial(self._decommission, driver)
+        commands.end_subscription = partial(_end_subscription, driver)
         if volume is not None and volume.torn_bytes:
             log.record("log_end_cut_off", {"bytes": volume.torn_bytes})
         log.record(
@@ -375,6 +377,10 @@ class BrokerProcess:
                 links.forget(event.broker)
         topology = self._around.topology
         return {"brokers": list(topology.present()), "changes": len(events)}
+
+
+def _end_subscription(driver: Driver, client: ClientId, number: int) -> None:
+    driver.post([SubscriptionEnded(client, number)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,11 @@ def fails(story, *arguments, **parameters) -> bool:
 
 
 class DurableStory(Story):
-    """A gryphon story with the durable protocol. See Story."""
+    """A gryphon story with the durable protocol. See Story.
+
+    Brokers store no events that have passed them, unless a story sets the limit: the publishers'
+    broker sends every missed event again.
+    """
 
     protocol = "durable"
     parameters = DurableParameters
@@ -34,7 +38,7 @@ class DurableStory(Story):
 
     def __init__(self, *bundles: str, **parameters) -> None:
         self.given: list[Deliver] = []
-        super().__init__(*bundles, **parameters)
+        super().__init__(*bundles, **{"passed_limit_bytes": 0, **parameters})
         if self.looks_inside:
             self.cluster.checker.looks_at = self.cluster.brokers
 

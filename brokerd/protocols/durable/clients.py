@@ -8,7 +8,7 @@ Paper: [DS03] §2 (durable subscribers), §4.1 (latestDelivered and released sur
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
@@ -18,6 +18,7 @@ from brokerd.model.client_messages import (
     Consume,
     Detach,
     Publish,
+    Refused,
     Subscribe,
     Unsubscribe,
 )
@@ -37,10 +38,12 @@ from brokerd.protocols.durable.state import (
 )
 from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
 from brokerd.protocols.gryphon import InFlightEvents
-from brokerd.protocols.interface import Change, Commit, RecordsRead, Started
+from brokerd.protocols.interface import Change, Commit, RecordsRead, Started, SubscriptionEnded
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.clients.table import Admission
 from brokerd.protocols.parts.event_machine import MessageHandler
+
+ENDED_BY_OPERATOR: Final = "an operator has ended the subscription"
 
 
 class DurableClients:
@@ -275,6 +278,19 @@ class DurableClients:
         client = self.table.clients[local.client]
         self._arrivals.cut(local.client, message.generation)
         self._subscriptions.end(client, [local], partial(self._arrivals.confirm, message))
+        if not client.session and not client.subscriptions:
+            self._forget(client.name)
+
+    def on_ended(self, event: SubscriptionEnded) -> None:
+        """End a subscription by an operator's act; a connected client is notified."""
+        client = self.table.clients.get(event.client)
+        found = client.subscriptions.get(event.number) if client is not None else None
+        if client is None or found is None:
+            return
+        if client.connected:
+            refused = Refused("subscribe", event.number, ENDED_BY_OPERATOR, False)
+            self._gryphon.send(client.name, refused)
+        self._subscriptions.end(client, [found])
         if not client.session and not client.subscriptions:
             self._forget(client.name)
 

@@ -39,7 +39,13 @@ from brokerd.protocols.durable.messages import (
 )
 from brokerd.protocols.durable.migration import ARRIVALS, Arrivals, Letters
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.release import RELEASE, RETAINED, Release, Retention
+from brokerd.protocols.durable.release import (
+    RELEASE,
+    RETAINED,
+    PassedEvents,
+    Release,
+    Retention,
+)
 from brokerd.protocols.durable.state import (
     TABLES,
     DurableClient,
@@ -69,6 +75,8 @@ from brokerd.protocols.interface import (
     RecordsRead,
     SessionEstablished,
     Started,
+    SubscriptionEnded,
+    SubscriptionState,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
 from brokerd.protocols.parts.clients.table import ClientTable
@@ -85,6 +93,7 @@ class Durable:
         registered: the subscriptions of clients that are connected or not.
         commits: the commit cycle of this broker.
         release, retention, holds: what pubends here retain.
+        passed: the stored events of other brokers' pubends.
         arrivals: the subscriptions that have moved here.
     """
 
@@ -113,11 +122,20 @@ class Durable:
         self._letters = Letters(gryphon, broker, routes, gryphon.links)
         self.holds = Holds(disk, deadlines, parameters.hold_lease_ns, streams, self._letters)
         self.retention = Retention(gryphon, parameters)
+        self.passed = passed = PassedEvents(parameters.passed_limit_bytes)
         self.release = Release(
-            gryphon, routes, parameters.ack_interval_ns, registered, self.holds, self.retention
+            gryphon,
+            routes,
+            parameters.ack_interval_ns,
+            registered,
+            self.holds,
+            self.retention,
+            passed,
         )
-        self._recent = FetchedEvents(parameters.fetched_limit_bytes)
-        self._fetching = Fetching(gryphon, broker, routes, parameters, self.retention, self._recent)
+        self._recent = recent = FetchedEvents(parameters.fetched_limit_bytes)
+        self._fetching = Fetching(
+            gryphon, broker, routes, parameters, self.retention, recent, passed
+        )
         self._watch = CatchupWatch(gryphon, deadlines, parameters.catchup_watch_ns, counters)
         self._catchups = CatchupStreams(
             gryphon,
@@ -205,6 +223,7 @@ class Durable:
                 SessionEstablished: self._on_session_established,
                 DeadlineReached: self._on_deadline,
                 BrokerDecommissioned: self._decommissioning.on_event,
+                SubscriptionEnded: self._clients.on_ended,
             }
         )
         self._due = {
@@ -232,7 +251,11 @@ class Durable:
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
-        found = {**self.gryphon.statistics(), "catching_up": len(self._watch)}
+        found = {
+            **self.gryphon.statistics(),
+            "catching_up": len(self._watch),
+            "passed_bytes": self.passed.stored_bytes,
+        }
         for hosted in self.hosted.values():
             stream = hosted.key
             found[f"delivered_us.{stream}"] = hosted.delivered
@@ -268,6 +291,10 @@ class Durable:
             retired=tuple(self._decommissioning),
         )
 
+    def list_subscriptions(self, now_ns: Instant) -> Sequence[SubscriptionState]:
+        """See ListingProtocol."""
+        return self._subscriptions.list_all(now_ns)
+
     # ------------------------------------------------------------ streams
 
     def look_at(self, stream: Stream) -> None:
@@ -275,6 +302,8 @@ class Durable:
         hosted = self.hosted[stream.identity]
         if self.gryphon.streams.has_lost and stream.upstream is not None:
             self._subscriptions.skip_final(hosted)
+        if stream.upstream is not None:
+            self.passed.pass_on(stream, self.release.through(stream.identity))
         self.gryphon.look_at(stream)
         self._subscriptions.on_progress(hosted)
         self._settle_release(stream)

@@ -2,8 +2,9 @@
 
 An event is requested once for all subscribers that lack it; a broker on the route answers with
 events that it still has, and forwards the rest. Only the pubend answers that there is no event:
-silence at other brokers may be filtered for those below. Recently fetched events are cached for
-subscribers that return shortly after the first.
+silence at other brokers may be filtered for those below. Events that have passed a broker are
+stored for subscribers that were away, and recently fetched ones for those that return shortly after
+the first.
 
 Paper: [DS03] §3 (intermediate brokers cache and consolidate nacks), §4.1, §5 (many reconnect at
 once).
@@ -27,7 +28,7 @@ from brokerd.protocols.durable.messages import (
     clip_ranges,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.release import Retention
+from brokerd.protocols.durable.release import PassedEvents, Retention
 from brokerd.protocols.durable.state import Questions
 from brokerd.protocols.gryphon import (
     EVENT_BYTES,
@@ -98,6 +99,13 @@ class FetchedEvents:
 
 FETCHES: Final = "fetches"
 
+FROM_PUBENDS: Final = "fetched_from_pubends"
+"""The counter of events that a broker has read for catch-up from the log of its pubends."""
+FROM_STORE: Final = "fetched_from_store"
+"""The counter of events for catch-up that have passed a broker of another pubend's stream."""
+FROM_MEMORY: Final = "fetched_from_memory"
+"""The counter of further ones that were not acknowledged there yet, or fetched recently."""
+
 ANSWER_WINDOWS: Final = 2
 """The most windows of events in a pubend's answer.
 
@@ -115,6 +123,7 @@ class Fetching:
         broker: this broker, which requests for its own clients.
         retention: the losses of this broker's pubends.
         recent: a cache of fetched events.
+        passed: the events that have passed this broker.
     """
 
     def __init__(
@@ -125,6 +134,7 @@ class Fetching:
         parameters: DurableParameters,
         retention: Retention,
         recent: FetchedEvents,
+        passed: PassedEvents,
     ) -> None:
         self._machine = gryphon
         self._broker = broker
@@ -142,6 +152,8 @@ class Fetching:
         self._answer_bytes = ANSWER_WINDOWS * parameters.answer_window_bytes
         self._left_bytes: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._recent = recent
+        self._passed = passed
+        self._counters |= dict.fromkeys((FROM_PUBENDS, FROM_STORE, FROM_MEMORY), 0)
 
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> Iterator[Answer]:
         """Request ranges, which were announced here, or which a client claims to have.
@@ -206,11 +218,15 @@ class Fetching:
                 left.remove(tick, tick + 1)
             if (part := knowledge.events.within(start, end)) is not None:
                 parts.append(part)
-        if parts:
-            run = merge_runs(parts)
+        passed = self._passed.take(identity, left)
+        found = [merge_runs(parts)] if parts else []
+        found += self._recent.take(identity, left)
+        self._counters[FROM_MEMORY] += sum(map(len, found))
+        if passed is not None:
+            self._counters[FROM_STORE] += len(passed)
+            found.append(passed)
+        for run in found:
             yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(run.sequences), run)
-        for part in self._recent.take(identity, left):
-            yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(part.sequences), part)
         if not left:
             return
         if identity.broker in self._retired and upstream == self._routes.cell_of(identity.broker):
@@ -250,6 +266,7 @@ class Fetching:
             for start, end in ranges
             if (part := stream.knowledge.events.within(start, end)) is not None
         ]
+        self._counters[FROM_PUBENDS] += sum(map(len, parts))
         lost = self._retention.find_loss(stream, ranges[0][0])
         yield from self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
@@ -317,7 +334,9 @@ class Fetching:
         events = self._streams.get(identity).knowledge.events
         found: list[Range] = []
         for start, end in asked:
-            cut, room_bytes = events.cut(start, end, room_bytes, EVENT_BYTES)
+            cut, left_bytes = events.cut(start, end, room_bytes, EVENT_BYTES)
+            stored_cut, stored_bytes = self._passed.cut(identity, (start, end), room_bytes)
+            cut, room_bytes = min(cut, stored_cut), min(left_bytes, stored_bytes)
             found.append((start, cut))
             if cut < end or not room_bytes:
                 break

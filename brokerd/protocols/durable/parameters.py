@@ -42,6 +42,9 @@ class DurableParameters(GryphonParameters):
             least. A lease that is shorter than this or than a day may lose events to gaps.
         live_limit: the most unacknowledged events of a subscription before it is left to catch up.
         fetched_limit_bytes: the size of the cache of fetched events.
+        passed_limit_bytes: the size of the store of events that have passed a broker and that
+            subscribers may still request; 0: no store, so publishers' brokers send each missed
+            event again.
     """
 
     filters: bool = False
@@ -55,6 +58,7 @@ class DurableParameters(GryphonParameters):
     catchup_watch_ns: int = 60 * SECOND_NS
     live_limit: int = 16_384
     fetched_limit_bytes: int = 16 * 1024 * 1024
+    passed_limit_bytes: int = 16 * 1024 * 1024
     token_lanes: int = 4
     token_batch: int = 0
     hold_lease_ns: int = _LINGER_NS
@@ -109,8 +113,9 @@ class DurableParameters(GryphonParameters):
                 f"{where}: hold_lease_ns = {self.hold_lease_ns}; at least {LEAST_LEASE_NS} (1 s): "
                 "a shorter lease ends before it can be renewed"
             )
-        if self.token_batch < 0:
-            raise ConfigError(f"{where}: token_batch = {self.token_batch}; at least 0")
+        for name in ("token_batch", "passed_limit_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 0")
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""

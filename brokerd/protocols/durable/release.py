@@ -4,12 +4,17 @@ For each stream the lowest tick is forwarded that all below have acknowledged; a
 below holds everything back. The delivered tick is the core's own ack, and nothing later is
 released.
 
+All have acknowledged the core's events that are not released yet, except for subscribers that are
+away or catch up. Every broker that such an event has passed keeps it in memory, within a bound in
+bytes, so that the publishers' broker need not send it again.
+
 Early release: a pubend releases old events, although disconnected subscribers lack them. A tick may
 be lost when all have released it, or when it is older than `max_retain` and all brokers with
 subscribers have acknowledged it. So live subscribers lack nothing; subscribers in catch-up receive
 gaps.
 
-Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]; early release, maxRetain).
+Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]; early release, maxRetain), §1.1,
+§3 (intermediate brokers cache events).
 Deviates: nothing is lost for its age soon after a start, when live subscribers have not had the
 time to return.
 """
@@ -19,17 +24,23 @@ from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.losses import has_marker
+from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart
 from brokerd.protocols.durable.consolidated_stream import SubscriptionTable
 from brokerd.protocols.durable.holds import Holds
 from brokerd.protocols.durable.messages import Origins, Released
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import (
+    EVENT_BYTES,
     EVERYWHERE,
     TICK_NS,
     AckExpected,
     Cell,
     Done,
+    IntervalSet,
+    Range,
+    RetainedEvents,
     Routes,
     Stream,
     ticks_in,
@@ -142,6 +153,123 @@ class Retention:
         return tuple(sorted((source, through) for source, through in lost.items() if through))
 
 
+class StoredEvents(RetainedEvents):
+    """Stored events of one stream, with their weight.
+
+    Simulations bound these runs by the limit of the store, and all others by what is live.
+    """
+
+    __slots__ = ()
+
+    @property
+    def stored_bytes(self) -> int:
+        """The weight of all events."""
+        return self.payload_bytes + EVENT_BYTES * self.events
+
+
+class PassedEvents:
+    """Events that have passed this broker and are not released here and below.
+
+    An event is at its tick for ever, so an event of this store is an answer to a request for that
+    tick. The store never states that a tick has no event. An accepted loss of a pubend ends that:
+    the loss marker of a stream removes all earlier events.
+
+    Args:
+        limit_bytes: the most bytes of payload and overhead of all events; the oldest are removed
+            first. 0: no event is stored.
+
+    Attributes:
+        stored_bytes: of all events.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.stored_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._streams: dict[StreamId, StoredEvents] = {}
+        self._through: dict[StreamId, int] = {}
+
+    def through(self, identity: StreamId) -> int:
+        """Return the tick through which a stream was seen here, and may be stored."""
+        return self._through.get(identity, 0)
+
+    def pass_on(self, stream: Stream, released: int) -> None:
+        """Store the next events of a stream of another broker, up to the doubt horizon.
+
+        Args:
+            released: the tick through which no broker will request events.
+        """
+        if not self._limit_bytes:
+            return
+        identity, knowledge = stream.identity, stream.knowledge
+        before = max(self._through.get(identity, stream.subend.position), knowledge.final)
+        horizon = self._through[identity] = knowledge.horizon(before)
+        run = knowledge.events.within(before + 1, horizon + 1) if horizon > before else None
+        if run is None:
+            return
+        if has_marker(run):
+            self.drop_through(identity, run.last)
+        elif (rest := run.after(released)) is not None:
+            self._add(rest)
+
+    def _add(self, run: PublicationRun) -> None:
+        events = self._streams.setdefault(run.source, StoredEvents())
+        events.add(run)
+        self.stored_bytes += run.payload_bytes() + EVENT_BYTES * len(run)
+        if events.is_scattered:
+            events.condense(run.last)
+        if self.stored_bytes > self._limit_bytes:
+            self._evict()
+
+    def runs(self) -> Iterator[tuple[StreamId, list[PublicationRun]]]:
+        """Yield the stored runs of each stream, lowest first."""
+        for identity, events in self._streams.items():
+            yield identity, [*events]
+
+    def drop_through(self, identity: StreamId, tick: int) -> None:
+        """Remove the events of a stream through a tick, which no broker will request any more."""
+        events = self._streams.get(identity)
+        if events is None:
+            return
+        self.stored_bytes -= events.stored_bytes
+        events.drop_through(tick)
+        self.stored_bytes += events.stored_bytes
+        if not events.events:
+            del self._streams[identity]
+
+    def cut(self, identity: StreamId, asked: Range, room_bytes: int) -> tuple[int, int]:
+        """Return the place in a range at which the events exceed the room, and the rest of it."""
+        events = self._streams.get(identity)
+        if events is None:
+            return asked[1], room_bytes
+        return events.cut(*asked, room_bytes, EVENT_BYTES)
+
+    def take(self, identity: StreamId, left: IntervalSet) -> PublicationRun | None:
+        """Return stored events in some ranges, and remove their ticks from the ranges.
+
+        Only events at adjacent ticks are taken from a range. A range with silence is a request for
+        all that its pubend has, and would fall into a piece for each tick between events.
+        """
+        events = self._streams.get(identity)
+        parts = []
+        for start, end in [*left] if events is not None else ():
+            part = events.within(start, end) if events is not None else None
+            if part is not None and part.last - part.first + 1 == len(part):
+                parts.append(part)
+                left.remove(part.first, part.last + 1)
+        return merge_runs(parts) if parts else None
+
+    def _evict(self) -> None:
+        """Remove the oldest events of all streams, and some more, so that the next ones fit."""
+        most_bytes = self._limit_bytes - self._limit_bytes // 16
+        while self.stored_bytes > most_bytes:
+            oldest = min((next(iter(each)) for each in self._streams.values()), key=_first_tick)
+            self.drop_through(oldest.source, oldest.last)
+
+
+def _first_tick(run: PublicationRun) -> int:
+    return run.first
+
+
 RELEASE: Final = "release"
 
 
@@ -152,6 +280,7 @@ class Release:
         table: the subscriptions of this broker.
         holds: of this broker's pubends.
         retention: of this broker's pubends.
+        passed: the stored events of other brokers' pubends.
     """
 
     def __init__(
@@ -162,6 +291,7 @@ class Release:
         table: SubscriptionTable,
         holds: Holds,
         retention: Retention,
+        passed: PassedEvents,
     ) -> None:
         self._machine = gryphon
         self._routes = routes
@@ -172,6 +302,7 @@ class Release:
         self._table = table
         self._holds = holds
         self._retention = retention
+        self._passed = passed
         self._below: dict[tuple[Cell, StreamId], int] = {}
         self._through: dict[StreamId, int] = {}
         self._news: dict[StreamId, None] = {}
@@ -205,6 +336,7 @@ class Release:
         if stream.upstream is None:
             self._retention.on_released(stream, through)
             return True
+        self._passed.drop_through(identity, through)
         self._news[identity] = None
         if (RELEASE, None) not in self._deadlines:
             self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
@@ -226,7 +358,7 @@ class Release:
         news, self._news = self._news, {}
         by_peer: dict[BrokerNumber, list[StreamId]] = {}
         for identity in news:
-            peers = self._links.senders.get((identity, None, False))
+            peers = self._links.senders.get(identity.broker)
             if peers is None:
                 peers = self._links.up(identity, None, sideways=False)
             for peer in peers:

@@ -10,10 +10,12 @@ starting point), §3 (released).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from brokerd.model.client_messages import Subscribe, Subscribed
 from brokerd.model.identity import ClientId, StreamId
+from brokerd.model.predicate_text import format_predicate
 from brokerd.protocols.durable.catchup_streams import CatchupStreams
 from brokerd.protocols.durable.commit_cycle import CommitCycle, Snapshot
 from brokerd.protocols.durable.consolidated_stream import (
@@ -32,12 +34,13 @@ from brokerd.protocols.durable.state import (
     DurableSubscription,
     InFlightDelivery,
     Lane,
+    Mode,
     lane_key,
     subscription_row,
 )
 from brokerd.protocols.gryphon import InFlightEvents
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.interface import Change, Commit
+from brokerd.protocols.interface import Change, Commit, Instant, SubscriptionState
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS, OwnSubscriptions
 from brokerd.protocols.parts.clients.table import ClientTable
 
@@ -66,6 +69,14 @@ class HostingParts:
     consumers: Consumers
     arrivals: Arrivals
     release: Release
+
+
+_MODES: Final = {Mode.AWAY: "away", Mode.CATCHING_UP: "catching up"}
+"""The modes that state what a subscription lacks, and precede others."""
+
+
+ENDING: Final = "ending"
+"""The mode of a subscription whose end is not durable yet."""
 
 
 class Subscriptions:
@@ -311,6 +322,37 @@ class Subscriptions:
                 self._arrivals.on_ended(local)
         for local in over:
             self._consumers.forget(local)
+
+    # ------------------------------------------------------------ lists
+
+    def list_all(self, now_ns: Instant) -> list[SubscriptionState]:
+        """Return all subscriptions, for people."""
+        released = {each: self._registered.released(each) for each in self._hosted}
+        present, ending = (
+            [self._state(each, released, now_ns) for each in some.values()]
+            for some in (self._registered.present, self._registered.ending)
+        )
+        return [*present, *(replace(each, mode=ENDING) for each in ending)]
+
+    def _state(
+        self, local: DurableSubscription, released: Mapping[StreamId, int], now_ns: Instant
+    ) -> SubscriptionState:
+        behind = {}
+        for identity, lane in local.lanes.items():
+            position = self._hosted[identity].position
+            if position > lane.committed:
+                behind[identity] = position - lane.committed
+        modes = {lane.mode for lane in local.lanes.values()} if local.is_attached else {Mode.AWAY}
+        mode = next((each for each in _MODES if each in modes), Mode.LIVE)
+        return SubscriptionState(
+            local.client,
+            local.number,
+            format_predicate(local.predicate),
+            _MODES.get(mode, "live"),
+            self._table.away_ns(local.client, now_ns),
+            behind,
+            tuple(each for each in behind if local.lanes[each].committed == released[each]),
+        )
 
     # ------------------------------------------------------------ progress
 

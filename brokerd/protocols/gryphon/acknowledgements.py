@@ -147,10 +147,11 @@ class Acknowledgements:
         """Return the messages of the batch, and clear the batch."""
         up: dict[BrokerNumber, list[Stream]] = {}
         for stream in self._up.values():
-            peers = self._links.senders.get((stream.identity, stream.via, False))
-            if peers is None:
-                peers = self._links.up(stream.identity, stream.via, sideways=False)
-            for peer in peers:
+            near = self._links.senders.get(stream.identity.broker)
+            if near is None:
+                near = self._links.up(stream.identity, None, sideways=False)
+            via = stream.via
+            for peer in (via,) if via is not None and via in near else near:
                 up.setdefault(peer, []).append(stream)
         beside: dict[Cell, list[Stream]] = {}
         for (cell, _), stream in self._beside.items():

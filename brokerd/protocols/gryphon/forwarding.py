@@ -195,9 +195,11 @@ class Forwarding:
         identity, sideways = stream.identity, onto == EVERYWHERE
         selection = self._filters.select(run)
         for cell in cells:
-            receivers = self._links.receivers.get((identity.publisher, cell, sideways))
-            if receivers is None:
+            found = self._links.receivers.get((identity.publisher, cell))
+            if found is None:
                 receivers = self._links.down(identity, cell, sideways=sideways)
+            else:
+                receivers = found[sideways]
             final = stream.acknowledged_by(cell)
             wanted = selection.wanted(cell)
             part = wanted.after(final) if wanted is not None else None

@@ -159,8 +159,10 @@ class Links:
         sessions: the neighbours with a session, as they are at any time.
 
     Attributes:
-        receivers: the receivers for cells below that were found since the last change; see `down`.
-        senders: the brokers to ask that were found since the last change; see `up`.
+        receivers: per pubend and cell below, the receivers that were found since the last change:
+            without, and with sideways ones; see `down`.
+        senders: per broker with pubends, the linked brokers upstream that reach the broker, as
+            found since the last change; see `up`.
     """
 
     def __init__(self, routes: Routes, sessions: Container[BrokerNumber]) -> None:
@@ -168,10 +170,10 @@ class Links:
         self._sessions = sessions
         self._received: dict[BrokerNumber, tuple[int, int]] = {}
         self._sent: dict[BrokerNumber, LinkStatus] = {}
-        self.receivers: dict[tuple[int, Cell, bool], tuple[Receiver, ...]] = {}
-        self.senders: dict[
-            tuple[StreamId, BrokerNumber | None, bool], tuple[BrokerNumber, ...]
+        self.receivers: dict[
+            tuple[int, Cell], tuple[tuple[Receiver, ...], tuple[Receiver, ...]]
         ] = {}
+        self.senders: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
 
     def on_session_change(self, peer: BrokerNumber) -> None:
         """Discard the status of a neighbour after the start or end of a session."""
@@ -221,11 +223,11 @@ class Links:
         Args:
             sideways: whether another member of this broker's cell may forward.
         """
-        key = stream.publisher, cell, sideways
+        key = stream.publisher, cell
         found = self.receivers.get(key)
         if found is None:
-            found = self.receivers[key] = tuple(self._find_down(stream.publisher, cell, sideways))
-        return found
+            found = self.receivers[key] = self._find_down(*key)
+        return found[sideways]
 
     def targets(
         self, stream: StreamId, children: Sequence[Cell], onto: Cell
@@ -243,28 +245,30 @@ class Links:
         Args:
             via: the broker that last sent events of the stream.
         """
-        key = stream, via, sideways
-        found = self.senders.get(key)
-        if found is None:
-            found = self.senders[key] = self._find_up(stream, via, sideways)
-        return found
-
-    def _find_up(
-        self, stream: StreamId, via: BrokerNumber | None, sideways: bool
-    ) -> tuple[BrokerNumber, ...]:
-        routes = self._routes
-        upstream, _ = routes.of(stream)
-        assert upstream is not None, f"{stream} has its pubend here"
-        goal = 1 << routes.cell_of(stream.broker)
-        near = [each for each in self._present(upstream) if sum(self._reach(upstream, each)) & goal]
-        if via in near:
+        near = self.senders.get(stream.broker)
+        if near is None:
+            near = self.senders[stream.broker] = self._find_up(stream)
+        if via is not None and via in near:
             return (via,)
-        if near or not sideways:
-            return tuple(near)
+        return self._beside(stream) if sideways and not near else near
+
+    def _find_up(self, stream: StreamId) -> tuple[BrokerNumber, ...]:
+        upstream, _ = self._routes.of(stream)
+        assert upstream is not None, f"{stream} has its pubend here"
+        goal = 1 << self._routes.cell_of(stream.broker)
+        return tuple(
+            each for each in self._present(upstream) if sum(self._reach(upstream, each)) & goal
+        )
+
+    def _beside(self, stream: StreamId) -> tuple[BrokerNumber, ...]:
+        """Return the member of this broker's cell that reaches the pubend of a stream, if any."""
+        routes, goal = self._routes, 1 << self._routes.cell_of(stream.broker)
         beside = [each for each in routes.peers if self._received.get(each, _NOTHING)[0] & goal]
         return tuple(_rotate(beside, stream.publisher)[:1])
 
-    def _find_down(self, pubend: int, cell: Cell, sideways: bool) -> Iterator[Receiver]:
+    def _find_down(
+        self, pubend: int, cell: Cell
+    ) -> tuple[tuple[Receiver, ...], tuple[Receiver, ...]]:
         near = [
             (each, *self._reach(cell, each))
             for each in _rotate(self._routes.linked_members(cell), pubend)
@@ -272,17 +276,18 @@ class Links:
         ]
         near.sort(key=lambda item: -item[1].bit_count())  # stable: then the order of rotation
         covered = 0
+        below: list[Receiver] = []
         for each, direct, around in near:
             if (direct | around) & ~covered:
                 covered |= direct | around
-                yield each, EVERYWHERE
-        if not sideways:
-            return
+                below.append((each, EVERYWHERE))
+        beside: list[Receiver] = []
         for each in _rotate(self._routes.peers, pubend):
             direct = self._received.get(each, _NOTHING)[0] & self._routes.behind[cell]
             if each in self._sessions and direct & ~covered:
                 covered |= direct
-                yield each, cell
+                beside.append((each, cell))
+        return tuple(below), (*below, *beside)
 
     # ------------------------------------------------------------ reachable cells
 

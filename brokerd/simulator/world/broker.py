@@ -11,7 +11,6 @@ from brokerd.model.client_messages import Redirect
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
     Append,
-    BrokerDecommissioned,
     Chop,
     CloseSession,
     Commit,
@@ -26,7 +25,6 @@ from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,
     OpenSession,
-    OverlayChanged,
     Read,
     Record,
     RedirectClient,
@@ -35,8 +33,6 @@ from brokerd.protocols.interface import (
     SessionLost,
     Shutdown,
     Started,
-    TopologyGrown,
-    TopologyShrunk,
     Truncate,
 )
 from brokerd.sessions.messages import StateMark
@@ -237,9 +233,7 @@ class SimulatedBroker(Endpoint):
             if end.up:
                 self._handle(MessageReceived(end.peer, end.number, message))
 
-    def operate(
-        self, event: TopologyGrown | TopologyShrunk | BrokerDecommissioned | OverlayChanged
-    ) -> None:
+    def operate(self, event: Event) -> None:
         """Handle an event from the operator; the broker must be alive."""
         self._handle(event)
 

@@ -59,11 +59,16 @@ end 7
 @pytest.mark.parametrize("later, deliveries", [("", 2), ("at 6.2 publish p0-b1 a,10,3", 3)])
 def test_events_released_upstream_and_lost_here_are_a_gap(later: str, deliveries: int) -> None:
     """Broker b3 had acknowledged two events for an absent subscriber; b1 has released both."""
-    report = report_of(AWAY.replace("LATER", later), " max_retain_ns=500000000")
+    settings = " max_retain_ns=500000000 passed_limit_bytes="
+    report = report_of(AWAY.replace("LATER", later), f"{settings}0")
     assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
     assert report.counters["deliveries"] == deliveries
     assert report.counters["in_gaps_of_lost_state"] == 2
+    stored = report_of(AWAY.replace("LATER", later), f"{settings}1000000")
+    assert not stored.violations, stored.describe()
+    assert stored.counters["deliveries"] == deliveries + 2, "b2 stores both"
+    assert stored.counters["in_gaps_of_lost_state"] == 0
 
 
 AHEAD = """

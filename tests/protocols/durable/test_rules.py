@@ -21,6 +21,7 @@ from tests.protocols.durable import (
     test_early_release,
     test_moves,
     test_returns,
+    test_stored_events,
     test_stories,
 )
 
@@ -109,6 +110,20 @@ RULES = (
         (),
     ),
     ("J13", "hold passed", "hold-forgotten", test_moves.asked_again_late, (False,)),
+    (
+        "J14",
+        "stored before a loss",
+        "stored-events-outlive-a-loss",
+        test_stored_events.gap_of_a_loss,
+        (),
+    ),
+    (
+        "J14",
+        "stored too much",
+        "stored-without-a-limit",
+        test_stored_events.test_events_that_a_store_had_no_room_for_are_fetched,
+        (),
+    ),
 )
 
 

@@ -44,7 +44,7 @@ class Member:
     def stream(self, number: int, upstream: int | None = ABOVE) -> Any:
         final = SimpleNamespace(final=5)
         return SimpleNamespace(
-            identity=(9, number, 0), upstream=upstream, via=None, knowledge=final,
+            identity=StreamId(9, number, 0), upstream=upstream, via=None, knowledge=final,
             children={BELOW}, acknowledged_by=lambda _: 7,
         )  # fmt: skip
 

@@ -156,6 +156,24 @@ def test_several_brokers_receive_a_stream_if_none_reaches_all_children() -> None
     assert links.down(stream, left) == ((1, EVERYWHERE),), "nothing was said on its new session"
 
 
+def test_found_routes_are_as_many_as_pubends_and_brokers() -> None:
+    """The last sender of a stream changes, and messages pass sideways or not."""
+    topology, pubends = paper_cells(), 17
+    b1, s1 = (Routes(broker, topology, pubends) for broker in (1, 5))
+    for routes in (b1, s1):
+        links = Links(routes, routes.neighbours)
+        for stream in routes.pubend_streams():
+            upstream, children = routes.of(stream)
+            for sideways in (False, True):
+                for cell in children:
+                    assert links.down(stream, cell, sideways=sideways)
+                for via in (None, *routes.neighbours) if upstream is not None else ():
+                    asked = links.up(stream, via, sideways=sideways)
+                    assert asked == (via,) or via not in asked
+        assert len(links.senders) <= len(routes.hosts)
+        assert len(links.receivers) <= pubends * len(routes.cells)
+
+
 def no_broker_gets_to_both() -> bool:
     """Return True if all events arrive when b1 reaches s2 only and b2 reaches s1 only."""
     story = PaperStory()

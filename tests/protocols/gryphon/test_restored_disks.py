@@ -89,6 +89,26 @@ end 47
 """  # noqa: E501
 """A subscription restarts while the publication of the next tick is in flight."""
 
+ENDED = """
+simulation timed
+protocol gryphon
+brokers b1 b2
+overlay cells {"bundles": [["b1", "b2"]], "members": {}}
+limits failed=1 links=1
+core client_linger_ns=1000000000000000
+chance 1
+publisher p1-b2
+at 0.1 subscribe s1-b1 price >= 70
+at 0.1 subscribe s1-b1 true
+at 2 fault restored b1 copy then 5 6
+at 3 unsubscribe s1-b1 2
+at 4 publish p1-b2 d,10,8
+at 7 publish p1-b2 d,80,8
+heal 9
+end 12
+"""
+"""A subscription ends, and an older copy of the disk has it again."""
+
 
 def _report(filters: bool) -> SeedReport:
     return PlanRun(read_plan(PLAN.replace("FILTERS", str(filters)))).report(-1, "")
@@ -125,3 +145,10 @@ def test_the_clock_of_a_broker_that_accepts_a_loss_is_ahead_of_all_its_times() -
     earlier = [clocks.read_at_start(0, 0) for _ in range(20)]
     clocks.set_ahead(0)
     assert clocks.read_at_start(0, 0) > max(earlier)
+
+
+def test_a_subscription_that_ended_on_the_lost_disk_is_owed_no_released_events() -> None:
+    """The publisher's broker releases what nobody wants, before the older copy returns."""
+    report = PlanRun(read_plan(ENDED)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 1)

@@ -33,6 +33,7 @@ SIMULATED = SimulatedProtocol(
             "arriving",
             "holds",
         ),
+        bounded=("StoredEvents._runs", "StoredEvents._firsts"),
         paired=(
             *CORE.kept.paired,
             "DurableSubscription.lanes",

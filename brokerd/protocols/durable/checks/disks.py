@@ -10,6 +10,7 @@ from brokerd.protocols.durable.checks.acknowledgements import AcknowledgementChe
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.checks.matches import MatchChecks
 from brokerd.protocols.durable.checks.questions import QuestionChecks
+from brokerd.protocols.durable.checks.stored import StoredChecks
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
@@ -42,7 +43,7 @@ class DurableChecks(GryphonChecks):
     - silence of others: only a pubend announces silence, and other brokers forward it;
     - the rules of feeding (J2, J7, J8, J12), see FeedingChecks; of logged matches (J5), see
       MatchChecks; of clients' positions (J9), see AcknowledgementChecks; of the rate of requests
-      (J11), see QuestionChecks.
+      (J11), see QuestionChecks; of stored events (J14), see StoredChecks.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -55,6 +56,7 @@ class DurableChecks(GryphonChecks):
             MatchChecks(world, self.ghosts, _released_tick),
             QuestionChecks(world),
         )
+        self._stored = StoredChecks(world, self.ghosts)
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
         self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
@@ -158,6 +160,7 @@ class DurableChecks(GryphonChecks):
             return
         self._feeding.look_into(broker, brokers)
         self._acknowledgements.look_into(broker, brokers)
+        self._stored.look_into(broker, brokers)
         self._check_lost(broker, core)
         for identity, kept, now in core.commits.recount_released():
             if kept != now:

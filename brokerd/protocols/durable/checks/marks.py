@@ -12,7 +12,10 @@ from brokerd.model.client_messages import (
     Gap,
     Silence,
 )
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
+from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.fetching import FROM_STORE
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
 from brokerd.protocols.durable.state import ARRIVING, DELIVERED, HOLDS
 from brokerd.protocols.gryphon import LOG
@@ -39,6 +42,7 @@ MARKS = (
     Mark("fetched", "a subscriber's broker requested missed publications", seeds=6),
     Mark("fetched-for-another", "a broker forwarded such a request", seeds=10),
     Mark("fetched-on-the-way", "an intermediate broker answered a request", seeds=15),
+    Mark("answered-from-store", "a broker answered with events that had passed", seeds=10),
     Mark("deferred", "a request was answered in part, and repeated", seeds=500),
     Mark("released", "a pubend released events that all had acknowledged", seeds=2),
     Mark("matches-committed", "the delivered tick of a stream was written to disk", seeds=2),
@@ -69,11 +73,16 @@ class DurableMarks:
 
     def __init__(self, graph: OverlayGraph) -> None:
         self.counts = {mark.name: 0 for mark in MARKS}
+        self._answered: dict[BrokerNumber, int] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
         for name in _find_marks(broker, event, effects) if effects else ():
             self.counts[name] += 1
+        assert isinstance(broker.core, Durable), f"{broker.core} is no core of durable"
+        answered = broker.core.gryphon.counters[FROM_STORE]
+        self.counts["answered-from-store"] += answered > self._answered.get(broker.number, 0)
+        self._answered[broker.number] = answered
 
 
 def _find_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:

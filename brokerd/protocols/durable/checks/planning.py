@@ -17,6 +17,9 @@ _LINKS_A_FETCH: Final = 5
 _LEASES_NS: Final = (NEVER_NS, NEVER_NS, LEAST_LEASE_NS, 4 * SECOND_NS)
 """Of holds: a lease that is shorter than a client may be away allows gaps."""
 
+_STORES_BYTES: Final = (0, 0, 600, 3_000, 16 << 20)
+"""Of passed events: none, a few events, and all."""
+
 _EVENTS_A_COMMIT: Final = 4
 """The average number of events in a consumer's commit, at least."""
 
@@ -57,6 +60,7 @@ class DurablePlanning(GryphonPlanning):
             hold_lease_ns=Random(f"hold {seed}").choice(_LEASES_NS),
             token_lanes=tokens.choice((1, 1, 1, 4)),
             token_batch=tokens.choice((0, 0, 0, 0, 0, 1, 2, 2)),
+            passed_limit_bytes=Random(f"store {seed}").choice(_STORES_BYTES),
         )
         if long:
             return options

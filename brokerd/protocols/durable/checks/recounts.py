@@ -4,8 +4,9 @@ from collections import Counter
 
 from brokerd.protocols.durable.catchup_streams import CatchupWindow
 from brokerd.protocols.durable.fetching import FetchedEvents, Fetching
+from brokerd.protocols.durable.release import PassedEvents
 from brokerd.protocols.durable.state import Lane
-from brokerd.protocols.gryphon import InFlightEvents
+from brokerd.protocols.gryphon import InFlightEvents, weight_bytes
 from brokerd.protocols.gryphon.checks.recounts import RECOUNTS as CORE
 from brokerd.simulator.checks.recounts import Recount, nonzero
 
@@ -30,6 +31,12 @@ RECOUNTS = (
         "payload_bytes",
         lambda kept: kept.payload_bytes,
         lambda kept, _: sum(run.payload_bytes() for run in kept.runs),
+    ),
+    Recount(
+        PassedEvents,
+        "stored_bytes",
+        lambda passed: passed.stored_bytes,
+        lambda passed, _: sum(weight_bytes(run) for _, runs in passed.runs() for run in runs),
     ),
     Recount(
         CatchupWindow,

@@ -64,6 +64,8 @@ SIMULATED = SimulatedProtocol(
             "OwnSubscription.begins_after",
             "Streams._streams",
             "Stream._done",
+            "Stream.told",
+            "Stream.waits_for",
             "published",
             "released",
         ),

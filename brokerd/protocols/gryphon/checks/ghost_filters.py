@@ -1,7 +1,8 @@
 """The events of each stream that subscribers are owed, from the disks of their brokers.
 
 A subscription is owed the matching events behind the ticks where it has begun, independent of
-the filters at any broker.
+the filters at any broker. A subscription that had ended, and is on an older copy of the disk that
+its broker has accepted, is owed no events: other brokers may have released them.
 """
 
 from collections.abc import Sequence
@@ -50,6 +51,8 @@ class GhostFilters:
         self.changes = 0
         self._rows: dict[BrokerNumber, _Rows] = {}
         self._writing: dict[tuple[int, int, int], list[Change]] = {}
+        self._lineages: dict[BrokerNumber, int] = {}
+        self._ended: dict[BrokerNumber, dict[str, None]] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """Record the effects of a core's step."""
@@ -59,11 +62,7 @@ class GhostFilters:
             key = broker.number, broker.incarnation, event.token
             self._take(broker.number, self._writing.pop(key, ()))
         elif type(event) is Started:
-            self._rows.pop(broker.number, None)
-            self._writing = {k: v for k, v in self._writing.items() if k[0] != broker.number}
-            for table in (SUBSCRIPTIONS, BEGINS):
-                rows = event.recovered.get(table, {}).items()
-                self._take(broker.number, [Change(table, key, value) for key, value in rows])
+            self._restart(broker.number, event)
         for effect in effects:
             if type(effect) is Commit and effect.token is not None:
                 changes = [c for c in effect.changes if c.table in (SUBSCRIPTIONS, BEGINS)]
@@ -71,10 +70,27 @@ class GhostFilters:
                     key = broker.number, broker.incarnation, effect.token
                     self._writing.setdefault(key, []).extend(changes)
 
+    def _restart(self, broker: BrokerNumber, event: Started) -> None:
+        """Replace the rows of a broker by those on its disk, without ended subscriptions."""
+        before = self._rows.pop(broker, None)
+        self._writing = {k: v for k, v in self._writing.items() if k[0] != broker}
+        ended = self._ended.setdefault(broker, {})
+        is_loss = event.lineage != self._lineages.get(broker, 0)
+        self._lineages[broker] = event.lineage
+        if is_loss and before is not None:
+            recovered = event.recovered.get(SUBSCRIPTIONS, {})
+            ended.update(dict.fromkeys(key for key in recovered if key not in before.predicates))
+        for table in (SUBSCRIPTIONS, BEGINS):
+            rows = event.recovered.get(table, {}).items()
+            changes = [Change(table, key, value) for key, value in rows if key not in ended]
+            self._take(broker, changes)
+
     def _take(self, broker: BrokerNumber, changes: Sequence[Change]) -> None:
         rows = self._rows.setdefault(broker, _Rows())
         self.changes += len(changes)
         for change in changes:
+            if change.table == SUBSCRIPTIONS:
+                self._ended.get(broker, {}).pop(change.key, None)
             rows.take(change.table, change.key, change.value)
 
     def wants(self, host: BrokerNumber, stream: StreamId, tick: int, blob: bytes) -> bool:

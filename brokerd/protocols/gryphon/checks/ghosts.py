@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from brokerd.model.client_messages import Connected, PublishAcknowledged
 from brokerd.model.identity import BrokerNumber, Peer, SourceId, StreamId
+from brokerd.model.losses import has_marker
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.checks.ghost_filters import GhostFilters
@@ -125,6 +126,7 @@ class GhostChecks(ProtocolChecks):
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
         self._lossy: dict[BrokerNumber, None] = {}
         self._disk_changes = 0
+        self._markers: dict[StreamId, list[int]] = {}
         self._lost: dict[StreamId, int] = {}
 
     def step(
@@ -178,6 +180,14 @@ class GhostChecks(ProtocolChecks):
         """Return the events of a stream behind `after` through `through`, with their attributes."""
         log = self._logs.get(identity, _NOTHING) if identity.broker not in self._lossy else _NOTHING
         return [(tick, log.events[tick][2]) for tick in log.within(after + 1, through + 1)]
+
+    def markers(self, identity: StreamId) -> Sequence[int]:
+        """Return the ticks of all loss markers that were on disk in a stream, in order."""
+        return self._markers.get(identity, ())
+
+    def check_events(self, what: str, identity: StreamId, run: PublicationRun) -> None:
+        """Check that a run of events equals the events on disk."""
+        _check_events(what, self._logs.get(identity, _NOTHING), run)
 
     @property
     def changes(self) -> tuple[int, int]:
@@ -263,6 +273,8 @@ class GhostChecks(ProtocolChecks):
             pubend, first, run = unpack_logged(record)
             log = self._logs.setdefault(StreamId(broker.number, pubend, 0), _Log())
             log.add(run, first)
+            if has_marker(run):
+                self._markers.setdefault(StreamId(broker.number, pubend, 0), []).append(first)
             self._durable[run.source] = max(run.last, self._durable.get(run.source, 0))
 
     # ------------------------------------------------------------ knowledge and messages

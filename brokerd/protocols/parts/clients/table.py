@@ -33,7 +33,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, Strea
 from brokerd.model.losses import OLDER_COPY, STATE_LOST, has_marker, marker
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import LOSS_PROVED, Change
+from brokerd.protocols.interface import LOSS_PROVED, Change, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
@@ -249,6 +249,13 @@ class ClientTable(Generic[Client]):
     def linger(self, name: ClientId) -> None:
         """Set the deadline at which a client's subscriptions end that no session has requested."""
         self._deadlines.set((LINGER, name), self._machine.now_ns + self._limits.client_linger_ns)
+
+    def away_ns(self, name: ClientId, now_ns: Instant) -> Instant | None:
+        """Return the time since a client's last session, or the start; None with a session."""
+        client, over_ns = self.clients.get(name), self._deadlines.instant((LINGER, name))
+        if client is not None and client.session:
+            return None
+        return 0 if over_ns is None else now_ns + self._limits.client_linger_ns - over_ns
 
     # ------------------------------------------------------------ admission
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from brokerd.config import SessionParameters
 from brokerd.model.predicate import Scalar
+from brokerd.model.predicate_text import predicate_value
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.search.campaign import Setting
@@ -92,15 +93,6 @@ def draw_alike(random: Random, moves: Iterable[Move]) -> list[Move]:
         return move
 
     return [changed(move) for move in moves]
-
-
-def predicate_value(value: Scalar) -> str:
-    """Return a value in the syntax of predicates."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return repr(value)
 
 
 def draw_parameters(
