@@ -8,6 +8,7 @@ that can be replayed, also with some actions left out. Brokers are numbers, clie
     time out A B               A abandons its attempt although B may answer
     suspect A B                A suspects B, with reason or without
     deadline B                 B's own clock shows its earliest deadline
+    wait all                   all clocks advance until the first broker has a deadline
     crash B KEPT, restart B    at most KEPT of B's unconfirmed writes are durable
     fail B                     as crash, and messages in flight from B are lost
     cut A B, heal A B          from A to B nothing passes, and messages in flight are lost
@@ -125,6 +126,7 @@ class ActedCluster:
             "time out": self._time_out,
             "suspect": self._suspect,
             "deadline": self._reach_deadline,
+            "wait": self._wait,
             "crash": self._crash,
             "fail": self._fail,
             "restart": self._restart,
@@ -259,6 +261,19 @@ class ActedCluster:
 
     def _reach_deadline(self, number: BrokerNumber) -> bool:
         return self.brokers[number].reach_deadline()
+
+    def _wait(self, _which: str) -> bool:
+        waits = [
+            (max(0, due_ns - broker.clock_ns), broker.number)
+            for broker in self.brokers
+            if (due_ns := broker.deadline()) is not None
+        ]
+        if not waits:
+            return False
+        wait_ns, first = min(waits)
+        for broker in self.brokers:
+            broker.set_clock(broker.clock_ns + wait_ns)
+        return self.brokers[first].reach_deadline()
 
     def _crash(self, number: BrokerNumber, kept: int) -> bool:
         broker = self.brokers[number]

@@ -296,7 +296,7 @@ class SimulatedBroker(Endpoint):
         return self._clock.now_ns
 
     def set_clock(self, now_ns: Instant) -> None:
-        """Set the own clock, before the first start."""
+        """Set the own clock, to no earlier time after the first start."""
         assert self._own_clock is not None, f"{self.name} goes by the common clock"
         self._own_clock.now_ns = now_ns
 

@@ -26,7 +26,7 @@ from brokerd.simulator.checks.marks import ADVANCED_AGAIN
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
-from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState
+from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState, is_lane
 from brokerd.simulator.search.exploration.snapshots import Snapshot, Snapshots
 from brokerd.simulator.world.actions import Action
 
@@ -168,7 +168,7 @@ class Exploration:
     def _expand(self, task: _Task) -> None:
         state = self._restore(task)
         enabled = state.enabled()
-        lanes = [action for action in enabled if len(action) == 1]
+        lanes = [action for action in enabled if is_lane(action)]
         chosen = [
             action
             for action in enabled
@@ -178,7 +178,7 @@ class Exploration:
         asleep = {action for action in task.sleep if action in enabled}
         for place, action in enumerate(chosen):
             delays = task.delays
-            if self._bounded and len(action) == 1:
+            if self._bounded and is_lane(action):
                 delays -= lanes.index(action)
                 if delays < 0:
                     continue
@@ -260,7 +260,7 @@ class Exploration:
         """Check every broker; in a quiescent state, check that everything owed has arrived."""
         cluster = state.acted.cluster
         cluster.check_internals()
-        if not (state.is_quiescent() and state.is_over()):
+        if not state.is_late():
             return
         if state.acted.has_converged():
             self.progress.finals += 1
@@ -315,7 +315,7 @@ def is_independent(one: Action, other: Action) -> bool:
 
 def _broker_of(action: Action) -> str | None:
     """Return the only broker that an action changes; None for all other actions."""
-    if len(action) != 1:
+    if not is_lane(action):
         return None
     name = action[0].partition("#")[0]
     receiver = name.partition(">")[2] if ">" in name else name.partition(":")[0]

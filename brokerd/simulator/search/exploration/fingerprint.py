@@ -41,7 +41,8 @@ SKIPPED: Final = frozenset(
         *("counters", "_counters", "_ignored", "hits", "misses", "now_ns", "duplicates", "changes"),
         *("published_count", "deliveries", "announced", "owed", "in_gaps", "redelivered"),
         *("violations", "first_violations", "_matches", "published_ns", "path_ages_ns"),
-        *("origins_of", "stores_for", "keeper_of", "has_lost", "_decode", "_now_ns"),
+        *("origins_of", "stores_for", "keeper_of", "has_lost", "_decode", "_now_ns", "_handlers"),
+        *("_audiences", "_checked_paths"),
     )
 )
 """Attributes that count, that cache, or that checks without a common clock ignore."""
@@ -199,8 +200,7 @@ def _view_world(state: WorldState) -> list[Any]:
         [_view_endpoint(each) for each in acted.network.endpoints.values()],
         [_view_lane(name, lane) for name, lane in sorted(acted.schedule.ready_lanes().items())],
         acted.link_faults.cut_ways(),
-        list(vars(acted.oracle).items()),
-        checker.own,
+        acted.oracle,
         checker.positions,
         checker.known(),
     ]

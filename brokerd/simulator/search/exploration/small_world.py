@@ -3,9 +3,10 @@
 In a small world every choice is an action: the head of a lane, a deadline, a request of a client,
 or a fault. Nothing is left to chance, so the same actions always lead to the same state.
 
-A deadline is free in a quiescent state in which deliveries are missing. A deadline while messages
-are in flight is early, and a world bounds the number of early deadlines, as it bounds the number of
-faults. A fault that fails a broker or a link has an action that mends it, at any later moment.
+Time passes once nothing is in flight, every request was made, every failure is mended, and something
+owed is missing: then all clocks advance to the first deadline of a broker. Any other deadline is
+early, and a world bounds the number of early deadlines, as it bounds the number of faults. A fault that fails a broker or a link has an action
+that mends it, at any later moment.
 """
 
 import re
@@ -43,6 +44,9 @@ CLOCK_NS: Final = 2_000_000 * NEVER_NS
 
 PUBLISHER: Final = "p1"
 
+WAIT: Final[Action] = ("wait", "all")
+"""Time passes at all brokers, until the first of them has a deadline."""
+
 _LONGEST_START: Final = 5_000
 """Limit of the actions until all sessions are ready."""
 
@@ -61,7 +65,7 @@ class SmallWorld:
         subscriptions: number of subscribers, each with one subscription to everything.
         faults: number of faults in one history.
         kinds: the kinds of faults that may happen.
-        early: number of deadlines that fire although messages are in flight.
+        early: number of deadlines that fire although another action is possible.
         settings: parameters of the protocol, as `name=value`.
     """
 
@@ -184,12 +188,8 @@ class Spent:
     early: int = 0
     mends: tuple[Action, ...] = ()
 
-    def after(self, action: Action, *, is_early: bool) -> "Spent":
-        """Return the use after an action.
-
-        Args:
-            is_early: messages were in flight before the action.
-        """
+    def after(self, action: Action) -> "Spent":
+        """Return the use after an action."""
         verb = action[0]
         if action in self.mends:
             return replace(self, mends=tuple(each for each in self.mends if each != action))
@@ -198,7 +198,7 @@ class Spent:
         if verb == "subscribe":
             return replace(self, subscribed=self.subscribed + 1)
         if verb == "deadline":
-            return replace(self, early=self.early + is_early)
+            return replace(self, early=self.early + 1)
         if verb in ("crash", "fail"):
             return self._after_fault((("restart", action[1]),))
         if verb == "cut":
@@ -244,16 +244,14 @@ class WorldState:
 
     def _settle(self) -> None:
         """Perform lanes and deadlines in turn until all sessions are ready."""
-        for turn in range(_LONGEST_START):
+        for _ in range(_LONGEST_START):
             if self.is_quiescent() and self.acted.has_converged():
                 self.spent = Spent()
                 return
             lanes = self.acted.schedule.ready_lanes()
-            waiting = [each.number for each in self.acted.brokers if each.deadline() is not None]
-            if not lanes and not waiting:
+            if not lanes and all(each.deadline() is None for each in self.acted.brokers):
                 break
-            action = (next(iter(lanes)),) if lanes else ("deadline", waiting[turn % len(waiting)])
-            self.perform(action)
+            self.perform((next(iter(lanes)),) if lanes else WAIT)
         raise InvariantViolated("liveness", "the world does not settle at its start")
 
     def is_quiescent(self) -> bool:
@@ -268,6 +266,10 @@ class WorldState:
             and spent.subscribed == world.subscriptions
             and not spent.mends
         )
+
+    def is_late(self) -> bool:
+        """Return True if only deadlines and faults are left, so that no deadline is early."""
+        return self.is_quiescent() and self.is_over()
 
     def enabled(self) -> list[Action]:
         """Return all possible actions, lanes first, in an order that the state determines."""
@@ -287,14 +289,13 @@ class WorldState:
             yield ("subscribe", name, home, 0)
 
     def _deadlines(self) -> Iterator[Action]:
-        if self.is_quiescent():
-            if self.is_over() and self.acted.has_converged():
-                return
-        elif self.spent.early >= self.world.early:
-            return
-        for broker in self.acted.brokers:
-            if broker.deadline() is not None:
-                yield ("deadline", broker.number)
+        waiting = [each.number for each in self.acted.brokers if each.deadline() is not None]
+        if self.is_late():
+            if waiting and not self.acted.has_converged():
+                yield WAIT
+        elif self.spent.early < self.world.early:
+            for number in waiting:
+                yield ("deadline", number)
 
     def _faults(self) -> Iterator[Action]:
         acted, kinds = self.acted, self.world.kinds
@@ -329,10 +330,11 @@ class WorldState:
         """
         acted = self.acted
         acted.cluster.random.seed(0)
-        spent = self.spent.after(action, is_early=bool(acted.schedule.pending))
+        spent = self.spent.after(action)
         acted.actions.clear()
         events = [broker.events for broker in acted.brokers]
-        is_done = acted.take(action[0]) if len(action) == 1 else acted.perform(action)
+        by_lane = is_lane(action)
+        is_done = acted.take(action[0]) if by_lane else acted.perform(action)
         if not is_done:
             raise ConfigError(f"{describe_action(action)}: impossible in this state")
         self.spent = spent
@@ -340,7 +342,9 @@ class WorldState:
         for broker, before in zip(acted.brokers, events, strict=True):
             if broker.events != before:
                 self.digests.pop(broker.number, None)
-        for word in re.split(r"[>:#]", action[0]) if len(action) == 1 else map(str, action[1:]):
+        if action == WAIT:
+            self.digests.clear()
+        for word in re.split(r"[>:#]", action[0]) if by_lane else map(str, action[1:]):
             self.digests.pop(int(word) if word.isdigit() else word, None)
 
     def _drop_void(self) -> None:
@@ -364,3 +368,8 @@ def _is_void(action: Any, arguments: tuple[Any, ...]) -> bool:
     if isinstance(owner, Network):
         return owner.is_void(action, arguments)
     return isinstance(owner, SimulatedDisk) and owner.is_void(arguments)
+
+
+def is_lane(action: Action) -> bool:
+    """Return True if an action takes the head of a lane."""
+    return len(action) == 1
