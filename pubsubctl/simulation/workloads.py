@@ -12,6 +12,7 @@ from bench.spec.keys import Overrides
 from bench.spec.predictions import Stage
 from bench.spec.spec import ExperimentSpec
 from brokerd.simulator.scenario import ScenarioError, play_scenario
+from brokerd.simulator.search.exploration.history_file import is_history
 from brokerd.simulator.search.plan import is_plan
 from brokerd.units import format_duration
 from fault_injection.schedule.plan import expand
@@ -21,6 +22,7 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.runs.forecast import Run, announce, describe_doubts
 from pubsubctl.runs.plan import plan_experiment
+from pubsubctl.simulation.explorations import play_history
 from pubsubctl.simulation.swarms import play_plan
 
 
@@ -136,10 +138,10 @@ def is_plan_file(path: Path) -> bool:
 
 
 def play_file(path: Path) -> Result:
-    """Play a scenario, and compare with the text of the file; or run a plan.
+    """Play a scenario, and compare with the text of the file; or run a plan or a history.
 
     Raises:
-        UserError: the file cannot be read, or contains neither.
+        UserError: the file cannot be read, or contains none of them.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -149,6 +151,8 @@ def play_file(path: Path) -> Result:
         raise UserError(f"{path}: no scenario or plan: byte {error.start} is not UTF-8") from None
     if is_plan(text):
         return play_plan(path, text)
+    if is_history(text):
+        return play_history(path, text)
     try:
         played = play_scenario(text)
     except ScenarioError as error:

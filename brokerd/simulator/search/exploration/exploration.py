@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from brokerd.errors import ConfigError
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
@@ -155,6 +156,19 @@ class Exploration:
         finally:
             sys.setrecursionlimit(limit)
 
+    def play(self, actions: Sequence[Action]) -> Finding | None:
+        """Perform the actions of one history, with all checks; return the first violation.
+
+        Raises:
+            ConfigError: an action is impossible in its state.
+        """
+        state = WorldState.begin(self.world)
+        for place, action in enumerate(actions):
+            found = self._perform(state, action) or self._fault_of(state)
+            if found is not None:
+                return Finding(*found, tuple(actions[: place + 1]))
+        return None
+
     # ------------------------------------------------------------ expansion
 
     def _begin(self) -> None:
@@ -205,6 +219,8 @@ class Exploration:
             self._judge_step(state)
         except InvariantViolated as violation:
             return violation.rule, str(violation)
+        except ConfigError:
+            raise
         except Exception as error:
             # A core that fails is a finding like any other; the history repeats the failure.
             return type(error).__name__, f"{type(error).__name__}: {error}"
@@ -240,11 +256,9 @@ class Exploration:
         self.progress.states += 1
         self.progress.depth = max(self.progress.depth, depth)
         self._schedule(state, _Task(number, None, sleep, None, delays))
-        try:
-            self._judge_state(state)
-        except InvariantViolated as violation:
-            history = self._history(number)
-            self.progress.finding = Finding(violation.rule, str(violation), history)
+        found = self._fault_of(state)
+        if found is not None:
+            self.progress.finding = Finding(*found, self._history(number))
 
     def _revisit(self, state: WorldState, number: int, sleep: Sleep, delays: int) -> None:
         """Expand a known state again for actions that slept, or with more delays."""
@@ -255,6 +269,14 @@ class Exploration:
         if delays > self._left[number]:
             self._left[number] = delays
             self._schedule(state, _Task(number, None, frozenset(), None, delays))
+
+    def _fault_of(self, state: WorldState) -> tuple[str, str] | None:
+        """Judge a state; return the rule and the words of a violation."""
+        try:
+            self._judge_state(state)
+        except InvariantViolated as violation:
+            return violation.rule, str(violation)
+        return None
 
     def _judge_state(self, state: WorldState) -> None:
         """Check every broker; in a quiescent state, check that everything owed has arrived."""

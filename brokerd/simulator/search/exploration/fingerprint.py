@@ -54,6 +54,8 @@ STATIC: Final = (
 )  # fmt: skip
 """Classes of objects that a fingerprint only names: wiring, caches, and parts covered elsewhere."""
 
+_VALUES: Final = (tuple, Enum, MethodType, partial, deque, memoryview)
+
 _PLAIN: Final = frozenset((str, bytes, bool, float, type(None), tuple, list, dict))
 
 
@@ -111,7 +113,7 @@ class _Reader:
         self.name = kind.__qualname__
         self.is_static = is_static
         frozen = is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009
-        self.is_value = frozen or issubclass(kind, tuple | Enum | MethodType | partial | deque)
+        self.is_value = frozen or issubclass(kind, _VALUES)
         self._slots = [
             name
             for base in reversed(kind.__mro__)
@@ -130,6 +132,8 @@ class _Reader:
             return list(item.items())
         if issubclass(kind, set | frozenset):
             return sorted(map(repr, item))
+        if kind is memoryview:
+            return bytes(item)
         if kind is MethodType:
             return item.__func__.__qualname__, item.__self__
         if kind is FunctionType:
@@ -211,7 +215,9 @@ def _view_endpoint(endpoint: Endpoint) -> list[Any]:
         (end.peer, end.number, end.incarnation, end.up, end.deaf, end.other.number)
         for end in endpoint.connected
     ]
-    attempts = [(peer, each.again, len(each.timeout.queue)) for peer, each in endpoint.attempts.items()]
+    attempts = [
+        (peer, each.again, len(each.timeout.queue)) for peer, each in endpoint.attempts.items()
+    ]
     return [endpoint.key, endpoint.alive, endpoint.incarnation, ends, attempts]
 
 

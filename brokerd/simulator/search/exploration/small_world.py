@@ -120,7 +120,7 @@ class SmallWorld:
             "retry_first_ns": SECOND_NS,
             "retry_limit_ns": 2 * SECOND_NS,
             "topic_attribute": "kind",
-            "topics": 2,
+            "topics": 1,
             "pubends": 1,
             **dict.fromkeys(_WAITS, NEVER_NS),
         }
@@ -351,11 +351,7 @@ class WorldState:
         """Take all entries without an effect: of closed sessions, and of attempts that are over."""
         schedule = self.acted.schedule
         while True:
-            void = [
-                lane
-                for lane in schedule.ready_lanes().values()
-                if _is_void(*lane.queue[0])
-            ]
+            void = [lane for lane in schedule.ready_lanes().values() if _is_void(*lane.queue[0])]
             if not void:
                 return
             for lane in void:
