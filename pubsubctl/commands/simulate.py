@@ -18,6 +18,7 @@ from pubsubctl.commands.options.simulation import (
     SeedOptions,
     Seeds,
     SimulatedProtocol,
+    WorldOptions,
     mutants_of,
     processes_of,
     protocol_of,
@@ -30,7 +31,7 @@ from pubsubctl.errors import UserError
 
 app = verbs("simulate", "Run the protocols on a virtual clock.")
 
-VERBS = ("run", "swarm", "adversary", "shrink", "mutants", "campaign", "draw")
+VERBS = ("run", "swarm", "adversary", "shrink", "mutants", "campaign", "explore", "draw")
 
 
 SkipUnsimulated = Annotated[
@@ -242,6 +243,35 @@ def campaign(
     return swarms.simulate_campaign(call, chosen, runs, processes_of(processes), ledger)
 
 
+def explore(
+    context: typer.Context,
+    options: WorldOptions,
+    mutants: Mutants = None,
+    parameters: Parameters = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write a violation's history to this file."),
+    ] = None,
+) -> Result:
+    """Search all interleavings of a small world.
+
+    Checks each rule in each state. A violation is written as a shortest history, which
+    `simulate run FILE` repeats. A search that ends before its world is complete is UNKNOWN.
+    """
+    from pubsubctl.simulation import explorations
+
+    call = invocation(context)
+    call.refuse_dry_run("simulate explore")
+    request = explorations.ExplorationRequest(
+        world=options.world(mutants_of(mutants), tuple(parameters or ())),
+        most_states=options.most_states,
+        most_cpu_s=options.most_cpu_s,
+        delay_bound=options.delay_bound,
+        output=output,
+    )
+    return explorations.explore(call, request)
+
+
 def draw(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan or a scenario.")],
@@ -266,5 +296,5 @@ def draw(
     return workloads.draw_file(file, picture or Path(f"{file.stem}.svg"), steps)
 
 
-for _verb in (run, swarm, adversary, shrink, mutants, campaign, draw):
+for _verb in (run, swarm, adversary, shrink, mutants, campaign, explore, draw):
     add_command(app, _verb.__name__, _verb)

@@ -12,6 +12,7 @@ from bench.spec.keys import Overrides
 from bench.spec.predictions import Stage
 from bench.spec.spec import ExperimentSpec
 from brokerd.simulator.scenario import ScenarioError, cluster_after, play_scenario
+from brokerd.simulator.search.exploration.history_file import is_history
 from brokerd.simulator.search.plan import is_plan, read_plan
 from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.swarm import PlanRun
@@ -26,6 +27,7 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictU
 from pubsubctl.runs.forecast import Run, announce, describe_doubts
 from pubsubctl.runs.plan import plan_experiment
 from pubsubctl.simulation.diagram import Diagram, diagram_of, write_page, write_svg
+from pubsubctl.simulation.explorations import play_history
 from pubsubctl.simulation.swarms import play_plan
 
 
@@ -141,14 +143,16 @@ def is_plan_file(path: Path) -> bool:
 
 
 def play_file(path: Path) -> Result:
-    """Play a scenario, and compare with the text of the file; or run a plan.
+    """Play a scenario, and compare with the text of the file; or run a plan or a history.
 
     Raises:
-        UserError: the file cannot be read, or contains neither.
+        UserError: the file cannot be read, or contains none of them.
     """
     text = _read(path)
     if is_plan(text):
         return play_plan(path, text)
+    if is_history(text):
+        return play_history(path, text)
     try:
         played = play_scenario(text)
     except ScenarioError as error:

@@ -60,6 +60,11 @@ class DeadlineQueue(Generic[Key]):
             heapq.heappop(self._heap)
         return None
 
+    def in_order(self) -> list[tuple[Key, Instant]]:
+        """Return every key with its deadline, in the order in which they fall due."""
+        found = sorted(self._current.items(), key=lambda item: item[1])
+        return [(key, at_ns) for key, (at_ns, _) in found]
+
     def due(self, now_ns: Instant) -> list[Key]:
         """Remove and return every key due at `now_ns` or before, earliest first."""
         found: list[Key] = []

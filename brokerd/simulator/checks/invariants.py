@@ -98,6 +98,10 @@ class StepChecker:
         """Record a new broker in the overlay, without clients."""
         self.own.on_joined(newcomer)
 
+    def known(self) -> tuple[Any, ...]:
+        """Return the sources and the started subscriptions that brokers have announced."""
+        return self._sources, self._started
+
     def look_into(self, brokers: Sequence[BrokerView]) -> None:
         """Check the state of every live broker."""
         for broker in brokers:

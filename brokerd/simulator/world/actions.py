@@ -8,7 +8,9 @@ that can be replayed, also with some actions left out. Brokers are numbers, clie
     time out A B               A abandons its attempt although B may answer
     suspect A B                A suspects B, with reason or without
     deadline B                 B's own clock shows its earliest deadline
+    wait all                   all clocks advance until the first broker has a deadline
     crash B KEPT, restart B    at most KEPT of B's unconfirmed writes are durable
+    fail B                     as crash, and messages in flight from B are lost
     cut A B, heal A B          from A to B nothing passes, and messages in flight are lost
     stale N                    the Nth last message that was too late is received after all
     publish P BLOB COUNT, subscribe S B PREDICATE, unsubscribe S NUMBER
@@ -66,6 +68,8 @@ class Scene:
         frame_limit_bytes: messages pass through the codec of the wire, in frames up to this size;
             0: without codec.
         payload_bytes: size of each payload, of which a few bytes distinguish the publications.
+        is_certain: nothing is left to chance: a close loses no message, and no message of a closed
+            session is kept.
         strict: raise an error for a broken promise; otherwise broken promises are counted.
     """
 
@@ -78,6 +82,7 @@ class Scene:
     strict: bool = True
     frame_limit_bytes: int = 0
     payload_bytes: int = 3
+    is_certain: bool = False
 
 
 class ActedCluster:
@@ -121,7 +126,9 @@ class ActedCluster:
             "time out": self._time_out,
             "suspect": self._suspect,
             "deadline": self._reach_deadline,
+            "wait": self._wait,
             "crash": self._crash,
+            "fail": self._fail,
             "restart": self._restart,
             "cut": self._cut,
             "heal": self._heal,
@@ -156,6 +163,15 @@ class ActedCluster:
             return False
         self._begin((self.schedule.name_of(lane),))
         self.schedule.take_head(lane)
+        return True
+
+    def take(self, lane: str) -> bool:
+        """Take the head of a lane by its name among `ready_lanes`; return False without one."""
+        found = self.schedule.ready_lanes().get(lane)
+        if found is None:
+            return False
+        self._begin((lane,))
+        self.schedule.take_head(found)
         return True
 
     def _begin(self, action: Action) -> None:
@@ -246,6 +262,19 @@ class ActedCluster:
     def _reach_deadline(self, number: BrokerNumber) -> bool:
         return self.brokers[number].reach_deadline()
 
+    def _wait(self, _which: str) -> bool:
+        waits = [
+            (max(0, due_ns - broker.clock_ns), broker.number)
+            for broker in self.brokers
+            if (due_ns := broker.deadline()) is not None
+        ]
+        if not waits:
+            return False
+        wait_ns, first = min(waits)
+        for broker in self.brokers:
+            broker.set_clock(broker.clock_ns + wait_ns)
+        return self.brokers[first].reach_deadline()
+
     def _crash(self, number: BrokerNumber, kept: int) -> bool:
         broker = self.brokers[number]
         if not broker.alive:
@@ -253,6 +282,16 @@ class ActedCluster:
         self.crashes_before_persisted += broker.disk.has_unwritten
         broker.kill(kept)
         return True
+
+    def _fail(self, number: BrokerNumber) -> bool:
+        broker = self.brokers[number]
+        peers = [*broker.ends]
+        for peer in peers:
+            self.link_faults.cut(number, peer, "out")
+        is_done = self._crash(number, 0)
+        for peer in peers:
+            self.link_faults.heal(number, peer, "out")
+        return is_done
 
     def _restart(self, number: BrokerNumber) -> bool:
         broker = self.brokers[number]
@@ -315,7 +354,8 @@ def _network_of(scene: Scene) -> NetworkParameters:
         latency_highest_ns=0,
         jitter_ns=0,
         early_timeouts=False,
-        keep_old_messages=True,
+        lost_on_close=not scene.is_certain,
+        keep_old_messages=not scene.is_certain,
         encode=bool(scene.frame_limit_bytes),
         session=session,
     )

@@ -284,6 +284,16 @@ class SimulatedBroker(Endpoint):
 
     # ------------------------------------------------------------ own clock
 
+    @property
+    def clock_ns(self) -> Instant:
+        """The time of the broker."""
+        return self._clock.now_ns
+
+    def set_clock(self, now_ns: Instant) -> None:
+        """Set the own clock, to no earlier time after the first start."""
+        assert self._own_clock is not None, f"{self.name} goes by the common clock"
+        self._own_clock.now_ns = now_ns
+
     def deadline(self) -> Instant | None:
         """Return the earliest deadline of the core; None for a deadline beyond any patience."""
         due = self.core.next_deadline() if self.alive else None

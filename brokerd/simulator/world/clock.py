@@ -40,13 +40,15 @@ class Lane:
         name: name in a recorded choice; lanes of one kind between the same two endpoints share a
             name.
         holds: number of reasons to hold the lane at present.
+        serial: number among all lanes of the schedule, in order of creation.
     """
 
-    __slots__ = ("_overdue", "_place", "_schedule", "holds", "last_ns", "name", "queue")
+    __slots__ = ("_overdue", "_place", "_schedule", "holds", "last_ns", "name", "queue", "serial")
 
     def __init__(self, schedule: "Schedule", name: str = "") -> None:
         self._schedule = schedule
         self.name = name
+        self.serial = schedule.next_serial()
         self._overdue = 0
         self._place = -1
         self.queue: deque[tuple[Action, tuple[Any, ...]]] = deque()
@@ -103,6 +105,12 @@ class Schedule:
         self.now_ns: Instant = 0
         self.pending = 0
         self._numbers = itertools.count()
+        self._lanes = 0
+
+    def next_serial(self) -> int:
+        """Return the serial number of a new lane."""
+        self._lanes += 1
+        return self._lanes
 
     def post(self, lane: Lane, delay_ns: int, action: Action, *arguments: Any) -> None:
         """Schedule `action` on `lane`, at least `delay_ns` from now."""
@@ -276,6 +284,18 @@ class AdversarialSchedule(Schedule):
             return False
         self.take_head(lanes[number])
         return True
+
+    def ready_lanes(self) -> dict[str, Lane]:
+        """Return the lanes with a possible event by name, in order of creation.
+
+        The order does not depend on earlier choices, unlike the numbers of `name_of`.
+        """
+        found: dict[str, Lane] = {}
+        counts: dict[str, int] = {}
+        for lane in sorted(self._ready, key=lambda lane: lane.serial):
+            number = counts[lane.name] = counts.get(lane.name, -1) + 1
+            found[f"{lane.name}#{number}" if number else lane.name] = lane
+        return found
 
     def draw_anew(self, random: Random) -> None:
         """Draw from another random stream from now on, for any number of earlier draws."""

@@ -203,6 +203,11 @@ class SimulatedDisk:
         """Return all durable rows and logs."""
         return self.recovered(), self._logs.contents()
 
+    def unwritten(self) -> tuple[Any, ...]:
+        """Return the accepted transactions and changes of logs that a crash may lose."""
+        waiting = [changes for _, changes in self._waiting]
+        return waiting, [effect for _, effect in self._log_effects]
+
     def copy(self) -> tuple[Any, ...]:
         """Return a copy of all durable rows and logs, for `put_back`."""
         return deepcopy((self._tables, self._logs.contents(), self.ledger))
@@ -231,6 +236,11 @@ class SimulatedDisk:
         self._waiting.clear()
         self._crashes += 1
         self.lane = Lane(self._schedule, self._lane_name)
+
+    def is_void(self, arguments: tuple[Any, ...]) -> bool:
+        """Return True if an entry of a lane is of a write that a crash has lost."""
+        crashes: int = arguments[0]
+        return crashes != self._crashes
 
     def recovered(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the rows for a restarted broker: table → key → value, tuples as lists."""

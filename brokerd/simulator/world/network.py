@@ -13,7 +13,7 @@ from typing import Any
 
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
-from brokerd.simulator.world.clock import Lane, Schedule
+from brokerd.simulator.world.clock import Action, Lane, Schedule
 from brokerd.simulator.world.sessions import (
     Attempt,
     Endpoint,
@@ -172,6 +172,16 @@ class Network:
             held, end.withheld_messages = end.withheld_messages, []
             for message in held:
                 self._put(end, message)
+
+    def is_void(self, action: Action, arguments: tuple[Any, ...]) -> bool:
+        """Return True if an entry of a lane has no effect any more."""
+        if action == self._arrives:
+            return not arguments[0].up
+        if action == self._silence_noticed:
+            return not arguments[0].up or arguments[0].silence != arguments[1]
+        by_end = (self._answer_arrives, self._close_arrives)
+        by_attempt = (self._hello_arrives, self._cancel)
+        return action in (*by_end, *by_attempt) and bool(arguments[0].is_over)
 
     # ------------------------------------------------------------ opening
 

@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from brokerd.errors import ConfigError
 from brokerd.text import nearest
+from brokerd.units import SECOND_NS, parse_duration_ns
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
 if TYPE_CHECKING:
+    from brokerd.simulator.search.exploration.small_world import SmallWorld
     from brokerd.simulator.search.swarm import SwarmOptions
 
 _SEEDS = "Seeds"
 _PROTOCOL = "Protocol"
+_WORLD = "World"
+_SEARCH = "Search"
 
 SEEDS = "1..20"
 Seeds = Annotated[
@@ -131,6 +136,124 @@ class SeedOptions:
             settings=chosen,
             moves=self.moves,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldOptions:
+    """Bounds of a small world and of its search."""
+
+    protocol: SimulatedProtocol = None
+    brokers: Annotated[
+        int, typer.Option("--brokers", metavar="N", help="Brokers.", rich_help_panel=_WORLD)
+    ] = 3
+    publications: Annotated[
+        int,
+        typer.Option("--publications", metavar="N", help="Publications.", rich_help_panel=_WORLD),
+    ] = 2
+    subscriptions: Annotated[
+        int,
+        typer.Option(
+            "--subscriptions",
+            metavar="N",
+            help="Subscriptions, which begin at any moment.",
+            rich_help_panel=_WORLD,
+        ),
+    ] = 1
+    faults: Annotated[
+        int,
+        typer.Option(
+            "--faults", metavar="N", help="Faults, at any moment.", rich_help_panel=_WORLD
+        ),
+    ] = 1
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="Allow this kind of fault: crash, fail, cut, suspect or leave. Repeatable.",
+            rich_help_panel=_WORLD,
+        ),
+    ] = None
+    early: Annotated[
+        int,
+        typer.Option(
+            "--early",
+            metavar="N",
+            help="Deadlines that fire although something else can happen.",
+            rich_help_panel=_WORLD,
+        ),
+    ] = 0
+    delay_bound: Annotated[
+        int | None,
+        typer.Option(
+            "--delay-bound",
+            metavar="N",
+            help="Deliver oldest first, with at most N exceptions in a history.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None
+    most_states: Annotated[
+        int,
+        typer.Option(
+            "--max-states",
+            metavar="N",
+            help="End after this number of states.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = 1_000_000
+    most_time: Annotated[
+        str,
+        typer.Option(
+            "--max-time",
+            metavar="TIME",
+            help="End after this processor time.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = "1h"
+
+    @property
+    def most_cpu_s(self) -> float:
+        """The limit of the processor time, in seconds.
+
+        Raises:
+            UserError: the text is no duration, or no time.
+        """
+        try:
+            limit_ns = parse_duration_ns(self.most_time)
+        except ValueError as error:
+            raise UserError(f"--max-time = {shown(self.most_time)}: {error}") from None
+        if not limit_ns:
+            raise UserError("--max-time = 0; a search needs a bound above 0")
+        return limit_ns / SECOND_NS
+
+    def world(self, mutants: frozenset[str], settings: tuple[str, ...]) -> "SmallWorld":
+        """Return the checked world.
+
+        Raises:
+            UserError: a bound or kind is invalid; names the bound.
+        """
+        from brokerd.simulator.search.exploration.small_world import FAULT_KINDS, SmallWorld
+
+        if self.most_states < 1:
+            raise UserError(f"--max-states = {self.most_states}; a search needs a bound above 0")
+        if self.delay_bound is not None and self.delay_bound < 0:
+            raise UserError(f"--delay-bound = {self.delay_bound}; at least 0")
+        world = SmallWorld(
+            protocol=protocol_of(self.protocol),
+            brokers=self.brokers,
+            publications=self.publications,
+            subscriptions=self.subscriptions,
+            faults=self.faults,
+            kinds=tuple(self.kinds or FAULT_KINDS),
+            early=self.early,
+            mutants=mutants,
+            settings=settings,
+        )
+        try:
+            world.check()
+        except ConfigError as error:
+            raise UserError(str(error)) from None
+        return world
 
 
 def protocol_of(name: str | None) -> str:

@@ -1,0 +1,1 @@
+"""Exhaustive search over all interleavings of small worlds."""

@@ -1,0 +1,344 @@
+"""Breadth-first search over all states of a small world.
+
+Every state is expanded once: the search restores the state, performs one enabled action, and
+compares the fingerprint of the result with all known fingerprints. The first violation therefore
+has a shortest history. A world is complete if the search has expanded every state.
+
+Sleep sets leave out one order of two deliveries at different brokers. Every state is still reached,
+and the internal state of every broker is checked once more in every new state. A delivery at a
+client depends on all other actions, because acknowledgements are judged by such deliveries.
+
+With a delay bound, deliveries follow the order of creation of their lanes, and every skipped lane
+costs one delay. Then the search covers all histories within the bound.
+
+Paper: Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems" (1996), §5
+(sleep sets); Emmi, Qadeer and Rakamaric, "Delay-bounded scheduling" (POPL 2011).
+"""
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from brokerd.errors import ConfigError
+from brokerd.simulator.checks.marks import ADVANCED_AGAIN
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
+from brokerd.simulator.search.exploration.fingerprint import Fingerprints
+from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState, is_lane
+from brokerd.simulator.search.exploration.snapshots import Snapshot, Snapshots
+from brokerd.simulator.world.actions import Action
+
+HELD_BYTES: Final = 2 << 30
+"""Limit of the snapshots of states that wait for their expansion; other states are replayed."""
+
+_NESTING: Final = 20_000
+"""Limit of nested calls, which a snapshot needs for long chains of objects."""
+
+Sleep = frozenset[Action]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A violation with a shortest history.
+
+    Attributes:
+        rule: the broken rule, or the name of the error of a core.
+        violation: the violation, in words.
+        actions: the history, from the settled start of the world.
+    """
+
+    rule: str
+    violation: str
+    actions: tuple[Action, ...]
+
+
+@dataclass(slots=True)
+class Progress:
+    """The extent of a search so far.
+
+    Attributes:
+        states: number of different states.
+        transitions: number of performed actions.
+        depth: length of the longest of all shortest histories.
+        finals: number of states in which everything owed has arrived and nothing is left to do.
+        waiting: number of states that are not expanded.
+        marks: the marks of the protocol that an action reached.
+        finding: the first violation.
+    """
+
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    finals: int = 0
+    waiting: int = 0
+    marks: dict[str, None] = field(default_factory=dict)
+    finding: Finding | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every state was expanded without a violation."""
+        return not self.waiting and self.finding is None
+
+    def unreached(self, protocol: str) -> list[str]:
+        """Return the marks of a protocol that no action reached."""
+        return [mark.name for mark in marks_of(protocol) if mark.name not in self.marks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A state to expand.
+
+    Attributes:
+        only: the actions to perform; None for all enabled actions.
+        delays: remaining delays.
+    """
+
+    number: int
+    snapshot: Snapshot | None
+    sleep: Sleep
+    only: Sleep | None
+    delays: int
+
+
+class Exploration:
+    """The search through one world.
+
+    Args:
+        delay_bound: maximum number of delays of a history; None for no bound.
+        is_reduced: sleep sets leave out transitions; has no effect with a delay bound.
+
+    Attributes:
+        progress: the extent of the search so far.
+    """
+
+    def __init__(
+        self, world: SmallWorld, *, delay_bound: int | None = None, is_reduced: bool = True
+    ) -> None:
+        world.check()
+        self.world = world
+        self.progress = Progress()
+        self._bounded = delay_bound is not None
+        self._reduced = is_reduced and not self._bounded
+        self._delays = delay_bound or 0
+        static = (type(world.scene().parameters),)
+        self._snapshots = Snapshots(static)
+        self._fingerprints = Fingerprints(static)
+        self._numbers: dict[bytes, int] = {}
+        self._parents: list[tuple[int, Action]] = []
+        self._depths: list[int] = []
+        self._sleeps: list[Sleep] = []
+        self._left: list[int] = []
+        self._tasks: deque[_Task] = deque()
+        self._held = 0
+        self._forgiven = simulation_of(world.protocol).forgiven
+
+    @property
+    def fingerprints(self) -> frozenset[bytes]:
+        """The fingerprints of all states so far."""
+        return frozenset(self._numbers)
+
+    def run(self) -> Iterator[Progress]:
+        """Expand state after state; yield the progress before each state."""
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, _NESTING))
+        try:
+            self._begin()
+            while self._tasks and self.progress.finding is None:
+                self.progress.waiting = len(self._tasks)
+                yield self.progress
+                task = self._tasks.popleft()
+                self._held -= len(task.snapshot.content) if task.snapshot is not None else 0
+                self._expand(task)
+            self.progress.waiting = len(self._tasks)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def play(self, actions: Sequence[Action]) -> Finding | None:
+        """Perform the actions of one history, with all checks; return the first violation.
+
+        Raises:
+            ConfigError: an action is impossible in its state.
+        """
+        state = WorldState.begin(self.world)
+        for place, action in enumerate(actions):
+            found = self._perform(state, action) or self._fault_of(state)
+            if found is not None:
+                return Finding(*found, tuple(actions[: place + 1]))
+        return None
+
+    # ------------------------------------------------------------ expansion
+
+    def _begin(self) -> None:
+        try:
+            state = WorldState.begin(self.world)
+        except InvariantViolated as violation:
+            self.progress.finding = Finding(violation.rule, str(violation), ())
+            return
+        self._add(state, -1, (), frozenset(), self._delays)
+
+    def _expand(self, task: _Task) -> None:
+        state = self._restore(task)
+        enabled = state.enabled()
+        lanes = [action for action in enabled if is_lane(action)]
+        chosen = [
+            action
+            for action in enabled
+            if action not in task.sleep and (task.only is None or action in task.only)
+        ]
+        commutes = self._reduced and not state.acted.link_faults.cut_ways()
+        asleep = {action for action in task.sleep if action in enabled}
+        for place, action in enumerate(chosen):
+            delays = task.delays
+            if self._bounded and is_lane(action):
+                delays -= lanes.index(action)
+                if delays < 0:
+                    continue
+            if place:
+                state = self._restore(task)
+            finding = self._perform(state, action)
+            if finding is not None:
+                history = self._history(task.number)
+                self.progress.finding = Finding(*finding, (*history, action))
+                return
+            sleep: Sleep = frozenset()
+            if commutes:
+                sleep = frozenset(each for each in asleep if is_independent(each, action))
+                asleep.add(action)
+            self._add(state, task.number, action, sleep, delays)
+            if self.progress.finding is not None:
+                return
+
+    def _perform(self, state: WorldState, action: Action) -> tuple[str, str] | None:
+        """Perform an action; return the rule and the words of a violation."""
+        self.progress.transitions += 1
+        try:
+            state.perform(action)
+            self._judge_step(state)
+        except InvariantViolated as violation:
+            return violation.rule, str(violation)
+        except ConfigError:
+            raise
+        except Exception as error:
+            # A core that fails is a finding like any other; the history repeats the failure.
+            return type(error).__name__, f"{type(error).__name__}: {error}"
+        return None
+
+    def _judge_step(self, state: WorldState) -> None:
+        checker, oracle = state.acted.cluster.checker, state.acted.oracle
+        if checker.marks is not None:
+            self.progress.marks.update(
+                (name, None) for name, count in checker.marks.counts.items() if count
+            )
+        if checker.positions.advanced_again:
+            self.progress.marks[ADVANCED_AGAIN.name] = None
+        for rule in oracle.violations:
+            if rule not in self._forgiven:
+                raise InvariantViolated(rule, oracle.first_violations[0])
+
+    def _add(
+        self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
+    ) -> None:
+        """Add the result of an action to the known states, and schedule its expansion."""
+        fingerprint = self._fingerprints.of(state)
+        number = self._numbers.get(fingerprint)
+        if number is not None:
+            self._revisit(state, number, sleep, delays)
+            return
+        number = self._numbers[fingerprint] = len(self._parents)
+        depth = self._depths[parent] + 1 if parent >= 0 else 0
+        self._parents.append((parent, action))
+        self._depths.append(depth)
+        self._sleeps.append(sleep)
+        self._left.append(delays)
+        self.progress.states += 1
+        self.progress.depth = max(self.progress.depth, depth)
+        self._schedule(state, _Task(number, None, sleep, None, delays))
+        found = self._fault_of(state)
+        if found is not None:
+            self.progress.finding = Finding(*found, self._history(number))
+
+    def _revisit(self, state: WorldState, number: int, sleep: Sleep, delays: int) -> None:
+        """Expand a known state again for actions that slept, or with more delays."""
+        missing = self._sleeps[number] - sleep
+        if missing:
+            sleep = self._sleeps[number] = self._sleeps[number] & sleep
+            self._schedule(state, _Task(number, None, sleep, missing, delays))
+        if delays > self._left[number]:
+            self._left[number] = delays
+            self._schedule(state, _Task(number, None, frozenset(), None, delays))
+
+    def _fault_of(self, state: WorldState) -> tuple[str, str] | None:
+        """Judge a state; return the rule and the words of a violation."""
+        try:
+            self._judge_state(state)
+        except InvariantViolated as violation:
+            return violation.rule, str(violation)
+        return None
+
+    def _judge_state(self, state: WorldState) -> None:
+        """Check every broker; in a quiescent state, check that everything owed has arrived."""
+        cluster = state.acted.cluster
+        cluster.check_internals()
+        if not state.is_late():
+            return
+        if state.acted.has_converged():
+            self.progress.finals += 1
+            cluster.recount()
+            if self.world.is_strict:
+                cluster.oracle.judge_end()
+            return
+        copy: WorldState = self._snapshots.take(state).restore()
+        copy.acted.settle(Random(0))
+
+    # ------------------------------------------------------------ states
+
+    def _schedule(self, state: WorldState, task: _Task) -> None:
+        snapshot = None
+        if self._held < HELD_BYTES:
+            snapshot = self._snapshots.take(state)
+            self._held += len(snapshot.content)
+        self._tasks.append(_Task(task.number, snapshot, task.sleep, task.only, task.delays))
+
+    def _restore(self, task: _Task) -> WorldState:
+        if task.snapshot is None:
+            return replay(self.world, self._history(task.number))
+        state: WorldState = task.snapshot.restore()
+        return state
+
+    def _history(self, number: int) -> tuple[Action, ...]:
+        """Return the actions from the start to a state."""
+        actions: list[Action] = []
+        while (parent := self._parents[number])[0] >= 0:
+            number = parent[0]
+            actions.append(parent[1])
+        return tuple(reversed(actions))
+
+
+def replay(world: SmallWorld, actions: Sequence[Action]) -> WorldState:
+    """Return the state after a history.
+
+    Raises:
+        InvariantViolated: a rule was broken.
+    """
+    state = WorldState.begin(world)
+    for action in actions:
+        state.perform(action)
+    return state
+
+
+def is_independent(one: Action, other: Action) -> bool:
+    """Return True if two actions are of lanes into different brokers, so that they commute."""
+    here, there = _broker_of(one), _broker_of(other)
+    return here is not None and there is not None and here != there
+
+
+def _broker_of(action: Action) -> str | None:
+    """Return the only broker that an action changes; None for all other actions."""
+    if not is_lane(action):
+        return None
+    name = action[0].partition("#")[0]
+    receiver = name.partition(">")[2] if ">" in name else name.partition(":")[0]
+    return receiver if receiver.isdigit() and ":dials:" not in name else None
