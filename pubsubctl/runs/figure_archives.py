@@ -10,6 +10,7 @@ Archives are deterministic: equal runs give equal bytes.
 """
 
 import io
+import json
 import lzma
 import re
 import tarfile
