@@ -305,9 +305,8 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
     except OSError as error:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     # With a folder, no name of a file is taken for a word or a figure.
-    command = (
-        f"pubsubctl simulate run {shlex.quote(str(path) if len(path.parts) > 1 else f'./{path}')}"
-    )
+    name = shlex.quote(str(path) if len(path.parts) > 1 else f"./{path}")
+    command = f"pubsubctl simulate run {name}"
     return Result(
         document={
             "schema": "pubsubctl/shrunk/1",
@@ -322,7 +321,8 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
             "runs": shrunk.runs,
             "plan": text,
         },
-        text=f"{text}\nfrom {plan.size()}, in {shrunk.runs} runs\nrepeat with: {command}",
+        text=f"{text}\nfrom {plan.size()}, in {shrunk.runs} runs\nrepeat with: {command}\n"
+        f"draw with: pubsubctl simulate draw {name}",
     )
 
 
