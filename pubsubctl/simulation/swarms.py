@@ -9,7 +9,13 @@ from typing import Any, Final
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT
-from brokerd.simulator.checks.marks import MarkCoverage, compute_coverage, describe_coverage
+from brokerd.simulator.checks.marks import (
+    MarkCoverage,
+    Novelty,
+    compute_coverage,
+    describe_coverage,
+    measure_novelty,
+)
 from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
 from brokerd.simulator.named_bugs import NoCheckout, has_data
 from brokerd.simulator.search.ablations import (
@@ -109,7 +115,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     marks = compute_coverage(marks_of(swarm.protocol), reports)
     sentences = [describe_totals(counted)]
     if marks and len(seeds) >= JUDGED_SEEDS:
-        sentences.append(describe_coverage(marks))
+        sentences += [describe_coverage(marks), measure_novelty(reports).describe()]
     elif marks:
         met = sum(bool(row.seeds) for row in marks)
         sentences.append(
@@ -135,6 +141,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             "canaries": [_canary_row(canary) for canary in canaries],
             "differing_seeds": differing,
             "marks": _mark_rows(marks),
+            "novelty": _novelty_row(measure_novelty(reports)),
             "total": counted,
         },
         text="\n".join(sentences),
@@ -298,9 +305,8 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
     except OSError as error:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     # With a folder, no name of a file is taken for a word or a figure.
-    command = (
-        f"pubsubctl simulate run {shlex.quote(str(path) if len(path.parts) > 1 else f'./{path}')}"
-    )
+    name = shlex.quote(str(path) if len(path.parts) > 1 else f"./{path}")
+    command = f"pubsubctl simulate run {name}"
     return Result(
         document={
             "schema": "pubsubctl/shrunk/1",
@@ -315,7 +321,8 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
             "runs": shrunk.runs,
             "plan": text,
         },
-        text=f"{text}\nfrom {plan.size()}, in {shrunk.runs} runs\nrepeat with: {command}",
+        text=f"{text}\nfrom {plan.size()}, in {shrunk.runs} runs\nrepeat with: {command}\n"
+        f"draw with: pubsubctl simulate draw {name}",
     )
 
 
@@ -372,6 +379,15 @@ def _mark_rows(marks: Iterable[MarkCoverage]) -> list[dict[str, Any]]:
         {"mark": row.mark.name, "seeds": row.seeds, "times": row.times, "required": row.required}
         for row in marks
     ]
+
+
+def _novelty_row(novelty: Novelty) -> dict[str, Any]:
+    return {
+        "pairs": novelty.pairs,
+        "single": novelty.single,
+        "late": novelty.late,
+        "chance_of_a_new_pair": round(novelty.chance, 4),
+    }
 
 
 def _list_unreached(marks: Iterable[MarkCoverage]) -> list[PubsubctlError]:

@@ -138,7 +138,7 @@ def test_lab_down_removes_the_remains_of_a_killed_lab_up(
 
 
 def test_lab_up_starts_anew_after_a_killed_lab_up(controller: Controller) -> None:
-    process = controller.start("lab", "up", "--name", controller.name, "--hosts", "2")
+    process = controller.start("lab", "up", "--name", controller.name, "--hosts", "6")
     while "started" not in _journal(controller) and process.poll() is None:
         time.sleep(NEXT_LOOK_S)
     process.send_signal(signal.SIGKILL)

@@ -51,6 +51,7 @@ def test_the_verdict_is_first_and_both_runs_are_side_by_side(tmp_path: Path) -> 
         "2,199 missing. 8,923 owed = 6,720 delivered + 2,199 missing + 4 undecided.",
         "p1/2 · 227",
         "p1 → b1 → s1",
+        f"pubsubctl why p1/2:0:227 {LOST['subscription']} ",
         "Promised",
         "Published while measuring",
         "Lost",

@@ -7,8 +7,15 @@ import pytest
 
 import brokerd
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.simulator.checks.marks import Mark, compute_coverage, describe_coverage
+from brokerd.simulator.checks.marks import (
+    Mark,
+    Novelty,
+    compute_coverage,
+    describe_coverage,
+    measure_novelty,
+)
 from brokerd.simulator.checks.protocol_checks import make_observer, marks_of
+from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import run_seed
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
@@ -45,6 +52,27 @@ def test_a_mark_with_too_few_seeds_is_reported_with_its_meaning() -> None:
     assert describe_coverage(found) == (
         "1 of 3 marks reached\nmark joined in 0 seeds, 1 are required: a leaf joined"
     )
+
+
+def _report(**marks: int) -> SeedReport:
+    counters = {"deliveries": 9, **{f"mark_{name}": count for name, count in marks.items()}}
+    return SeedReport(1, "delta_tree", "", "", (), counters, (), "")
+
+
+def test_a_third_time_is_new_and_a_fourth_is_not() -> None:
+    reports = [_report(joined=1), _report(joined=4), _report(joined=7, left=0), _report(joined=1)]
+    assert measure_novelty(reports[:1]) == Novelty(seeds=1, pairs=1, single=1, late=1)
+    assert measure_novelty(reports) == Novelty(seeds=4, pairs=2, single=0, late=0)
+    assert measure_novelty([*reports, _report(left=2)]) == Novelty(5, 3, single=1, late=1)
+
+
+def test_the_chance_of_a_new_pair_is_the_share_of_single_ones() -> None:
+    alike = [_report(joined=1)] * 40
+    assert measure_novelty(alike).chance == 0
+    assert measure_novelty([*alike, _report(left=1), _report(left=2)]).chance == 2 / 42
+    assert measure_novelty([_report(joined=1, left=1)]).chance == 1
+    assert measure_novelty([]).chance == 1
+    assert measure_novelty(alike).describe().endswith("a new pair with a chance of 0.0%")
 
 
 def _counts_of(cluster: SimulatedCluster) -> dict[str, int]:

@@ -103,3 +103,53 @@ def describe_coverage(found: Iterable[MarkCoverage]) -> str:
         if not row.is_enough
     ]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Novelty:
+    """The variety that seeds have shown, in pairs of a mark and a number of its events.
+
+    The number of events of a seed counts by its power of two, so that a third time differs from a
+    first. The chance of a new pair is the Good-Turing estimate: the pairs of a single seed, per
+    seed.
+
+    Attributes:
+        seeds: number of seeds.
+        pairs: number of pairs that at least one seed has reached.
+        single: number of pairs that exactly one seed has reached.
+        late: number of pairs that only the last half of the seeds has reached.
+    """
+
+    seeds: int
+    pairs: int
+    single: int
+    late: int
+
+    @property
+    def chance(self) -> float:
+        """The estimated number of new pairs of the next seed, at most 1."""
+        return min(1.0, self.single / self.seeds) if self.seeds else 1.0
+
+    def describe(self) -> str:
+        """Return the variety in a sentence."""
+        return (
+            f"{self.pairs} pairs of mark and times reached, {self.late} of them by the last half "
+            "of the seeds alone; the next seed reaches a new pair with a chance of "
+            f"{self.chance:.1%}"
+        )
+
+
+def measure_novelty(reports: Sequence[SeedReport]) -> Novelty:
+    """Return the variety of the marks of some seeds."""
+    seen: dict[tuple[str, int], list[int]] = {}
+    for place, report in enumerate(reports):
+        for name, count in report.counters.items():
+            if name.startswith(PREFIX) and count:
+                seen.setdefault((name, count.bit_length()), []).append(place)
+    half = len(reports) // 2
+    return Novelty(
+        len(reports),
+        len(seen),
+        sum(len(places) == 1 for places in seen.values()),
+        sum(places[0] >= half for places in seen.values()),
+    )
