@@ -27,6 +27,10 @@ _BROKER_COLUMNS = {
 }
 
 
+_MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException)
+"""The exceptions from values of files that are of another kind, or beyond their column."""
+
+
 def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
     """Return every table without a row per message, by name.
 
@@ -35,7 +39,7 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
     """
     try:
         return _small_tables(run, logs)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _MISFITS as error:
         what = f"{type(error).__name__}: {error}"
         raise IntegrityError(f"{run.folder} does not hold what a run does: {what}") from error
 
@@ -76,20 +80,8 @@ def arrow_table(table: Table, run_id: str, rows: list[Any]) -> pa.Table:
     schema = table.arrow_schema()
     columns = {name: [row.get(name) for row in rows] for name in table.names}
     columns["run_id"] = [run_id] * len(rows)
-    arrays = [_column(field, columns[field.name], run_id) for field in schema]
+    arrays = [pa.array(columns[field.name], field.type, from_pandas=False) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _column(field: pa.Field, values: list[Any], run_id: str) -> pa.Array:
-    """Return the values of a column.
-
-    Raises:
-        IntegrityError: a value of a file of the run does not fit into the column.
-    """
-    try:
-        return pa.array(values, field.type, from_pandas=False)
-    except (pa.ArrowException, OverflowError) as error:
-        raise IntegrityError(f"{run_id}: column {field.name} ({field.type}): {error}") from error
 
 
 def _texts(values: Any) -> dict[str, str]:
