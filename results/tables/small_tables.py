@@ -224,11 +224,11 @@ def _session_rows(run: Run, logs: Logs) -> Iterator[Row]:
                     "client": line["client"],
                     "broker": line["broker"],
                     "session": line["session"],
-                    "t_connect_ns": _to_timeline(run, line["t_ns"], process.host),
+                    "t_connect_ns": _time_of(run, line, process),
                 }
             elif session in open_sessions:
                 ended = {
-                    "t_disconnect_ns": _to_timeline(run, line["t_ns"], process.host),
+                    "t_disconnect_ns": _time_of(run, line, process),
                     "reason": line["reason"],
                 }
                 yield {**open_sessions.pop(session), **ended}
@@ -248,7 +248,7 @@ def _broker_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
             forwarded = numbers.pop("publications_forwarded", 0)
             yield {
                 **row,
-                "t_ns": _to_timeline(run, line["t_ns"], process.host),
+                "t_ns": _time_of(run, line, process),
                 "broker": process.name,
                 "cpu_ratio": _cpu_ratio(before, line),
                 "msgs_out": forwarded + numbers.pop("publications_delivered", 0),
@@ -276,7 +276,7 @@ def _loadgen_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
         before: tuple[int, float] | None = None
         for line in process.lines("stats.jsonl"):
             yield {
-                "t_ns": _to_timeline(run, line["t_ns"], process.host),
+                "t_ns": _time_of(run, line, process),
                 "proc_id": process.name,
                 "offered": line.get("offered"),
                 "sent": line.get("sent"),
@@ -298,12 +298,20 @@ def _link_rows(run: Run, logs: Logs) -> Iterator[Row]:
             peer = line.get("peer")
             if event is not None and peer in run.topology["brokers"]:
                 yield {
-                    "t_ns": _to_timeline(run, line["t_ns"], process.host),
+                    "t_ns": _time_of(run, line, process),
                     "a": process.name,
                     "b": peer,
                     "event": event,
                     "cause": line.get("reason"),
                 }
+
+
+def _time_of(run: Run, line: Row, process: Process) -> int:
+    """Return the time of a line on the run's time line; raise TypeError without a time."""
+    at_ns = _to_timeline(run, line["t_ns"], process.host)
+    if at_ns is None:
+        raise TypeError(f"t_ns = {line['t_ns']!r} in a log of {process.name}")
+    return at_ns
 
 
 def _brokers(logs: Logs) -> list[Process]:

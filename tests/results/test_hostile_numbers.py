@@ -220,6 +220,17 @@ def test_a_hostile_number_in_any_file_is_refused_or_doubted(
         path.write_text(text)
 
 
+@pytest.mark.parametrize("at_ns", [1e308, None, "1"])
+def test_a_statistic_without_a_time_is_refused(at_ns: object, tmp_path: Path) -> None:
+    run = RunFolder(write_demo_run(tmp_path))
+    (path,) = run.folder.glob("raw/*/s1/stats.jsonl")
+    with run.lines(path.relative_to(run.folder).as_posix()) as rows:
+        rows[0]["t_ns"] = at_ns
+    seal(run.folder)
+    with pytest.raises(IntegrityError, match="does not hold what a run does"):
+        read_for_spark(run.folder)
+
+
 def test_an_event_of_a_broker_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     run = RunFolder(write_demo_run(tmp_path))
     (name,) = (path.relative_to(run.folder).as_posix()
