@@ -27,6 +27,10 @@ _BROKER_COLUMNS = {
 }
 
 
+_MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException)
+"""The exceptions from values of files that are of another kind, or beyond their column."""
+
+
 def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
     """Return every table without a row per message, by name.
 
@@ -35,7 +39,7 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
     """
     try:
         return _small_tables(run, logs)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _MISFITS as error:
         what = f"{type(error).__name__}: {error}"
         raise IntegrityError(f"{run.folder} does not hold what a run does: {what}") from error
 
@@ -76,20 +80,8 @@ def arrow_table(table: Table, run_id: str, rows: list[Any]) -> pa.Table:
     schema = table.arrow_schema()
     columns = {name: [row.get(name) for row in rows] for name in table.names}
     columns["run_id"] = [run_id] * len(rows)
-    arrays = [_column(field, columns[field.name], run_id) for field in schema]
+    arrays = [pa.array(columns[field.name], field.type, from_pandas=False) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _column(field: pa.Field, values: list[Any], run_id: str) -> pa.Array:
-    """Return the values of a column.
-
-    Raises:
-        IntegrityError: a value of a file of the run does not fit into the column.
-    """
-    try:
-        return pa.array(values, field.type, from_pandas=False)
-    except (pa.ArrowException, OverflowError) as error:
-        raise IntegrityError(f"{run_id}: column {field.name} ({field.type}): {error}") from error
 
 
 def _texts(values: Any) -> dict[str, str]:
@@ -232,11 +224,11 @@ def _session_rows(run: Run, logs: Logs) -> Iterator[Row]:
                     "client": line["client"],
                     "broker": line["broker"],
                     "session": line["session"],
-                    "t_connect_ns": _to_timeline(run, line["t_ns"], process.host),
+                    "t_connect_ns": _time_of(run, line, process),
                 }
             elif session in open_sessions:
                 ended = {
-                    "t_disconnect_ns": _to_timeline(run, line["t_ns"], process.host),
+                    "t_disconnect_ns": _time_of(run, line, process),
                     "reason": line["reason"],
                 }
                 yield {**open_sessions.pop(session), **ended}
@@ -256,7 +248,7 @@ def _broker_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
             forwarded = numbers.pop("publications_forwarded", 0)
             yield {
                 **row,
-                "t_ns": _to_timeline(run, line["t_ns"], process.host),
+                "t_ns": _time_of(run, line, process),
                 "broker": process.name,
                 "cpu_ratio": _cpu_ratio(before, line),
                 "msgs_out": forwarded + numbers.pop("publications_delivered", 0),
@@ -284,7 +276,7 @@ def _loadgen_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
         before: tuple[int, float] | None = None
         for line in process.lines("stats.jsonl"):
             yield {
-                "t_ns": _to_timeline(run, line["t_ns"], process.host),
+                "t_ns": _time_of(run, line, process),
                 "proc_id": process.name,
                 "offered": line.get("offered"),
                 "sent": line.get("sent"),
@@ -306,12 +298,20 @@ def _link_rows(run: Run, logs: Logs) -> Iterator[Row]:
             peer = line.get("peer")
             if event is not None and peer in run.topology["brokers"]:
                 yield {
-                    "t_ns": _to_timeline(run, line["t_ns"], process.host),
+                    "t_ns": _time_of(run, line, process),
                     "a": process.name,
                     "b": peer,
                     "event": event,
                     "cause": line.get("reason"),
                 }
+
+
+def _time_of(run: Run, line: Row, process: Process) -> int:
+    """Return the time of a line on the run's time line; raise TypeError without a time."""
+    at_ns = _to_timeline(run, line["t_ns"], process.host)
+    if at_ns is None:
+        raise TypeError(f"t_ns = {line['t_ns']!r} in a log of {process.name}")
+    return at_ns
 
 
 def _brokers(logs: Logs) -> list[Process]:

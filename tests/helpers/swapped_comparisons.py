@@ -36,12 +36,14 @@ MODULES: Final = (
     *("results.rules.expectation", "results.rules.fault_log", "results.rules.findings"),
     *("results.rules.log_doubts", "results.rules.losses", "results.rules.nothing_owed"),
     *("results.rules.pairs", "results.rules.protocol_words", "results.rules.specification"),
-    *("results.rules.terms", "results.rules.verdict_text"),
+    *("results.rules.terms", "results.rules.verdict_text", "results.reference.predicates"),
+    *("results.reference.specification", "results.reference.files"),
 )
 TESTS: Final = (
     *("coinciding_ends", "promises", "reference_check", "risks", "both_judges", "withholding"),
     *("churn", "expectation", "newcomers", "positions", "clocks", "fault_logs", "row_counts"),
     *("times", "witnesses", "streams", "stretches", "rule_bounds", "busy_machine"),
+    "reference_bounds",
 )
 PROCESSES: Final = 2
 EQUIVALENT: Final[Mapping[str, str]] = {
@@ -73,6 +75,9 @@ EQUIVALENT: Final[Mapping[str, str]] = {
     ),
     "results.reference.times: at >= length_ns  ->  at > length_ns": (
         "a drawn time has fractions of a nanosecond, and a length has none"
+    ),
+    "results.reference.predicates: end >= len(rest)  ->  end > len(rest)": (
+        "a quote that is not closed is found one step later"
     ),
     "results.rules.expectation: len(parts) > 1  ->  len(parts) >= 1": (
         "a conjunction or alternative of one part is that part"

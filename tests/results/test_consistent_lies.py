@@ -83,7 +83,14 @@ def test_a_lie_in_all_files_of_one_author_is_contradicted_by_another(
     pytest.fail(f"no run has anything to tell {lie.name} of")
 
 
-@pytest.mark.parametrize("lie, name", [("c1_never_lost_a_broker", "gryphon-faults")])
+@pytest.mark.parametrize(
+    "lie, name",
+    [
+        ("c1_never_lost_a_broker", "gryphon-faults"),
+        ("the_window_was_smaller", "gryphon-faults"),
+        ("gaps_were_permitted", "gryphon-faults"),
+    ],
+)
 def test_a_lie_of_a_run_is_contradicted(tmp_path: Path, lie: str, name: str) -> None:
     folder = run_named(name, tmp_path / name)
     assert tell(folder, LIES[lie])

@@ -11,17 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.run.series import read_whole_lines
+from brokerd.errors import ConfigError
+from pubsubctl.errors import IntegrityError as IntegrityErrorOfCommands
+from pubsubctl.runs.runs import read_json as read_for_commands
 from results.reference import predicates
 from results.reference.files import FileRefusal
+from results.reference.files import read_json as read_plain
+from results.reference.files import read_lines as read_plain_lines
 from results.reference.history_reader import judge_folder
 from results.rules.expectation import ExpectationError, parse_predicate
-from results.tables.json_files import IntegrityError, ResultsError
+from results.tables.json_files import IntegrityError, ResultsError, read_json, read_json_lines
 from results.tables.logs import commits_of, gaps_of, notices_of, read_logs
-from results.tables.manifest import read_run
+from results.tables.manifest import LONGEST_PHASE_NS, read_run
 from results.tables.record_files import STRETCH
 from results.tables.seals import seal
 from results.tables.small_tables import small_tables
 from tests.helpers.forged_runs import NEAR, RunFolder, write_honest_run
+from tests.helpers.runs import write_demo_run
 
 HOSTILE = (-1, 1 << 31, 10**9, (1 << 63) - 1, 1 << 70, float("nan"), float("inf"), 1e308, None, [])
 REFUSALS = (FileRefusal, IntegrityError, ResultsError, ExpectationError)
@@ -123,9 +130,10 @@ def test_deep_nesting_in_a_run_folder_is_refused(name: str, honest: Path, tmp_pa
 
 @pytest.mark.parametrize("place", [("phases", 0, "t0_ns"), ("phases", 0, "t1_ns"), ("origin_ns",)])
 def test_a_time_beyond_64_bits_is_refused(place: tuple[Any, ...], tmp_path: Path) -> None:
+    """On the time line of the run, the least number of 64 bits is beyond 64 bits."""
     folder = write_honest_run(tmp_path, "run", gated=False)
     path = folder / "manifest.json"
-    path.write_text(json.dumps(spoilt(json.loads(path.read_text()), place, 1 << 70)))
+    path.write_text(json.dumps(spoilt(json.loads(path.read_text()), place, -(1 << 63))))
     look(folder, place)
 
 
@@ -156,3 +164,89 @@ def test_both_parsers_refuse_a_predicate_that_no_broker_accepts(text: str) -> No
         parse_predicate(text)
     with pytest.raises(ValueError, match=r"at most|deeper"):
         predicates.wants(text)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", str(1 << 70), str(-(1 << 63) - 1)])
+def test_no_reader_accepts_a_number_beyond_64_bits(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text(f'{{"x": [{number}]}}\n')
+    refusals = (IntegrityError, FileRefusal, IntegrityErrorOfCommands, ConfigError)
+    for read in (read_json, read_plain, read_for_commands):
+        with pytest.raises(refusals, match=r"some\.json"):
+            read(path)
+    for read_all in (read_json_lines, read_plain_lines, read_whole_lines):
+        with pytest.raises(refusals, match=r"some\.json"):
+            [*read_all(path)]
+
+
+def test_every_reader_accepts_numbers_of_64_bits(tmp_path: Path) -> None:
+    rows = [{"x": (1 << 63) - 1}, {"x": -(1 << 63)}, {"x": 1e308}]
+    path = tmp_path / "some.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for read_all in (read_json_lines, read_plain_lines, read_whole_lines):
+        assert [*read_all(path)] == rows
+
+
+@pytest.mark.parametrize("number", [float("nan"), 1 << 70])
+def test_a_hostile_number_in_any_file_is_refused_or_doubted(
+    number: float, honest: Path, tmp_path: Path
+) -> None:
+    """The manifest, the journal, sidecars of records, statistics and events."""
+    folder = tmp_path / "run"
+    shutil.copytree(honest, folder)
+    names = ["manifest.json", "log.jsonl", *(
+        path.relative_to(folder).as_posix() for path in sorted(folder.glob("raw/*/*/*.json*"))
+    )]  # fmt: skip
+    for turn, name in enumerate(names):
+        path = folder / name
+        if not path.is_file() or not (text := path.read_text()).strip():
+            continue
+        is_lines = name.endswith(".jsonl")
+        rows = [json.loads(line) for line in text.splitlines()] if is_lines else json.loads(text)
+        found = [*numbers(rows)]
+        if not found:
+            continue
+        changed = spoilt(rows, found[turn % len(found)], number)
+        lines = [json.dumps(each) for each in changed] if is_lines else [json.dumps(changed)]
+        path.write_text("\n".join(lines) + "\n")
+        seal(folder)
+        for read in READERS:
+            try:
+                judged = read(folder)
+            except REFUSALS:
+                continue
+            if read is judge_folder:
+                assert judged.doubts, name  # type: ignore[attr-defined]
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("at_ns", [1e308, None, "1"])
+def test_a_statistic_without_a_time_is_refused(at_ns: object, tmp_path: Path) -> None:
+    run = RunFolder(write_demo_run(tmp_path))
+    (path,) = run.folder.glob("raw/*/s1/stats.jsonl")
+    with run.lines(path.relative_to(run.folder).as_posix()) as rows:
+        rows[0]["t_ns"] = at_ns
+    seal(run.folder)
+    with pytest.raises(IntegrityError, match="does not hold what a run does"):
+        read_for_spark(run.folder)
+
+
+def test_an_event_of_a_broker_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    run = RunFolder(write_demo_run(tmp_path))
+    (name,) = (path.relative_to(run.folder).as_posix()
+               for path in run.folder.glob("raw/*/s1/events.jsonl"))  # fmt: skip
+    with run.lines(name) as rows:
+        row = {"event": "retransmission_requested", "t_ns": 1, "peer": 0, "source": 1 << 40}
+        rows.append({**row, "stream": 0, "ranges": 1, "asked_ns": 1})
+    seal(run.folder)
+    with pytest.raises(IntegrityError, match="does not hold what a run does"):
+        read_for_spark(run.folder)
+
+
+def test_a_phase_is_no_longer_than_any_workload_may_ask_for(tmp_path: Path) -> None:
+    run = RunFolder(write_honest_run(tmp_path, "run", gated=False))
+    with run.document("manifest.json") as manifest:
+        manifest["phases"][-1]["t1_ns"] = manifest["phases"][-1]["t0_ns"] + LONGEST_PHASE_NS + 1
+    seal(run.folder)
+    with pytest.raises(IntegrityError, match="lasts 120000 h"):
+        read_run(run.folder)

@@ -174,6 +174,8 @@ def test_three_brokers_carry_a_publication_and_stop_in_order(
         assert stderr_of(process, 0) == ""
     during = [line["event"] for line in lines(tmp_path / "run" / "events.jsonl")]
     assert (during[0], during[-1]) == ("run_begun", "run_ended")
+    begun = lines(tmp_path / "run" / "events.jsonl")[0]
+    assert begun["parameters"]["client_window"] > 0
     last = lines(tmp_path / "run" / "stats.jsonl")[-1]
     assert last["publications_received"] == 1
     counters = lines(tmp_path / "run" / "events.jsonl")[-1]["counters"]

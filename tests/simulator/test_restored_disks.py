@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions.state_marks import StateLedger
 from brokerd.simulator.checks.protocol_checks import planning_of
@@ -273,3 +274,15 @@ def test_a_client_that_has_left_since_the_copy_leaves_its_subscription() -> None
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "copy")
     text = text.replace("kind\nchance", "kind client_linger_ns=1000000000000000\nchance")
     accepted(text.replace("at 4 pub", "at 5 detach s1-e2\nat 4 pub"))
+
+
+def test_subscriptions_of_an_older_disk_excuse_their_publications_for_the_linger_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "empty")
+    text = text.replace("kind\nchance", "kind client_linger_ns=1000000000\nchance")
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.describe()
+    monkeypatch.setattr(MultiProxyChecks, "restored", lambda self, broker: broker.number == 0)
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert report.rule == "kept", report.describe()

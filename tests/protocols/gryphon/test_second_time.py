@@ -208,3 +208,30 @@ def test_each_kind_of_event_has_a_window_of_its_own_size() -> None:
         assert sender.flow.answer_room_bytes(PEER, sender.stream) > 0
         sender.send(again=True)
     assert sender.flow.answer_room_bytes(PEER, sender.stream) == 0
+
+
+@pytest.mark.parametrize("granted_bytes", [0, 100])
+@pytest.mark.parametrize("has_new_session", [False, True])
+def test_a_repeated_probe_is_answered_with_the_last_grant_of_its_session(
+    granted_bytes: int, has_new_session: bool
+) -> None:
+    """The window onwards is full, so the answer proves that this broker is alive, and no more."""
+    topology = tree_of_cells(("b0", "b1", "b2"), [("b0", "b1"), ("b1", "b2")])
+    routes, onward = Routes(1, topology, 1), 2
+    parameters = GryphonParameters(send_window_bytes=LIMIT_BYTES, send_stall_ns=STALL_NS)
+    flow = FlowControl(routes, parameters, DeadlineQueue())
+    flow.on_session(PEER)
+    flow.on_session(onward)
+    cell = routes.cell_by_broker[PEER]
+    if granted_bytes:
+        (update,) = flow.on_probe(PEER, WindowProbe(cell, False, granted_bytes))
+        assert update == Send(PEER, WindowUpdate(cell, False, granted_bytes))
+    if has_new_session:
+        flow.on_session_lost(PEER)
+        flow.on_session(PEER)
+    stream = next(each for each in routes.pubend_streams() if each[0] == PEER)
+    run = PublicationRun(stream, range(1, 17), (b"a",), bytes(16), 0, ())
+    flow.charge(onward, run, 0, again=False)
+    probe, taken_bytes = WindowProbe(cell, False, 150), 0 if has_new_session else granted_bytes
+    assert flow.on_probe(PEER, probe) == []
+    assert flow.on_probe(PEER, probe) == [Send(PEER, WindowUpdate(cell, False, taken_bytes))]
