@@ -19,6 +19,12 @@ _LONGEST_KEY: Final = 4_096
 
 MOST_NAMES: Final = 4096
 
+BYTE_ORDER_MARK: Final = "\ufeff"
+"""Editors of Windows begin files with it; it is no content."""
+_SAID_OF_TOML: Final = (
+    ("Cannot overwrite a value", "this key has a value already"),
+    ("Cannot mutate immutable namespace", "this table has its keys already:"),
+)
 _RANGE = re.compile(r"\[(\d{1,20}):(\d{1,20})(?::(\d{1,20}))?\]")
 
 
@@ -112,6 +118,7 @@ def parse_toml(text: str) -> dict[str, Any]:
             that is not finite or does not fit into 64 bits; the text states the place and the valid
             range. A TOMLDecodeError if the document is not TOML.
     """
+    text = text.removeprefix(BYTE_ORDER_MARK)
     if len(text) > LARGEST_TOML:
         raise ValueError(f"larger than {LARGEST_TOML >> 20} MiB")
     for number, line in enumerate(text.splitlines(), start=1):
@@ -119,6 +126,11 @@ def parse_toml(text: str) -> dict[str, Any]:
             raise ValueError(f"line {number}: a key with more than {DEEPEST} parts")
     try:
         document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        said = str(error)
+        for theirs, ours in _SAID_OF_TOML:
+            said = said.replace(theirs, ours)
+        raise tomllib.TOMLDecodeError(said) from None
     except RecursionError:
         raise ValueError(f"nested more than {DEEPEST} deep") from None
     check_values(document)

@@ -190,8 +190,13 @@ class Project:
             if kind == "inventory" and (lab := self._labs() / name / "inventory.toml").is_file():
                 return _short(lab, self._here)
         by = f" (from {origin})" if origin and not origin.startswith("--") else ""
-        if named.is_dir():
-            raise UserError(f"{kind} {shown(name)}{by}: this is a folder, and no file")
+        if not name.strip():
+            raise UserError(f"{kind} {shown(name)}{by}: the name is empty")
+        own = [folder / f"{name.removesuffix('.toml')}.toml" for folder in folders]
+        for path in (named, *own):
+            if what := _explain_no_file(path):
+                place = "this" if path == named else os.path.relpath(path, self._here)
+                raise UserError(f"{kind} {shown(name)}{by}: {place} is {what}")
         if "/" in name:
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         hint = nearest(Path(name).stem, self.names(kind))
@@ -202,7 +207,8 @@ class Project:
 
     def names(self, kind: Kind) -> list[str]:
         """Return the bare names of all files of a kind."""
-        names = {path.stem for folder in self._folders(kind) for path in folder.glob("*.toml")}
+        paths = (path for folder in self._folders(kind) for path in folder.glob("*.toml"))
+        names = {path.stem for path in paths if path.is_file()}
         if kind == "inventory":
             names |= {path.parent.name for path in self._labs().glob("*/inventory.toml")}
         return sorted(names)
@@ -215,6 +221,15 @@ class Project:
         packaged = Path(str(resources.files(package))) / inside
         own = self.folder / _FOLDERS[kind]
         return [own] if own.resolve() == packaged.resolve() else [own, packaged]
+
+
+def _explain_no_file(path: Path) -> str:
+    """Return the kind of an entry that is no file; "" if there is no entry."""
+    if path.is_dir():
+        return "a folder, and no file"
+    if path.is_symlink() and not path.exists():
+        return "a link to nothing"
+    return "no regular file" if path.exists() else ""
 
 
 def folder_names() -> list[str]:

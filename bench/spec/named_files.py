@@ -45,7 +45,8 @@ def find_named_file(name: str, packaged: Path, beside: Path | None = None) -> Pa
 def names_in(packaged: Path, beside: Path | None = None) -> list[str]:
     """Return the bare names of all files, in alphabetical order."""
     folders = folders_of(packaged, beside)
-    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+    paths = (path for folder in folders for path in folder.glob("*.toml"))
+    return sorted({path.stem for path in paths if path.is_file()})
 
 
 def resolve_name(name: str, file: Path) -> str:

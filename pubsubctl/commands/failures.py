@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from pubsubctl.errors import (
 )
 from pubsubctl.project import xdg_folder
 
+_FULL_BYTES = 1 << 20
 _UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
@@ -83,11 +85,24 @@ def _full_disk(call: Invocation, error: BaseException) -> PubsubctlError | None:
     """Return the error for a write without a file name that failed for lack of space."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return None
-    folder = call.project.results_folder(None)
-    return PreflightFailed(
-        f"no space left on the disk of {folder}, or of another folder in use; what was written "
-        "stays there"
-    )
+    named = [Path(word) for word in call.arguments if "/" in word]
+    usual = [call.project.results_folder(None), xdg_folder("state"), xdg_folder("cache")]
+    folders = [*(path.absolute() for path in (*named, *usual)), Path(tempfile.gettempdir())]
+    full = dict.fromkeys(str(folder) for folder in map(_existing, folders) if _is_full(folder))
+    where = ", ".join(full) or f"{usual[0]}, or of another folder in use"
+    return PreflightFailed(f"no space left on the disk of {where}; what was written stays there")
+
+
+def _existing(path: Path) -> Path:
+    """Return the nearest existing folder of a path."""
+    return next(each for each in (path, *path.parents) if each.is_dir())
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _FULL_BYTES
+    except OSError:
+        return False
 
 
 def _usage_lines(error: Any) -> list[str]:

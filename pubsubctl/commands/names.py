@@ -176,9 +176,9 @@ def _links(context: typer.Context) -> list[str]:
 
 def _topologies(context: typer.Context) -> list[dict[str, Any]]:
     """Return the deployed topologies of this machine, or all topologies without one."""
-    name = tomllib.loads(_inventory_file(context).read_text(encoding="utf-8"))["name"]
+    name = tomllib.loads(_inventory_file(context).read_text(encoding="utf-8-sig"))["name"]
     for record in sorted((xdg_folder("state") / str(name)).glob("*/deployment.json")):
         return [json.loads(record.read_text(encoding="utf-8"))["topology"]]
     project = Project(Path.cwd())
     paths = [project.find("topology", bare) for bare in project.names("topology")]
-    return [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [tomllib.loads(path.read_text(encoding="utf-8-sig")) for path in paths]

@@ -3,7 +3,7 @@
 import json
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -65,15 +65,31 @@ def init(
     document = {"schema": "pubsubctl/init/1", "folder": str(folder), "files": files}
     if call.dry_run:
         return Result(document=document, text="\n".join(f"would write {name}" for name in files))
-    for path, text in texts.items():
-        create_folder(path.parent)
-        with written(path), path.open("x", encoding="utf-8") as file:
-            file.write(text)
+    _write_all(texts)
     for kind in folder_names():
         create_folder(folder / kind)
     then = "" if folder == Path(".") else f"cd {shlex.quote(str(folder))} && "
     call.console.say(f"next: {then}pubsubctl doctor && pubsubctl bench first")
     return Result(document=document, text="\n".join(files))
+
+
+def _write_all(texts: Mapping[Path, str]) -> None:
+    """Write new files, all or none.
+
+    Raises:
+        PreflightFailed: a file cannot be written; names it, after all files were removed again.
+    """
+    begun: list[Path] = []
+    try:
+        for path, text in texts.items():
+            create_folder(path.parent)
+            with written(path), path.open("x", encoding="utf-8") as file:
+                begun.append(path)
+                file.write(text)
+    except BaseException:
+        for path in begun:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def scaffold_files() -> Iterator[tuple[str, Traversable]]:

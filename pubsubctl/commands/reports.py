@@ -162,7 +162,8 @@ def report(
     """Write a page on runs: verdicts, figures and numbers.
 
     Takes runs of brokers; or experiments without brokers and series, with claims and the counts of
-    the simulator's seeds (results/reliability.json). Judges only what this program has not judged.
+    the simulator's seeds (results/reliability.json).
+    Takes verdicts of this program on the same files as they are; `check` judges again.
     """
     from pubsubctl.runs.runs import find_runs
     from pubsubctl.runs.verdicts import judge_and_report

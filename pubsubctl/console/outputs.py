@@ -1,10 +1,15 @@
 """Files that a command writes where the user says."""
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from pubsubctl.errors import PreflightFailed
+
+_LONGEST_NAME: Final = 200
 
 
 def output_file(path: Path) -> Path:
@@ -37,14 +42,36 @@ def output_folder(path: Path) -> Path:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write a file with its folder.
+    """Write a file with its folder, whole or not at all.
 
     Raises:
         PreflightFailed: the file cannot be written; names it.
     """
     create_folder(path.parent)
     with written(path):
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file; if that fails, an earlier content stays, and no part of the new one.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    target = Path(os.path.realpath(path))  # a loop of links is an error of the write
+    is_other = target.exists() and not target.is_file()  # a device, a pipe, or a folder
+    if is_other or not os.access(target.parent, os.W_OK):
+        target.write_text(text, encoding="utf-8")
+        return
+    fresh = target.with_name(f".{target.name[:_LONGEST_NAME]}.new")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        if target.exists():
+            fresh.chmod(stat.S_IMODE(target.stat().st_mode))
+        fresh.replace(target)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

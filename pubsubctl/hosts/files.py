@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from brokerd.text import nearest, parse_toml
+from brokerd.text import BYTE_ORDER_MARK, nearest, parse_toml
 from brokerd.text import shown as shown
 from pubsubctl.errors import UserError
 
@@ -69,7 +69,7 @@ def load_toml(path: Path) -> TomlFile:
     if len(content) > LARGEST_FILE_BYTES:
         raise UserError(f"{path}: larger than {LARGEST_FILE_BYTES >> 20} MiB")
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
         values = parse_toml(text)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None

@@ -107,7 +107,7 @@ class _Builder:
             self._content.name,
             self._file.path,
             hosts,
-            self._file.path.read_text("utf-8"),
+            self._file.path.read_text("utf-8-sig"),
             self._find_known_hosts(hosts),
             self._gateways,
             SshSettings(

@@ -10,6 +10,7 @@ from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec, load_experiment
 from bench.spec.values import Rate, parse_rate
 from brokerd.errors import ConfigError
+from brokerd.text import counted
 from brokerd.units import format_duration, parse_duration_ns
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -46,6 +47,8 @@ def find_limit(
     """
     path = call.project.find("workload", request.workload)
     p99_ns = _read(parse_duration_ns, "--p99", request.p99)
+    if p99_ns == 0:
+        raise UserError(f"--p99 {request.p99}: no latency is below it")
     first = _per_second("--from-rate", request.from_rate)
     last = _per_second("--to-rate", request.to_rate)
     if first > last:
@@ -172,7 +175,8 @@ def _plan_runs(
     predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     text = (
-        f"search for the highest rate of each of {len(spec.publisher_plans())} publishers, from "
+        "search for the highest rate of each publisher "
+        f"({counted(len(spec.publisher_plans()), 'publisher')}), from "
         f"{_text(bounds.start)} to {_text(bounds.limit)}, p99 below {format_duration(p99_ns)}"
     )
     document = {

@@ -22,7 +22,7 @@ from brokerd.overlay.topology import nearest
 from brokerd.text import parse_json, problem_of
 from brokerd.units import parse_duration_ns
 from pubsubctl.console.console import Console, Progress
-from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.errors import IntegrityError, PreflightFailed, UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.project import Project
 
@@ -200,6 +200,8 @@ def check_specification(run: Path) -> None:
 
 
 INDEX: Final = "index.jsonl"
+DAMAGED: Final = "damaged"
+"""The state of a run whose manifest is not JSON."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_VALUE: Final = 200
 
@@ -298,11 +300,32 @@ class Removal:
 
 
 def records_in(results: Path) -> list[RunRecord]:
-    """Return all runs of a folder, the oldest first."""
+    """Return all runs of a folder, the oldest first, damaged runs included."""
     labels = _labels_in(results)
     folders = (path.parent for path in results.glob(f"*/*/{MANIFEST}"))
-    found = [record_of(folder, labels) for folder in folders if RUN_ID.fullmatch(folder.name)]
+    found = [_record_in_any_case(folder, labels) for folder in folders if _is_run_id(folder.name)]
     return sorted(found, key=lambda record: record.run_id)
+
+
+def _record_in_any_case(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> RunRecord:
+    """Return the record of a run folder; a run with a damaged manifest hides no other run."""
+    try:
+        return record_of(folder, labels)
+    except IntegrityError:
+        return RunRecord(
+            folder=folder,
+            experiment=folder.parent.name,
+            kind="run",
+            state=DAMAGED,
+            protocol="",
+            verdict="",
+            started_utc="",
+            labels=labels.get(folder.name, {}),
+        )
+
+
+def _is_run_id(name: str) -> bool:
+    return RUN_ID.fullmatch(name) is not None
 
 
 def record_of(folder: Path, labels: Mapping[str, Mapping[str, str]] | None = None) -> RunRecord:
@@ -342,7 +365,7 @@ def write_run_index(results: Path) -> tuple[Path, int]:
     """Write the page over the runs of a folder; return its path and the number of all runs.
 
     Raises:
-        UserError: the page cannot be written.
+        PreflightFailed: the page cannot be written.
         IntegrityError: the manifest of a run is not JSON.
     """
     from results.report.index_page import IndexEntry, write_index
@@ -368,7 +391,7 @@ def write_run_index(results: Path) -> tuple[Path, int]:
     try:
         write_index([*map(entry_of, shown)], page, len(records) - len(shown))
     except OSError as error:
-        raise UserError(f"{page}: {(error.strerror or str(error)).lower()}") from None
+        raise PreflightFailed(f"{page}: {(error.strerror or str(error)).lower()}") from None
     return page, len(records)
 
 
@@ -383,7 +406,7 @@ def refresh_run_index(runs: Iterable[Path], progress: Progress | Console) -> Non
             continue
         try:
             write_run_index(folder)
-        except (UserError, IntegrityError) as error:
+        except (PreflightFailed, IntegrityError) as error:
             progress.say(f"the page over all runs was not written: {error}")
 
 
@@ -391,8 +414,15 @@ def label_runs(folders: Sequence[Path], texts: Sequence[str]) -> dict[str, str]:
     """Label runs, and return the labels. An empty value removes a label.
 
     Raises:
-        UserError: a text is not KEY=VALUE, or the folder of runs cannot be written.
+        UserError: a text is not KEY=VALUE, or a run is in no folder of runs.
+        PreflightFailed: the folder of runs cannot be written.
     """
+    for folder in folders:
+        if not RUN_ID.fullmatch(folder.resolve().name):
+            raise UserError(
+                f"{folder}: not in a folder of runs, such as results/runs; only runs there have "
+                "labels beside them"
+            )
     labels: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -425,7 +455,7 @@ def removal_of(results: Path, folders: Sequence[Path], *, force: bool) -> Remova
     for folder in folders:
         if folder.resolve().parents[1] != results.resolve() or not RUN_ID.fullmatch(folder.name):
             raise UserError(f"{folder}: `results remove` removes runs of {results} only")
-        record = record_of(folder)
+        record = _record_in_any_case(folder, {})
         if record.state == "running" and not force:
             raise UserError(
                 f"{folder}: this run has no end: it runs, or was interrupted; --force removes it"
@@ -529,7 +559,7 @@ def _append(results: Path, row: Mapping[str, Any]) -> None:
     try:
         append_line(path, row)
     except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise PreflightFailed(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 def _repair_latest(folder: Path) -> None:

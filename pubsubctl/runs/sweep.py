@@ -125,7 +125,8 @@ def run_sweep(
 def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
     """Return the requested sweep, and its name in errors."""
     path = Path(request.name)
-    if request.name in call.project.names("sweep"):
+    is_named = request.name in call.project.names("sweep")
+    if is_named:
         path = call.project.find("sweep", request.name)
     axes: dict[str, list[Any]] = {}
     for key, listed in map(_axis, request.axes):
@@ -144,7 +145,7 @@ def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
     }
     changes = {key: value for key, value in typed.items() if value is not None}
     values: dict[str, Any]
-    if is_sweep(path):
+    if is_sweep(path) or (is_named and not axes):
         sweep = load_sweep(path)
         merged: dict[str, Any] = {
             "axes": {**sweep.axes, **axes},

@@ -15,7 +15,7 @@ import jinja2
 
 from results.report import text
 from results.tables.derived import find_unsealed_derived
-from results.tables.json_files import ResultsError, read_json
+from results.tables.json_files import ResultsError, read_json, write_whole
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,7 @@ def write_experiment_report(
         entries=_most_serious_first(ledger["entries"]) if ledger else [],
         words=text,
     )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.new")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(output)
+    write_whole(output, page)
     return output
 
 

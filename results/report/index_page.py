@@ -13,7 +13,7 @@ from urllib.parse import quote
 import jinja2
 
 from results.report import text
-from results.tables.json_files import IntegrityError, read_json, read_json_lines
+from results.tables.json_files import IntegrityError, read_json, read_json_lines, write_whole
 
 WIDTH: Final = 240
 HEIGHT: Final = 44
@@ -72,9 +72,7 @@ def write_index(entries: Sequence[IndexEntry], page: Path, left_out: int = 0) ->
     Args:
         left_out: the number of older runs that the page does not show.
     """
-    temporary = page.with_name(f".{page.name}.new")
-    temporary.write_text(render_index(entries, page.parent, left_out), encoding="utf-8")
-    temporary.replace(page)
+    write_whole(page, render_index(entries, page.parent, left_out))
 
 
 def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0) -> str:

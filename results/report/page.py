@@ -10,6 +10,7 @@ import jinja2
 from results.figures.context import find_limiting_load_generator
 from results.report import fault_chart, shared_latency, text
 from results.report.run_reader import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
+from results.tables.json_files import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,10 +110,7 @@ def write_report(
     """
     stories = [read_story(spark, Path(run_dir)) for run_dir in run_dirs]
     output = Path(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.new")
-    temporary.write_text(render(stories, title, unpromised), encoding="utf-8")
-    temporary.replace(output)
+    write_whole(output, render(stories, title, unpromised))
     return output
 
 

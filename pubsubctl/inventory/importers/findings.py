@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import NAME
+from brokerd.text import BYTE_ORDER_MARK
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.config_syntax import abbreviate_home
@@ -189,9 +190,12 @@ def read_source(path: Path) -> str:
     if len(content) > LARGEST_FILE_BYTES:
         raise UserError(f"{path}: larger than {LARGEST_FILE_BYTES >> 20} MiB")
     try:
-        return content.decode("utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None
+    if text.startswith(BYTE_ORDER_MARK):
+        raise UserError(f"{path}:1: begins with a byte order mark; save the file as plain UTF-8")
+    return text
 
 
 def make_host_name(text: str) -> str:
