@@ -21,7 +21,7 @@ LEAST = 20
 """The least number of brokers in an exponent of growth; fewer are a cluster or two."""
 _LOOKS = (
     ("#1a1a1a", "o"), ("#0072b2", "s"), ("#d55e00", "^"), ("#009e73", "D"), ("#cc79a7", "v"),
-    ("#e69f00", "P"), ("#56b4e9", "X"), ("#999999", "*"),
+    ("#e69f00", "P"), ("#56b4e9", "X"), ("#999999", "*"), ("#8c564b", "h"),
 )  # fmt: skip
 
 

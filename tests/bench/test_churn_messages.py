@@ -36,10 +36,18 @@ def test_a_change_goes_over_each_link_of_a_tree_and_a_start_is_confirmed_over_ea
 
 
 def test_a_polling_protocol_sends_many_messages_in_an_idle_overlay() -> None:
-    side = Side(protocol="multi_proxy", title="proxies")
+    polling = {"get_wait_ns": 500_000_000}
+    side = Side(protocol="multi_proxy", title="proxies", parameters=polling)
     found = count(asked(), side, 5)
     assert found.idle_messages > 0
     assert found.messages > found.idle_messages
+
+
+def test_an_idle_overlay_of_proxies_is_silent_at_any_size() -> None:
+    side = Side(protocol="multi_proxy", title="proxies", parameters={"topic_attribute": "kind"})
+    found = [count(asked(), side, brokers) for brokers in (5, 10)]
+    assert [each.idle_messages for each in found] == [0, 0]
+    assert all(each.messages for each in found)
 
 
 def test_the_same_experiment_counts_the_same() -> None:

@@ -74,7 +74,7 @@ class AccessBroker:
             Following: self._on_following,
             Messages: self._on_messages,
             Lost: self._on_lost,
-            Answered: self.fetches.on_answered,
+            Answered: self._on_answered,
             Located: self._on_located,
             Merged: self._on_merged,
         }
@@ -124,6 +124,14 @@ class AccessBroker:
         if handed is not None:
             self.clients.deliver_gaps(message, handed)
             self.fetches.complete(handed)
+
+    def _on_answered(self, peer: Any, message: Answered) -> None:
+        """Take the end of an answer; over another proxy, repeat all requests over that one."""
+        is_current = self.fetches.is_answer(peer, message)
+        if is_current and self.routes.adopt(message.server, peer):
+            self._resend(message.server)
+        elif is_current:
+            self.fetches.on_answered(message)
 
     def _on_located(self, peer: Any, message: Located) -> None:
         self.owners.on_located(peer, message)

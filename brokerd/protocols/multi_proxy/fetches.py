@@ -433,8 +433,8 @@ class Fetches:
         handed.topic.close()
         self._report_later(self._servers[handed.topic.server])
 
-    def on_answered(self, peer: Peer, message: Answered) -> None:
-        """Take the end of an answer, and send the next Get.
+    def is_answer(self, peer: Peer, message: Answered) -> bool:
+        """Return True for the end of an answer to the last Get.
 
         Raises:
             RemoteProtocolError: the sender is no server; the fault of the peer.
@@ -442,12 +442,15 @@ class Fetches:
         followed = self._servers.get(message.server)
         if followed is None:
             raise RemoteProtocolError(peer, f"{message.server} answers, and owns nothing")
-        if (message.incarnation, message.number) != (self._incarnation, followed.fetch_number):
-            return
-        if followed.is_fetching:
-            followed.is_fetching = False
-            self._routes.on_answer(message.server, Get)
-            self._get(followed)
+        last = self._incarnation, followed.fetch_number
+        return followed.is_fetching and (message.incarnation, message.number) == last
+
+    def on_answered(self, message: Answered) -> None:
+        """Take the end of the answer to the last Get, and send the next one."""
+        followed = self._servers[message.server]
+        followed.is_fetching = False
+        self._routes.on_answer(message.server, Get)
+        self._get(followed)
 
     # ------------------------------------------------------------ unanswered requests
 

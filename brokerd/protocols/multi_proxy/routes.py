@@ -11,7 +11,7 @@ request: an access broker with prompt answers to gets would otherwise never repe
 request.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
@@ -215,6 +215,14 @@ class Sessions:
         if over is not None and over in self.sessions:
             self._machine.send(over, answer)
 
+    def find_proxy(self, home: BrokerNumber, tried: Container[BrokerNumber]) -> BrokerNumber | None:
+        """Return another proxy for an answer to an access broker than those that were tried."""
+        if home in self._proxies:
+            return None
+        return next(
+            (each for each in self._proxies if each in self.sessions and each not in tried), None
+        )
+
 
 UNANSWERED: Final = "unanswered"
 """Purpose of the deadline at which a server has left a request unanswered for too long."""
@@ -330,6 +338,20 @@ class ServerRoutes:
             max(self._parameters.retry_limit_ns, self._parameters.timeout_ns),
         )
         way.proxy = self._next_proxy(server, way.proxy)
+        way.asked.clear()
+        return True
+
+    def adopt(self, server: BrokerNumber, proxy: Peer) -> bool:
+        """Use the proxy of a server's answer; return True if that is another route.
+
+        The server sends an answer over another proxy if the route seems to be stalled.
+        """
+        way = self._routes[server]
+        reached = self._reached.get(proxy, ()) if isinstance(proxy, int) else ()
+        if self._parameters.get_wait_ns or proxy == way.proxy or server not in reached:
+            return False
+        assert isinstance(proxy, int), f"{proxy!r} is no proxy"
+        way.proxy = proxy
         way.asked.clear()
         return True
 

@@ -51,6 +51,11 @@ from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 RESTATING: Final = "restating"
 """Purpose of the deadline at which access brokers are asked again for their topics."""
 
+REPEATING: Final = "repeating"
+"""Purpose of the deadline at which an answer is sent over another proxy too: no Get followed it."""
+
+_TIMEOUTS_BEFORE_REPETITION: Final = 3
+
 WAITING: Final = "waiting"
 """Purpose of the deadline at which a get is answered without publications."""
 
@@ -107,6 +112,7 @@ class Server:
         sharing = self.sharing
         return {
             WAITING: self.on_get_due,
+            REPEATING: self.repeat_answer,
             HELD: self.on_held_due,
             RESTATING: lambda _broker: self.ask_to_restate(),
             RETAINED: lambda _: self.retention.due(),
@@ -153,6 +159,7 @@ class Server:
         self._restatements.drop(home)
         self._disk.commit(self.followers.drop(home), lambda: None)
         self._deadlines.cancel((WAITING, home))
+        self._deadlines.cancel((REPEATING, home))
         for part in follower.done if follower is not None else ():
             if part.server == self._broker:
                 self._append_all(self._held.remove_follower(home, self.log.part(part)))
@@ -195,6 +202,22 @@ class Server:
         """Answer a get that has waited long enough."""
         follower = self.followers.get(home)
         if follower is not None and follower.waits:
+            self._end_get(home, follower)
+
+    def repeat_answer(self, home: BrokerNumber) -> None:
+        """Send the last answer over another proxy, once over each: no Get has followed it.
+
+        Its proxy may be stalled. The access broker continues over the proxy of the first answer.
+        """
+        follower = self.followers.get(home)
+        if follower is None or follower.waits:
+            return
+        over = self._sessions.find_proxy(home, follower.tried)
+        answered = {
+            part: wanted for part, wanted in follower.answered.items() if part in follower.done
+        }
+        if over is not None and answered:
+            follower.waits, follower.over = answered, over
             self._end_get(home, follower)
 
     def holds(self, message: Put) -> bool:
@@ -358,6 +381,8 @@ class Server:
                 reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
                 raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
+        follower.tried.clear()
+        self._deadlines.cancel((REPEATING, home))
         if self.sharing is not None and len(waits) < len(follower.done):
             self.sharing.got(home, follower, message.wanted)
         for part, wanted in waits.items():
@@ -416,6 +441,11 @@ class Server:
             for part_run in split_by_markers(run) if run is not None else ():
                 self._answer_run(home, topic, part_run, follower.over)
         self._sessions.answer(home, Answered(self._broker, home, *follower.got), follower.over)
+        if not self._parameters.get_wait_ns and follower.over is not None:
+            follower.answered = waits
+            follower.tried[follower.over] = None
+            wait_ns = _TIMEOUTS_BEFORE_REPETITION * self._parameters.timeout_ns
+            self._deadlines.set((REPEATING, home), self._machine.now_ns + wait_ns)
 
     def _answer_run(
         self, home: BrokerNumber, topic: Topic, run: PublicationRun, over: BrokerNumber | None

@@ -316,6 +316,8 @@ class Follower:
         got: version of the last fetch request.
         waits: the content of that request while not answered.
         over: the proxy of that request.
+        answered: the content of the last answered request.
+        tried: the proxies over which that was answered.
     """
 
     version: Version
@@ -324,6 +326,8 @@ class Follower:
     got: Version = NEVER
     waits: dict[Part, Wanted] = field(default_factory=dict)
     over: BrokerNumber | None = None
+    answered: dict[Part, Wanted] = field(default_factory=dict)
+    tried: dict[BrokerNumber, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
