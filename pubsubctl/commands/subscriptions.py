@@ -66,10 +66,10 @@ def end(
         bool, typer.Option("--force", help="End it although its client is connected.")
     ] = False,
 ) -> Result:
-    """End a subscription, so that brokers release what they retain for it.
+    """End a subscription, and release the publications that it lacks.
 
-    Without --yes, prints the subscription, and changes nothing. Ends it at all brokers that have
-    it. A client that returns with its position resumes there, and receives a gap.
+    Without --yes, prints the subscription, and changes nothing. All brokers that have the
+    subscription end it. A client that returns with its position resumes there, with a gap.
     """
     import trio
 
