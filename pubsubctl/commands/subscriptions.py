@@ -140,17 +140,20 @@ async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:
         PreflightFailed: nothing is deployed.
     """
     from brokerd.errors import ControlError
+    from pubsubctl.deployment.plan import list_decommissioned
     from pubsubctl.state import read_deployment
 
     record = await read_deployment(lab)
     if record is None:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+    gone = list_decommissioned(record)
+    placed = record["placement"]["brokers"]
+    hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in gone}
     found: list[dict[str, Any]] = []
     silent: list[str] = []
 
     async def ask(connector: "Connector") -> None:
-        placed = record["placement"]["brokers"]
-        for broker in [row["broker"] for row in placed if row["host"] == connector.host.name]:
+        for broker in [name for name, host in hosts.items() if host == connector.host.name]:
             try:
                 async with connector.open_agent() as agent:
                     answer = await agent.broker(broker, "subscriptions")

@@ -31,15 +31,18 @@ def row(client: str, broker: str, **more: Any) -> dict[str, Any]:
 
 
 class Lab:
-    """A host with two brokers; broker s2 does not answer.
+    """A host with two brokers; broker s2 does not answer, and s3 was decommissioned.
 
     Attributes:
         asked: the requests to brokers.
     """
 
     def __init__(self) -> None:
-        placed = [{"broker": name, "host": "h1"} for name in ("s1", "s2")]
-        self.record: Mapping[str, Any] | None = {"placement": {"brokers": placed}}
+        placed = [{"broker": name, "host": "h1"} for name in ("s1", "s2", "s3")]
+        self.record: Mapping[str, Any] | None = {
+            "placement": {"brokers": placed},
+            "decommissioned": ["s3"],
+        }
         self.asked: list[tuple[str, str, Mapping[str, Any]]] = []
         self.host = SimpleNamespace(name="h1")
         self.connectors = (self,)
