@@ -66,10 +66,10 @@ def end(
         bool, typer.Option("--force", help="End it although its client is connected.")
     ] = False,
 ) -> Result:
-    """End a subscription, so that brokers release what they retain for it.
+    """End a subscription, and release the publications that it lacks.
 
-    Without --yes, prints the subscription, and changes nothing. Ends it at all brokers that have
-    it. A client that returns with its position resumes there, and receives a gap.
+    Without --yes, prints the subscription, and changes nothing. All brokers that have the
+    subscription end it. A client that returns with its position resumes there, with a gap.
     """
     import trio
 
@@ -140,17 +140,20 @@ async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:
         PreflightFailed: nothing is deployed.
     """
     from brokerd.errors import ControlError
+    from pubsubctl.deployment.plan import list_decommissioned
     from pubsubctl.state import read_deployment
 
     record = await read_deployment(lab)
     if record is None:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+    gone = list_decommissioned(record)
+    placed = record["placement"]["brokers"]
+    hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in gone}
     found: list[dict[str, Any]] = []
     silent: list[str] = []
 
     async def ask(connector: "Connector") -> None:
-        placed = record["placement"]["brokers"]
-        for broker in [row["broker"] for row in placed if row["host"] == connector.host.name]:
+        for broker in [name for name, host in hosts.items() if host == connector.host.name]:
             try:
                 async with connector.open_agent() as agent:
                     answer = await agent.broker(broker, "subscriptions")

@@ -94,3 +94,9 @@ def test_a_subscriber_loses_nothing_in_moves_from_live_dead_and_cancelled_broker
     assert "c3 was decommissioned and is not started" in again.out
     trio.run(go_on)
     assert subscriber.got == list(range(70))
+
+    (row,) = lab.call("subscriptions", "list", "-j").document["subscriptions"]
+    assert (row["client"], row["broker"], row["mode"]) == ("s", "c2", "away")
+    ended = lab.call("subscriptions", "end", "s", str(row["number"]), "--yes")
+    assert ended.status == 0, ended.err
+    assert lab.call("subscriptions", "list").out == "no subscriptions\n"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.model.predicate import EVERYTHING, Constraint, Predicate, PredicateError
-from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.predicate_text import format_predicate, parse_predicate
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from tests.helpers.strategies import attributes, predicates
 
@@ -145,3 +145,16 @@ def test_any_text_is_either_read_or_refused(text):
 def test_no_test_at_all_matches_everything_and_no_conjunction_nothing():
     assert EVERYTHING.matches({})
     assert not Predicate(()).matches({})
+
+
+@given(predicates)
+def test_a_formatted_predicate_is_read_as_the_same_one(one):
+    assert parse_predicate(format_predicate(one)) == one
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["true", "not true", "not n in (1, 2.5, 'it''s', true)", "a exists and b prefix 'x' or c < -1"],
+)
+def test_a_predicate_is_formatted_as_it_was_written(text):
+    assert format_predicate(parse_predicate(text)) == text

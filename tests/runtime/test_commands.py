@@ -3,9 +3,12 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import trio
 
-from brokerd.protocols.interface import CoreStatus
+from brokerd.errors import ControlError
+from brokerd.model.identity import StreamId
+from brokerd.protocols.interface import CoreStatus, ListingProtocol, SubscriptionState
 from brokerd.runtime.commands import Commands
 
 
@@ -67,3 +70,86 @@ def test_status_reports_recovering_until_the_earlier_state_is_read() -> None:
         assert [(await status({}))[key] for key in ("state", "queued")] == ["running", 2]
 
     trio.run(story)
+
+
+class ListingCore(StoredCore):
+    """A core with the subscriptions of an absent and a connected client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_read = True
+        stream = StreamId(0, 3, 0)
+        self.states = [
+            SubscriptionState("s1", 1, "n = 1", "away", 7_000_000_000, {stream: 1_500}, (stream,)),
+            SubscriptionState("s2", 4, "true", "live", None, {}, ()),
+        ]
+
+    def list_subscriptions(self, now_ns: int) -> list[SubscriptionState]:
+        return [*self.states]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_: None
+
+
+def test_subscriptions_are_listed_with_the_names_of_streams() -> None:
+    async def story() -> None:
+        core = ListingCore()
+        assert isinstance(core, ListingProtocol)
+        commands = commands_of(core)
+        commands._own.names[0] = "p1"  # type: ignore[index]
+        ask = commands.handlers()["subscriptions"]
+        with pytest.raises(ControlError, match="earlier incarnation"):
+            await ask({})
+        commands.is_started = True
+        away, live = (await ask({}))["subscriptions"]
+        assert away == {
+            "client": "s1",
+            "number": 1,
+            "predicate": "n = 1",
+            "mode": "away",
+            "away_ms": 7_000,
+            "behind_ms": {"p1.3": 1},
+            "holds": ["p1.3"],
+        }
+        assert (live["away_ms"], live["behind_ms"], live["holds"]) == (None, {}, [])
+
+    trio.run(story)
+
+
+def test_a_protocol_without_a_list_refuses() -> None:
+    commands = commands_of(StoredCore())
+    with pytest.raises(ControlError, match="gryphon lists no subscriptions; durable does"):
+        trio.run(commands.handlers()["subscriptions"], {})
+
+
+@pytest.mark.parametrize(
+    "client, number, force, said",
+    [
+        ("s1", 2, False, "b0 has no subscription 2 of client 's1'"),
+        ("s2", 4, False, "its client is connected"),
+        ("s1", 1, False, ""),
+        ("s2", 4, True, ""),
+    ],
+)
+def test_a_subscription_ends_unless_its_client_is_connected(
+    client: str, number: int, force: bool, said: str
+) -> None:
+    core, ended = ListingCore(), list[tuple[str, int]]()
+    commands = commands_of(core)
+    commands.is_started = True
+    commands._log.record = lambda *_: None  # type: ignore[method-assign]
+
+    def end(name: str, its: int) -> None:
+        ended.append((name, its))
+        core.states = [each for each in core.states if each.client != name]
+
+    commands.end_subscription = end
+    arguments = {"client": client, "number": number, "force": force}
+    if said:
+        with pytest.raises(ControlError, match=said):
+            trio.run(commands.handlers()["end_subscription"], arguments)
+    else:
+        trio.run(commands.handlers()["end_subscription"], arguments)
+    assert ended == ([] if said else [(client, number)])

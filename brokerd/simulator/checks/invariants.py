@@ -116,7 +116,7 @@ class StepChecker:
         """
         lines = []
         for broker in brokers:
-            left = list(broker.protocol.aftermath())
+            left = list(self.own.aftermath(broker))
             if (queue := broker.protocol.status().queued) and not may_queue:
                 left.append(f"{queue} publications queued")
             if left:

@@ -147,6 +147,10 @@ class ProtocolChecks:
         """
         return []
 
+    def aftermath(self, broker: BrokerView) -> Sequence[str]:
+        """Return the remaining state of a broker that nothing excuses; see DeliveryProtocol."""
+        return broker.protocol.aftermath()
+
     def restored(self, broker: BrokerView) -> int:
         """Return the number of ended subscriptions that a broker has because of an accepted loss.
 

@@ -273,3 +273,49 @@ def test_a_question_without_an_arrival_releases_the_hold() -> None:
     assert isinstance(effect, Send)
     assert isinstance(effect.message, Hold)
     assert (effect.message.behind, effect.message.generation) == ((), 3)
+
+
+MOVED_AND_ENDED = """
+simulation adversarial
+protocol durable
+brokers b1 b2 b3
+overlay cells {"bundles": [["b1", "b2"], ["b2", "b3"]], "members": {}}
+limits failed=1 links=1
+network jitter_ns=1
+core client_linger_ns=1000000000000000 hold_lease_ns=1000000000000000
+chance 8056760046265 only
+publisher p0-b3
+at 0 take b1:dials:b2
+at 1 take b2>b1
+at 2 subscribe s10-b1 kind in ('False', true)
+at 2 take s10-b1:dials:b1
+at 3 take b1>s10-b1
+at 4 take s10-b1>b1
+at 5 take b1>s10-b1
+at 6 take s10-b1>b1
+at 7 take b1:disk
+at 8 take b1>s10-b1
+at 9 take b1>s10-b1
+at 10 reattach s10-b1 b2
+at 10 take s10-b1:dials:b2
+at 11 take b2>s10-b1
+at 12 take s10-b1>b2
+at 13 take s10-b1>b1
+at 14 take b2>s10-b1
+at 15 fault restored b2 copy
+at 16 unsubscribe s10-b1 1
+at 16 take s10-b1>b2
+at 17 take b2:disk
+at 18 take timer
+at 19 publish p0-b3 False,40,0
+heal 20
+end 20
+"""
+"""A subscription moves to b2 and ends there, and an older copy of b2's disk has it again."""
+
+
+def test_holds_of_a_restored_subscription_last_as_long_as_the_subscription() -> None:
+    """Its client does not return, so its broker ends it after `client_linger_ns` only."""
+    report = PlanRun(read_plan(MOVED_AND_ENDED)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["losses_accepted"] == 1

@@ -117,25 +117,44 @@ class DurableChecks(GryphonChecks):
                 raise InvariantViolated("committed early", f"{what}, and has {durable} on disk")
 
     def list_rest(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """See ProtocolChecks: rows about moves are removed when the moves are complete."""
-        return [
-            f"{broker.name} has {len(rows)} rows of {table}"
-            for broker in brokers
-            if broker.alive  # one that was decommissioned never says anything again
-            for table in (ARRIVING, HOLDS)
-            if (rows := broker.on_disk().get(table))
-        ] + self._feeding.list_rest(brokers)
+        """See ProtocolChecks: rows about moves are removed when the moves are complete.
+
+        A move to a broker that has restored its subscription completes when that subscription ends.
+        """
+        alive = [each for each in brokers if each.alive]  # a decommissioned one never speaks again
+        restored = {key for each in alive for key in self._list_restored(each)}
+        found = []
+        for broker in alive:
+            for table, parts in ((ARRIVING, 1), (HOLDS, 2)):
+                rows = broker.on_disk().get(table, {})
+                left = [key for key in rows if key.rsplit("/", parts - 1)[0] not in restored]
+                if left:
+                    found.append(f"{broker.name} has {len(left)} rows of {table}")
+        return found + self._feeding.list_rest(brokers)
+
+    def aftermath(self, broker: BrokerView) -> Sequence[str]:
+        """See ProtocolChecks: `list_rest` finds moves that nothing excuses on the disks."""
+        lines = super().aftermath(broker)
+        if not any(self._list_restored(each) for each in self.world.brokers() if each.alive):
+            return lines
+        return [each for each in lines if not each.endswith((" that just arrived", " holds"))]
 
     def restored(self, broker: BrokerView) -> int:
         """See ProtocolChecks."""
+        return len(self._list_restored(broker))
+
+    def _list_restored(self, broker: BrokerView) -> list[str]:
+        """Return the restored subscriptions of a broker, as in its rows."""
         core, register = broker.core, self.world.oracle.register
         assert isinstance(core, Durable), f"{core} is no core of durable"
         oracle = self.world.oracle
         if not oracle.accepts_losses:
-            return 0
+            return []
         is_lossy = oracle.is_lossy(broker.number)
-        return sum(
-            (local.client, local.number) not in register.subscriptions
+        return [
+            local.row
+            for local in core.registered.present.values()
+            if (local.client, local.number) not in register.subscriptions
             and (
                 oracle.homes[local.client] != broker.number  # the new broker was to notify this one
                 or (
@@ -144,8 +163,7 @@ class DurableChecks(GryphonChecks):
                     and (broker.number, broker.incarnation, local.client) not in self._with_memory
                 )
             )
-            for local in core.registered.present.values()
-        )
+        ]
 
     def list_pending(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: silence; matches stay for subscribers that are behind."""
