@@ -109,6 +109,15 @@ def test_an_adversary_cuts_a_mutant_down_to_a_few_actions(call: Call) -> None:
         (["swarm", "--mutant", "M2"], "no mutant called 'M2'; did you mean"),
         (["swam"], "did you mean 'swarm'?"),
         (["campain"], "did you mean 'campaign'?"),
+        (["explore", "--protocol", "grypon"], "did you mean 'gryphon'?"),
+        (["explore", "--brokers", "0"], "brokers = 0; from 2 to 6"),
+        (["explore", "--faults", "9"], "faults = 9; from 0 to 4"),
+        (["explore", "--kind", "crsh"], "did you mean 'crash'?"),
+        (["explore", "--max-states", "0"], "--max-states = 0; a search needs a bound above 0"),
+        (["explore", "--max-time", "0s"], "--max-time = 0; a search needs a bound above 0"),
+        (["explore", "--max-time", "soon"], "a duration has a number and a unit"),
+        (["explore", "--delay-bound", "-1"], "--delay-bound = -1; at least 0"),
+        (["explore", "--set", "audit_interval_ns=2000000000000"], "the world cannot be bounded"),
         (["swarm", "7"], "unexpected extra argument"),
         (["swarm", "--campaign", "link"], "did you mean 'links'?"),
         (["campaign", "links-beyon"], "did you mean 'links-beyond'?"),
@@ -476,3 +485,26 @@ def test_a_file_that_is_no_text_is_refused(call: Call, tmp_path: Path) -> None:
     answer = call("simulate", "run", str(path))
     assert answer.status == 2
     assert "byte 11 is not UTF-8" in answer.err
+
+
+TINY = ("simulate", "explore", "--brokers", "2", "--publications", "1", "--faults", "0", "-j")
+
+
+def test_explore_tells_whether_a_world_is_complete(call: Call) -> None:
+    whole = call(*TINY, "--protocol", "best_effort")
+    assert whole.status == 0
+    assert whole.document["complete"]
+    part = call(*TINY, "--protocol", "best_effort", "--max-states", "5")
+    assert part.status == 3
+    assert not part.document["complete"]
+    assert "raise --max-states" in part.err
+
+
+def test_a_history_that_explore_writes_repeats_its_violation(call: Call) -> None:
+    found = call(*TINY, "--mutant", "M14", "--output", "found.history")
+    assert found.status == 1
+    assert found.document["rule"] == "unaware source"
+    assert "pubsubctl simulate run ./found.history" in found.err
+    again = call("simulate", "run", "found.history", "-j")
+    assert again.status == 1
+    assert again.document["violation"] == found.document["violation"]

@@ -483,7 +483,7 @@ def _homes(protocol: str, topology: Topology) -> list[BrokerNumber]:
     return [topology.number_of(name) for name in definition_of(protocol).homes(topology)]
 
 
-def _draw_wire(random: Random) -> dict[str, int]:
+def _draw_wire(random: Random) -> dict[str, Any]:
     """Draw the use of the codec: in a third of the seeds, half of them with small frames.
 
     Runs are short in this layer, so payloads must be large to be split.

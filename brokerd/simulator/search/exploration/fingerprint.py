@@ -227,7 +227,8 @@ def _view_lane(name: str, lane: Lane) -> tuple[str, list[Any]]:
 
 def _view_broker(broker: SimulatedBroker) -> list[Any]:
     core = broker.core if broker.alive else None
-    return [broker.has_ended, core, broker.disk.contents(), broker.disk.unwritten()]
+    tables, logs = broker.disk.contents()
+    return [broker.has_ended, core, sorted(tables.items()), logs, broker.disk.unwritten()]
 
 
 def _view_client(client: SimulatedClient) -> list[Any]:

@@ -3,10 +3,10 @@
 In a small world every choice is an action: the head of a lane, a deadline, a request of a client,
 or a fault. Nothing is left to chance, so the same actions always lead to the same state.
 
-Time passes once nothing is in flight, every request was made, every failure is mended, and something
-owed is missing: then all clocks advance to the first deadline of a broker. Any other deadline is
-early, and a world bounds the number of early deadlines, as it bounds the number of faults. A fault that fails a broker or a link has an action
-that mends it, at any later moment.
+Time passes once nothing is in flight, every request was made, every failure is mended, and
+something owed is missing: then all clocks advance to the first deadline of a broker. Any other
+deadline is early, and a world bounds the number of early deadlines and of faults. A fault that
+fails a broker or a link has an action that mends the failure, at any later moment.
 """
 
 import re
@@ -143,7 +143,7 @@ class SmallWorld:
         return definition_of(self.protocol).promises.exactly_once
 
     def subscribers(self, topology: Topology) -> list[tuple[str, int]]:
-        """Return the name and the broker of each subscriber; the first is far from the publisher."""
+        """Return the name and the broker of each subscriber, the farthest broker first."""
         homes = self._homes(topology)
         return [
             (f"s{place + 1}", homes[(len(homes) - 1 - place) % len(homes)])

@@ -1,4 +1,4 @@
-"""Snapshots of a whole simulated world, which restore the world faster than a replay of its actions.
+"""Snapshots of a whole simulated world, for a return to an earlier state without a replay.
 
 A snapshot is a pickle that is read in the same process only. Functions are kept by their code, with
 the objects of their closures in the pickle, so that a restored function refers to restored objects.
@@ -110,5 +110,5 @@ def _make_function(number: int, cells: int) -> Callable[..., Any]:
 
 
 def _fill_closure(function: Callable[..., Any], contents: tuple[Any, ...]) -> None:
-    for cell, content in zip(function.__closure__ or (), contents, strict=True):  # type: ignore[attr-defined]
+    for cell, content in zip(function.__closure__ or (), contents, strict=True):
         cell.cell_contents = content

@@ -1,0 +1,180 @@
+"""Stories of exploration: all states of small worlds, and shortest histories of planted bugs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brokerd.errors import ConfigError
+from brokerd.simulator.checks.protocol_checks import with_bugs
+from brokerd.simulator.search.exploration.exploration import Exploration, is_independent
+from brokerd.simulator.search.exploration.fingerprint import Fingerprints
+from brokerd.simulator.search.exploration.history_file import (
+    HistoryError,
+    read_history,
+    write_history,
+)
+from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState
+from brokerd.simulator.search.exploration.snapshots import Snapshots
+
+ROOT = Path(__file__).parents[2]
+PROTOCOLS = ("best_effort", "delta_tree", "gryphon", "durable", "ges", "ges_reliable")
+TINY = SmallWorld(brokers=2, publications=1, faults=0)
+
+
+def explore(world: SmallWorld, *, reduced: bool = True, delays: int | None = None) -> Exploration:
+    """Return the exploration of a world, after its end."""
+    exploration = Exploration(world, is_reduced=reduced, delay_bound=delays)
+    with with_bugs(world.mutants, world.protocol):
+        for _ in exploration.run():
+            pass
+    return exploration
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_tiny_world_of_each_protocol_is_complete_without_a_violation(protocol: str) -> None:
+    found = explore(replace(TINY, protocol=protocol)).progress
+    assert found.finding is None
+    assert found.is_complete
+    assert found.states > 20
+    assert found.finals > 0, "no history ends with everything delivered"
+
+
+def test_a_tiny_world_of_proxies_has_no_violation_within_one_delay() -> None:
+    found = explore(replace(TINY, protocol="multi_proxy"), delays=1).progress
+    assert found.finding is None
+    assert found.is_complete
+    assert found.finals > 0, "no history ends with everything delivered"
+
+
+def test_sleep_sets_reach_every_state_with_fewer_transitions() -> None:
+    world = replace(TINY, protocol="best_effort", brokers=3)
+    reduced, plain = explore(world), explore(world, reduced=False)
+    assert reduced.fingerprints == plain.fingerprints
+    assert reduced.progress.transitions < plain.progress.transitions
+
+
+def test_sleep_sets_reach_every_state_although_a_broker_crashes() -> None:
+    world = replace(TINY, protocol="best_effort", faults=1, kinds=("crash",))
+    reduced, plain = explore(world), explore(world, reduced=False)
+    assert reduced.fingerprints == plain.fingerprints
+
+
+def test_only_deliveries_at_different_brokers_are_independent() -> None:
+    assert is_independent(("0>1",), ("1>2",))
+    assert is_independent(("0>1#1",), ("2:disk",))
+    assert not is_independent(("0>1",), ("2>1",))
+    assert not is_independent(("0>1",), ("2:dials:1",))
+    assert not is_independent(("0>1",), ("0>s1",))
+    assert not is_independent(("0>1",), ("crash", 2, 0))
+
+
+def test_a_delay_bound_covers_a_part_of_the_world() -> None:
+    world = replace(TINY, protocol="best_effort")
+    bounded, whole = explore(world, delays=0), explore(world)
+    assert bounded.progress.is_complete
+    assert bounded.fingerprints < whole.fingerprints
+
+
+def test_a_restored_state_equals_its_origin_and_has_a_life_of_its_own() -> None:
+    state = WorldState.begin(replace(TINY, protocol="delta_tree"))
+    fingerprints = Fingerprints()
+    before = fingerprints.of(state)
+    snapshot = Snapshots().take(state)
+    copy: WorldState = snapshot.restore()
+    assert fingerprints.of(copy) == before
+    copy.perform(copy.enabled()[0])
+    assert fingerprints.of(copy) != before
+    assert fingerprints.of(state) == before
+    assert fingerprints.of(snapshot.restore()) == before
+
+
+BUGS: Sequence[tuple[str, str, str]] = (
+    ("gryphon", "M04-done-when-anybody-is", "final early"),
+    ("gryphon", "M08-seen-before-durable", "acknowledged early"),
+    ("gryphon", "final-takes-what-is-open", "final early"),
+    ("durable", "told-before-rows", "chopped early"),
+    ("delta_tree", "M14", "unaware source"),
+)
+
+
+@pytest.mark.parametrize("protocol, bug, rule", BUGS)
+def test_a_planted_bug_has_a_history_that_replays(protocol: str, bug: str, rule: str) -> None:
+    world = replace(TINY, protocol=protocol, mutants=frozenset((bug,)))
+    finding = explore(world).progress.finding
+    assert finding is not None
+    assert finding.rule == rule
+    text = write_history(world, finding)
+    read, actions = read_history(text)
+    assert read.scene() == world.scene()
+    with with_bugs(read.mutants, read.protocol):
+        assert Exploration(read).play(actions) == finding
+    assert Exploration(replace(read, mutants=frozenset())).play(actions) is None
+
+
+def test_equal_worlds_have_equal_states_in_interpreters_with_different_hashes() -> None:
+    program = (
+        "from brokerd.simulator.search.exploration.exploration import Exploration\n"
+        "from brokerd.simulator.search.exploration.small_world import SmallWorld\n"
+        "world = SmallWorld(protocol='best_effort', brokers=2, publications=1, faults=0)\n"
+        "exploration = Exploration(world)\n"
+        "print([*exploration.run()][-1].transitions, sorted(exploration.fingerprints))\n"
+    )
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert answers[0] == answers[1]
+    assert len(answers[0]) > 500
+
+
+@pytest.mark.parametrize(
+    "world, words",
+    [
+        (SmallWorld(brokers=0), "brokers = 0; from 2 to 6"),
+        (SmallWorld(publications=0), "publications = 0; from 1 to 8"),
+        (SmallWorld(subscriptions=0), "subscriptions = 0; from 1 to 4"),
+        (SmallWorld(faults=9), "faults = 9; from 0 to 4"),
+        (SmallWorld(early=9), "early = 9; from 0 to 4"),
+        (SmallWorld(kinds=("crsh",)), "no kind of fault 'crsh'; did you mean 'crash'?"),
+        (
+            SmallWorld(settings=("audit_interval_ns=2000000000000",)),
+            "audit_interval_ns = 2000000000000: the world cannot be bounded",
+        ),
+    ],
+)
+def test_a_world_without_bounds_is_refused_by_name(world: SmallWorld, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Exploration(world)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("world protocol=grypon", "line 1: no protocol 'grypon'; did you mean 'gryphon'?"),
+        ("world protocol=gryphon broker=3", "line 1: unknown bound 'broker'"),
+        ("world protocol=gryphon brokers=few", "line 1: brokers = 'few'; write a number"),
+        ("world protocol=gryphon\ndoo 1>2", "line 2: unknown word 'doo'"),
+        ("world protocol=gryphon brokers=0", "brokers = 0; from 2 to 6"),
+    ],
+)
+def test_a_history_that_cannot_be_read_is_refused_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(HistoryError) as refused:
+        read_history(text)
+    assert words in str(refused.value)
+
+
+def test_an_impossible_action_of_a_history_is_refused() -> None:
+    with pytest.raises(ConfigError, match="0>1: impossible in this state"):
+        Exploration(replace(TINY, protocol="best_effort")).play([("0>1",)])
