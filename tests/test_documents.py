@@ -60,6 +60,21 @@ def test_the_glossary_has_one_entry_per_term_and_names_files_that_exist() -> Non
     assert [place for place in places if not (ROOT / place[1]).exists()] == []
 
 
+NAMED = re.compile(r"`([\w./-]+(?:\.py|\.toml|\.md|\.html|/))`")
+
+
+@pytest.mark.parametrize(
+    "path", sorted({*LINKING, GLOSSARY} - {*MANUAL}), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_files_and_folders_named_in_a_document_exist(path: Path) -> None:
+    """A name may be relative to the document, to the project, or the end of a path."""
+    found = [*ROOT.iterdir(), *(each for top in FOLDERS for each in (ROOT / top).rglob("*"))]
+    known = {f"/{each.relative_to(ROOT)}" for each in found}
+    names = {name.rstrip("/") for name in NAMED.findall(path.read_text("utf-8"))}
+    missing = [name for name in names if not any(each.endswith(f"/{name}") for each in known)]
+    assert missing == []
+
+
 DOCUMENTS = [
     *LINKING,
     *sorted((ROOT / "brokerd/protocols").glob("*/PROTOCOL.md")),

@@ -48,7 +48,7 @@ from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError
 from fault_injection.schedule.step import END
-from fault_injection.schedule.targets import read_target
+from fault_injection.schedule.targets import explain_unsimulated, read_target
 from results.rules.terms import Partition
 
 HOST = "simulated"
@@ -430,13 +430,13 @@ def _offsets(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> Ite
 
 
 def _step(spec: ExperimentSpec, step: PlannedStep) -> SimulatedStep:
-    if step.verb not in SIMULATED_VERBS:
+    target = read_target(step.on, spec.topology, step.verb)
+    if why := explain_unsimulated(step.verb, target):
         text = (
-            f"needs real processes; simulated are {', '.join(SIMULATED_VERBS)}; "
+            f"{why}; simulated are {', '.join(SIMULATED_VERBS)}; "
             "`simulate run --skip-unsimulated` leaves the step out"
         )
         raise ScheduleError([Problem("faults", step.id, "do", step.verb, text)])
-    target = read_target(step.on, spec.topology)
     after = step.after
     if after is not None and after[1] == END:
         after = (after[0], "end")

@@ -119,7 +119,8 @@ class Fault:
         if self.verb in LASTING_VERBS:
             check_lease(self.fault_id, self.lease_ms)
         self._check_parameters(where)
-        self.end_signal()
+        if VERB_TABLE[self.verb].signal:
+            self.end_signal()
 
     def _check_parameters(self, where: str) -> None:
         backend = self.parameters.get("backend", BACKENDS[0])
@@ -154,9 +155,9 @@ class Fault:
         Raises:
             ControlError: `user`: the signal of a kill does not kill.
         """
-        if self.verb != "kill":
-            return signal.SIGTERM if self.verb == "term" else signal.SIGKILL
-        number = parse_signal(self.parameters.get("signal", "KILL"))
+        name = VERB_TABLE[self.verb].signal
+        assert name, f"{self.verb} ends no process"
+        number = parse_signal(self.parameters.get("signal", name))
         if number not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             raise ControlError("user", f"fault {self.fault_id}: {number.name} does not kill")
         return number

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 TargetKind = Literal[
     "broker", "link", "machine", "sets", "client", "subscriber", "own-process subscriber"
 ]
+SimulatedTarget = Literal["broker", "link", "direction"]
 Backend = Literal["broker", "stop", "end", "start", "load", "steps"]
 """Executor of a verb.
 
@@ -78,6 +79,7 @@ class Verb:
         needs_messages: True if only messages show the effect, so that idle brokers show none.
         backend: executor of the verb.
         evidence: kind of evidence of the effect.
+        signal: the signal by which the agent ends the process, without "SIG"; "" for other verbs.
         number: number that the agent or the broker receives.
         parameters: further parameters that the agent accepts.
         severs: True if no session crosses the target; nftables can carry out these verbs.
@@ -87,14 +89,14 @@ class Verb:
         limits: True if the target is slower, and counts as no failure.
         is_deaf: True if the target receives nothing either.
         ends_session: True if a client loses its session.
-        is_simulated: True if simulated brokers can carry out the verb.
+        simulated_on: targets of the verb that the simulator can strike.
         system: part that carries out the verb on a system under test.
         risk: publications at risk.
         aliases: other names that users type; they get a hint.
         already: word for a process that has such a fault; faults of such words exclude each other.
         past: the effect on a target in a report, in the past tense.
         label: the effect on a target in a figure; "" for the name of the verb.
-        trials: faults of the self-test; verbs that end a process have trials of their own.
+        trials: faults of the self-test; a verb that ends a process is tried with a restart.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Verb:
     needs_messages: bool = False
     backend: Backend = "broker"
     evidence: Evidence = ""
+    signal: Literal["", "KILL", "TERM"] = ""
     number: NumberParameter | None = None
     parameters: tuple[str, ...] = ()
     severs: bool = False
@@ -116,7 +119,7 @@ class Verb:
     limits: bool = False
     is_deaf: bool = False
     ends_session: bool = False
-    is_simulated: bool = False
+    simulated_on: tuple[SimulatedTarget, ...] = ()
     system: SystemPart = ""
     risk: Risk = ""
     aliases: tuple[str, ...] = ()
@@ -164,7 +167,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             evidence="absorbed",
             holds=True,
             is_deaf=True,
-            is_simulated=True,
+            simulated_on=("broker", "link"),
             risk="passing",
             aliases=("stall",),
             past="received everything and forwarded nothing",
@@ -183,7 +186,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             evidence="absorbed",
             acts_on="out",
             holds=True,
-            is_simulated=True,
+            simulated_on=("broker",),
             risk="passing",
             aliases=("mute", "omission"),
             past="received everything, and sent nothing",
@@ -221,7 +224,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             evidence="dropped",
             severs=True,
             is_deaf=True,
-            is_simulated=True,
+            simulated_on=("link", "direction"),
             system="relay",
             risk="passing",
             past="let nothing through, silently",
@@ -240,7 +243,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             evidence="sessions",
             severs=True,
             is_deaf=True,
-            is_simulated=True,
+            simulated_on=("link", "direction"),
             system="relay",
             risk="passing",
             past="was cut",
@@ -257,7 +260,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             backend="stop",
             evidence="frozen",
             is_deaf=True,
-            is_simulated=True,
+            simulated_on=("broker",),
             system="process",
             risk="passing",
             aliases=("pause",),
@@ -383,6 +386,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             "starting them again, by the agent or its successor",
             backend="end",
             evidence="end",
+            signal="KILL",
             system="process",
             risk="end",
             aliases=("machine-loss",),
@@ -399,8 +403,9 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             ("signal",),
             backend="end",
             evidence="end",
+            signal="KILL",
             parameters=("signal",),
-            is_simulated=True,
+            simulated_on=("broker",),
             system="process",
             risk="end",
             past="was killed",
@@ -415,7 +420,8 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             "restart, or the next deploy",
             backend="end",
             evidence="end",
-            is_simulated=True,
+            signal="TERM",
+            simulated_on=("broker",),
             system="process",
             risk="end",
             aliases=("stop",),
@@ -431,7 +437,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             "",
             backend="start",
             evidence="start",
-            is_simulated=True,
+            simulated_on=("broker",),
             system="process",
             aliases=("start",),
             label="back",
@@ -533,7 +539,7 @@ SEVERING_VERBS: Final = _select(severs=True)
 """Verbs that end sessions between brokers; nftables can carry them out."""
 DEAF_VERBS: Final = _select(is_deaf=True)
 """Verbs with a target that receives nothing."""
-SIMULATED_VERBS: Final = _select(is_simulated=True)
+SIMULATED_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if verb.simulated_on)
 
 BROKER_VERBS: Final = _select(backend="broker")
 """Verbs that a broker carries out on request; its own lease ends the fault."""

@@ -53,7 +53,7 @@ class SimulatedStep:
     """One fault.
 
     Attributes:
-        verb: absorb, send-omission, freeze, kill, restart, cut or blackhole.
+        verb: one of `SIMULATED_VERBS`.
         brokers: one broker, or the two ends of a link.
         at_ns: instant from the start of the measurement; None if `after` determines the instant.
         after: the awaited (step, "applied" | "end" | "recovered").
@@ -299,7 +299,7 @@ class _Experiment:
 
     def _apply(self, step: SimulatedStep) -> None:
         self._report(f"{step.verb} {'-'.join(step.brokers)}")
-        if step.verb in ("kill", "cut"):
+        if step.verb in ("kill", "term", "cut"):
             self._end_damage(step.brokers)  # held messages are lost
         if step.verb == "restart":
             self._end_damage(step.brokers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS
+from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
 from brokerd.overlay.topology import Topology, nearest
 
 Machines = Mapping[str, Collection[str]]
@@ -73,6 +73,17 @@ class Target:
         if self.sets:
             return "|".join(",".join(one) for one in self.sets)
         return ("->" if self.one_way else "-").join(self.brokers)
+
+
+def explain_unsimulated(verb: str, target: Target) -> str:
+    """Return the reason why the simulator cannot strike a target; "" if the simulator can."""
+    strikes = VERB_TABLE[verb].simulated_on
+    if not strikes:
+        return "needs real processes"
+    kind = "direction" if target.one_way else "link" if target.is_link else "broker"
+    if kind in strikes:
+        return ""
+    return f"needs real processes: simulated is {verb} on a {' or '.join(strikes)}, not on {kind}s"
 
 
 def read_target(

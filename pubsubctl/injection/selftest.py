@@ -95,9 +95,12 @@ def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
         step = {"do": verb, "on": on, "for": lasts, **options}
         yield Trial(" ".join(words), (step,), is_optional="backend" in options)
     restart = {"do": "restart", "on": b}
-    yield Trial(f"kill {b}, restart {b}", ({"do": "kill", "on": b}, restart))
-    yield Trial(f"term {b}, restart {b}", ({"do": "term", "on": b}, restart))
-    yield Trial(f"host-loss {machine}", ({"do": "host-loss", "on": machine, "for": "1s"},))
+    for ending in (each for each in VERB_TABLE.values() if each.backend == "end"):
+        if ending.lasts:
+            step = {"do": ending.name, "on": machine, "for": "1s"}
+            yield Trial(f"{ending.name} {machine}", (step,))
+        else:
+            yield Trial(f"{ending.name} {b}, restart {b}", ({"do": ending.name, "on": b}, restart))
 
 
 def _on_nft(

@@ -12,6 +12,7 @@ from pubsubctl.errors import PreflightFailed, UserError
 if TYPE_CHECKING:
     from bench.spec.experiment import Point
     from bench.spec.spec import ExperimentSpec
+    from brokerd.overlay.topology import Topology
     from fault_injection.schedule.schedule import FaultSchedule
 
 _Point = TypeVar("_Point", bound="Point")
@@ -82,7 +83,7 @@ def plan_faults(
         return None
     schedule = bind_to_load(schedule_of(call.project, faults, changes), *spec.list_placed_clients())
     if skip_unsimulated:
-        schedule = _without_processes(call, schedule, faults)
+        schedule = _without_processes(call, schedule, faults, spec.topology)
     if spec.workload.calm:
         raise UserError(
             f"{spec.source}: calm = true excludes faults, but --faults "
@@ -137,19 +138,19 @@ def plan_faults_of_points(
     return planned
 
 
-def _without_processes(call: Invocation, schedule: "FaultSchedule", name: str) -> "FaultSchedule":
+def _without_processes(
+    call: Invocation, schedule: "FaultSchedule", name: str, topology: "Topology"
+) -> "FaultSchedule":
     """Return a schedule without the steps that need real processes, and the steps after them.
 
     Raises:
         UserError: no step remains.
     """
-    from brokerd.model.fault_verbs import SIMULATED_VERBS
-
     skipped: dict[str, str] = {}
     for step in schedule.steps:
         before = step.anchor[0] if step.anchor is not None else ""
-        if step.do not in (*SIMULATED_VERBS, "crash"):
-            skipped[step.id] = "needs real processes"
+        if why := _explain_unsimulated(step.do, step.on, topology):
+            skipped[step.id] = why
         elif before in skipped:
             skipped[step.id] = f"follows {before}"
     for step in schedule.steps:
@@ -159,6 +160,19 @@ def _without_processes(call: Invocation, schedule: "FaultSchedule", name: str) -
     if not kept:
         raise UserError(f"--faults {name}: --skip-unsimulated leaves no step of this schedule")
     return replace(schedule, steps=kept)
+
+
+def _explain_unsimulated(verb: str, on: str, topology: "Topology") -> str:
+    """Return the reason why the simulator cannot carry out a step; "" if the simulator can."""
+    from fault_injection.schedule.targets import Target, explain_unsimulated, read_target
+
+    if verb == "crash":
+        return ""
+    try:
+        target = read_target(on, topology, verb)
+    except ValueError:  # drawn later, or refused later by name
+        target = Target(())
+    return explain_unsimulated(verb, target)
 
 
 def deployment_plan(

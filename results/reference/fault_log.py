@@ -12,8 +12,11 @@ HOLDING_VERBS = {"absorb", "send-omission", "receive-omission"}
 """Verbs that hold messages back."""
 DEAFENING_VERBS = {"absorb", "receive-omission", "freeze", "blackhole", "cut"}
 """Verbs with a target that receives nothing."""
+ENDING_VERBS = {"kill", "term", "host-loss"}
+"""Verbs that end processes of brokers, which stay down until a restart or a heal."""
 VERBS = {
     *HOLDING_VERBS,
+    *ENDING_VERBS,
     *(
         "freeze",
         "blackhole",
@@ -23,7 +26,7 @@ VERBS = {
         "bandwidth",
         "disk-full",
     ),
-    *("slow-fsync", "cpu-share", "kill", "term", "host-loss", "restart"),
+    *("slow-fsync", "cpu-share", "restart"),
     *("client-disconnect", "client-slow", "client-crash", "client-roam"),
 }
 _STAMPS = ("applied", "observed", "healed")

@@ -13,11 +13,11 @@ been later, within the errors of clocks, may have ended another fault.
 from collections.abc import Sequence
 from itertools import product
 
+from results.reference.fault_log import ENDING_VERBS
 from results.reference.paths import Routes, Tree
 from results.rules.terms import NEVER_NS, Fault, RiskWindow
 
-_KILLS = {"kill", "term", "host-loss"}
-_ENDS = {*_KILLS, "cut"}
+_ENDS = {*ENDING_VERBS, "cut"}
 _DISKS = {"disk-full", "slow-fsync"}
 
 
@@ -36,7 +36,13 @@ def times_of_risk(faults: Sequence[Fault]) -> list[RiskWindow]:
         how = "" if until_ns == NEVER_NS else "release"
         if ender is not None and _find_at(ender) <= until_ns:
             until_ns, ids = _find_at(ender), (fault.fault_id, ender.fault_id)
-            how = "cut" if ender.verb == "cut" else "kill" if ender.verb in _KILLS else "release"
+            how = (
+                "cut"
+                if ender.verb == "cut"
+                else "kill"
+                if ender.verb in ENDING_VERBS
+                else "release"
+            )
             if ender.verb in _ENDS and ender.struck == fault.struck:
                 used.add(ender.fault_id)
         elif fault.verb in _DISKS:
@@ -110,10 +116,10 @@ def _error(fault: Fault) -> int:
 def _can_end(other: Fault, fault: Fault) -> bool:
     """Return True if another fault ends this fault's time, if early enough."""
     enders = _ENDS
-    if fault.verb in _KILLS:
+    if fault.verb in ENDING_VERBS:
         enders = {"restart"}
     elif fault.verb in _DISKS:
-        enders = _KILLS
+        enders = ENDING_VERBS
     if other is fault or other.verb not in enders or not other.struck >= fault.struck:
         return False
     is_later = _find_time(other) > _find_time(fault)

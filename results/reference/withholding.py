@@ -19,14 +19,13 @@ acceptance are unknown, a broker is not to blame, but the verdict is in doubt.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from results.reference.fault_log import DEAFENING_VERBS, HOLDING_VERBS
+from results.reference.fault_log import DEAFENING_VERBS, ENDING_VERBS, HOLDING_VERBS
 from results.reference.paths import Tree
 from results.rules.terms import NEVER_NS, Fault, Partition
 
 SETTLING_NS = 15 * 10**9
 
-_KILLS = {"kill", "term", "host-loss"}
-_PARTS = {*DEAFENING_VERBS, *HOLDING_VERBS, *_KILLS, "partition", "restart"}
+_PARTS = {*DEAFENING_VERBS, *HOLDING_VERBS, *ENDING_VERBS, "partition", "restart"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _outages(faults: Iterable[Fault]) -> Iterable[_Outage]:
             to_ns = min(to_ns, from_ns)
         for other in done:
             is_later = (other.applied_ns or 0, other.fault_id) > (from_ns, fault.fault_id)
-            takes_over = other.verb in {*_KILLS, "cut", "restart"}
+            takes_over = other.verb in {*ENDING_VERBS, "cut", "restart"}
             if is_later and takes_over and other.struck >= fault.struck:
                 to_ns = min(to_ns, other.applied_ns or 0)
         err_ns = NEVER_NS if fault.err_ns is None else fault.err_ns

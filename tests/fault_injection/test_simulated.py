@@ -184,3 +184,19 @@ def test_a_workload_with_client_failover_cannot_be_simulated() -> None:
     spec = load_experiment(Path(FOLDER).parent / "bench" / "workloads" / "t22-anywhere.toml")
     with pytest.raises(SpecError, match="failover: simulated clients stay at their brokers"):
         simulate_experiment(spec, None)
+
+
+@pytest.mark.parametrize(
+    "verb, on, said",
+    [
+        ("cut", "b1", "simulated is cut on a link or direction, not on brokers"),
+        ("blackhole", "b1", "simulated is blackhole on a link or direction, not on brokers"),
+        ("absorb", "b1->s1", "simulated is absorb on a broker or link, not on directions"),
+    ],
+)
+def test_targets_beyond_the_simulator_are_refused(verb: str, on: str, said: str) -> None:
+    text = step(id='"x"', at='"1s"', do=f'"{verb}"', on=f'"{on}"', for_='"1s"')
+    schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
+    spec = load_experiment(Path(FOLDER).parent / "bench" / "workloads" / "demo.toml")
+    with pytest.raises(ScheduleError, match=said):
+        simulate_experiment(spec, schedule)

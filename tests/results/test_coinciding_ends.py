@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.model.fault_verbs import VERB_TABLE
 from results.reference import paths
 from results.reference.busyness import signs as signs
 from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
@@ -25,22 +26,24 @@ from tests.helpers.promised_histories import PLAIN, promised_history
 LINKS = (("a", "b"), ("b", "c"), ("c", "d"))
 BROKERS = "abcd"
 MACHINES = {"m1": ("a", "b"), "m2": ("c", "d")}
-LASTING = ("absorb", "freeze", "blackhole", "cut", "partition", "delay", "send-omission")
-DYING = ("kill", "term", "host-loss", "restart")
-OTHERS = ("disk-full", "client-disconnect", "client-roam")
-TARGETS = {
-    "kill": BROKERS,
-    "term": BROKERS,
-    "restart": (*BROKERS, *BROKERS, "m1"),
-    "freeze": BROKERS,
-    "send-omission": BROKERS,
-    "disk-full": BROKERS,
-    "host-loss": (*MACHINES,),
-    "partition": ("a|b", "a,b|c,d", "c"),
-    "client-disconnect": ("sub", "pub"),
-    "client-roam": ("sub", "pub"),
+LASTING = tuple(verb.name for verb in VERB_TABLE.values() if verb.risk == "passing")
+DYING = (*(verb.name for verb in VERB_TABLE.values() if verb.risk == "end"), "restart")
+OTHERS = tuple(verb.name for verb in VERB_TABLE.values() if verb.risk in ("disk", "client"))
+PLACES = {
+    "broker": (*BROKERS,),
+    "link": ("a-b", "b-c", "c-b", "b->c"),
+    "machine": (*MACHINES,),
+    "sets": ("a|b", "a,b|c,d", "c"),
+    "client": ("sub", "pub"),
+    "subscriber": ("sub",),
+    "own-process subscriber": ("sub",),
 }
-LINK_TARGETS = ("a-b", "b-c", "c-b", "b->c", "b", "c")
+
+
+def targets_of(verb: str) -> list[str]:
+    """Return targets of each kind that a verb accepts; a machine may be started again, too."""
+    kinds = (*VERB_TABLE[verb].on, *(["machine"] if verb == "restart" else []))
+    return [target for kind in kinds for target in PLACES[kind]]
 
 
 @pytest.mark.parametrize("back_ns", [JITTER_NS, JITTER_NS + 1])
@@ -78,7 +81,7 @@ def faults_on_a_grid(random: Random, step_ns: int, verbs: Sequence[str]) -> list
     faults = []
     for number in range(random.randrange(1, 6)):
         verb = random.choice(verbs)
-        target = random.choice(TARGETS.get(verb, LINK_TARGETS))
+        target = random.choice(targets_of(verb))
         applied = random.choice((*range(5), *range(5), None))
         healed = None if applied is None else random.choice((None, *range(applied, applied + 4)))
         observed = None if applied is None else random.choice((None, applied, applied + 1))

@@ -1,5 +1,8 @@
 """Tests of experiments in virtual time: equal load and faults, judged for each protocol."""
 
+import pytest
+
+from brokerd.model.fault_verbs import SIMULATED_VERBS, VERB_TABLE
 from brokerd.simulator.experiment import (
     SimulatedPublisher,
     SimulatedStep,
@@ -51,6 +54,19 @@ def test_delta_tree_is_valid_and_has_recovered_all_deliveries_at_risk() -> None:
         "cut b2-b3 ends",
         "b2-b3 has recovered",
     ]
+
+
+@pytest.mark.parametrize(
+    "verb, target", [(verb, on) for verb in SIMULATED_VERBS for on in VERB_TABLE[verb].simulated_on]
+)
+def test_every_simulated_verb_strikes_each_of_its_targets(verb: str, target: str) -> None:
+    ends = ("b2",) if target == "broker" else ("b2", "b3")
+    lasts_ns = SECOND_NS if VERB_TABLE[verb].lasts else None
+    one_way = target == "direction"
+    fault = SimulatedStep("f", verb, ends, SECOND_NS, duration_ns=lasts_ns, one_way=one_way)
+    back = SimulatedStep("back", "restart", ("b2",), 3 * SECOND_NS)
+    verdict = _run("best_effort", (fault, back) if VERB_TABLE[verb].risk == "end" else (fault,))
+    assert any(f"{verb} b2" in line for line in verdict.story), verdict.story
 
 
 def test_best_effort_is_invalid_under_the_same_faults() -> None:
