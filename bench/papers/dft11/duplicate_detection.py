@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brokerd.overlay.generate import chain
-from brokerd.protocols.delta_tree.as_published.annotated_publications import AnnotatedPublications
-from brokerd.protocols.delta_tree.as_published.vectors import ByVector
+from brokerd.protocols.delta_tree.annotations import AnnotatedPublications
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.vectors import ByVector
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.moves import FaultInjection

@@ -19,10 +19,9 @@ from brokerd.model.client_messages import Acknowledge, Publish
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import Neighbourhood
-from brokerd.protocols.delta_tree.as_published.acceptance import recovery_for, subscriptions_for
-from brokerd.protocols.delta_tree.as_published.annotated_publications import publications_for
-from brokerd.protocols.delta_tree.broker.state import State
-from brokerd.protocols.delta_tree.clients.clients import Clients
+from brokerd.protocols.delta_tree.annotations import publications_for
+from brokerd.protocols.delta_tree.clients import Clients
+from brokerd.protocols.delta_tree.home_subscriptions import FLUSH_POSITIONS
 from brokerd.protocols.delta_tree.messages import (
     PartitionGone,
     PartitionNew,
@@ -38,15 +37,15 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.notifiers import Notifiers
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.publications.deliveries import FLUSH_POSITIONS
-from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
-from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
-from brokerd.protocols.delta_tree.sessions.sessions import RETRY, Reach, Sessions
-from brokerd.protocols.delta_tree.subscriptions.partition_tags import AUDIT
-from brokerd.protocols.delta_tree.subscriptions.recovery import COLD_START
-from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
+from brokerd.protocols.delta_tree.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.partition_tags import AUDIT
+from brokerd.protocols.delta_tree.recovery import COLD_START, recovery_for
+from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
+from brokerd.protocols.delta_tree.state import SourceSequences, State
+from brokerd.protocols.delta_tree.subscriptions import subscriptions_for
+from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
     CloseSession,
     CoreStatus,

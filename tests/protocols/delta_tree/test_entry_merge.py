@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pytest
 
 from brokerd.model.client_messages import Acknowledge
+from brokerd.protocols.delta_tree import entry_merge
+from brokerd.protocols.delta_tree.entry_merge import Joining, JoiningBounds
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
-from brokerd.protocols.delta_tree.publications import entry_merge
-from brokerd.protocols.delta_tree.publications.entries import Entry
-from brokerd.protocols.delta_tree.publications.entry_merge import Joining, JoiningBounds
+from brokerd.protocols.delta_tree.queue_entries import Entry
 from brokerd.simulator.search.swarm import run_seed
 from tests.helpers.exchange import Client, Exchange, blob
 

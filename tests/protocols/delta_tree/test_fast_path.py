@@ -9,11 +9,11 @@ import pytest
 
 from brokerd.model.identity import Peer
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.publications import arrivals
-from brokerd.protocols.delta_tree.publications.arrivals import Publications
-from brokerd.protocols.delta_tree.publications.entries import Receipt
-from brokerd.protocols.delta_tree.publications.fast_path import FastPath
-from brokerd.protocols.delta_tree.subscriptions.routing_table import Audience
+from brokerd.protocols.delta_tree import forwarding
+from brokerd.protocols.delta_tree.fast_path import FastPath
+from brokerd.protocols.delta_tree.forwarding import Publications
+from brokerd.protocols.delta_tree.queue_entries import Receipt
+from brokerd.protocols.delta_tree.routing_table import Audience
 from brokerd.protocols.interface import MessageReceived
 from brokerd.protocols.parts.selection import match_run
 from brokerd.simulator.search.seed_report import SeedReport
@@ -94,7 +94,7 @@ def test_the_general_path_matches_each_run_once_in_any_division() -> None:
         only_the_general_way(),
         patch.object(Publications, "_receive", receiving),
         patch.object(Publications, "_queue_up", queueing),
-        patch.object(arrivals, "match_run", matching),
+        patch.object(forwarding, "match_run", matching),
     ):
         run_seed(SEEDS[0], "delta_tree")
     assert len(parts) > 100

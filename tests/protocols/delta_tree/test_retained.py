@@ -8,14 +8,14 @@ import pytest
 
 from brokerd.model.client_messages import Connect, Subscribe
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.delta_tree import entry_merge
 from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.entry_merge import JoiningBounds
 from brokerd.protocols.delta_tree.messages import (
     PublicationCopy,
     SubscriptionConfirmation,
     SubscriptionCopy,
 )
-from brokerd.protocols.delta_tree.publications import entry_merge
-from brokerd.protocols.delta_tree.publications.entry_merge import JoiningBounds
 from brokerd.protocols.interface import (
     Commit,
     MessageReceived,

@@ -25,8 +25,8 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.partitions.regions import covers
-from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable, read_tombstones
+from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.delta_tree.tombstones import TombstoneTable, read_tombstones
 from brokerd.protocols.interface import (
     Commit,
     Effect,

@@ -1,7 +1,7 @@
 """Counters of the δ tree with their expected values at rest."""
 
-from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, SourceQueue
-from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
+from brokerd.protocols.delta_tree.queue_entries import Entry, Receipt, SourceQueue
 from brokerd.simulator.checks.recounts import Holdings, Recount
 
 

@@ -50,8 +50,8 @@ from brokerd.protocols.delta_tree.checks.durability import DurabilityChecker
 from brokerd.protocols.delta_tree.checks.first_copies import FirstCopyChecker
 from brokerd.protocols.delta_tree.checks.separation import SeparationChecker
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy, Tag
-from brokerd.protocols.delta_tree.partitions.regions import covers
-from brokerd.protocols.delta_tree.storage.home_table import ATTACHED, SUBSCRIPTIONS
+from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.delta_tree.state import ATTACHED, SUBSCRIPTIONS
 from brokerd.protocols.interface import (
     Change,
     Commit,

@@ -1,0 +1,613 @@
+"""The clients of a broker: attachment, publishing, subscribing, and state after their departure.
+
+Paper: none; [DFT11] does not cover clients.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Acknowledge,
+    CommitConsumed,
+    Connect,
+    Consume,
+    Detach,
+    Publish,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from brokerd.model.identity import ClientId, SourceId, SubscriptionId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.definition import LOG
+from brokerd.protocols.delta_tree.forwarding import Publications
+from brokerd.protocols.delta_tree.publication_log import PublicationLog
+from brokerd.protocols.delta_tree.queue_entries import Entry
+from brokerd.protocols.delta_tree.regions import Cut, Region, raise_cut, region
+from brokerd.protocols.delta_tree.state import (
+    ATTACHED,
+    POSITIONS,
+    SUBSCRIPTIONS,
+    LocalSubscription,
+    Opened,
+    Phase,
+    Rows,
+    SourceSequences,
+    State,
+    position_key,
+    read_home_table,
+    subscription_change,
+)
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
+from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
+from brokerd.protocols.interface import Change, CloseSession, Commit, LogEnds, RecordsRead
+from brokerd.protocols.parts.clients.table import (
+    Admission,
+    ClientTable,
+    HostedClient,
+    gaps_of_older_copy,
+)
+from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.selection import match_run
+
+
+def _do_nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Client(HostedClient[LocalSubscription]):
+    """A client that has a session here, or had a session and may return.
+
+    Attributes:
+        done_before: publications below this number were done when the client connected.
+        held: requests that wait for the end of the recovery, in order.
+        draining: the client's departure is on disk, and not answered.
+    """
+
+    done_before: int = 1
+    held: list[Publish | Subscribe] = field(default_factory=list)
+    draining: bool = False
+
+
+class Clients:
+    """The clients of a broker.
+
+    Attributes:
+        table: the clients.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        subscriptions: Subscriptions,
+        unsubscriptions: Unsubscriptions,
+        publications: Publications,
+        sequences: SourceSequences,
+    ) -> None:
+        self.table: ClientTable[Client] = ClientTable(
+            state.broker, state.machine, state.deadlines, state.parameters, Client, unseen_first=1
+        )
+        self._state = state
+        self._subscriptions = subscriptions
+        self._unsubscriptions = unsubscriptions
+        self._publications = publications
+        self._sequences = sequences
+        self._log: PublicationLog | None = None
+        if state.parameters.publication_log:
+            self._log = PublicationLog(state, publications.queue)
+        self._attached: dict[ClientId, int] = {}
+        self._missing: dict[ClientId, None] = {}
+        self._deferred: list[tuple[Client, int, Connect]] = []
+        self._next_subscription = 0
+        self._reissue: list[LocalSubscription] = []
+        subscriptions.connect(
+            on_confirmed_at_home=self._on_confirmed,
+            on_opened_at_home=self._on_opened,
+            may_confirm=lambda: not self._missing and self.log_is_read,
+        )
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Return the handlers of clients' messages by type."""
+        return {
+            Connect: self._on_connect,
+            Subscribe: self.on_subscribe,
+            Consume: self.table.on_consume,
+            CommitConsumed: self.table.on_commit_consumed,
+            Unsubscribe: self._on_unsubscribe,
+            Detach: self._on_detach,
+            Publish: self._on_publish,
+            Acknowledge: self._on_acknowledge,
+        }
+
+    def recover(self, recovered: Rows, logs: Mapping[str, LogEnds]) -> None:
+        """Restore the state of an earlier incarnation.
+
+        Started subscriptions resume at their positions. Pending ones are issued again under a new
+        id after the recovery: confirmations of the old one may still be under way, with
+        cuts from before the crash.
+        """
+        home = read_home_table(self._state.broker, recovered)
+        self._attached = home.attached
+        self._missing = dict.fromkeys(home.attached)
+        for local in home.subscriptions:
+            self.table.find(local.client).subscriptions[local.number] = local
+            if local.phase is Phase.STARTED:
+                self._open_for_departed(local)
+                self._subscriptions.add_local(local, confirmed=True)
+                for source, withheld in local.late.items():
+                    self._publications.windows.queue_notice(local, source, withheld)
+            else:
+                # An older copy may lack the start.
+                local.is_restarted = bool(self.table.lineage)
+                self._reissue.append(local)
+        for name in dict.fromkeys([*self.table.clients, *self._missing]):
+            self.table.find(name)
+            self.table.linger(name)
+        if self._log is not None:
+            self._log.recover(logs[LOG])
+
+    @property
+    def log_is_read(self) -> bool:
+        """True if the publications of earlier incarnations are complete."""
+        return self._log is None or self._log.is_read
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Restore publications of an earlier incarnation.
+
+        Until they are complete, no client is admitted, since its new publications could not be
+        distinguished, and no subscription is confirmed.
+        """
+        assert self._log is not None, f"{event} without a log"
+        self._log.on_records(event)
+        if not self._log.is_read:
+            return
+        for source, last in self._log.durable():
+            self._sequences.hand_out(source, last)
+        early, self._deferred = self._deferred, []
+        for client, session, message in early:
+            if client.session == session:
+                self._admit(client, message)
+        self._subscriptions.evaluate_unconfirmed()
+
+    def _open_for_departed(self, local: LocalSubscription) -> None:
+        """Remove the tags of leaves that left while this broker was down."""
+        heard = region(tag for tag in local.tags if not self._state.has_left(tag.node))
+        if heard != local.tags:
+            local.tags = heard
+            row = subscription_change(local, started=True)
+            self._state.machine.emit(Commit((row,), None))
+
+    def settle(self) -> None:
+        """Acknowledge publications that became safe in an event, if a log decides that."""
+        if self._log is not None:
+            self._log.acknowledge()
+
+    def list_live(self) -> list[SubscriptionId]:
+        """Return the ids of started local subscriptions; pending ones get new ids."""
+        return [
+            local.subscription
+            for client in self.table.clients.values()
+            for local in client.subscriptions.values()
+            if local.phase is Phase.STARTED
+        ]
+
+    # ------------------------------------------------------------ sessions
+
+    def on_established(self, name: ClientId, session: int) -> None:
+        """Handle a client's new session; the first message must be Connect."""
+        client = self.table.open_session(name, session)
+        client.draining = False
+        self._publications.queue.client_session(name, session)
+
+    def on_lost(self, name: ClientId, session: int) -> None:
+        """Handle the end of a client's session; the client's state is kept for a while."""
+        client, was_admitted = self.table.close_session(name, session)
+        client.draining = False
+        client.held.clear()
+        self._publications.queue.client_session(name, 0)
+        if self._log is not None and client.source is not None:
+            self._log.on_closed(client.source)
+        for local in client.subscriptions.values():
+            local.claimed = False
+        self._take_done(self._publications.windows.close(name))
+        if client.source is not None and self._all_done(client, client.source):
+            self._detach(name)
+        if was_admitted and not client.subscriptions and name not in self._attached:
+            self._forget(name)
+        else:
+            self.table.keep(client)
+
+    def _all_done(self, client: Client, source: SourceId) -> bool:
+        """Return True if the publisher has no publication that it might send again."""
+        known_last = max(self._sequences.received(source), client.done_before - 1)
+        handed_out = self._sequences.last_used().get(source, 0)
+        return handed_out <= known_last and not self._publications.queue.has_pending(source)
+
+    def _is_logged(self, source: SourceId) -> bool:
+        """Return True if all publications of a publisher are on disk, to be sent from there."""
+        handed_out = self._sequences.last_used().get(source, 0)
+        return self._log is not None and handed_out <= dict(self._log.durable()).get(source, 0)
+
+    def linger_over(self, name: ClientId) -> None:
+        """Unsubscribe a client's subscriptions that it has not requested in time.
+
+        A connected client keeps the subscriptions requested on its session.
+        """
+        client = self.table.clients[name]
+        over = [local for local in client.subscriptions.values() if not local.claimed]
+        if over:
+            self._state.machine.record(
+                "subscriptions_given_up", client=name, subscriptions=len(over)
+            )
+            self._end(client, over)
+        if not client.session:
+            self._detach(name)
+            self._forget(name)
+
+    def _forget(self, name: ClientId) -> None:
+        """Remove an absent client without remaining state."""
+        self.table.forget(name)
+        self._publications.windows.forget(name)
+        self._found(name)
+
+    def _end(
+        self,
+        client: Client,
+        over: Sequence[LocalSubscription],
+        then: Callable[[], None] = _do_nothing,
+        drain: bool = False,
+    ) -> None:
+        """End subscriptions: here at once, elsewhere and in the answer once that is durable.
+
+        An earlier announcement could let a crash restore here a subscription that ended elsewhere.
+        With `drain` the client still receives the deliveries of claimed subscriptions.
+        """
+        changes: list[Change] = []
+        told: list[SubscriptionId] = []
+        for local in over:
+            if local in self._reissue:
+                self._reissue.remove(local)  # its id was over when this broker restarted
+            else:
+                self._subscriptions.remove_local(local)
+                told.append(local.subscription)
+            local.phase = Phase.ENDED
+            del client.subscriptions[local.number]
+            if not (drain and local.claimed):
+                self._take_done(self._publications.windows.discard_unsent(local))
+            changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
+            sources = {**self._sequences.all_received(), **local.begins_after, **local.acknowledged}
+            changes.extend(
+                Change(POSITIONS, position_key(client.name, local.number, source), None)
+                for source in sources
+            )
+
+        def on_disk() -> None:
+            self._unsubscriptions.end(told)
+            then()
+
+        if changes:
+            self._state.commit(changes, on_disk)
+        else:  # earlier ends may not be on disk yet
+            self._state.when_written(then)
+
+    def revoke(self, over: Sequence[SubscriptionId]) -> None:
+        """End subscriptions that an older copy of the state folder has restored.
+
+        A client with such a subscription reconnects, so that its request makes a new subscription
+        behind a gap.
+        """
+        for client in [*self.table.clients.values()]:
+            found = [each for each in client.subscriptions.values() if each.subscription in over]
+            if not found:
+                continue
+            self._state.machine.record(
+                "subscriptions_revoked", client=client.name, subscriptions=len(found)
+            )
+            self._end(client, found)
+            if client.session:
+                reason = "a subscription had ended before this broker lost state"
+                self._state.machine.emit(CloseSession(client.name, reason))
+
+    # ------------------------------------------------------------ requests
+
+    def _on_connect(self, name: ClientId, message: Connect) -> None:
+        source = message.source
+        received = self._sequences.received(source) if source is not None else 0
+        client = self.table.check_connect(name, message, received)
+        if client is not None:
+            self._admit(client, message)
+
+    def _admit(self, client: Client, message: Connect) -> None:
+        if not self.log_is_read:
+            self._deferred.append((client, client.session, message))
+            return
+        admission = self.table.assign_source(client, message)
+        changes, source = admission.changes, admission.message.source
+        if source is not None and self._attached.get(client.name) != source.incarnation:
+            changes.append(Change(ATTACHED, client.name, source.incarnation))
+        self._state.commit(changes, partial(self._on_recorded, admission))
+
+    def _on_recorded(self, admission: Admission[Client]) -> None:
+        """Admit a client after its attachment is on disk, if the session is current."""
+        client, message = admission.client, admission.message
+        if message.source is not None:
+            self._attached[client.name] = message.source.incarnation
+        if not admission.is_current():
+            return
+        self._resume(client, message)
+        whole = [
+            number
+            for number, local in client.subscriptions.items()
+            if local.phase is not Phase.PENDING and not local.is_restarted
+        ]
+        self.table.recall_lost(client, message, whole)
+        lost = self.table.lost_publications(message, self._logged(message.source))
+        if lost is not None:
+            assert self._log is not None, f"{lost} without a log"
+            self._publish(client, Publish(lost))
+            self._log.acknowledged(lost)
+        self.table.enter(client)
+        self.table.welcome(client)
+        self._on_connected(client)
+
+    def _logged(self, source: SourceId | None) -> int | None:
+        """Return the last logged publication of a source after an accepted loss, if it matters.
+
+        The log drops finished sources, so it proves no loss. Once a loss was accepted, all
+        publications missing in the log are announced. A broker that has received them drops the
+        marker as a duplicate.
+        """
+        if self._log is None or source is None or not self.table.lineage:
+            return None
+        return dict(self._log.durable()).get(source, 0)
+
+    def _resume(self, client: Client, message: Connect) -> None:
+        if client.source is not None:
+            client.done_before = message.next_sequence
+            self._sequences.hand_out(client.source, message.highest_sequence)
+            if self._log is not None:
+                self._log.on_opened(client.source, client.name)
+        for subscription, seen in message.resume:
+            local = client.subscriptions.get(subscription)
+            if local is not None and local.phase is not Phase.PENDING:
+                local.forgotten = gaps_of_older_copy(local.number, local.acknowledged, seen)
+                raise_cut(local.begins_after, seen)
+
+    def _on_connected(self, client: Client) -> None:
+        for local in client.subscriptions.values():
+            if local.phase is Phase.STARTED:  # it may have started while the client was away
+                self._report_state(local)
+        self._found(client.name)
+        if client.subscriptions:
+            self.table.linger(client.name)
+
+    def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """End a subscription, even one that is still held back."""
+        client = self.table.check_unsubscribe(name, message)
+        client.held = [
+            each
+            for each in client.held
+            if not isinstance(each, Subscribe) or each.number != message.number
+        ]
+        found = client.subscriptions.get(message.number)
+        answer = partial(self.table.report_end, client, client.session, message.number)
+        self._end(client, [found] if found is not None else [], answer)
+
+    def _on_detach(self, name: ClientId, message: Detach) -> None:
+        """End all subscriptions of a client, and release its state."""
+        client = self.table.requester(name, "Detach")
+        source, done = client.source, message.done_through
+        handed_out = self._sequences.last_used().get(source, 0) if source is not None else 0
+        if not 0 <= done <= handed_out:
+            raise RemoteProtocolError(name, f"has {done} done, {handed_out} handed out")
+        client.done_before = max(client.done_before, done + 1)
+        client.leaving = True
+        client.held = [each for each in client.held if isinstance(each, Publish)]
+        session = client.session
+
+        def on_disk() -> None:
+            if client.session == session:
+                client.draining = True
+                self._leave_when_drained(client, at_once=not message.drain)
+
+        self._end(client, list(client.subscriptions.values()), on_disk, message.drain)
+
+    def _leave_when_drained(self, client: Client, *, at_once: bool = False) -> None:
+        if client.draining and (at_once or self._publications.windows.is_drained(client.name)):
+            client.draining = False
+            session = client.session
+            done = client.source is not None and (
+                self._all_done(client, client.source) or self._is_logged(client.source)
+            )
+            if done and self._attached.pop(client.name, None) is not None:
+                # An answer before the write would make a restart wait for a departed client.
+                change = Change(ATTACHED, client.name, None)
+                self._state.commit([change], lambda: self.table.report_end(client, session, 0))
+            else:
+                self.table.report_end(client, session, 0)
+
+    def _on_publish(self, name: ClientId, message: Publish) -> None:
+        self._publish(self.table.check_publish(name, message), message)
+
+    def _publish(self, client: Client, message: Publish) -> None:
+        """Receive publications; during the recovery of this broker they wait."""
+        held = self._state.recovering
+        if held:
+            # Malformed ones are refused now.
+            match_run(self._subscriptions.table.memo, message.run, client.name)
+            self._sequences.hand_out(message.run.source, message.run.last)
+            if self._log is None:
+                client.held.append(message)  # gone with its session: the client has it still
+        else:
+            self._receive(client, message.run)
+        if self._log is not None:
+            self._log.take(message.run, publish_later=held)
+
+    def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        client = self.table.check_acknowledge(name, message)
+        stream, first, last = message.stream, message.first, message.last
+        windows = self._publications.windows
+        self._take_done(windows.acknowledge(client.name, stream, first, last))
+        self._leave_when_drained(client)
+
+    def admit(self) -> None:
+        """End the recovery: issue pending subscriptions again, then handle held requests."""
+        reissue, self._reissue = self._reissue, []
+        for local in reissue:
+            local.subscription = self._new_id()
+            self._spread(local)
+        if self._log is not None:
+            for run in self._log.take_unpublished():
+                name = self.table.publisher_of(run.source)
+                self._publications.publish(run, name, 0)
+        for client in list(self.table.clients.values()):
+            held, client.held = client.held, []
+            for message in held:
+                if isinstance(message, Publish):
+                    self._receive(client, message.run)
+                elif message.number not in client.subscriptions:
+                    self._make(client, message)
+
+    # ------------------------------------------------------------ steps
+
+    def _take_done(self, entries: Iterable[Entry]) -> None:
+        """Take entries of the queue that all clients have acknowledged."""
+        for entry in entries:
+            self._publications.queue.delivered(entry)
+
+    def _receive(self, client: Client, run: PublicationRun) -> None:
+        self._publications.publish(run, client.name, client.session)
+        straight = self._publications.straight
+        if straight is not None and self._log is None:
+            straight.open_to_client(client.session, client.name, run.source)
+
+    def _claim(self, client: Client, subscription: LocalSubscription) -> None:
+        subscription.claimed = True
+        is_started = subscription.phase is Phase.STARTED
+        if subscription.is_restarted and is_started and subscription.number not in client.stated:
+            # Its client does not know that it had started, so it is owed no earlier publication.
+            subscription.is_restarted = False
+            self._state.commit([subscription_change(subscription, started=True)], lambda: None)
+        self._report_state(subscription)
+        for gap in reversed(subscription.forgotten):
+            self._publications.windows.announce_first(subscription, gap)
+        subscription.forgotten = ()
+        self._take_done(self._publications.windows.claim(subscription))
+        if subscription.phase is Phase.STARTED:
+            self._announce_forgotten(subscription)
+
+    def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """Create a subscription, or report its state; the same request again changes nothing."""
+        client = self.table.requester(name, "Subscribe")
+        held = sum(isinstance(each, Subscribe) for each in client.held)
+        if not self.table.is_permitted(client, message, held):
+            return
+        known = client.subscriptions.get(message.number)
+        if known is not None:
+            self._claim(client, known)
+        elif self._state.recovering:
+            client.held.append(message)
+        else:
+            self._make(client, message)
+
+    def _make(self, client: Client, message: Subscribe) -> None:
+        local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
+        client.subscriptions[message.number] = local
+        local.claimed = True
+        self._take_done(self._publications.windows.claim(local))
+        self._spread(local)
+
+    def _spread(self, local: LocalSubscription) -> None:
+        self._subscriptions.add_local(local, confirmed=False)
+        if local.phase is Phase.PENDING:
+            self._state.commit(
+                [subscription_change(local, started=False)], lambda: self._report_state(local)
+            )
+
+    def _on_confirmed(self, local: LocalSubscription, cut: Cut, tags: Region) -> None:
+        """Start a confirmed subscription: fix and store the beginnings of its streams.
+
+        Its publications are queued from now on, and sent when the start is durable: a broker
+        that crashed in between would otherwise begin the streams elsewhere.
+        """
+        local.phase = Phase.STARTING
+        local.begins_after = cut
+        local.tags = tags
+        local.start_cut = dict(cut)
+        local.is_restarted |= local.number in self.table.clients[local.client].lost_positions
+        self._publications.windows.hold(local.client)
+        self._announce_forgotten(local)
+        self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
+
+    def _announce_forgotten(self, local: LocalSubscription) -> None:
+        """Announce the publications of a restarted subscription that its client lacks."""
+        client = self.table.clients[local.client]
+        cut, number = local.start_cut, local.number
+        for gap in self.table.gaps_of_lost(client, number, cut):
+            self._publications.windows.announce(client.name, (local,), gap.stream, gap.last, gap)
+
+    def _on_opened(
+        self, local: LocalSubscription, opened: Opened, done: Callable[[], None]
+    ) -> None:
+        """Deliver from newly opened sources once the change is durable.
+
+        A broker that crashed in between would otherwise close the opened sources again.
+        Publications before the beginnings of the opened streams are announced as withheld first:
+        brokers without the subscription may have let such publications pass, so most never arrived
+        here.
+        """
+        windows = self._publications.windows
+        windows.hold(local.client)
+        for source, partition in opened.items():
+            withheld = local.withhold(source, local.begins_after[source], partition)
+            if withheld is not None:
+                windows.queue_notice(local, source, withheld)
+
+        def is_on_disk() -> None:
+            windows.release(local.client)
+            done()
+
+        self._state.commit([subscription_change(local, started=True)], is_on_disk)
+
+    def _start(self, local: LocalSubscription) -> None:
+        if local.phase is Phase.STARTING:
+            local.phase = Phase.STARTED
+            self._state.machine.record(
+                "subscription_started", client=local.client, number=local.number
+            )
+            self._report_state(local)
+        self._publications.windows.release(local.client)
+
+    def _report_state(self, local: LocalSubscription) -> None:
+        client = self.table.clients.get(local.client)
+        ended = local.phase is Phase.ENDED
+        if client is not None and client.connected and local.claimed and not ended:
+            started = local.phase is Phase.STARTED
+            message = Subscribed(local.number, "started" if started else "pending")
+            self._state.machine.send(local.client, message)
+
+    def _new_id(self) -> SubscriptionId:
+        self._next_subscription += 1
+        here, incarnation = self._state.broker, self._state.incarnation
+        subscription = SubscriptionId(here, incarnation, self._next_subscription)
+        self._unsubscriptions.on_issued(subscription)
+        return subscription
+
+    def _detach(self, name: ClientId) -> None:
+        """Remove a publisher without publications under way: a restart need not wait for it."""
+        if self._attached.pop(name, None) is not None:
+            self._state.machine.emit(Commit((Change(ATTACHED, name, None),), None))
+
+    def _found(self, name: ClientId) -> None:
+        """Record that a publisher from before the restart has returned, or has expired.
+
+        Until all have, this broker confirms no subscription: it could not determine the
+        publications after which the streams begin.
+        """
+        if name in self._missing:
+            del self._missing[name]
+            if not self._missing:
+                self._subscriptions.evaluate_unconfirmed()
