@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.protocols.delta_tree.checks.kept import KEPT
-from brokerd.protocols.delta_tree.notifiers import Notifiers
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.partition_tags import Notifiers
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.simulator.checks.growth import LiveState, check_growth, sizes_of
 from brokerd.simulator.checks.oracle import InvariantViolated

@@ -310,7 +310,7 @@ def _measure(dedupe: str, delta: int, publishers: int) -> Cost:
     core = cluster.brokers[-1].core
     assert isinstance(core, DeltaTree), f"{last} runs {core}"
     publications = core._publications
-    state: dict[Any, Any] = publications._sequences.all_received()
+    state: dict[Any, Any] = publications._sequences.last
     if isinstance(publications, AnnotatedPublications):
         detection = publications._detection
         if isinstance(detection, ByVector):

@@ -3,8 +3,7 @@
 Paper: none; [DFT11] does not cover clients.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from brokerd.errors import RemoteProtocolError
@@ -16,22 +15,20 @@ from brokerd.model.client_messages import (
     Detach,
     Publish,
     Subscribe,
-    Subscribed,
     Unsubscribe,
 )
 from brokerd.model.identity import ClientId, SourceId, SubscriptionId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.definition import LOG
 from brokerd.protocols.delta_tree.forwarding import Publications
+from brokerd.protocols.delta_tree.home_subscriptions import Client, HomeSubscriptions
 from brokerd.protocols.delta_tree.publication_log import PublicationLog
-from brokerd.protocols.delta_tree.queue_entries import Entry
-from brokerd.protocols.delta_tree.regions import Cut, Region, raise_cut, region
+from brokerd.protocols.delta_tree.regions import raise_cut, region
 from brokerd.protocols.delta_tree.state import (
     ATTACHED,
     POSITIONS,
     SUBSCRIPTIONS,
     LocalSubscription,
-    Opened,
     Phase,
     Rows,
     SourceSequences,
@@ -45,8 +42,6 @@ from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, CloseSession, Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.clients.table import (
     Admission,
-    ClientTable,
-    HostedClient,
     gaps_of_older_copy,
 )
 from brokerd.protocols.parts.event_machine import MessageHandler
@@ -55,21 +50,6 @@ from brokerd.protocols.parts.selection import match_run
 
 def _do_nothing() -> None:
     """Do nothing."""
-
-
-@dataclass(slots=True, eq=False)
-class Client(HostedClient[LocalSubscription]):
-    """A client that has a session here, or had a session and may return.
-
-    Attributes:
-        done_before: publications below this number were done when the client connected.
-        held: requests that wait for the end of the recovery, in order.
-        draining: the client's departure is on disk, and not answered.
-    """
-
-    done_before: int = 1
-    held: list[Publish | Subscribe] = field(default_factory=list)
-    draining: bool = False
 
 
 class Clients:
@@ -82,32 +62,28 @@ class Clients:
     def __init__(
         self,
         state: State,
+        home: HomeSubscriptions,
         subscriptions: Subscriptions,
         unsubscriptions: Unsubscriptions,
         publications: Publications,
         sequences: SourceSequences,
     ) -> None:
-        self.table: ClientTable[Client] = ClientTable(
-            state.broker, state.machine, state.deadlines, state.parameters, Client, unseen_first=1
-        )
+        self.table = home.clients
         self._state = state
+        self._home = home
+        self._windows = home.windows
         self._subscriptions = subscriptions
         self._unsubscriptions = unsubscriptions
         self._publications = publications
+        self._queue = publications.queue
         self._sequences = sequences
         self._log: PublicationLog | None = None
         if state.parameters.publication_log:
             self._log = PublicationLog(state, publications.queue)
         self._attached: dict[ClientId, int] = {}
-        self._missing: dict[ClientId, None] = {}
         self._deferred: list[tuple[Client, int, Connect]] = []
         self._next_subscription = 0
         self._reissue: list[LocalSubscription] = []
-        subscriptions.connect(
-            on_confirmed_at_home=self._on_confirmed,
-            on_opened_at_home=self._on_opened,
-            may_confirm=lambda: not self._missing and self.log_is_read,
-        )
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of clients' messages by type."""
@@ -131,28 +107,23 @@ class Clients:
         """
         home = read_home_table(self._state.broker, recovered)
         self._attached = home.attached
-        self._missing = dict.fromkeys(home.attached)
+        self._state.missing_publishers.update(dict.fromkeys(home.attached))
         for local in home.subscriptions:
             self.table.find(local.client).subscriptions[local.number] = local
             if local.phase is Phase.STARTED:
                 self._open_for_departed(local)
                 self._subscriptions.add_local(local, confirmed=True)
                 for source, withheld in local.late.items():
-                    self._publications.windows.queue_notice(local, source, withheld)
+                    self._windows.queue_notice(local, source, withheld)
             else:
                 # An older copy may lack the start.
                 local.is_restarted = bool(self.table.lineage)
                 self._reissue.append(local)
-        for name in dict.fromkeys([*self.table.clients, *self._missing]):
+        for name in dict.fromkeys([*self.table.clients, *self._state.missing_publishers]):
             self.table.find(name)
             self.table.linger(name)
         if self._log is not None:
             self._log.recover(logs[LOG])
-
-    @property
-    def log_is_read(self) -> bool:
-        """True if the publications of earlier incarnations are complete."""
-        return self._log is None or self._log.is_read
 
     def on_records(self, event: RecordsRead) -> None:
         """Restore publications of an earlier incarnation.
@@ -162,10 +133,10 @@ class Clients:
         """
         assert self._log is not None, f"{event} without a log"
         self._log.on_records(event)
-        if not self._log.is_read:
+        if not self._state.log_is_read:
             return
-        for source, last in self._log.durable():
-            self._sequences.hand_out(source, last)
+        for source, last in self._log.durable().items():
+            self._sequences.use(source, last)
         early, self._deferred = self._deferred, []
         for client, session, message in early:
             if client.session == session:
@@ -200,19 +171,19 @@ class Clients:
         """Handle a client's new session; the first message must be Connect."""
         client = self.table.open_session(name, session)
         client.draining = False
-        self._publications.queue.client_session(name, session)
+        self._queue.client_session(name, session)
 
     def on_lost(self, name: ClientId, session: int) -> None:
         """Handle the end of a client's session; the client's state is kept for a while."""
         client, was_admitted = self.table.close_session(name, session)
         client.draining = False
         client.held.clear()
-        self._publications.queue.client_session(name, 0)
+        self._queue.client_session(name, 0)
         if self._log is not None and client.source is not None:
             self._log.on_closed(client.source)
         for local in client.subscriptions.values():
             local.claimed = False
-        self._take_done(self._publications.windows.close(name))
+        self._queue.finish_deliveries(self._windows.close(name))
         if client.source is not None and self._all_done(client, client.source):
             self._detach(name)
         if was_admitted and not client.subscriptions and name not in self._attached:
@@ -223,13 +194,13 @@ class Clients:
     def _all_done(self, client: Client, source: SourceId) -> bool:
         """Return True if the publisher has no publication that it might send again."""
         known_last = max(self._sequences.received(source), client.done_before - 1)
-        handed_out = self._sequences.last_used().get(source, 0)
-        return handed_out <= known_last and not self._publications.queue.has_pending(source)
+        handed_out = self._sequences.used.get(source, 0)
+        return handed_out <= known_last and not self._queue.has_pending(source)
 
     def _is_logged(self, source: SourceId) -> bool:
         """Return True if all publications of a publisher are on disk, to be sent from there."""
-        handed_out = self._sequences.last_used().get(source, 0)
-        return self._log is not None and handed_out <= dict(self._log.durable()).get(source, 0)
+        handed_out = self._sequences.used.get(source, 0)
+        return self._log is not None and handed_out <= self._log.durable().get(source, 0)
 
     def linger_over(self, name: ClientId) -> None:
         """Unsubscribe a client's subscriptions that it has not requested in time.
@@ -250,7 +221,7 @@ class Clients:
     def _forget(self, name: ClientId) -> None:
         """Remove an absent client without remaining state."""
         self.table.forget(name)
-        self._publications.windows.forget(name)
+        self._windows.forget(name)
         self._found(name)
 
     def _end(
@@ -276,9 +247,9 @@ class Clients:
             local.phase = Phase.ENDED
             del client.subscriptions[local.number]
             if not (drain and local.claimed):
-                self._take_done(self._publications.windows.discard_unsent(local))
+                self._queue.finish_deliveries(self._windows.discard_unsent(local))
             changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
-            sources = {**self._sequences.all_received(), **local.begins_after, **local.acknowledged}
+            sources = {**self._sequences.last, **local.begins_after, **local.acknowledged}
             changes.extend(
                 Change(POSITIONS, position_key(client.name, local.number, source), None)
                 for source in sources
@@ -321,7 +292,7 @@ class Clients:
             self._admit(client, message)
 
     def _admit(self, client: Client, message: Connect) -> None:
-        if not self.log_is_read:
+        if not self._state.log_is_read:
             self._deferred.append((client, client.session, message))
             return
         admission = self.table.assign_source(client, message)
@@ -362,12 +333,12 @@ class Clients:
         """
         if self._log is None or source is None or not self.table.lineage:
             return None
-        return dict(self._log.durable()).get(source, 0)
+        return self._log.durable().get(source, 0)
 
     def _resume(self, client: Client, message: Connect) -> None:
         if client.source is not None:
             client.done_before = message.next_sequence
-            self._sequences.hand_out(client.source, message.highest_sequence)
+            self._sequences.use(client.source, message.highest_sequence)
             if self._log is not None:
                 self._log.on_opened(client.source, client.name)
         for subscription, seen in message.resume:
@@ -379,7 +350,7 @@ class Clients:
     def _on_connected(self, client: Client) -> None:
         for local in client.subscriptions.values():
             if local.phase is Phase.STARTED:  # it may have started while the client was away
-                self._report_state(local)
+                self._home.report_state(local)
         self._found(client.name)
         if client.subscriptions:
             self.table.linger(client.name)
@@ -400,7 +371,7 @@ class Clients:
         """End all subscriptions of a client, and release its state."""
         client = self.table.requester(name, "Detach")
         source, done = client.source, message.done_through
-        handed_out = self._sequences.last_used().get(source, 0) if source is not None else 0
+        handed_out = self._sequences.used.get(source, 0) if source is not None else 0
         if not 0 <= done <= handed_out:
             raise RemoteProtocolError(name, f"has {done} done, {handed_out} handed out")
         client.done_before = max(client.done_before, done + 1)
@@ -416,7 +387,7 @@ class Clients:
         self._end(client, list(client.subscriptions.values()), on_disk, message.drain)
 
     def _leave_when_drained(self, client: Client, *, at_once: bool = False) -> None:
-        if client.draining and (at_once or self._publications.windows.is_drained(client.name)):
+        if client.draining and (at_once or self._windows.is_drained(client.name)):
             client.draining = False
             session = client.session
             done = client.source is not None and (
@@ -438,7 +409,7 @@ class Clients:
         if held:
             # Malformed ones are refused now.
             match_run(self._subscriptions.table.memo, message.run, client.name)
-            self._sequences.hand_out(message.run.source, message.run.last)
+            self._sequences.use(message.run.source, message.run.last)
             if self._log is None:
                 client.held.append(message)  # gone with its session: the client has it still
         else:
@@ -449,8 +420,8 @@ class Clients:
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)
         stream, first, last = message.stream, message.first, message.last
-        windows = self._publications.windows
-        self._take_done(windows.acknowledge(client.name, stream, first, last))
+        windows = self._windows
+        self._queue.finish_deliveries(windows.acknowledge(client.name, stream, first, last))
         self._leave_when_drained(client)
 
     def admit(self) -> None:
@@ -473,31 +444,11 @@ class Clients:
 
     # ------------------------------------------------------------ steps
 
-    def _take_done(self, entries: Iterable[Entry]) -> None:
-        """Take entries of the queue that all clients have acknowledged."""
-        for entry in entries:
-            self._publications.queue.delivered(entry)
-
     def _receive(self, client: Client, run: PublicationRun) -> None:
         self._publications.publish(run, client.name, client.session)
         straight = self._publications.straight
         if straight is not None and self._log is None:
             straight.open_to_client(client.session, client.name, run.source)
-
-    def _claim(self, client: Client, subscription: LocalSubscription) -> None:
-        subscription.claimed = True
-        is_started = subscription.phase is Phase.STARTED
-        if subscription.is_restarted and is_started and subscription.number not in client.stated:
-            # Its client does not know that it had started, so it is owed no earlier publication.
-            subscription.is_restarted = False
-            self._state.commit([subscription_change(subscription, started=True)], lambda: None)
-        self._report_state(subscription)
-        for gap in reversed(subscription.forgotten):
-            self._publications.windows.announce_first(subscription, gap)
-        subscription.forgotten = ()
-        self._take_done(self._publications.windows.claim(subscription))
-        if subscription.phase is Phase.STARTED:
-            self._announce_forgotten(subscription)
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """Create a subscription, or report its state; the same request again changes nothing."""
@@ -507,7 +458,7 @@ class Clients:
             return
         known = client.subscriptions.get(message.number)
         if known is not None:
-            self._claim(client, known)
+            self._home.claim(client, known)
         elif self._state.recovering:
             client.held.append(message)
         else:
@@ -517,77 +468,15 @@ class Clients:
         local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
         client.subscriptions[message.number] = local
         local.claimed = True
-        self._take_done(self._publications.windows.claim(local))
+        self._queue.finish_deliveries(self._windows.claim(local))
         self._spread(local)
 
     def _spread(self, local: LocalSubscription) -> None:
         self._subscriptions.add_local(local, confirmed=False)
         if local.phase is Phase.PENDING:
             self._state.commit(
-                [subscription_change(local, started=False)], lambda: self._report_state(local)
+                [subscription_change(local, started=False)], lambda: self._home.report_state(local)
             )
-
-    def _on_confirmed(self, local: LocalSubscription, cut: Cut, tags: Region) -> None:
-        """Start a confirmed subscription: fix and store the beginnings of its streams.
-
-        Its publications are queued from now on, and sent when the start is durable: a broker
-        that crashed in between would otherwise begin the streams elsewhere.
-        """
-        local.phase = Phase.STARTING
-        local.begins_after = cut
-        local.tags = tags
-        local.start_cut = dict(cut)
-        local.is_restarted |= local.number in self.table.clients[local.client].lost_positions
-        self._publications.windows.hold(local.client)
-        self._announce_forgotten(local)
-        self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
-
-    def _announce_forgotten(self, local: LocalSubscription) -> None:
-        """Announce the publications of a restarted subscription that its client lacks."""
-        client = self.table.clients[local.client]
-        cut, number = local.start_cut, local.number
-        for gap in self.table.gaps_of_lost(client, number, cut):
-            self._publications.windows.announce(client.name, (local,), gap.stream, gap.last, gap)
-
-    def _on_opened(
-        self, local: LocalSubscription, opened: Opened, done: Callable[[], None]
-    ) -> None:
-        """Deliver from newly opened sources once the change is durable.
-
-        A broker that crashed in between would otherwise close the opened sources again.
-        Publications before the beginnings of the opened streams are announced as withheld first:
-        brokers without the subscription may have let such publications pass, so most never arrived
-        here.
-        """
-        windows = self._publications.windows
-        windows.hold(local.client)
-        for source, partition in opened.items():
-            withheld = local.withhold(source, local.begins_after[source], partition)
-            if withheld is not None:
-                windows.queue_notice(local, source, withheld)
-
-        def is_on_disk() -> None:
-            windows.release(local.client)
-            done()
-
-        self._state.commit([subscription_change(local, started=True)], is_on_disk)
-
-    def _start(self, local: LocalSubscription) -> None:
-        if local.phase is Phase.STARTING:
-            local.phase = Phase.STARTED
-            self._state.machine.record(
-                "subscription_started", client=local.client, number=local.number
-            )
-            self._report_state(local)
-        self._publications.windows.release(local.client)
-
-    def _report_state(self, local: LocalSubscription) -> None:
-        client = self.table.clients.get(local.client)
-        ended = local.phase is Phase.ENDED
-        if client is not None and client.connected and local.claimed and not ended:
-            started = local.phase is Phase.STARTED
-            message = Subscribed(local.number, "started" if started else "pending")
-            self._state.machine.send(local.client, message)
 
     def _new_id(self) -> SubscriptionId:
         self._next_subscription += 1
@@ -607,7 +496,7 @@ class Clients:
         Until all have, this broker confirms no subscription: it could not determine the
         publications after which the streams begin.
         """
-        if name in self._missing:
-            del self._missing[name]
-            if not self._missing:
+        if name in self._state.missing_publishers:
+            del self._state.missing_publishers[name]
+            if not self._state.missing_publishers:
                 self._subscriptions.evaluate_unconfirmed()

@@ -21,7 +21,11 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.delta_tree.annotations import publications_for
 from brokerd.protocols.delta_tree.clients import Clients
-from brokerd.protocols.delta_tree.home_subscriptions import FLUSH_POSITIONS
+from brokerd.protocols.delta_tree.home_subscriptions import (
+    FLUSH_POSITIONS,
+    Client,
+    HomeSubscriptions,
+)
 from brokerd.protocols.delta_tree.messages import (
     PartitionGone,
     PartitionNew,
@@ -37,14 +41,14 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.notifiers import Notifiers
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.partition_tags import AUDIT
-from brokerd.protocols.delta_tree.recovery import COLD_START, recovery_for
+from brokerd.protocols.delta_tree.partition_tags import AUDIT, PartitionTags
+from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
+from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
 from brokerd.protocols.delta_tree.state import SourceSequences, State
-from brokerd.protocols.delta_tree.subscriptions import subscriptions_for
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
     CloseSession,
@@ -63,7 +67,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from brokerd.protocols.parts.clients.table import LINGER
+from brokerd.protocols.parts.clients.table import LINGER, ClientTable
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
 
@@ -113,34 +117,33 @@ class DeltaTree(EventMachine):
         sequences = SourceSequences(broker)
         self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
-        self._subscriptions = subscriptions_for(parameters)(
-            self._state, self._sessions, self._partitions, sequences, decode_attributes
-        )
-        table = self._subscriptions.table
+        table = RoutingTable(self._state, self._partitions, decode_attributes)
         self._publications = publications_for(
             self._state, self._sessions, self._partitions, table, sequences
         )
         self._queue = self._publications.queue
-        self._notifiers = Notifiers(
+        home = HomeSubscriptions(
             self._state,
-            self._sessions,
-            self._partitions,
-            self._subscriptions,
+            ClientTable(broker, self, self._state.deadlines, parameters, Client, unseen_first=1),
+            self._publications.windows,
             self._queue,
         )
-        self._unsubscriptions = Unsubscriptions(self._state, self._sessions, self._subscriptions)
+        self._tags = PartitionTags(
+            self._state, self._sessions, self._partitions, sequences, table, self._queue, home
+        )
+        self._subscriptions = Subscriptions(
+            self._state, self._sessions, sequences, table, self._tags, home
+        )
+        self._unsubscriptions = Unsubscriptions(self._state, self._sessions, table)
         self._clients = Clients(
             self._state,
+            home,
             self._subscriptions,
             self._unsubscriptions,
             self._publications,
             sequences,
         )
-        self._recovery = recovery_for(parameters)(
-            self._state,
-            self._sessions,
-            self._subscriptions,
-        )
+        self._recovery = Recovery(self._state, self._sessions, self._subscriptions)
         self.dispatch_events(
             {
                 Started: self._on_started,
@@ -163,7 +166,7 @@ class DeltaTree(EventMachine):
             SubscriptionConfirmation: self._subscriptions.on_confirmation,
             PublicationCopy: self._publications.on_copy,
             PublicationConfirmation: self._queue.on_confirmation,
-            RecoveryNotifier: self._notifiers.on_notifier,
+            RecoveryNotifier: self._tags.on_notifier,
             SyncEnd: self._on_sync_end,
             RecoveryFlag: self._on_recovery_flag,
             PartitionNew: self._partitions.on_new,
@@ -302,7 +305,7 @@ class DeltaTree(EventMachine):
             self._clients.recover(event.recovered, event.logs)
         self._unsubscriptions.begin(self._clients.list_live(), event.lineage)
         self._sessions_changed()
-        if event.recovering and self._recovery.begin(log_is_read=self._clients.log_is_read):
+        if event.recovering and self._recovery.begin():
             self._clients.admit()
 
     def _on_records(self, event: RecordsRead) -> None:
@@ -381,9 +384,9 @@ class DeltaTree(EventMachine):
                 assert isinstance(peer, str), f"{peer!r} is not a client"
                 self._clients.linger_over(peer)
             elif purpose == AUDIT:
-                self._subscriptions.unheard.audit()
+                self._tags.audit()
             elif purpose == COLD_START:
-                if self._recovery.cold_start(log_is_read=self._clients.log_is_read):
+                if self._recovery.cold_start():
                     self._clients.admit()
             else:
                 assert purpose == FLUSH_POSITIONS, f"deadline for {purpose!r}"
@@ -441,17 +444,15 @@ class DeltaTree(EventMachine):
 
     def _end_recovery(self) -> None:
         """Admit the waiting clients if the recovery is complete."""
-        if self._recovery.end_if_complete(log_is_read=self._clients.log_is_read):
+        if self._recovery.end_if_complete():
             self._clients.admit()
 
     def _on_sync_end(self, peer: BrokerNumber, message: SyncEnd) -> None:
-        is_read = self._clients.log_is_read
-        if self._recovery.on_sync_end(peer, message, log_is_read=is_read):
+        if self._recovery.on_sync_end(peer, message):
             self._clients.admit()
 
     def _on_recovery_flag(self, peer: BrokerNumber, message: RecoveryFlag) -> None:
-        is_read = self._clients.log_is_read
-        if self._recovery.on_recovery_flag(peer, message, log_is_read=is_read):
+        if self._recovery.on_recovery_flag(peer, message):
             self._clients.admit()
 
 

@@ -58,7 +58,7 @@ class Joining:
     def __init__(
         self,
         queue: PublicationQueue,
-        windows: WithholdingWindows[Entry],
+        windows: WithholdingWindows,
         counters: Mapping[str, int],
         bounds: JoiningBounds | None = None,
     ) -> None:

@@ -82,7 +82,7 @@ class FastPath:
         table: RoutingTable,
         sequences: SourceSequences,
         queue: PublicationQueue,
-        windows: WithholdingWindows[Entry],
+        windows: WithholdingWindows,
     ) -> None:
         self._state = state
         self._sessions = sessions
@@ -159,7 +159,7 @@ class FastPath:
         self._sequences.paths[source.broker] = path
         received[source] = sequence
         if way.source is not None:
-            self._sequences.hand_out(source, sequence)
+            self._sequences.use(source, sequence)
         receipt = Receipt(way.peer, event.session, source, sequence, sequence, path)
         entry = Entry(source, None, (), sequence, sequence, sequence, 1, path, [receipt], whole=run)
         receipt.remaining = 1

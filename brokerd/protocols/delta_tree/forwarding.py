@@ -53,7 +53,7 @@ class Publications:
         self._table = table
         self._sequences = sequences
         self.queue = queue
-        self.windows: WithholdingWindows[Entry] = WithholdingWindows(state)
+        self.windows: WithholdingWindows = WithholdingWindows(state)
         self.straight: FastPath | None = FastPath(
             state, sessions, table, sequences, queue, self.windows
         )

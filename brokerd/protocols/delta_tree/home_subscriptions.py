@@ -1,20 +1,34 @@
-"""The deliveries of a δ-tree broker's clients, with notices and positions."""
+"""The subscriptions of a broker's own clients: requests, starts, deliveries and positions.
 
-from collections.abc import Iterable
-from typing import TypeVar
+A subscription starts once all brokers have confirmed it, at the cut that is then on disk.
+Publications from behind a tagged broker are withheld, and announced by notices.
 
-from brokerd.model.client_messages import Notice
+Paper: [DFT11] §VI lines 663-675 (safety check). Deviates: the announcements and the positions are
+ours.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from brokerd.model.client_messages import Notice, Publish, Subscribe, Subscribed
 from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
+from brokerd.protocols.delta_tree.queue_entries import Entry
+from brokerd.protocols.delta_tree.regions import Cut, Region
 from brokerd.protocols.delta_tree.state import (
     POSITIONS,
     LocalSubscription,
+    Opened,
+    Phase,
     State,
     Withheld,
     position_key,
+    subscription_change,
 )
 from brokerd.protocols.interface import Change, Commit
 from brokerd.protocols.parts.clients.outlets import Delivery
+from brokerd.protocols.parts.clients.table import ClientTable, HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 
 FLUSH_POSITIONS = "flush positions"
@@ -23,7 +37,19 @@ FLUSH_POSITIONS = "flush positions"
 FLUSH_INTERVAL_NS = 100_000_000
 
 
-Entry = TypeVar("Entry")
+@dataclass(slots=True, eq=False)
+class Client(HostedClient[LocalSubscription]):
+    """A client that has a session here, or had a session and may return.
+
+    Attributes:
+        done_before: publications below this number were done when the client connected.
+        held: requests that wait for the end of the recovery, in order.
+        draining: the client's departure is on disk, and not answered.
+    """
+
+    done_before: int = 1
+    held: list[Publish | Subscribe] = field(default_factory=list)
+    draining: bool = False
 
 
 class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
@@ -77,3 +103,103 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
         key = (FLUSH_POSITIONS, -1)
         if key not in self._state.deadlines:
             self._state.deadlines.set(key, self._state.machine.now_ns + FLUSH_INTERVAL_NS)
+
+
+class HomeSubscriptions:
+    """The subscriptions of own clients: requests, starts, and newly opened sources.
+
+    Attributes:
+        clients: the clients.
+        windows: the deliveries of the clients.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        clients: ClientTable[Client],
+        windows: WithholdingWindows,
+        queue: PublicationQueue,
+    ) -> None:
+        self._state = state
+        self.clients = clients
+        self.windows = windows
+        self._queue = queue
+
+    def claim(self, client: Client, subscription: LocalSubscription) -> None:
+        subscription.claimed = True
+        is_started = subscription.phase is Phase.STARTED
+        if subscription.is_restarted and is_started and subscription.number not in client.stated:
+            # Its client does not know that it had started, so it is owed no earlier publication.
+            subscription.is_restarted = False
+            self._state.commit([subscription_change(subscription, started=True)], lambda: None)
+        self.report_state(subscription)
+        for gap in reversed(subscription.forgotten):
+            self.windows.announce_first(subscription, gap)
+        subscription.forgotten = ()
+        self._queue.finish_deliveries(self.windows.claim(subscription))
+        if subscription.phase is Phase.STARTED:
+            self._announce_forgotten(subscription)
+
+    def start(self, local: LocalSubscription, cut: Cut, tags: Region) -> None:
+        """Start a confirmed subscription: fix and store the beginnings of its streams.
+
+        Its publications are queued from now on, and sent when the start is durable: a broker
+        that crashed in between would otherwise begin the streams elsewhere.
+        """
+        local.phase = Phase.STARTING
+        local.begins_after = cut
+        local.tags = tags
+        local.start_cut = dict(cut)
+        local.is_restarted |= local.number in self.clients.clients[local.client].lost_positions
+        self.windows.hold(local.client)
+        self._announce_forgotten(local)
+        self._state.commit(
+            [subscription_change(local, started=True)], lambda: self._finish_start(local)
+        )
+
+    def _announce_forgotten(self, local: LocalSubscription) -> None:
+        """Announce the publications of a restarted subscription that its client lacks."""
+        client = self.clients.clients[local.client]
+        cut, number = local.start_cut, local.number
+        for gap in self.clients.gaps_of_lost(client, number, cut):
+            self.windows.announce(client.name, (local,), gap.stream, gap.last, gap)
+
+    def open_sources(
+        self, local: LocalSubscription, opened: Opened, done: Callable[[], None]
+    ) -> None:
+        """Deliver from newly opened sources once the change is durable.
+
+        A broker that crashed in between would otherwise close the opened sources again.
+        Publications before the beginnings of the opened streams are announced as withheld first:
+        brokers without the subscription may have let such publications pass, so most never arrived
+        here.
+        """
+        windows = self.windows
+        windows.hold(local.client)
+        for source, partition in opened.items():
+            withheld = local.withhold(source, local.begins_after[source], partition)
+            if withheld is not None:
+                windows.queue_notice(local, source, withheld)
+
+        def is_on_disk() -> None:
+            windows.release(local.client)
+            done()
+
+        self._state.commit([subscription_change(local, started=True)], is_on_disk)
+
+    def _finish_start(self, local: LocalSubscription) -> None:
+        if local.phase is Phase.STARTING:
+            local.phase = Phase.STARTED
+            self._state.machine.record(
+                "subscription_started", client=local.client, number=local.number
+            )
+            self.report_state(local)
+        self.windows.release(local.client)
+
+    def report_state(self, local: LocalSubscription) -> None:
+        client = self.clients.clients.get(local.client)
+        ended = local.phase is Phase.ENDED
+        if client is not None and client.connected and local.claimed and not ended:
+            started = local.phase is Phase.STARTED
+            message = Subscribed(local.number, "started" if started else "pending")
+            self._state.machine.send(local.client, message)

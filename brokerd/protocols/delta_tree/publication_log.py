@@ -59,27 +59,26 @@ class PublicationLog:
     the publisher's window fills, and the publisher waits.
 
     Attributes:
-        is_read: the log of earlier incarnations is complete.
+        changed: the sources with publications that became safe in this event.
     """
 
     def __init__(self, state: State, queue: PublicationQueue) -> None:
         self._state = state
         self._queue = queue
         self._sources: dict[SourceId, SourceProgress] = {}
-        self._changed: dict[SourceId, None] = {}
         self._unpublished: list[PublicationRun] = []
         self._ends = LogEnds()
         self._living: deque[tuple[int, SourceId, int]] = deque()  # index, source, last
         self._done_since: dict[SourceId, int] = {}
         self._found: deque[tuple[int, PublicationRun]] = deque()
-        self.is_read = True
-        queue.acknowledge_by(self._note)
+        self.changed: dict[SourceId, None] = {}
+        queue.finished = self.changed
 
     def recover(self, ends: LogEnds) -> None:
         """Read the log of earlier incarnations."""
         self._ends = ends
-        self.is_read = ends.first == ends.next
-        if not self.is_read:
+        self._state.log_is_read = ends.first == ends.next
+        if not self._state.log_is_read:
             self._state.machine.emit(Read(LOG, ends.first, ends.next))
 
     def on_records(self, event: RecordsRead) -> None:
@@ -92,7 +91,7 @@ class PublicationLog:
         if after < self._ends.next:
             self._state.machine.emit(Read(LOG, after, self._ends.next))
             return
-        self.is_read = True
+        self._state.log_is_read = True
         while self._found:
             index, run = self._found.popleft()
             if run.last > self._done_since.get(run.source, 0):
@@ -107,9 +106,9 @@ class PublicationLog:
         self._living.append((index, run.source, run.last))
         self._unpublished.append(run)
 
-    def durable(self) -> list[tuple[SourceId, int]]:
+    def durable(self) -> dict[SourceId, int]:
         """Return the last publication on disk of every source."""
-        return [(source, row.durable) for source, row in self._sources.items()]
+        return {source: row.durable for source, row in self._sources.items()}
 
     def take_unpublished(self) -> list[PublicationRun]:
         """Return the publications to publish after the recovery, in order, and clear them."""
@@ -152,17 +151,17 @@ class PublicationLog:
             self._ends = LogEnds(self._ends.first, self._ends.next + 1)
             record = _pack(self._take_done(), fresh)
             self._state.append(LOG, record, lambda: self._on_durable(run.source, last))
-        self._note(run.source)
+        self.changed[run.source] = None
 
     def acknowledge(self) -> None:
         """Acknowledge publications that became safe in this event, and release finished records.
 
         Paper: none.
         """
-        if not self._changed:
+        if not self.changed:
             return
-        for source in self._changed:
-            row = self._sources[source]
+        for source in self.changed:
+            row = self._row(source)
             done = max(self._queue.confirmed_through(source), row.done)
             if done > row.done:
                 row.done = self._done_since[source] = done
@@ -171,7 +170,7 @@ class PublicationLog:
             if row.client and last > row.acknowledged:
                 first, row.acknowledged = row.acknowledged + 1, last
                 self._state.machine.send(row.client, PublishAcknowledged(first, last))
-        self._changed.clear()
+        self.changed.clear()
         self._chop()
 
     def _chop(self) -> None:
@@ -195,11 +194,7 @@ class PublicationLog:
     def _on_durable(self, source: SourceId, last: int) -> None:
         row = self._sources[source]
         row.durable = max(row.durable, last)
-        self._note(source)
-
-    def _note(self, source: SourceId) -> None:
-        self._changed[source] = None
-        self._row(source)
+        self.changed[source] = None
 
     def _row(self, source: SourceId) -> SourceProgress:
         row = self._sources.get(source)

@@ -8,7 +8,7 @@ Paper: [DFT11] §VI, Fig. 8 lines 19-27, 784-795.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
@@ -37,6 +37,7 @@ class PublicationQueue:
         entries: entries that are not done, by source.
         sent: per hop and source, the unconfirmed transfers, in sequence order.
         publications: number of publications in the queue.
+        finished: sources with finished publications, if a log acknowledges these; else None.
         limit: number of publications above which the broker writes to its event log.
         look_above: number of publications above which staying entries are joined,
         look_at: once this number has been received.
@@ -63,7 +64,7 @@ class PublicationQueue:
         self._routed_homes = 0
         self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
         self._client_sessions: dict[ClientId, int] = {}
-        self._on_logged_done: Callable[[SourceId], None] | None = None
+        self.finished: dict[SourceId, None] | None = None
         self.publications = 0
         self.limit = self.look_above = state.parameters.queue_limit
         self.look_at = 0
@@ -75,10 +76,6 @@ class PublicationQueue:
         if len(self._table.paths_home) != self._routed_homes:
             self._routes = self._find_routes()
         return self._routes
-
-    def acknowledge_by(self, on_done: Callable[[SourceId], None]) -> None:
-        """Leave acknowledgements to a publication log, and notify it of finished entries."""
-        self._on_logged_done = on_done
 
     def forget_broker(self, broker: BrokerNumber) -> None:
         """Remove a departed leaf from all destinations and transfers."""
@@ -233,6 +230,11 @@ class PublicationQueue:
         entry.deliveries -= 1
         self._end_if_done(entry)
 
+    def finish_deliveries(self, entries: Iterable[Entry]) -> None:
+        """Record that all local clients have acknowledged entries."""
+        for entry in entries:
+            self.delivered(entry)
+
     def _end_if_done(self, entry: Entry) -> None:
         if entry.transfers or entry.unsent or entry.deliveries:
             return
@@ -256,8 +258,8 @@ class PublicationQueue:
         if not self.is_heard(receipt):
             return
         peer, source = receipt.peer, receipt.source
-        if not isinstance(peer, int) and self._on_logged_done is not None:
-            self._on_logged_done(source)
+        if not isinstance(peer, int) and self.finished is not None:
+            self.finished[source] = None
             return
         ranges = self._confirmations.setdefault(peer, [])
         for first, last in receipt.ranges():
@@ -271,8 +273,7 @@ class PublicationQueue:
         peer = receipt.peer
         if isinstance(peer, int):
             return self._sessions.current(peer) == receipt.session
-        logged = self._on_logged_done is not None
-        return logged or self._client_sessions.get(peer, 0) == receipt.session
+        return self.finished is not None or self._client_sessions.get(peer, 0) == receipt.session
 
     def send_confirmations(self) -> None:
         """Send queued confirmations: one message per broker, with adjacent ranges joined."""

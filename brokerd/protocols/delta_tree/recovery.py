@@ -11,7 +11,6 @@ recovering; local publishers are held.
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.messages import RecoveryFlag, SyncEnd
-from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.sessions import Reach, Sessions
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
@@ -36,42 +35,41 @@ class Recovery:
         self._sessions = sessions
         self._subscriptions = subscriptions
 
-    def begin(self, *, log_is_read: bool) -> bool:
+    def begin(self) -> bool:
         """Begin the recovery of a broker that has run before, with an empty memory."""
-        self._state.restarted = True
         self._state.recovering = True
         self._wait_for_others()
-        return self.end_if_complete(log_is_read=log_is_read)
+        return self.end_if_complete()
 
-    def on_sync_end(self, peer: BrokerNumber, message: SyncEnd, *, log_is_read: bool) -> bool:
+    def on_sync_end(self, peer: BrokerNumber, message: SyncEnd) -> bool:
         """Record that the peer, for which the session is active, has sent all subscriptions."""
         node = self._sessions.node(peer)
         node.synchronised, node.recovering = True, message.recovering
         node.complete = not message.recovering
-        return self.end_if_complete(log_is_read=log_is_read)
+        return self.end_if_complete()
 
-    def on_recovery_flag(
-        self, peer: BrokerNumber, message: RecoveryFlag, *, log_is_read: bool
-    ) -> bool:
+    def on_recovery_flag(self, peer: BrokerNumber, message: RecoveryFlag) -> bool:
         """Record whether the peer is recovering; it has not sent subscriptions."""
         self._sessions.node(peer).recovering = message.recovering
-        return self.end_if_complete(log_is_read=log_is_read)
+        return self.end_if_complete()
 
-    def end_if_complete(self, *, log_is_read: bool) -> bool:
+    def end_if_complete(self) -> bool:
         """End the recovery once the neighbours have sent their subscriptions.
 
         A peer that recovers too may have no more than this broker: at least one peer must have been
         complete when sending SyncEnd, which is sent on active sessions only. A peer that
-        has recovered since does not count, unless the peer has sent the new subscriptions.
+        has recovered since does not count, unless the peer has sent the new subscriptions. A broker
+        that accepts late must route by all of its subscriptions, too.
         """
-        if self._state.recovering and log_is_read and self._neighbours_have_told():
+        if self._state.recovering and self._state.log_is_read and self._neighbours_have_told():
             helped = any(node.ready and node.complete for node in self._sessions.nodes.values())
-            if helped or not self._sessions.nodes:
+            rows = self._subscriptions.table.unconfirmed.values()
+            if (helped or not self._sessions.nodes) and all(row.accepted for row in rows):
                 self._end()
                 return True
         return False
 
-    def cold_start(self, *, log_is_read: bool) -> bool:
+    def cold_start(self) -> bool:
         """Continue with the present subscriptions if no complete broker is in reach, after a wait.
 
         The promise is void for subscriptions that started before: their lost publications are
@@ -82,7 +80,7 @@ class Recovery:
         others_know = any(
             node.ready and not node.recovering for node in self._sessions.nodes.values()
         )
-        if others_know or not (log_is_read and self._neighbours_have_told()):
+        if others_know or not (self._state.log_is_read and self._neighbours_have_told()):
             self._wait_for_others()
             return False
         self._state.machine.record("cold_start", subscriptions=len(self._subscriptions))
@@ -114,18 +112,3 @@ class Recovery:
                 self._state.machine.send(node.broker, SyncEnd(recovering=False))
             elif node.ready:
                 self._state.machine.send(node.broker, RecoveryFlag(recovering=False))
-
-
-class LateRecovery(Recovery):
-    """The recovery of a broker that does not route by all subscriptions in its table."""
-
-    def end_if_complete(self, *, log_is_read: bool) -> bool:
-        """End the recovery once the broker routes by all of its subscriptions, too."""
-        rows = self._subscriptions.table.unconfirmed.values()
-        routes_by_all = all(row.accepted for row in rows)
-        return routes_by_all and super().end_if_complete(log_is_read=log_is_read)
-
-
-def recovery_for(parameters: DeltaTreeParameters) -> type[Recovery]:
-    """Return the class of recovery for `accept`."""
-    return LateRecovery if parameters.accept == "late" else Recovery

@@ -27,6 +27,7 @@ from brokerd.protocols.delta_tree.messages import (
 )
 from brokerd.protocols.delta_tree.partition_table import PartitionTable
 from brokerd.protocols.delta_tree.regions import Cut, Region, Replacement, region
+from brokerd.protocols.delta_tree.sessions import Node
 from brokerd.protocols.delta_tree.state import LocalSubscription, State, is_plain_path
 from brokerd.protocols.delta_tree.tombstones import TombstoneTable
 
@@ -87,7 +88,7 @@ class RoutedSubscription:
         return self.confirming or self.confirmed
 
     @property
-    def unheard(self) -> Region:
+    def pending_tags(self) -> Region:
         """The row's tags; while answers are awaited, the tags of the present answers.
 
         An answering broker may crash, and then loses the tags and does not withdraw them.
@@ -95,6 +96,14 @@ class RoutedSubscription:
         if self.is_settled:
             return self.tags
         return region(tag for answer in self.answers.values() for tag in answer.tags)
+
+    def copy_for(self, node: Node, *, recovery: bool) -> SubscriptionCopy | None:
+        """Return the copy of the subscription for a peer; None if sent on this session."""
+        if self.sent.get(node.broker) == node.session:
+            return None
+        self.sent[node.broker] = node.session
+        path = self.path + node.path[1:]
+        return SubscriptionCopy(self.subscription, self.predicate, path, recovery)
 
 
 @dataclass(slots=True, eq=False)

@@ -71,6 +71,8 @@ class State(Durability):
     Attributes:
         restarted: this deployment has run on this disk before.
         recovering: restarted, and not yet brought up to date by neighbours.
+        log_is_read: the publications of earlier incarnations are complete.
+        missing_publishers: publishers from before a restart that have neither returned nor expired.
         deadlines: keyed by (purpose, peer).
     """
 
@@ -80,6 +82,8 @@ class State(Durability):
     incarnation: int = 0
     restarted: bool = False
     recovering: bool = False
+    log_is_read: bool = True
+    missing_publishers: dict[ClientId, None] = field(default_factory=dict)
     deadlines: DeadlineQueue[tuple[str, Peer]] = field(default_factory=DeadlineQueue)
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     _checked_paths: dict[Path, None] = field(default_factory=dict)
@@ -88,6 +92,15 @@ class State(Durability):
         """Replace the neighbourhood after a leaf has joined or left."""
         self.neighbourhood = neighbourhood
         self._checked_paths.clear()
+
+    @property
+    def can_confirm(self) -> bool:
+        """True if the last numbers of all own publishers are known.
+
+        Until then no subscription is confirmed: this broker could not determine the publications
+        after which the streams begin.
+        """
+        return not self.missing_publishers and self.log_is_read
 
     def has_left(self, broker: BrokerNumber) -> bool:
         """Return True if the broker has left the tree; other brokers may still mention it."""
@@ -130,13 +143,14 @@ class SourceSequences:
 
     Attributes:
         last: per source, the highest received sequence number.
+        used: per local source, the highest sequence number in use, received or not.
         paths: source broker → path from there to here.
     """
 
     def __init__(self, broker: BrokerNumber) -> None:
         self._broker = broker
         self.last: dict[SourceId, int] = {}
-        self._handed_out: dict[SourceId, int] = {}
+        self.used: dict[SourceId, int] = {}
         self.paths: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
 
     def received(self, source: SourceId) -> int:
@@ -149,20 +163,12 @@ class SourceSequences:
         if last > self.last.get(source, 0):
             self.last[source] = last
         if source.broker == self._broker:
-            self.hand_out(source, last)
+            self.use(source, last)
 
-    def hand_out(self, source: SourceId, sequence: int) -> None:
+    def use(self, source: SourceId, sequence: int) -> None:
         """Record that a local publisher has used the numbers up to `sequence`, received or not."""
-        if sequence > self._handed_out.get(source, 0):
-            self._handed_out[source] = sequence
-
-    def last_used(self) -> dict[SourceId, int]:
-        """Return the highest used sequence number of each local source."""
-        return self._handed_out
-
-    def all_received(self) -> dict[SourceId, int]:
-        """Return the highest received sequence number of every source."""
-        return self.last
+        if sequence > self.used.get(source, 0):
+            self.used[source] = sequence
 
 
 # ---------------------------------------------------------------- paths

@@ -18,11 +18,11 @@ Paper: [DFT11] §V, Figs. 5-6. Deviates: routable on arrival instead of on confi
 start cut, without which the paper's safety condition still allows a gap.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
-from brokerd.model.predicate import DecodeAttributes
+from brokerd.protocols.delta_tree.home_subscriptions import HomeSubscriptions
 from brokerd.protocols.delta_tree.messages import (
     SubscriptionConfirmation,
     SubscriptionCopy,
@@ -30,12 +30,9 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.partition_tags import ClosedSources
+from brokerd.protocols.delta_tree.partition_tags import PartitionTags
 from brokerd.protocols.delta_tree.regions import (
     Cut,
-    Region,
     raise_cut,
     region,
     replace_tags,
@@ -50,7 +47,6 @@ from brokerd.protocols.delta_tree.routing_table import (
 from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
 from brokerd.protocols.delta_tree.state import (
     LocalSubscription,
-    Opened,
     Rows,
     SourceSequences,
     State,
@@ -63,83 +59,31 @@ from brokerd.protocols.delta_tree.tombstones import single_statement
 from brokerd.protocols.interface import Change, Commit
 
 
-class UpstreamCopies:
-    """The subscriptions that were sent to next hops."""
-
-    def __init__(self, state: State, sessions: Sessions, table: RoutingTable) -> None:
-        self._state = state
-        self._sessions = sessions
-        self._table = table
-
-    def copy(self, row: RoutedSubscription) -> None:
-        """Send a subscription to the next hop towards home, unless the hop has it.
-
-        Paper: [DFT11] §V-B lines 445-465.
-        """
-        node = self._unaware(row)
-        if node is not None:
-            self.send(row, node)
-
-    def _unaware(self, row: RoutedSubscription) -> Node | None:
-        """Return the next hop towards home if it lacks the subscription."""
-        if row.local is not None:
-            return None
-        node = self._sessions.next_hop(row.path[::-1])
-        if node is None or row.subscription in self._table.shared[node.broker]:
-            return None
-        return node
-
-    def send(self, row: RoutedSubscription, node: Node) -> None:
-        """Send a subscription to a peer on the home side, once per session."""
-        if row.sent_upstream.get(node.broker) == node.session:
-            return
-        row.sent_upstream[node.broker] = node.session
-        path = join_paths(row.path, node.path)
-        self._state.machine.send(
-            node.broker, UpstreamCopy(row.subscription, row.predicate, path, ())
-        )
-
-
 class Subscriptions:
     """The handling of all subscriptions of the tree at a broker.
 
     Attributes:
         table: the SRT.
-        unheard: the tags of the table's rows.
+        tags: the tags of the table's rows.
     """
-
-    upstream_copies = UpstreamCopies
 
     def __init__(
         self,
         state: State,
         sessions: Sessions,
-        partitions: PartitionTable,
         sequences: SourceSequences,
-        decode_attributes: DecodeAttributes,
+        table: RoutingTable,
+        tags: PartitionTags,
+        home: HomeSubscriptions,
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._sequences = sequences
-        self.table = RoutingTable(state, partitions, decode_attributes)
-        self.unheard = ClosedSources(state, sessions, partitions, sequences, self.table)
-        self._upstream = self.upstream_copies(state, sessions, self.table)
-        self._on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None] = (
-            _ignore_starts
-        )
-        self._may_confirm: Callable[[], bool] = lambda: True
-
-    def connect(
-        self,
-        *,
-        on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None],
-        on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None],
-        may_confirm: Callable[[], bool],
-    ) -> None:
-        """Set the receivers of changes of local subscriptions, and the condition for confirming."""
-        self._on_confirmed_at_home = on_confirmed_at_home
-        self._may_confirm = may_confirm
-        self.unheard.connect(on_opened_at_home=on_opened_at_home, ask=self._ask_again)
+        self.table = table
+        self.tags = tags
+        self._home = home
+        self._accepts_late = state.parameters.accept == "late"
+        self._cuts_fully = state.parameters.cut == "full"
 
     def __len__(self) -> int:
         """Return the number of subscriptions in the table."""
@@ -165,7 +109,7 @@ class Subscriptions:
         for row in self.table.rows.values():
             for by_broker in (row.answers, row.senders, row.sent, row.sent_upstream):
                 by_broker.pop(broker, None)
-        self.unheard.remove_broker(broker)
+        self.tags.remove_broker(broker)
 
     def recover(self, recovered: Rows) -> None:
         """Restore the confirmed rows of an earlier incarnation."""
@@ -192,7 +136,7 @@ class Subscriptions:
         self.table.put(row)
         self.table.accept(row)
         self._evaluate(row)
-        self.unheard.watch(row)
+        self.tags.audit_later(row)
 
     def remove_local(self, local: LocalSubscription) -> None:
         """Remove a local subscription from this broker's table; other brokers keep it."""
@@ -214,7 +158,7 @@ class Subscriptions:
         row = self.table.row_of(message)
         row.senders[peer] = None
         self._route_by(peer, row)
-        self._upstream.copy(row)
+        self._copy_upstream(row)
         if row.confirmed:
             self._confirm_to(peer, row)
         else:
@@ -240,7 +184,7 @@ class Subscriptions:
         self.table.accept(row)
         self.table.shared[peer].add(row.subscription)
         self._evaluate(row)
-        self._upstream.copy(row)
+        self._copy_upstream(row)
 
     def on_confirmation(self, peer: BrokerNumber, message: SubscriptionConfirmation) -> None:
         """Record that every broker behind the peer has a subscription.
@@ -260,7 +204,7 @@ class Subscriptions:
             self._take_answer(peer, row, message)
             self._evaluate(row)
         else:
-            self.unheard.on_late_confirmation(peer, row, message)
+            self.tags.on_late_confirmation(peer, row, message)
 
     def set_known(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
         """Replace the peer's subscriptions by the list in its Summary on a new session."""
@@ -277,14 +221,14 @@ class Subscriptions:
         known = self.table.shared[node.broker]
         for row in self.table.rows.values():
             if self._state.neighbourhood.direction(node.broker) != row.home_side:
-                if select_tags_under(row.unheard, node.broker):
-                    self.unheard.ask_about(row, node)
+                if select_tags_under(row.pending_tags, node.broker):
+                    self.tags.request_confirmation(row, node)
                     continue
                 if row.subscription in known:
                     continue
                 self._send_copy(row, node, recovery=True)
             elif row.accepted and row.subscription not in known:
-                self._upstream.send(row, node)
+                self._send_upstream(row, node)
 
     def evaluate_unconfirmed(self) -> None:
         """Evaluate every subscription without confirmation again."""
@@ -294,9 +238,14 @@ class Subscriptions:
     # ------------------------------------------------------------ the rules
 
     def _route_by(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
-        """Route by a subscription from a peer that also routes by it."""
-        self.table.accept(row)
-        self.table.shared[peer].add(row.subscription)
+        """Route by a subscription from a peer that also routes by it.
+
+        A peer that accepts late may not route by the subscription yet, unless it is the home.
+        """
+        if not self._accepts_late:
+            self.table.accept(row)
+        if not self._accepts_late or peer == row.subscription.home:
+            self.table.shared[peer].add(row.subscription)
 
     def _reply_ended(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
         """Reply to a peer that spreads an ended subscription."""
@@ -334,16 +283,16 @@ class Subscriptions:
             if node.reach is Reach.UNREACHABLE:
                 if len(node.path) - 1 < neighbourhood.radius:
                     frontier.extend(neighbourhood.beyond(broker))
-                tags.append(self.unheard.tag(row, node))
+                tags.append(self.tags.make_tag(row, node))
                 continue
             if node.reach is Reach.ESTABLISHED and node.ready:
                 self._send_copy(row, node, recovery=False)
             complete = False
-        if complete and self._may_confirm():
+        if complete and self._state.can_confirm:
             self.table.set_tags(row, region(tags))
             row.cut = cut
             row.answers.clear()
-            self.unheard.watch(row)
+            self.tags.audit_later(row)
             self._make_durable(row)
 
     def _take_answer(
@@ -375,6 +324,9 @@ class Subscriptions:
     def _confirm(self, row: RoutedSubscription) -> None:
         if self.table.rows.get(row.subscription) is not row:
             return  # it has ended meanwhile
+        if not row.accepted:
+            self.table.accept(row)
+            self._copy_upstream(row)
         row.confirmed = row.durable = True
         del self.table.unconfirmed[row.subscription]
         if row.local is None:
@@ -383,8 +335,8 @@ class Subscriptions:
                     self._confirm_to(sender, row)
             return
         cut = self._cut_from_here(row)
-        raise_cut(cut, self._sequences.all_received().items())
-        self._on_confirmed_at_home(row.local, cut, row.tags)
+        raise_cut(cut, self._sequences.last.items())
+        self._home.start(row.local, cut, row.tags)
 
     def _confirm_to(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
         cut = tuple(self._cut_from_here(row).items())
@@ -404,91 +356,59 @@ class Subscriptions:
         publisher meet only brokers with the subscription.
         """
         cut = dict(row.cut)
-        raise_cut(cut, self._sequences.last_used().items())
-        return cut
-
-    def _ask_again(self, row: RoutedSubscription, node: Node) -> None:
-        self._send_copy(row, node, recovery=True)
-
-    def _send_copy(self, row: RoutedSubscription, node: Node, *, recovery: bool) -> None:
-        if row.sent.get(node.broker) == node.session:
-            return
-        row.sent[node.broker] = node.session
-        path = row.path + node.path[1:]
-        self._state.machine.send(
-            node.broker, SubscriptionCopy(row.subscription, row.predicate, path, recovery)
-        )
-
-
-def _do_nothing() -> None:
-    """Do nothing."""
-
-
-def _ignore_starts(local: LocalSubscription, cut: Cut, tags: Region) -> None:
-    raise AssertionError(f"{local} was confirmed before the parts were connected")
-
-
-class FullCut(Subscriptions):
-    """Subscriptions with cuts that include the numbers of every broker on the way."""
-
-    def _cut_from_here(self, row: RoutedSubscription) -> Cut:
-        cut = super()._cut_from_here(row)
-        self._raise_to_received(row, cut)
+        raise_cut(cut, self._sequences.used.items())
+        if self._cuts_fully:
+            self._raise_to_received(row, cut)
         return cut
 
     def _raise_to_received(self, row: RoutedSubscription, cut: Cut) -> None:
         """Raise a cut to the publications received here, of sources not on the home's side."""
-        for source, sequence in self._sequences.all_received().items():
+        for source, sequence in self._sequences.last.items():
             path = self._sequences.paths[source.broker]
             if len(path) == 1 or path[-2] != row.home_side:
                 raise_cut(cut, ((source, sequence),))
                 row.source_paths[source.broker] = row.path + path[-2::-1]
 
+    # ------------------------------------------------------------ sending
 
-class LateUpstreamCopies(UpstreamCopies):
-    """Upstream copies for brokers that do not route by all subscriptions in their table."""
+    def _send_copy(self, row: RoutedSubscription, node: Node, *, recovery: bool) -> None:
+        copy = row.copy_for(node, recovery=recovery)
+        if copy is not None:
+            self._state.machine.send(node.broker, copy)
 
-    def _unaware(self, row: RoutedSubscription) -> Node | None:
-        node = super()._unaware(row) if row.accepted else None
-        return None if node is None or self._can_accept(row, node.broker) else node
+    def _copy_upstream(self, row: RoutedSubscription) -> None:
+        """Send a subscription to the next hop towards home, unless the hop has it.
 
-    def _can_accept(self, row: RoutedSubscription, sender: BrokerNumber) -> bool:
-        """Return True if a sender of a subscription will route by it before the start.
-
-        A broker that a broker nearer to the home bypassed may wait forever, and no broker waits for
-        it.
+        Paper: [DFT11] §V-B lines 445-465.
         """
-        place = row.path.index(sender)
-        return sender in row.senders and not any(
-            row.path.index(other) < place for other in row.senders
+        node = self._unaware_hop(row)
+        if node is not None:
+            self._send_upstream(row, node)
+
+    def _unaware_hop(self, row: RoutedSubscription) -> Node | None:
+        """Return the next hop towards home if it lacks the subscription."""
+        if row.local is not None or not row.accepted:
+            return None
+        node = self._sessions.next_hop(row.path[::-1])
+        if node is None or row.subscription in self.table.shared[node.broker]:
+            return None
+        return None if self._accepts_late and _can_accept(row, node.broker) else node
+
+    def _send_upstream(self, row: RoutedSubscription, node: Node) -> None:
+        """Send a subscription to a peer on the home side, once per session."""
+        if row.sent_upstream.get(node.broker) == node.session:
+            return
+        row.sent_upstream[node.broker] = node.session
+        path = join_paths(row.path, node.path)
+        self._state.machine.send(
+            node.broker, UpstreamCopy(row.subscription, row.predicate, path, ())
         )
 
 
-class LateAcceptance(Subscriptions):
-    """Subscriptions that a broker routes by once it can confirm them."""
+def _can_accept(row: RoutedSubscription, sender: BrokerNumber) -> bool:
+    """Return True if a sender of a subscription will route by it before the start.
 
-    upstream_copies = LateUpstreamCopies
-
-    def _route_by(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
-        if peer == row.subscription.home:
-            self.table.shared[peer].add(row.subscription)
-
-    def _confirm(self, row: RoutedSubscription) -> None:
-        if not row.accepted and self.table.rows.get(row.subscription) is row:
-            self.table.accept(row)
-            self._upstream.copy(row)
-        super()._confirm(row)
-
-
-class LateAcceptanceWithFullCut(LateAcceptance, FullCut):
-    """The paper's acceptance, with the cut that it needs."""
-
-
-def subscriptions_for(parameters: DeltaTreeParameters) -> type[Subscriptions]:
-    """Return the class of subscriptions for `accept` and `cut`."""
-    return {
-        ("early", "src"): Subscriptions,
-        ("early", "full"): FullCut,
-        ("late", "src"): LateAcceptance,
-        ("late", "full"): LateAcceptanceWithFullCut,
-    }[parameters.accept, parameters.cut]
+    A broker that a broker nearer to the home bypassed may wait forever, and no broker waits for it.
+    """
+    place = row.path.index(sender)
+    return sender in row.senders and not any(row.path.index(other) < place for other in row.senders)

@@ -18,9 +18,9 @@ from dataclasses import replace
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.protocols.delta_tree.messages import Summary, Tombstones, Unsubscription
+from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import Rows, State, routing_removal
-from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.tombstones import (
     TombstoneTable,
     all_but,
@@ -39,11 +39,11 @@ NEVER = (1 << 32) - 1
 class Unsubscriptions:
     """The handling of ended subscriptions at a broker."""
 
-    def __init__(self, state: State, sessions: Sessions, subscriptions: Subscriptions) -> None:
+    def __init__(self, state: State, sessions: Sessions, routing: RoutingTable) -> None:
         self._state = state
         self._sessions = sessions
-        self._subscriptions = subscriptions
-        self._table = subscriptions.table.tombstones
+        self._routing = routing
+        self._table = routing.tombstones
         self._living: dict[SubscriptionId, None] = {}
         self._lineage = 0
         for home in state.neighbourhood.left:  # while this broker was down, perhaps
@@ -178,7 +178,7 @@ class Unsubscriptions:
             if not self._table.add(statement):
                 continue
             fresh = replace(statement, before=0) if statement.before <= before else statement
-            dropped = self._subscriptions.table.drop(fresh)
+            dropped = self._routing.drop(fresh)
             if dropped or told_on:
                 news.append(statement)
             changes.extend(map(routing_removal, dropped))
