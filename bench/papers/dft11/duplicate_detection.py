@@ -15,11 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brokerd.overlay.generate import chain
-from brokerd.protocols.delta_tree.annotations import AnnotatedPublications
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.vectors import ByVector
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.moves import FaultInjection
@@ -311,10 +309,9 @@ def _measure(dedupe: str, delta: int, publishers: int) -> Cost:
     assert isinstance(core, DeltaTree), f"{last} runs {core}"
     publications = core._publications
     state: dict[Any, Any] = publications._sequences.last
-    if isinstance(publications, AnnotatedPublications):
-        detection = publications._detection
-        if isinstance(detection, ByVector):
-            state = detection._seen
+    annotations = publications._annotations
+    if annotations is not None and annotations._detection is not None:
+        state = annotations._detection._seen
     return Cost(dedupe, delta, publishers, table_bytes(state), added)
 
 

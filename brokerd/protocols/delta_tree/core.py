@@ -19,8 +19,9 @@ from brokerd.model.client_messages import Acknowledge, Publish
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import Neighbourhood
-from brokerd.protocols.delta_tree.annotations import publications_for
+from brokerd.protocols.delta_tree.annotations import make_annotations
 from brokerd.protocols.delta_tree.clients import Clients
+from brokerd.protocols.delta_tree.forwarding import Publications
 from brokerd.protocols.delta_tree.home_subscriptions import (
     FLUSH_POSITIONS,
     Client,
@@ -44,6 +45,7 @@ from brokerd.protocols.delta_tree.messages import (
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_table import PartitionTable
 from brokerd.protocols.delta_tree.partition_tags import AUDIT, PartitionTags
+from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
@@ -118,10 +120,15 @@ class DeltaTree(EventMachine):
         self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
         table = RoutingTable(self._state, self._partitions, decode_attributes)
-        self._publications = publications_for(
+        annotations = make_annotations(
             self._state, self._sessions, self._partitions, table, sequences
         )
-        self._queue = self._publications.queue
+        self._queue = PublicationQueue(
+            self._state, self._sessions, self._partitions, table, sequences, annotations
+        )
+        self._publications = Publications(
+            self._state, self._sessions, table, sequences, self._queue, annotations
+        )
         home = HomeSubscriptions(
             self._state,
             ClientTable(broker, self, self._state.deadlines, parameters, Client, unseen_first=1),

@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, PartitionId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.annotations import Annotations, check_annotation
 from brokerd.protocols.delta_tree.entry_merge import Joining
 from brokerd.protocols.delta_tree.fast_path import FastPath
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.messages import NOTIFIER, PublicationCopy, Tag
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
-from brokerd.protocols.delta_tree.queue_entries import Entry, Receipt, Transfer
+from brokerd.protocols.delta_tree.queue_entries import Annotation, Entry, Receipt, Transfer
 from brokerd.protocols.delta_tree.regions import find_covering_tag
 from brokerd.protocols.delta_tree.routing_table import Audience, RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import LocalSubscription, Phase, SourceSequences, State
+from brokerd.protocols.delta_tree.vectors import LONGEST_SPAN
 from brokerd.protocols.parts.selection import (
     RunSelection,
     match_run,
@@ -47,17 +49,20 @@ class Publications:
         table: RoutingTable,
         sequences: SourceSequences,
         queue: PublicationQueue,
+        annotations: Annotations | None,
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._table = table
         self._sequences = sequences
+        self._annotations = annotations
         self.queue = queue
         self.windows: WithholdingWindows = WithholdingWindows(state)
-        self.straight: FastPath | None = FastPath(
-            state, sessions, table, sequences, queue, self.windows
-        )
-        self.joining: Joining | None = Joining(queue, self.windows, state.counters)
+        self.straight: FastPath | None = None
+        self.joining: Joining | None = None
+        if annotations is None:
+            self.straight = FastPath(state, sessions, table, sequences, queue, self.windows)
+            self.joining = Joining(queue, self.windows, state.counters)
 
     # ------------------------------------------------------------ receiving
 
@@ -70,7 +75,12 @@ class Publications:
         self._state.check_path(path, peer)
         if peer not in path[:-1]:
             raise RemoteProtocolError(peer, f"is not between {run.source} and here")
-        self._receive(run, self._receipt(peer, message))
+        check_annotation(self._state, peer, message)
+        session = self._sessions.current(peer)
+        receipt = Receipt(peer, session, run.source, run.first, run.last, path)
+        if self._annotations is not None:
+            receipt.annotation = Annotation(message.vector, message.tags)
+        self._receive(run, receipt)
 
     def publish(self, run: PublicationRun, client: ClientId, session: int) -> None:
         """Receive publications of a local client.
@@ -81,17 +91,6 @@ class Publications:
         path = (self._state.broker,)
         self._receive(run, Receipt(client, session, run.source, run.first, run.last, path))
 
-    def _receipt(self, peer: BrokerNumber, message: PublicationCopy) -> Receipt:
-        """Return the receipt of a frame with publications and their path only."""
-        run = message.run
-        if message.vector is not None:
-            text = f"publications of {run.source} with a vector, which this profile does not use"
-            raise RemoteProtocolError(peer, text)
-        if message.tags:
-            raise RemoteProtocolError(peer, "tagged publications, in a profile without")
-        session = self._sessions.current(peer)
-        return Receipt(peer, session, run.source, run.first, run.last, message.path)
-
     def _receive(self, run: PublicationRun, receipt: Receipt) -> None:
         """Queue publications, forward them, and record the receipt for the confirmation.
 
@@ -101,6 +100,8 @@ class Publications:
         Paper: [DFT11] §VI lines 622-630, Fig. 8 lines 1-18.
         """
         sender = receipt.peer
+        if self._annotations is not None and run.last - run.first >= LONGEST_SPAN:
+            raise RemoteProtocolError(sender, f"{run.source} from {run.first} to {run.last}")
         audiences = match_run(self._table.memo, run, sender)
         if run.first < 1:
             raise RemoteProtocolError(sender, f"{run.source} from {run.first} to {run.last}")
@@ -121,11 +122,15 @@ class Publications:
 
     def _last_duplicate(self, run: PublicationRun, receipt: Receipt) -> int:
         """Return the sequence number up to which the run's publications are duplicates."""
+        if self._annotations is not None:
+            return self._annotations.last_duplicate(run, receipt)
         return self._sequences.received(run.source)
 
     def _accept(self, run: PublicationRun, receipt: Receipt) -> None:
         """Record first copies, which are about to be queued."""
         self._sequences.receive(run.source, run.last, receipt.path)
+        if self._annotations is not None:
+            self._annotations.accept(run, receipt)
 
     def _cut_at_starts(
         self, run: PublicationRun, audiences: Sequence[Audience]
@@ -240,7 +245,10 @@ class Publications:
 
         Paper: [DFT11] §VI lines 663-675.
         """
-        return find_covering_tag(local.tags, receipt.path[::-1], self._state.newcomers)
+        covered = find_covering_tag(local.tags, receipt.path[::-1], self._state.newcomers)
+        if self._annotations is None:
+            return covered
+        return self._annotations.find_withholding_tag(local, receipt, covered)
 
     def _deliver(
         self,

@@ -138,7 +138,7 @@ class Notifiers:
         sequence = notifier.sequence
         run = PublicationRun(notifier.source, range(sequence, sequence + 1), (b"",), b"\0", 0, ())
         queue = self._queue
-        entry = queue.entry_type(
+        entry = Entry(
             notifier.source,
             None,
             (),

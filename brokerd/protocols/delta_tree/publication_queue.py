@@ -14,9 +14,11 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs, without
+from brokerd.protocols.delta_tree.annotations import Annotations
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.partition_table import PartitionTable
 from brokerd.protocols.delta_tree.queue_entries import (
+    PLAIN,
     Entry,
     Receipt,
     Route,
@@ -43,8 +45,6 @@ class PublicationQueue:
         look_at: once this number has been received.
     """
 
-    entry_type = Entry
-
     def __init__(
         self,
         state: State,
@@ -52,12 +52,14 @@ class PublicationQueue:
         partitions: PartitionTable,
         table: RoutingTable,
         sequences: SourceSequences,
+        annotations: Annotations | None,
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._partitions = partitions
         self._table = table
         self._sequences = sequences
+        self._annotations = annotations
         self.entries: dict[SourceId, SourceQueue] = {}
         self.sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
         self._routes: list[Route] = []
@@ -122,7 +124,7 @@ class PublicationQueue:
     ) -> Entry:
         """Queue the publications of a frame that have one audience."""
         first, last, publications = selection.extent(places)
-        entry = self.entry_type(
+        entry = Entry(
             run.source,
             selection,
             tuple(places),
@@ -138,6 +140,8 @@ class PublicationQueue:
 
     def add(self, entry: Entry) -> None:
         """Queue an entry, the newest of its source."""
+        if self._annotations is not None:
+            self._annotations.annotate(entry)
         for receipt in entry.receipts:
             receipt.remaining += 1
         queue = self.entries.get(entry.source)
@@ -149,6 +153,10 @@ class PublicationQueue:
     def assign(self, entry: Entry, destinations: int) -> list[Transfer]:
         """Return transfers of an entry to the hops of its home brokers; the other homes wait."""
         assigned: list[Transfer] = []
+        waiting = 0
+        if self._annotations is not None:
+            allowed = self._annotations.select_sendable(entry, destinations, self.routes)
+            destinations, waiting = allowed, destinations & ~allowed
         for route in self.routes:
             reached = destinations & route.destinations
             if reached:
@@ -158,7 +166,7 @@ class PublicationQueue:
                 transfer = Transfer(entry, hop, route.session, reached, entry.first, entry.last)
                 entry.transfers[hop] = transfer
                 assigned.append(transfer)
-        entry.unsent = destinations
+        entry.unsent = destinations | waiting
         return assigned
 
     def note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
@@ -216,6 +224,8 @@ class PublicationQueue:
             _put_back(transfers, kept)
             if not transfers:
                 del sent[source]
+        if self._annotations is not None and self._annotations.blocks:
+            self.reroute()  # publications may have waited for this confirmation
 
     def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
         """Remove [first, last] from a transfer that also has other publications."""
@@ -299,7 +309,9 @@ class PublicationQueue:
         """
         self._routes = self._find_routes()
         sends: dict[BrokerNumber, list[Transfer]] = {}
-        entries = self._list_unconfirmed()
+        entries = [entry for queue in self.entries.values() for entry in queue]
+        if self._annotations is not None:
+            self._annotations.sort(entries)
         for entry, destinations in zip(entries, self._take_back(entries), strict=True):
             if destinations:
                 self._reroute_entry(entry, destinations, sends)
@@ -308,17 +320,11 @@ class PublicationQueue:
         for hop, transfers in sends.items():
             self._send_again(hop, transfers)
 
-    def _list_unconfirmed(self) -> list[Entry]:
-        """Return all entries, every source's in the order of its frames."""
-        return [entry for queue in self.entries.values() for entry in queue]
-
-    def _list_staying(self) -> dict[BrokerNumber, int]:
-        """Return hop → session for the transfers that remain valid."""
-        return {route.hop: route.session for route in self._routes}
-
     def _take_back(self, entries: Sequence[Entry]) -> list[int]:
         """Discard invalid transfers; return, per entry, the home brokers without a transfer."""
-        staying = self._list_staying()
+        staying = {route.hop: route.session for route in self._routes}
+        if self._annotations is not None:
+            staying |= self._annotations.list_staying()
         sessions_used = {
             hop: next(iter(by_source.values()))[0].session
             for hop, by_source in self.sent.items()
@@ -327,7 +333,10 @@ class PublicationQueue:
         for hop, session in sessions_used.items():
             if staying.get(hop) != session:
                 del self.sent[hop]
-        return [self._homeless(entry, staying) for entry in entries]
+        homeless = [self._homeless(entry, staying) for entry in entries]
+        if self._annotations is not None:
+            self._annotations.begin_reroute(entries, self._routes)
+        return homeless
 
     def _homeless(self, entry: Entry, staying: dict[BrokerNumber, int]) -> int:
         """Discard an entry's invalid transfers; return its home brokers without a transfer."""
@@ -364,7 +373,10 @@ class PublicationQueue:
         """Send the publications of recorded transfers to a hop."""
         self._state.counters["publications_forwarded"] += len(run)
         onward = transfers[0].entry.path + self._state.neighbourhood.paths[hop][1:]
-        self._state.machine.send(hop, PublicationCopy(run, onward))
+        extra = PLAIN
+        if self._annotations is not None:
+            extra = self._annotations.annotation_for(hop, len(run), transfers)
+        self._state.machine.send(hop, PublicationCopy(run, onward, extra.vector, extra.tags))
 
     def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
         """Send entries of any number of frames and sources, every source in sequence order."""
@@ -382,6 +394,9 @@ class PublicationQueue:
 
     def _group_by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
         """Return transfers that may leave together, grouped by source."""
+        stamped = self._annotations.pack(transfers) if self._annotations is not None else None
+        if stamped is not None:
+            return stamped
         by_source: dict[SourceId, list[Transfer]] = {}
         for transfer in transfers:
             by_source.setdefault(transfer.entry.source, []).append(transfer)

@@ -4,10 +4,16 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.messages import Path, RecoveryNotifier
+from brokerd.protocols.delta_tree.messages import (
+    Path,
+    PublicationTag,
+    RecoveryNotifier,
+    SequenceVector,
+)
 from brokerd.protocols.parts.selection import RunSelection
 
 FRAME_PAYLOAD_BYTES = 256 << 10
@@ -22,6 +28,22 @@ class Route:
     destinations: int
 
 
+@dataclass(slots=True, frozen=True)
+class Annotation:
+    """What publications carry beyond their path.
+
+    Attributes:
+        vector: the stamps, if vectors are in use; this broker's first once it has queued them.
+        tags: of partitions that the publications come from, if home brokers evaluate tags.
+    """
+
+    vector: SequenceVector | None = None
+    tags: tuple[PublicationTag, ...] = ()
+
+
+PLAIN: Final = Annotation()
+
+
 @dataclass(slots=True, eq=False)
 class Receipt:
     """A frame of publications with a pending confirmation to its sender.
@@ -29,7 +51,7 @@ class Receipt:
     `remaining` counts the queue entries that must be done first: entries made of the frame, and
     entries that were pending when the frame repeated their publications. `path`: the
     publications' source broker … here. `more`: first and last of further ranges to confirm, in a
-    receipt that replaces several receipts.
+    receipt that replaces several receipts. `annotation`: of the publications.
     """
 
     peer: Peer
@@ -40,6 +62,7 @@ class Receipt:
     path: Path
     remaining: int = 0
     more: "array[int] | None" = None
+    annotation: Annotation = PLAIN
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return the ranges to confirm, as (first, last)."""
@@ -98,6 +121,7 @@ class Entry:
         clients: the local clients in the audience.
         serial: number of earlier deliveries.
         part_of: the joined entry that has replaced this entry.
+        annotation: of the publications.
     """
 
     source: SourceId
@@ -118,6 +142,7 @@ class Entry:
     clients: tuple[ClientId, ...] = ()
     serial: int = 0
     part_of: "Entry | None" = None
+    annotation: Annotation = PLAIN
 
     def run(self) -> PublicationRun:
         """Return the publications."""

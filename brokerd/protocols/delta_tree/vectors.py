@@ -13,7 +13,6 @@ behind one that may not be forwarded.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
@@ -26,46 +25,19 @@ from brokerd.protocols.delta_tree.state import SourceSequences, State
 LONGEST_SPAN = 1 << 40
 """From the first to the last publication of a run; so that stamps never run out."""
 
-
 HIGHEST_STAMP = 1 << 62
 
 
-class DuplicateDetection(Protocol):
-    """A scheme that separates first copies from duplicates, with its state."""
-
-    def old_until(self, run: PublicationRun, path: Path, vector: SequenceVector | None) -> int:
-        """Return the sequence number up to which the run's publications are duplicates.
-
-        Called once per received run: the stamps of other brokers in its vector are recorded.
-        """
-        ...
-
-    def accept(self, run: PublicationRun, vector: SequenceVector | None) -> SequenceVector | None:
-        """Record first copies that are about to be queued; return their stamps from here on."""
-        ...
-
-
-class BySource:
-    """Duplicate detection by the highest received sequence number of the source."""
-
-    def __init__(self, sequences: SourceSequences) -> None:
-        self._sequences = sequences
-
-    def old_until(self, run: PublicationRun, path: Path, vector: SequenceVector | None) -> int:
-        """See DuplicateDetection."""
-        return self._sequences.received(run.source)
-
-    def accept(self, run: PublicationRun, vector: SequenceVector | None) -> SequenceVector | None:
-        """See DuplicateDetection."""
-        return None
-
-
-class ByVector:
+class VectorDetection:
     """Duplicate detection by the highest recorded stamp of every broker of the window.
 
     Any two copies that bypassed at most δ brokers of the window have a broker in common,
     which has queued the publication once and gave both the same stamp. Publications of clients
     carry no vector; their publishers' own numbers decide.
+
+    Without `dedupe` "vector" the numbers of sources decide, and vectors only serve legitimacy. With
+    "both" the disagreements of vectors are counted, and recorded with the restarted brokers of the
+    window: without restarts, and with legitimate propagation, none occurs.
 
     Paper: [DFT11] §VII lines 688-816. The update of vectors is derived; the paper's extended
     version with the update is not available.
@@ -74,14 +46,40 @@ class ByVector:
     def __init__(self, state: State, sequences: SourceSequences) -> None:
         self._state = state
         self._sequences = sequences
+        self._dedupe = state.parameters.dedupe
         self._window = window(state)
         self._seen: dict[BrokerNumber, Stamp] = {}
         self._queued = 0
 
     def old_until(self, run: PublicationRun, path: Path, vector: SequenceVector | None) -> int:
-        """See DuplicateDetection."""
+        """Return the sequence number up to which the run's publications are duplicates.
+
+        Called once per received run: the stamps of other brokers in its vector are recorded.
+        """
+        by_source = self._sequences.received(run.source)
         if vector is None:
-            return self._sequences.received(run.source)
+            return by_source
+        by_vector = self._record_stamps(run, path, vector)
+        if self._dedupe == "vector":
+            return by_vector
+        if self._dedupe == "both":
+            low, high = sorted((by_source, by_vector))
+            disputed = [sequence for sequence in run.sequences if low < sequence <= high]
+            if disputed:
+                self._disagree(run.source, disputed, path, vector, by_source > by_vector)
+        return by_source
+
+    def accept(self, run: PublicationRun, vector: SequenceVector | None) -> SequenceVector:
+        """Record first copies that are about to be queued; return their stamps from here on."""
+        own = Stamp(self._state.incarnation, self._queued + 1)
+        self._queued += run.last - run.first + 1
+        if vector is None:
+            return SequenceVector(run.first, (own,))
+        stamps = vector.at(run.first).stamps[: self._window - 1]
+        return SequenceVector(run.first, (own, *stamps))
+
+    def _record_stamps(self, run: PublicationRun, path: Path, vector: SequenceVector) -> int:
+        """Record stamps; return the number up to which publications are duplicates by them."""
         until = 0
         span = run.last - vector.sequence
         for broker, stamp in zip(path[-2::-1], vector.stamps, strict=False):
@@ -98,76 +96,6 @@ class ByVector:
                 self._seen[broker] = highest
         return until
 
-    def find_restarted(self, path: Path, vector: SequenceVector) -> list[BrokerNumber]:
-        """Return restarted brokers of the vector; this copy may be from before the restart."""
-        return [
-            broker
-            for broker, stamp in zip(path[-2::-1], vector.stamps, strict=False)
-            if stamp is not None and self._seen[broker].incarnation > 1
-        ]
-
-    def accept(self, run: PublicationRun, vector: SequenceVector | None) -> SequenceVector | None:
-        """See DuplicateDetection."""
-        own = Stamp(self._state.incarnation, self._queued + 1)
-        self._queued += run.last - run.first + 1
-        if vector is None:
-            return SequenceVector(run.first, (own,))
-        stamps = vector.at(run.first).stamps[: self._window - 1]
-        return SequenceVector(run.first, (own, *stamps))
-
-
-class BySourceWithVectors:
-    """Detection by source, with vectors in addition for the check of legitimacy."""
-
-    def __init__(self, state: State, sequences: SourceSequences) -> None:
-        self._state = state
-        self._by_source = BySource(sequences)
-        self._by_vector = ByVector(state, sequences)
-        self.accept = self._by_vector.accept
-
-    def old_until(self, run: PublicationRun, path: Path, vector: SequenceVector | None) -> int:
-        """See DuplicateDetection."""
-        return self._compare(
-            run,
-            path,
-            vector,
-            self._by_source.old_until(run, path, vector),
-            self._by_vector.old_until(run, path, vector),
-        )
-
-    def _compare(
-        self,
-        run: PublicationRun,
-        path: Path,
-        vector: SequenceVector | None,
-        by_source: int,
-        by_vector: int,
-    ) -> int:
-        return by_source
-
-
-class BothWays(BySourceWithVectors):
-    """Detection by source, with a count of the disagreements of vectors.
-
-    A disagreement is recorded with the restarted brokers of the window. Without restarts, and with
-    legitimate propagation, none occurs.
-    """
-
-    def _compare(
-        self,
-        run: PublicationRun,
-        path: Path,
-        vector: SequenceVector | None,
-        by_source: int,
-        by_vector: int,
-    ) -> int:
-        if vector is not None:
-            low, high = sorted((by_source, by_vector))
-            disputed = [sequence for sequence in run.sequences if low < sequence <= high]
-            if disputed:
-                self._disagree(run.source, disputed, path, vector, by_source > by_vector)
-        return by_source
-
     def _disagree(
         self,
         source: SourceId,
@@ -176,8 +104,13 @@ class BothWays(BySourceWithVectors):
         vector: SequenceVector,
         old_by_source: bool,
     ) -> None:
+        """Record a disagreement; this copy may be from before a restart in its vector."""
         self._state.counters["dedupe_disagreements"] += len(disputed)
-        restarted = self._by_vector.find_restarted(path, vector)
+        restarted = [
+            broker
+            for broker, stamp in zip(path[-2::-1], vector.stamps, strict=False)
+            if stamp is not None and self._seen[broker].incarnation > 1
+        ]
         if self._state.incarnation > 1:
             restarted.append(self._state.broker)
         self._state.machine.record(
@@ -188,17 +121,6 @@ class BothWays(BySourceWithVectors):
             old_by=("source" if old_by_source else "vector"),
             restarted=restarted,
         )
-
-
-def make_detection(state: State, sequences: SourceSequences) -> DuplicateDetection:
-    """Return the duplicate detection for the parameters."""
-    if not state.parameters.carries_vectors:
-        return BySource(sequences)
-    if state.parameters.dedupe == "vector":
-        return ByVector(state, sequences)
-    if state.parameters.dedupe == "both":
-        return BothWays(state, sequences)
-    return BySourceWithVectors(state, sequences)
 
 
 def window(state: State) -> int:
@@ -252,84 +174,20 @@ def check_vector(
         state.counters["legitimacy_violated"] += len(run)
 
 
-class Resending:
-    """Publications leave a hop as soon as another one exists (`switch` "resend")."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-
-    def list_staying(self) -> dict[BrokerNumber, int]:
-        """Return hop → session for transfers that may stay, in addition to hops in use."""
-        return {}
-
-    def list_blocked(
-        self, entries: Iterable[Entry], routes: Sequence[Route]
-    ) -> dict[BrokerNumber, None]:
-        """Return the hops that wait for a confirmation by another hop."""
-        return {}
-
-
-class Draining(Resending):
-    """Publications stay at their hop while the session lives (`switch` "drain")."""
-
-    def list_staying(self) -> dict[BrokerNumber, int]:
-        """See Resending."""
-        nodes = self._sessions.nodes.values()
-        return {node.broker: node.session for node in nodes if node.session}
-
-    def list_blocked(
-        self, entries: Iterable[Entry], routes: Sequence[Route]
-    ) -> dict[BrokerNumber, None]:
-        """See Resending."""
-        return {
-            route.hop: None
-            for entry in entries
-            for transfer in entry.transfers.values()
-            for route in routes
-            if route.hop != transfer.hop and route.destinations & transfer.destinations
-        }
-
-
-class Observing:
-    """Publications without legitimate propagation continue (`legitimacy` "observe")."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._window = window(state)
-
-    def holds(self, vector: SequenceVector | None, hop: BrokerNumber) -> bool:
-        """Return True if publications with this vector may not be sent to a hop."""
-        return False
-
-    def count_bypassed(self, vector: SequenceVector) -> int:
-        """Return the number of brokers of the window that publications bypassed."""
-        return vector.stamps.count(None)
-
-    def next_vector(self, vector: SequenceVector, hop: BrokerNumber) -> SequenceVector:
-        """Return the vector of the publications at the hop."""
-        passed = len(self._state.neighbourhood.paths[hop]) - 2
-        if not passed:
-            return vector
-        return SequenceVector(vector.sequence, ((None,) * passed + vector.stamps)[: self._window])
-
-
-class Holding(Observing):
-    """Publications without legitimate propagation wait (`legitimacy` "hold")."""
-
-    def holds(self, vector: SequenceVector | None, hop: BrokerNumber) -> bool:
-        """See Observing."""
-        assert vector is not None, "publications without a vector"
-        return self.count_bypassed(self.next_vector(vector, hop)) > self._state.parameters.delta
-
-
 class Propagation:
-    """The decision whether an entry may be sent to a hop now, and its vector."""
+    """The decision whether an entry may be sent to a hop now, and its vector.
+
+    With `switch` "drain" publications stay at their hop while the session lives; otherwise they
+    leave a hop as soon as another one exists. With `legitimacy` "hold" publications without
+    legitimate propagation wait; otherwise they are counted.
+    """
 
     def __init__(self, state: State, sessions: Sessions) -> None:
         self._state = state
-        drains, holds = state.parameters.switch == "drain", state.parameters.legitimacy == "hold"
-        self._switch = (Draining if drains else Resending)(sessions)
-        self._legitimacy = (Holding if holds else Observing)(state)
+        self._sessions = sessions
+        self._drains = state.parameters.switch == "drain"
+        self._holds = state.parameters.legitimacy == "hold"
+        self._window = window(state)
         self._blocked: dict[BrokerNumber, None] = {}
 
     @property
@@ -337,36 +195,59 @@ class Propagation:
         """True if a publication waits for an existing hop."""
         return bool(self._blocked)
 
-    # ------------------------------------------------------------ waiting
-
     def list_staying(self) -> dict[BrokerNumber, int]:
         """Return hop → session for transfers that may stay, in addition to hops in use."""
-        return self._switch.list_staying()
+        if not self._drains:
+            return {}
+        nodes = self._sessions.nodes.values()
+        return {node.broker: node.session for node in nodes if node.session}
 
     def begin(self, entries: Iterable[Entry], routes: Sequence[Route]) -> None:
         """Clear the blocked hops; block hops with publications still at another hop."""
-        self._blocked = self._switch.list_blocked(entries, routes)
+        self._blocked = {}
+        if self._drains:
+            self._blocked = {
+                route.hop: None
+                for entry in entries
+                for transfer in entry.transfers.values()
+                for route in routes
+                if route.hop != transfer.hop and route.destinations & transfer.destinations
+            }
 
-    def can_send(self, entry: Entry, vector: SequenceVector | None, route: Route) -> bool:
+    def can_send(self, entry: Entry, route: Route) -> bool:
         """Return True if the entry may be sent to the hop now; otherwise block the hop.
 
         Called in queue order.
         """
         if route.hop in self._blocked:
             return False
-        if entry.notifier is not None or not self._legitimacy.holds(vector, route.hop):
+        if entry.notifier is not None or not self._must_wait(entry, route.hop):
             return True
         self._state.counters["legitimacy_held"] += entry.publications
         self._blocked[route.hop] = None
         return False
 
-    # ------------------------------------------------------------ sending
-
     def vector_for(
         self, vector: SequenceVector, hop: BrokerNumber, publications: int
     ) -> SequenceVector:
         """Return the vector that publications carry to a hop."""
-        onward = self._legitimacy.next_vector(vector, hop)
-        if self._legitimacy.count_bypassed(onward) > self._state.parameters.delta:
+        onward = self._next_vector(vector, hop)
+        if onward.stamps.count(None) > self._state.parameters.delta:
             self._state.counters["legitimacy_violating"] += publications
         return onward
+
+    def _must_wait(self, entry: Entry, hop: BrokerNumber) -> bool:
+        """Return True if publications would have bypassed too many brokers of the window."""
+        if not self._holds:
+            return False
+        vector = entry.annotation.vector
+        assert vector is not None, f"{entry} has no vector"
+        bypassed = self._next_vector(vector, hop).stamps.count(None)
+        return bypassed > self._state.parameters.delta
+
+    def _next_vector(self, vector: SequenceVector, hop: BrokerNumber) -> SequenceVector:
+        """Return the vector of the publications at the hop."""
+        passed = len(self._state.neighbourhood.paths[hop]) - 2
+        if not passed:
+            return vector
+        return SequenceVector(vector.sequence, ((None,) * passed + vector.stamps)[: self._window])

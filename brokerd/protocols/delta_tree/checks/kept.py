@@ -4,9 +4,6 @@ from brokerd.simulator.checks.growth import ContainerLimits
 
 KEPT = ContainerLimits(
     empty=(
-        "AnnotatedQueue._confirmations",
-        "AnnotatedQueue.entries",
-        "AnnotatedQueue.sent[]",
         "Client.held",
         "Clients._deferred",
         "Clients._reissue",
