@@ -36,6 +36,7 @@ from brokerd.protocols.delta_tree.queue_entries import (
     Route,
     Transfer,
 )
+from brokerd.protocols.delta_tree.regions import path_distance
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import LocalSubscription, SourceSequences, State
@@ -199,7 +200,7 @@ class Tagging:
         for row in self._table.tagged.values():
             for tag in row.tags:
                 detector = tag.path[: tag.path.index(tag.detector) + 1]
-                if _distance(detector, row.path) <= self._partitions.reach:
+                if path_distance(detector, row.path) <= self._partitions.reach:
                     yield tag.partition
 
     def find_withholding_tag(
@@ -266,16 +267,6 @@ def find_first_tag(
         if kind is not None and (tag.beyond or not kind or has_joined):
             return tag
     return None
-
-
-def _distance(home_to_detector: Path, home_to_here: Path) -> int:
-    """Return the number of links between the ends of two paths from a home."""
-    shared = 0
-    for one, other in zip(home_to_detector, home_to_here, strict=False):
-        if one != other:
-            break
-        shared += 1
-    return len(home_to_detector) + len(home_to_here) - 2 * shared
 
 
 def pack_stamped(transfers: Iterable[Transfer]) -> Iterator[list[Transfer]]:

@@ -3,7 +3,7 @@
 Paper: none; [DFT11] does not cover clients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from brokerd.errors import RemoteProtocolError
@@ -17,39 +17,31 @@ from brokerd.model.client_messages import (
     Subscribe,
     Unsubscribe,
 )
-from brokerd.model.identity import ClientId, SourceId, SubscriptionId
+from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.definition import LOG
 from brokerd.protocols.delta_tree.forwarding import Publications
 from brokerd.protocols.delta_tree.home_subscriptions import Client, HomeSubscriptions
 from brokerd.protocols.delta_tree.publication_log import PublicationLog
-from brokerd.protocols.delta_tree.regions import raise_cut, region
+from brokerd.protocols.delta_tree.regions import raise_cut
 from brokerd.protocols.delta_tree.state import (
     ATTACHED,
-    POSITIONS,
-    SUBSCRIPTIONS,
     LocalSubscription,
     Phase,
     Rows,
     SourceSequences,
     State,
-    position_key,
     read_home_table,
     subscription_change,
 )
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
-from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
-from brokerd.protocols.interface import Change, CloseSession, Commit, LogEnds, RecordsRead
+from brokerd.protocols.interface import Change, Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.clients.table import (
     Admission,
     gaps_of_older_copy,
 )
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.selection import match_run
-
-
-def _do_nothing() -> None:
-    """Do nothing."""
 
 
 class Clients:
@@ -64,7 +56,6 @@ class Clients:
         state: State,
         home: HomeSubscriptions,
         subscriptions: Subscriptions,
-        unsubscriptions: Unsubscriptions,
         publications: Publications,
         sequences: SourceSequences,
     ) -> None:
@@ -73,7 +64,6 @@ class Clients:
         self._home = home
         self._windows = home.windows
         self._subscriptions = subscriptions
-        self._unsubscriptions = unsubscriptions
         self._publications = publications
         self._queue = publications.queue
         self._sequences = sequences
@@ -82,8 +72,6 @@ class Clients:
             self._log = PublicationLog(state, publications.queue)
         self._attached: dict[ClientId, int] = {}
         self._deferred: list[tuple[Client, int, Connect]] = []
-        self._next_subscription = 0
-        self._reissue: list[LocalSubscription] = []
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of clients' messages by type."""
@@ -111,14 +99,14 @@ class Clients:
         for local in home.subscriptions:
             self.table.find(local.client).subscriptions[local.number] = local
             if local.phase is Phase.STARTED:
-                self._open_for_departed(local)
+                self._home.open_for_departed(local)
                 self._subscriptions.add_local(local, confirmed=True)
                 for source, withheld in local.late.items():
                     self._windows.queue_notice(local, source, withheld)
             else:
                 # An older copy may lack the start.
                 local.is_restarted = bool(self.table.lineage)
-                self._reissue.append(local)
+                self._home.pending.append(local)
         for name in dict.fromkeys([*self.table.clients, *self._state.missing_publishers]):
             self.table.find(name)
             self.table.linger(name)
@@ -143,42 +131,22 @@ class Clients:
                 self._admit(client, message)
         self._subscriptions.evaluate_unconfirmed()
 
-    def _open_for_departed(self, local: LocalSubscription) -> None:
-        """Remove the tags of leaves that left while this broker was down."""
-        heard = region(tag for tag in local.tags if not self._state.has_left(tag.node))
-        if heard != local.tags:
-            local.tags = heard
-            row = subscription_change(local, started=True)
-            self._state.machine.emit(Commit((row,), None))
-
     def settle(self) -> None:
         """Acknowledge publications that became safe in an event, if a log decides that."""
         if self._log is not None:
             self._log.acknowledge()
 
-    def list_live(self) -> list[SubscriptionId]:
-        """Return the ids of started local subscriptions; pending ones get new ids."""
-        return [
-            local.subscription
-            for client in self.table.clients.values()
-            for local in client.subscriptions.values()
-            if local.phase is Phase.STARTED
-        ]
-
     # ------------------------------------------------------------ sessions
 
     def on_established(self, name: ClientId, session: int) -> None:
         """Handle a client's new session; the first message must be Connect."""
-        client = self.table.open_session(name, session)
-        client.draining = False
-        self._queue.client_session(name, session)
+        self.table.open_session(name, session).draining = False
 
     def on_lost(self, name: ClientId, session: int) -> None:
         """Handle the end of a client's session; the client's state is kept for a while."""
         client, was_admitted = self.table.close_session(name, session)
         client.draining = False
         client.held.clear()
-        self._queue.client_session(name, 0)
         if self._log is not None and client.source is not None:
             self._log.on_closed(client.source)
         for local in client.subscriptions.values():
@@ -213,7 +181,7 @@ class Clients:
             self._state.machine.record(
                 "subscriptions_given_up", client=name, subscriptions=len(over)
             )
-            self._end(client, over)
+            self._home.end(client, over)
         if not client.session:
             self._detach(name)
             self._forget(name)
@@ -223,64 +191,6 @@ class Clients:
         self.table.forget(name)
         self._windows.forget(name)
         self._found(name)
-
-    def _end(
-        self,
-        client: Client,
-        over: Sequence[LocalSubscription],
-        then: Callable[[], None] = _do_nothing,
-        drain: bool = False,
-    ) -> None:
-        """End subscriptions: here at once, elsewhere and in the answer once that is durable.
-
-        An earlier announcement could let a crash restore here a subscription that ended elsewhere.
-        With `drain` the client still receives the deliveries of claimed subscriptions.
-        """
-        changes: list[Change] = []
-        told: list[SubscriptionId] = []
-        for local in over:
-            if local in self._reissue:
-                self._reissue.remove(local)  # its id was over when this broker restarted
-            else:
-                self._subscriptions.remove_local(local)
-                told.append(local.subscription)
-            local.phase = Phase.ENDED
-            del client.subscriptions[local.number]
-            if not (drain and local.claimed):
-                self._queue.finish_deliveries(self._windows.discard_unsent(local))
-            changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
-            sources = {**self._sequences.last, **local.begins_after, **local.acknowledged}
-            changes.extend(
-                Change(POSITIONS, position_key(client.name, local.number, source), None)
-                for source in sources
-            )
-
-        def on_disk() -> None:
-            self._unsubscriptions.end(told)
-            then()
-
-        if changes:
-            self._state.commit(changes, on_disk)
-        else:  # earlier ends may not be on disk yet
-            self._state.when_written(then)
-
-    def revoke(self, over: Sequence[SubscriptionId]) -> None:
-        """End subscriptions that an older copy of the state folder has restored.
-
-        A client with such a subscription reconnects, so that its request makes a new subscription
-        behind a gap.
-        """
-        for client in [*self.table.clients.values()]:
-            found = [each for each in client.subscriptions.values() if each.subscription in over]
-            if not found:
-                continue
-            self._state.machine.record(
-                "subscriptions_revoked", client=client.name, subscriptions=len(found)
-            )
-            self._end(client, found)
-            if client.session:
-                reason = "a subscription had ended before this broker lost state"
-                self._state.machine.emit(CloseSession(client.name, reason))
 
     # ------------------------------------------------------------ requests
 
@@ -365,7 +275,7 @@ class Clients:
         ]
         found = client.subscriptions.get(message.number)
         answer = partial(self.table.report_end, client, client.session, message.number)
-        self._end(client, [found] if found is not None else [], answer)
+        self._home.end(client, [found] if found is not None else [], answer)
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions of a client, and release its state."""
@@ -384,7 +294,7 @@ class Clients:
                 client.draining = True
                 self._leave_when_drained(client, at_once=not message.drain)
 
-        self._end(client, list(client.subscriptions.values()), on_disk, message.drain)
+        self._home.end(client, list(client.subscriptions.values()), on_disk, message.drain)
 
     def _leave_when_drained(self, client: Client, *, at_once: bool = False) -> None:
         if client.draining and (at_once or self._windows.is_drained(client.name)):
@@ -426,9 +336,9 @@ class Clients:
 
     def admit(self) -> None:
         """End the recovery: issue pending subscriptions again, then handle held requests."""
-        reissue, self._reissue = self._reissue, []
-        for local in reissue:
-            local.subscription = self._new_id()
+        pending, self._home.pending = self._home.pending, []
+        for local in pending:
+            local.subscription = self._home.new_id()
             self._spread(local)
         if self._log is not None:
             for run in self._log.take_unpublished():
@@ -465,7 +375,9 @@ class Clients:
             self._make(client, message)
 
     def _make(self, client: Client, message: Subscribe) -> None:
-        local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
+        local = LocalSubscription(
+            client.name, message.number, self._home.new_id(), message.predicate
+        )
         client.subscriptions[message.number] = local
         local.claimed = True
         self._queue.finish_deliveries(self._windows.claim(local))
@@ -477,13 +389,6 @@ class Clients:
             self._state.commit(
                 [subscription_change(local, started=False)], lambda: self._home.report_state(local)
             )
-
-    def _new_id(self) -> SubscriptionId:
-        self._next_subscription += 1
-        here, incarnation = self._state.broker, self._state.incarnation
-        subscription = SubscriptionId(here, incarnation, self._next_subscription)
-        self._unsubscriptions.on_issued(subscription)
-        return subscription
 
     def _detach(self, name: ClientId) -> None:
         """Remove a publisher without publications under way: a restart need not wait for it."""

@@ -11,8 +11,8 @@ after the last publication that may have met a broker without the subscription.
 Paper: [DFT11].
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge, Publish
@@ -47,6 +47,7 @@ from brokerd.protocols.delta_tree.partition_table import PartitionTable
 from brokerd.protocols.delta_tree.partition_tags import AUDIT, PartitionTags
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
+from brokerd.protocols.delta_tree.relays import Relays
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
 from brokerd.protocols.delta_tree.state import SourceSequences, State
@@ -77,21 +78,6 @@ DEPARTED = "has left the tree"
 """The reason in a CloseSession."""
 
 
-class Relays(Protocol):
-    """The layer between driver and core while sessions are relayed.
-
-    Attributes:
-        is_busy: a relayed session exists, or is being opened.
-        watch: receives every step of the core, if set.
-    """
-
-    is_busy: bool
-    watch: Callable[[Event, list[Effect]], None] | None
-
-    def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol.handle."""
-
-
 class DeltaTree(EventMachine):
     """A broker that delivers exactly once, in order, around up to δ failures.
 
@@ -120,35 +106,36 @@ class DeltaTree(EventMachine):
         self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
         table = RoutingTable(self._state, self._partitions, decode_attributes)
+        clients = ClientTable(
+            broker, self, self._state.deadlines, parameters, Client, unseen_first=1
+        )
         annotations = make_annotations(
             self._state, self._sessions, self._partitions, table, sequences
         )
         self._queue = PublicationQueue(
-            self._state, self._sessions, self._partitions, table, sequences, annotations
+            self._state, self._sessions, self._partitions, table, sequences, clients, annotations
         )
         self._publications = Publications(
             self._state, self._sessions, table, sequences, self._queue, annotations
         )
-        home = HomeSubscriptions(
+        self._unsubscriptions = Unsubscriptions(self._state, self._sessions, table)
+        self._home = HomeSubscriptions(
             self._state,
-            ClientTable(broker, self, self._state.deadlines, parameters, Client, unseen_first=1),
+            clients,
             self._publications.windows,
             self._queue,
+            table,
+            sequences,
+            self._unsubscriptions,
         )
         self._tags = PartitionTags(
-            self._state, self._sessions, self._partitions, sequences, table, self._queue, home
+            self._state, self._sessions, self._partitions, sequences, table, self._queue, self._home
         )
         self._subscriptions = Subscriptions(
-            self._state, self._sessions, sequences, table, self._tags, home
+            self._state, self._sessions, sequences, table, self._tags, self._home
         )
-        self._unsubscriptions = Unsubscriptions(self._state, self._sessions, table)
         self._clients = Clients(
-            self._state,
-            home,
-            self._subscriptions,
-            self._unsubscriptions,
-            self._publications,
-            sequences,
+            self._state, self._home, self._subscriptions, self._publications, sequences
         )
         self._recovery = Recovery(self._state, self._sessions, self._subscriptions)
         self.dispatch_events(
@@ -310,7 +297,7 @@ class DeltaTree(EventMachine):
             self._unsubscriptions.recover(event.recovered)
             self._subscriptions.recover(event.recovered)
             self._clients.recover(event.recovered, event.logs)
-        self._unsubscriptions.begin(self._clients.list_live(), event.lineage)
+        self._unsubscriptions.begin(self._home.list_live(), event.lineage)
         self._sessions_changed()
         if event.recovering and self._recovery.begin():
             self._clients.admit()
@@ -422,7 +409,7 @@ class DeltaTree(EventMachine):
         if self._sessions.node(peer).ready:
             raise RemoteProtocolError(peer, "a second Summary on one session")
         self._unsubscriptions.on_summary(peer, message)
-        self._clients.revoke(self._unsubscriptions.list_revoked(message.tombstones))
+        self._home.revoke(self._unsubscriptions.list_revoked(message.tombstones))
         self._subscriptions.set_known(peer, message.accepted)
         self._sessions.summary_came(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))
@@ -430,7 +417,7 @@ class DeltaTree(EventMachine):
 
     def _on_unsubscription(self, peer: BrokerNumber, message: Unsubscription) -> None:
         self._unsubscriptions.on_unsubscription(peer, message)
-        self._clients.revoke(self._unsubscriptions.list_revoked(message.tombstones))
+        self._home.revoke(self._unsubscriptions.list_revoked(message.tombstones))
 
     def _sessions_changed(self) -> None:
         """Adjust all parts to the present sessions; the order matters.

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from brokerd.model.identity import SourceId
 from brokerd.model.joined_runs import JOINED_BYTES, JOINED_PUBLICATIONS, RunJoiner
+from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.queue_entries import Entry, Receipt, Transfer
-from brokerd.protocols.parts.clients.outlets import Wholes
 from brokerd.units import MILLISECOND_NS
 
 FEWEST = 1_024
@@ -52,6 +52,30 @@ class JoiningBounds:
     payload_bytes: int = JOINED_BYTES
 
 
+class JoinedEntries:
+    """The joined entries of a queue, for deliveries of their parts; see Wholes."""
+
+    def __init__(self, bounds: JoiningBounds) -> None:
+        self.publications = bounds.publications
+        self.payload_bytes = bounds.payload_bytes
+
+    def part_of(self, entry: Entry) -> Entry | None:
+        """See Wholes."""
+        whole = entry.part_of
+        while whole is not None and whole.part_of is not None:
+            whole = whole.part_of
+        return whole
+
+    def run(self, entry: Entry) -> PublicationRun:
+        """See Wholes."""
+        return entry.run()
+
+    def count_out(self, entry: Entry, deliveries: int) -> None:
+        """See Wholes."""
+        entry.deliveries -= deliveries
+        assert entry.deliveries > 0, f"{entry.deliveries} deliveries of what is not done"
+
+
 class Joining:
     """The joining of staying entries in a broker's queue."""
 
@@ -67,9 +91,7 @@ class Joining:
         self._windows = windows
         self._counters = counters
         self._runs = RunJoiner()
-        self._wholes = Wholes(
-            _part_of, Entry.run, _count_out, self.bounds.publications, self.bounds.payload_bytes
-        )
+        self._wholes = JoinedEntries(self.bounds)
         self._stayed: dict[SourceId, int] = {}
         self._newest: dict[SourceId, int] = {}
         self._due: list[SourceId] = []
@@ -272,16 +294,3 @@ def _number_frames(entries: list[Entry], first: int) -> None:
 
 def _first(entry: Entry) -> int:
     return entry.first
-
-
-def _part_of(entry: Entry) -> Entry | None:
-    """Return the joined entry that has replaced an entry, if any."""
-    whole = entry.part_of
-    while whole is not None and whole.part_of is not None:
-        whole = whole.part_of
-    return whole
-
-
-def _count_out(entry: Entry, deliveries: int) -> None:
-    entry.deliveries -= deliveries
-    assert entry.deliveries > 0, f"{entry.deliveries} deliveries of what is not done"

@@ -7,26 +7,30 @@ Paper: [DFT11] §VI lines 663-675 (safety check). Deviates: the announcements an
 ours.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.client_messages import Notice, Publish, Subscribe, Subscribed
-from brokerd.model.identity import PartitionId, SourceId
+from brokerd.model.identity import PartitionId, SourceId, SubscriptionId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.queue_entries import Entry
-from brokerd.protocols.delta_tree.regions import Cut, Region
+from brokerd.protocols.delta_tree.regions import Cut, Region, region
+from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.state import (
     POSITIONS,
+    SUBSCRIPTIONS,
     LocalSubscription,
     Opened,
     Phase,
+    SourceSequences,
     State,
     Withheld,
     position_key,
     subscription_change,
 )
-from brokerd.protocols.interface import Change, Commit
+from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
+from brokerd.protocols.interface import Change, CloseSession, Commit
 from brokerd.protocols.parts.clients.outlets import Delivery
 from brokerd.protocols.parts.clients.table import ClientTable, HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
@@ -50,6 +54,10 @@ class Client(HostedClient[LocalSubscription]):
     done_before: int = 1
     held: list[Publish | Subscribe] = field(default_factory=list)
     draining: bool = False
+
+
+def _do_nothing() -> None:
+    """Do nothing."""
 
 
 class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
@@ -111,6 +119,7 @@ class HomeSubscriptions:
     Attributes:
         clients: the clients.
         windows: the deliveries of the clients.
+        pending: subscriptions from before a restart that had not started.
     """
 
     def __init__(
@@ -119,11 +128,19 @@ class HomeSubscriptions:
         clients: ClientTable[Client],
         windows: WithholdingWindows,
         queue: PublicationQueue,
+        table: RoutingTable,
+        sequences: SourceSequences,
+        unsubscriptions: Unsubscriptions,
     ) -> None:
         self._state = state
         self.clients = clients
         self.windows = windows
+        self.pending: list[LocalSubscription] = []
         self._queue = queue
+        self._table = table
+        self._sequences = sequences
+        self._unsubscriptions = unsubscriptions
+        self._next_number = 0
 
     def claim(self, client: Client, subscription: LocalSubscription) -> None:
         subscription.claimed = True
@@ -203,3 +220,87 @@ class HomeSubscriptions:
             started = local.phase is Phase.STARTED
             message = Subscribed(local.number, "started" if started else "pending")
             self._state.machine.send(local.client, message)
+
+    # ------------------------------------------------------------ ends
+
+    def open_for_departed(self, local: LocalSubscription) -> None:
+        """Remove the tags of leaves that left while this broker was down."""
+        heard = region(tag for tag in local.tags if not self._state.has_left(tag.node))
+        if heard != local.tags:
+            local.tags = heard
+            row = subscription_change(local, started=True)
+            self._state.machine.emit(Commit((row,), None))
+
+    def list_live(self) -> list[SubscriptionId]:
+        """Return the ids of started local subscriptions; pending ones get new ids."""
+        return [
+            local.subscription
+            for client in self.clients.clients.values()
+            for local in client.subscriptions.values()
+            if local.phase is Phase.STARTED
+        ]
+
+    def end(
+        self,
+        client: Client,
+        over: Sequence[LocalSubscription],
+        then: Callable[[], None] = _do_nothing,
+        drain: bool = False,
+    ) -> None:
+        """End subscriptions: here at once, elsewhere and in the answer once that is durable.
+
+        An earlier announcement could let a crash restore here a subscription that ended elsewhere.
+        With `drain` the client still receives the deliveries of claimed subscriptions.
+        """
+        changes: list[Change] = []
+        told: list[SubscriptionId] = []
+        for local in over:
+            if local in self.pending:
+                self.pending.remove(local)  # its id was over when this broker restarted
+            else:
+                self._table.remove(self._table.rows[local.subscription])
+                told.append(local.subscription)
+            local.phase = Phase.ENDED
+            del client.subscriptions[local.number]
+            if not (drain and local.claimed):
+                self._queue.finish_deliveries(self.windows.discard_unsent(local))
+            changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
+            sources = {**self._sequences.last, **local.begins_after, **local.acknowledged}
+            changes.extend(
+                Change(POSITIONS, position_key(client.name, local.number, source), None)
+                for source in sources
+            )
+
+        def on_disk() -> None:
+            self._unsubscriptions.end(told)
+            then()
+
+        if changes:
+            self._state.commit(changes, on_disk)
+        else:  # earlier ends may not be on disk yet
+            self._state.when_written(then)
+
+    def revoke(self, over: Sequence[SubscriptionId]) -> None:
+        """End subscriptions that an older copy of the state folder has restored.
+
+        A client with such a subscription reconnects, so that its request makes a new subscription
+        behind a gap.
+        """
+        for client in [*self.clients.clients.values()]:
+            found = [each for each in client.subscriptions.values() if each.subscription in over]
+            if not found:
+                continue
+            self._state.machine.record(
+                "subscriptions_revoked", client=client.name, subscriptions=len(found)
+            )
+            self.end(client, found)
+            if client.session:
+                reason = "a subscription had ended before this broker lost state"
+                self._state.machine.emit(CloseSession(client.name, reason))
+
+    def new_id(self) -> SubscriptionId:
+        self._next_number += 1
+        here, incarnation = self._state.broker, self._state.incarnation
+        subscription = SubscriptionId(here, incarnation, self._next_number)
+        self._unsubscriptions.on_issued(subscription)
+        return subscription

@@ -25,8 +25,9 @@ from brokerd.protocols.delta_tree.messages import (
     Path,
     Tag,
 )
+from brokerd.protocols.delta_tree.regions import is_plain_path, join_paths
 from brokerd.protocols.delta_tree.sessions import Node, Sessions
-from brokerd.protocols.delta_tree.state import State, is_plain_path, join_paths
+from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.parts.version_bounds import check_incarnation
 
 LIVE_LIMIT = 1_024

@@ -9,10 +9,11 @@ Paper: [DFT11] §VI, Fig. 8 lines 19-27, 784-795.
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs, without
 from brokerd.protocols.delta_tree.annotations import Annotations
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
@@ -29,6 +30,7 @@ from brokerd.protocols.delta_tree.queue_entries import (
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import SourceSequences, State
+from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.protocols.parts.selection import RunSelection
 
 
@@ -52,6 +54,7 @@ class PublicationQueue:
         partitions: PartitionTable,
         table: RoutingTable,
         sequences: SourceSequences,
+        clients: ClientTable[Any],
         annotations: Annotations | None,
     ) -> None:
         self._state = state
@@ -59,13 +62,13 @@ class PublicationQueue:
         self._partitions = partitions
         self._table = table
         self._sequences = sequences
+        self._clients = clients
         self._annotations = annotations
         self.entries: dict[SourceId, SourceQueue] = {}
         self.sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
         self._routes: list[Route] = []
         self._routed_homes = 0
         self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
-        self._client_sessions: dict[ClientId, int] = {}
         self.finished: dict[SourceId, None] | None = None
         self.publications = 0
         self.limit = self.look_above = state.parameters.queue_limit
@@ -90,13 +93,6 @@ class PublicationQueue:
                     transfer.destinations &= others
                 entry.unsent &= others
                 self._end_if_done(entry)
-
-    def client_session(self, client: ClientId, session: int) -> None:
-        """Set the session of a client, 0 without a session."""
-        if session:
-            self._client_sessions[client] = session
-        else:
-            self._client_sessions.pop(client, None)
 
     def payload_bytes(self) -> int:
         """Return the size of the payloads of all publications that are not done."""
@@ -283,7 +279,7 @@ class PublicationQueue:
         peer = receipt.peer
         if isinstance(peer, int):
             return self._sessions.current(peer) == receipt.session
-        return self.finished is not None or self._client_sessions.get(peer, 0) == receipt.session
+        return self.finished is not None or self._clients.session_of(peer) == receipt.session
 
     def send_confirmations(self) -> None:
         """Send queued confirmations: one message per broker, with adjacent ranges joined."""

@@ -37,6 +37,8 @@ Region = tuple[Tag, ...]
 """Tags in ascending order without repetition, so that equal sets are equal values."""
 
 
+LARGEST_BROKER = (1 << 16) - 1
+
 NOBODY = 1 << 62
 """The first newcomer's number in a tree without newcomers."""
 
@@ -216,3 +218,33 @@ def raise_covered_cut(
         return
     covered = {path[-1]: covers(tags, path, newcomers) for path in source_paths}
     raise_cut(cut, [item for item in other if covered[item[0].broker]])
+
+
+# ---------------------------------------------------------------- paths
+
+
+def is_plain_path(path: Path) -> bool:
+    """Return True if the numbers can be brokers, without repetition."""
+    return len(set(path)) == len(path) and all(0 <= broker <= LARGEST_BROKER for broker in path)
+
+
+def join_paths(home_to_here: Path, here_to_peer: Path) -> Path:
+    """Return the primary path from a home broker to a peer, given both paths through this broker.
+
+    If both paths share links, the primary path branches off before it gets here.
+    """
+    shared = 0
+    limit = min(len(home_to_here), len(here_to_peer))
+    while shared + 1 < limit and home_to_here[-2 - shared] == here_to_peer[shared + 1]:
+        shared += 1
+    return home_to_here[: len(home_to_here) - shared] + here_to_peer[shared + 1 :]
+
+
+def path_distance(one: Path, other: Path) -> int:
+    """Return the number of links between the ends of two paths from the same broker."""
+    shared = 0
+    for here, there in zip(one, other, strict=False):
+        if here != there:
+            break
+        shared += 1
+    return len(one) + len(other) - 2 * shared

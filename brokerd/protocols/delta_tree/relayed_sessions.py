@@ -25,6 +25,7 @@ from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.delta_tree.core import DEPARTED, DeltaTree
 from brokerd.protocols.delta_tree.messages import Relay
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.regions import path_distance
 from brokerd.protocols.delta_tree.relays import NOWHERE, Channel, Leg, Name, Passage, Passages
 from brokerd.protocols.delta_tree.sessions import Reach
 from brokerd.protocols.interface import (
@@ -110,7 +111,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._relayed: dict[BrokerNumber, RelayedSession] = {}
         self._requests: dict[BrokerNumber, _RelayRequest] = {}
         self._offers: dict[tuple[BrokerNumber, BrokerNumber], _Offer] = {}
-        self._passages = Passages(self._legs, self._send_relay)
+        self._passages = Passages(self._legs, self._effects)
         self._candidates: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
         self._direct_again: DeadlineQueue[BrokerNumber] = DeadlineQueue()
         self._waits_ns: dict[BrokerNumber, int] = {}
@@ -147,7 +148,8 @@ class AssistedDeltaTree(CoreWrapper):
         try:
             self._handlers.get(type(event), self._step)(event)
         finally:
-            effects, self._effects = self._effects, []
+            effects = self._effects[:]
+            self._effects.clear()
         self.is_busy = bool(self._relayed) or any(
             leg.incoming or leg.outgoing or leg.known_as != leg.session
             for leg in self._legs.values()
@@ -494,7 +496,7 @@ class AssistedDeltaTree(CoreWrapper):
         found = self._candidates.get(peer)
         if found is None:
             paths, radius = self.core.neighbourhood.paths, self.core.neighbourhood.radius
-            distances = {other: _distance(path, paths[peer]) for other, path in paths.items()}
+            distances = {other: path_distance(path, paths[peer]) for other, path in paths.items()}
             near = [other for other in paths if other != peer and distances[other] <= radius]
             found = tuple(sorted(near, key=distances.__getitem__))
             self._candidates[peer] = found
@@ -550,16 +552,6 @@ class AssistedDeltaTree(CoreWrapper):
 
     def _send_relay(self, peer: BrokerNumber, message: Relay) -> None:
         self._effects.append(Send(peer, message))
-
-
-def _distance(one: tuple[BrokerNumber, ...], other: tuple[BrokerNumber, ...]) -> int:
-    """Return the number of links between the ends of two paths from a broker."""
-    shared = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        shared += 1
-    return len(one) + len(other) - 2 * shared
 
 
 def make_core(context: CoreContext) -> DeliveryProtocol:

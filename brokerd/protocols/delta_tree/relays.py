@@ -6,13 +6,29 @@ them, and both ends are notified: so messages arrive in order, or not at all fro
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.messages import Relay
-from brokerd.protocols.interface import Instant
+from brokerd.protocols.interface import Effect, Event, Instant, Send
 
 Name = tuple[BrokerNumber, BrokerNumber, int]
 """Asker, target and the asker's number: the key of a relayed session."""
+
+
+class Relays(Protocol):
+    """The layer between driver and core while sessions are relayed.
+
+    Attributes:
+        is_busy: a relayed session exists, or is being opened.
+        watch: receives every step of the core, if set.
+    """
+
+    is_busy: bool
+    watch: Callable[[Event, list[Effect]], None] | None
+
+    def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """See DeliveryProtocol.handle."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,11 +84,11 @@ class Passages:
     """All passages through a broker; at most one per asker and target.
 
     Args:
-        send: queues a message about passages on a direct session.
+        effects: receives messages about passages on direct sessions.
     """
 
     legs: dict[BrokerNumber, Leg]
-    send: Callable[[BrokerNumber, Relay], None]
+    effects: list[Effect]
     _passages: dict[tuple[BrokerNumber, BrokerNumber], Passage] = field(default_factory=dict)
 
     def ask(self, message: Relay) -> bool:
@@ -95,10 +111,10 @@ class Passages:
         asker, target, _ = message.name
         passage = self._passages.get((asker, target))
         if passage is None or passage.name != message.name or not passage.target_session:
-            self.send(target, Relay("close", *message.name, 0))
+            self._send(target, Relay("close", *message.name, 0))
         else:
             passage.accepted = True
-            self.send(asker, message)
+            self._send(asker, message)
 
     def close(self, peer: BrokerNumber, message: Relay) -> None:
         """End a passage after the close of one end, or the withdrawal of the request."""
@@ -138,6 +154,9 @@ class Passages:
             if broker in (asker, target):
                 self._end(passage, tell=target if broker == asker else asker)
 
+    def _send(self, peer: BrokerNumber, message: Relay) -> None:
+        self.effects.append(Send(peer, message))
+
     def _forward(self, passage: Passage, *, again: bool = False) -> bool:
         asker, target, number = passage.name
         leg = self.legs.get(target)
@@ -146,7 +165,7 @@ class Passages:
         if again or not passage.target_session:
             passage.target_session = leg.session
             if not passage.accepted:
-                self.send(target, Relay("ask", asker, target, number, passage.incarnation))
+                self._send(target, Relay("ask", asker, target, number, passage.incarnation))
         return True
 
     def _end(self, passage: Passage, tell: BrokerNumber) -> None:
@@ -154,4 +173,4 @@ class Passages:
         del self._passages[passage.name[:2]]
         was_told = tell == passage.name[0] or passage.target_session
         if was_told and tell in self.legs:
-            self.send(tell, Relay("close", *passage.name, 0))
+            self._send(tell, Relay("close", *passage.name, 0))

@@ -26,9 +26,9 @@ from brokerd.protocols.delta_tree.messages import (
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.regions import Cut, Region, Replacement, region
+from brokerd.protocols.delta_tree.regions import Cut, Region, Replacement, is_plain_path, region
 from brokerd.protocols.delta_tree.sessions import Node
-from brokerd.protocols.delta_tree.state import LocalSubscription, State, is_plain_path
+from brokerd.protocols.delta_tree.state import LocalSubscription, State
 from brokerd.protocols.delta_tree.tombstones import TombstoneTable
 
 

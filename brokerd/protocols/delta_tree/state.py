@@ -31,14 +31,11 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
 )
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.regions import Cut, Region, region
+from brokerd.protocols.delta_tree.regions import Cut, Region, is_plain_path, region
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
-
-LARGEST_BROKER = (1 << 16) - 1
-
 
 Rows = Mapping[str, Mapping[str, Any]]
 """Recovered rows, by table and key."""
@@ -169,26 +166,6 @@ class SourceSequences:
         """Record that a local publisher has used the numbers up to `sequence`, received or not."""
         if sequence > self.used.get(source, 0):
             self.used[source] = sequence
-
-
-# ---------------------------------------------------------------- paths
-
-
-def is_plain_path(path: Path) -> bool:
-    """Return True if the numbers can be brokers, without repetition."""
-    return len(set(path)) == len(path) and all(0 <= broker <= LARGEST_BROKER for broker in path)
-
-
-def join_paths(home_to_here: Path, here_to_peer: Path) -> Path:
-    """Return the primary path from a home broker to a peer, given both paths through this broker.
-
-    If both paths share links, the primary path branches off before it gets here.
-    """
-    shared = 0
-    limit = min(len(home_to_here), len(here_to_peer))
-    while shared + 1 < limit and home_to_here[-2 - shared] == here_to_peer[shared + 1]:
-        shared += 1
-    return home_to_here[: len(home_to_here) - shared] + here_to_peer[shared + 1 :]
 
 
 # ---------------------------------------------------------------- own clients' subscriptions

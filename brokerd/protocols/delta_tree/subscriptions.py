@@ -33,6 +33,7 @@ from brokerd.protocols.delta_tree.messages import (
 from brokerd.protocols.delta_tree.partition_tags import PartitionTags
 from brokerd.protocols.delta_tree.regions import (
     Cut,
+    join_paths,
     raise_cut,
     region,
     replace_tags,
@@ -50,7 +51,6 @@ from brokerd.protocols.delta_tree.state import (
     Rows,
     SourceSequences,
     State,
-    join_paths,
     read_routing,
     routing_change,
     routing_removal,
@@ -137,10 +137,6 @@ class Subscriptions:
         self.table.accept(row)
         self._evaluate(row)
         self.tags.audit_later(row)
-
-    def remove_local(self, local: LocalSubscription) -> None:
-        """Remove a local subscription from this broker's table; other brokers keep it."""
-        self.table.remove(self.table.rows[local.subscription])
 
     # ------------------------------------------------------------ from other brokers
 

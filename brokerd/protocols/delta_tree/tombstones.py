@@ -15,7 +15,8 @@ from typing import Any
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.protocols.delta_tree.messages import Tombstones
-from brokerd.protocols.delta_tree.state import LARGEST_BROKER, Rows
+from brokerd.protocols.delta_tree.regions import LARGEST_BROKER
+from brokerd.protocols.delta_tree.state import Rows
 from brokerd.protocols.interface import Change
 
 TOMBSTONES = "ended"

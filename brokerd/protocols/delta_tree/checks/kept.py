@@ -6,8 +6,8 @@ KEPT = ContainerLimits(
     empty=(
         "Client.held",
         "Clients._deferred",
-        "Clients._reissue",
         "Detector.live",
+        "HomeSubscriptions.pending",
         "Outlet.parked",
         "Outlet.sent",
         "Outlet.waiting",

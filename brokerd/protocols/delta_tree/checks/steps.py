@@ -81,13 +81,7 @@ class DeltaTreeChecks(ProtocolChecks):
             world.schedule, oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS, ATTACHED
         )
         self._separation = SeparationChecker(tree, tree.topology.delta + 1)
-        self._awareness = AwarenessChecker(
-            tree,
-            oracle.wants,
-            world.brokers,
-            world.has_publishers,
-            late=world.parameters.accept == "late",
-        )
+        self._awareness = AwarenessChecker(tree, world, late=world.parameters.accept == "late")
         self._durability = DurabilityChecker()
         self._first_copies = FirstCopyChecker(tree, oracle)
         self._homes: dict[ClientId, int] = {}
