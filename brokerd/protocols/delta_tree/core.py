@@ -11,6 +11,7 @@ after the last publication that may have met a broker without the subscription.
 Paper: [DFT11].
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
 from brokerd.protocols.delta_tree.relays import Relays
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
-from brokerd.protocols.delta_tree.state import SourceSequences, State
+from brokerd.protocols.delta_tree.state import SourceSequences, State, VolatileState
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
@@ -270,10 +271,35 @@ class DeltaTree(EventMachine):
             ),
             ready=tuple(node.broker for node in nodes if node.ready),
             idle_reasons=tuple(reason for reason, count in reasons.items() if count),
-            detail={
-                "partitions": len(self._partitions),
-                "profile": self._state.parameters.profile,
+            detail=self.state().to_mapping(),
+        )
+
+    def state(self) -> VolatileState:
+        """Return the state in memory, for people."""
+        table = self._subscriptions.table
+        rows = table.rows.values()
+        detector = self._partitions.detectors.get(self._state.broker)
+        live = detector.live if detector is not None else {}
+        return VolatileState(
+            profile=self._state.parameters.profile,
+            sessions={
+                node.broker: "active" if node.active else node.reach.value
+                for node in self._sessions.nodes.values()
             },
+            partitions=len(self._partitions),
+            detected={number: partition.nodes for number, partition in live.items()},
+            unconfirmed=len(table.unconfirmed),
+            tagged=self._subscriptions.tagged_count,
+            own=Counter(row.local.phase.value for row in rows if row.local is not None),
+            queued={
+                source: sum(entry.publications for entry in entries)
+                for source, entries in self._queue.entries.items()
+            },
+            sent={
+                hop: sum(map(len, by_source.values()))
+                for hop, by_source in self._queue.sent.items()
+            },
+            missing_publishers=len(self._state.missing_publishers),
         )
 
     def on_event_end(self) -> None:

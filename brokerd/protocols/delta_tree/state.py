@@ -388,3 +388,51 @@ def read_routing(recovered: Rows) -> list[tuple[SubscriptionId, Predicate, Path]
     except (TypeError, ValueError, PredicateError) as error:
         raise StorageCorrupt(f"table {ROUTING}, row {key!r}: {error}") from error
     return found
+
+
+# ---------------------------------------------------------------- printable state
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileState:
+    """The state in memory, for people.
+
+    Attributes:
+        profile: of the parameters.
+        sessions: per broker of the neighbourhood, its reachability; "active" if messages travel
+            over its session.
+        partitions: the number of partitions in the partition table.
+        detected: per partition that this broker detected, its brokers.
+        unconfirmed: the number of subscriptions without confirmation here.
+        tagged: the number of subscriptions with partition tags.
+        own: the number of subscriptions of own clients, by progress.
+        queued: per source with unfinished publications, their number.
+        sent: per next hop, the number of transfers without confirmation.
+        missing_publishers: the number of publishers that this broker waits for after a restart.
+    """
+
+    profile: str
+    sessions: Mapping[BrokerNumber, str]
+    partitions: int
+    detected: Mapping[int, Path]
+    unconfirmed: int
+    tagged: int
+    own: Mapping[str, int]
+    queued: Mapping[SourceId, int]
+    sent: Mapping[BrokerNumber, int]
+    missing_publishers: int
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the state with text keys, for JSON."""
+        return {
+            "profile": self.profile,
+            "sessions": {str(broker): reach for broker, reach in self.sessions.items()},
+            "partitions": self.partitions,
+            "detected": {str(number): [*nodes] for number, nodes in self.detected.items()},
+            "unconfirmed": self.unconfirmed,
+            "tagged": self.tagged,
+            "own": dict(self.own),
+            "queued": {".".join(map(str, source)): count for source, count in self.queued.items()},
+            "sent": {str(hop): count for hop, count in self.sent.items()},
+            "missing_publishers": self.missing_publishers,
+        }
