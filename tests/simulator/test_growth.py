@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.protocols.delta_tree.checks.kept import KEPT
+from brokerd.protocols.delta_tree.checks.recounts import KEPT
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_tags import Notifiers

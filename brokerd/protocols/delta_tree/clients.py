@@ -162,13 +162,13 @@ class Clients:
     def _all_done(self, client: Client, source: SourceId) -> bool:
         """Return True if the publisher has no publication that it might send again."""
         known_last = max(self._sequences.received(source), client.done_before - 1)
-        handed_out = self._sequences.used.get(source, 0)
-        return handed_out <= known_last and not self._queue.has_pending(source)
+        used = self._sequences.used.get(source, 0)
+        return used <= known_last and not self._queue.has_pending(source)
 
     def _is_logged(self, source: SourceId) -> bool:
         """Return True if all publications of a publisher are on disk, to be sent from there."""
-        handed_out = self._sequences.used.get(source, 0)
-        return self._log is not None and handed_out <= self._log.durable().get(source, 0)
+        used = self._sequences.used.get(source, 0)
+        return self._log is not None and used <= self._log.durable().get(source, 0)
 
     def linger_over(self, name: ClientId) -> None:
         """Unsubscribe a client's subscriptions that it has not requested in time.
@@ -176,12 +176,12 @@ class Clients:
         A connected client keeps the subscriptions requested on its session.
         """
         client = self.table.clients[name]
-        over = [local for local in client.subscriptions.values() if not local.claimed]
-        if over:
+        expired = [local for local in client.subscriptions.values() if not local.claimed]
+        if expired:
             self._state.machine.record(
-                "subscriptions_given_up", client=name, subscriptions=len(over)
+                "subscriptions_given_up", client=name, subscriptions=len(expired)
             )
-            self._home.end(client, over)
+            self._home.end(client, expired)
         if not client.session:
             self._detach(name)
             self._forget(name)
@@ -190,7 +190,7 @@ class Clients:
         """Remove an absent client without remaining state."""
         self.table.forget(name)
         self._windows.forget(name)
-        self._found(name)
+        self._stop_waiting(name)
 
     # ------------------------------------------------------------ requests
 
@@ -261,7 +261,7 @@ class Clients:
         for local in client.subscriptions.values():
             if local.phase is Phase.STARTED:  # it may have started while the client was away
                 self._home.report_state(local)
-        self._found(client.name)
+        self._stop_waiting(client.name)
         if client.subscriptions:
             self.table.linger(client.name)
 
@@ -281,9 +281,9 @@ class Clients:
         """End all subscriptions of a client, and release its state."""
         client = self.table.requester(name, "Detach")
         source, done = client.source, message.done_through
-        handed_out = self._sequences.used.get(source, 0) if source is not None else 0
-        if not 0 <= done <= handed_out:
-            raise RemoteProtocolError(name, f"has {done} done, {handed_out} handed out")
+        used = self._sequences.used.get(source, 0) if source is not None else 0
+        if not 0 <= done <= used:
+            raise RemoteProtocolError(name, f"has {done} done, {used} handed out")
         client.done_before = max(client.done_before, done + 1)
         client.leaving = True
         client.held = [each for each in client.held if isinstance(each, Publish)]
@@ -356,9 +356,9 @@ class Clients:
 
     def _receive(self, client: Client, run: PublicationRun) -> None:
         self._publications.publish(run, client.name, client.session)
-        straight = self._publications.straight
-        if straight is not None and self._log is None:
-            straight.open_to_client(client.session, client.name, run.source)
+        fast_path = self._publications.fast_path
+        if fast_path is not None and self._log is None:
+            fast_path.open_to_client(client.session, client.name, run.source)
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """Create a subscription, or report its state; the same request again changes nothing."""
@@ -395,7 +395,7 @@ class Clients:
         if self._attached.pop(name, None) is not None:
             self._state.machine.emit(Commit((Change(ATTACHED, name, None),), None))
 
-    def _found(self, name: ClientId) -> None:
+    def _stop_waiting(self, name: ClientId) -> None:
         """Record that a publisher from before the restart has returned, or has expired.
 
         Until all have, this broker confirms no subscription: it could not determine the

@@ -187,12 +187,12 @@ class DeltaTree(EventMachine):
 
     def step(self, event: Event, now_ns: Instant) -> list[Effect]:
         """Handle an event as `handle` does, without the relays."""
-        straight = self._publications.straight
-        if straight is not None:
+        fast_path = self._publications.fast_path
+        if fast_path is not None:
             kind = type(event.message) if type(event) is MessageReceived else None
             if kind not in _OF_PUBLICATIONS or self._state.recovering:
-                straight.forget()
-            elif kind in _WITH_RUNS and type(event) is MessageReceived and straight.take(event):
+                fast_path.clear()
+            elif kind in _WITH_RUNS and type(event) is MessageReceived and fast_path.handle(event):
                 effects, self.effects = self.effects, []
                 return effects
         return super().handle(event, now_ns)
@@ -310,8 +310,8 @@ class DeltaTree(EventMachine):
         self._partitions.withdraw_ended()
         self._queue.send_confirmations()
         self._queue.watch_limit()
-        if self._publications.joining is not None:
-            self._publications.joining.watch(self.now_ns)
+        if self._publications.merge is not None:
+            self._publications.merge.watch(self.now_ns)
 
     # ------------------------------------------------------------ events
 
@@ -437,7 +437,7 @@ class DeltaTree(EventMachine):
         self._unsubscriptions.on_summary(peer, message)
         self._home.revoke(self._unsubscriptions.list_revoked(message.tombstones))
         self._subscriptions.set_known(peer, message.accepted)
-        self._sessions.summary_came(peer, message.recovering)
+        self._sessions.on_summary(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))
         self._sessions_changed()
 

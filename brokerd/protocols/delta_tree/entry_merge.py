@@ -1,4 +1,4 @@
-"""Joining of entries that stay in the queue: many small entries of a source become few.
+"""EntryMerge of entries that stay in the queue: many small entries of a source become few.
 
 Single publications that stay for long would cost several times their bytes: an entry, a receipt,
 transfers, deliveries, and the read of their arrival. Entries that have stayed since the last
@@ -28,7 +28,7 @@ STEP = 64
 
 
 @dataclass(frozen=True)
-class JoiningBounds:
+class MergeBounds:
     """The times and the limits of joining.
 
     Attributes:
@@ -55,7 +55,7 @@ class JoiningBounds:
 class JoinedEntries:
     """The joined entries of a queue, for deliveries of their parts; see Wholes."""
 
-    def __init__(self, bounds: JoiningBounds) -> None:
+    def __init__(self, bounds: MergeBounds) -> None:
         self.publications = bounds.publications
         self.payload_bytes = bounds.payload_bytes
 
@@ -76,7 +76,7 @@ class JoinedEntries:
         assert entry.deliveries > 0, f"{entry.deliveries} deliveries of what is not done"
 
 
-class Joining:
+class EntryMerge:
     """The joining of staying entries in a broker's queue."""
 
     def __init__(
@@ -84,9 +84,9 @@ class Joining:
         queue: PublicationQueue,
         windows: WithholdingWindows,
         counters: Mapping[str, int],
-        bounds: JoiningBounds | None = None,
+        bounds: MergeBounds | None = None,
     ) -> None:
-        self.bounds = bounds or JoiningBounds()
+        self.bounds = bounds or MergeBounds()
         self._queue = queue
         self._windows = windows
         self._counters = counters
@@ -97,16 +97,16 @@ class Joining:
         self._due: list[SourceId] = []
         self._fewest_due = 0
         self._noted_ns = 0
-        queue.look_above = self.bounds.fewest
+        queue.merge_above = self.bounds.fewest
 
     def watch(self, now_ns: int) -> None:
         """Look at the queue if necessary; called after every change of the queue."""
         queue = self._queue
-        if queue.publications > queue.look_above:
+        if queue.publications > queue.merge_above:
             received = self._counters["publications_received"]
-            if received >= queue.look_at:
+            if received >= queue.merge_at:
                 self._look(now_ns)
-                queue.look_at = received + self.bounds.step
+                queue.merge_at = received + self.bounds.step
 
     def _look(self, now_ns: int) -> None:
         """Join some of the entries that have stayed for an interval or two."""
@@ -114,7 +114,7 @@ class Joining:
         if now_ns - self._noted_ns >= self.bounds.interval_ns:
             self._noted_ns, self._stayed = now_ns, self._newest
             self._newest = {source: entries.newest() for source, entries in of_sources.items()}
-            self._note_due()
+            self._find_due()
         left = self.bounds.window
         while self._due and left > 0:
             source = self._due[-1]
@@ -124,7 +124,7 @@ class Joining:
             else:
                 left -= self._settle(source)
 
-    def _note_due(self) -> None:
+    def _find_due(self) -> None:
         """Record the sources with enough staying entries.
 
         The threshold is lower if there are many sources.
@@ -245,7 +245,7 @@ class Joining:
         joined: list[Receipt] = []
         for receipt, count in counts.items():
             receipt.remaining -= count - 1
-            if not self._queue.is_heard(receipt):
+            if not self._queue.has_receiver(receipt):
                 continue
             before = joined[-1] if joined else receipt
             if before is not receipt and _is_alike(before, receipt):

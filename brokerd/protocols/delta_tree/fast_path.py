@@ -31,7 +31,7 @@ KEPT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Onward:
+class NextHop:
     """A hop for an audience: the session, the homes behind the hop, and the path up to the hop."""
 
     hop: BrokerNumber
@@ -49,7 +49,7 @@ class Direction:
         names: of the clients.
     """
 
-    onward: tuple[Onward, ...]
+    onward: tuple[NextHop, ...]
     clients: tuple[tuple[ClientId, tuple[LocalSubscription, ...]], ...]
     names: tuple[ClientId, ...]
 
@@ -92,7 +92,7 @@ class FastPath:
         self._windows = windows
         self._routes: dict[tuple[int, Path], ArrivalRoute] = {}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cache after an event that may change decisions."""
         if self._routes:
             self._routes = {}
@@ -102,7 +102,7 @@ class FastPath:
         path = (self._state.broker,)
         self._routes[session, path] = ArrivalRoute(client, path, source=source)
 
-    def take(self, event: MessageReceived) -> bool:
+    def handle(self, event: MessageReceived) -> bool:
         """Handle a publication and return True; False, without any effect, for the general path."""
         message: PublicationCopy | Publish = event.message
         run = message.run
@@ -114,16 +114,16 @@ class FastPath:
                 return False
         else:
             path = (self._state.broker,)
-        way = self._routes.get((event.session, path))
-        if way is None:
+        arrival = self._routes.get((event.session, path))
+        if arrival is None:
             if type(message) is not PublicationCopy or not self._open(event, path):
                 return False
-            way = self._routes[event.session, path]
+            arrival = self._routes[event.session, path]
         source, sequence = run.source, run.sequences[0]
-        if way.source is None:
+        if arrival.source is None:
             if source.broker != path[0] or source.publisher == NOTIFIER:
                 return False
-        elif source != way.source:
+        elif source != arrival.source:
             return False
         received = self._sequences.last
         queue = self._queue
@@ -131,21 +131,21 @@ class FastPath:
         if sequence <= received.get(source, 0) or queue.publications >= queue.limit:
             return False
         if (
-            queue.publications >= queue.look_above
-            and counters["publications_received"] + 1 >= queue.look_at
+            queue.publications >= queue.merge_above
+            and counters["publications_received"] + 1 >= queue.merge_at
         ):
             return False
         try:
             audience = self._table.memo.match(run.attribute_table[0])
         except ValueError:
             return False
-        direction = way.directions.get(audience)
+        direction = arrival.directions.get(audience)
         if direction is None:
-            if audience in way.directions:
+            if audience in arrival.directions:
                 return False
-            if len(way.directions) >= KEPT:
-                way.directions.clear()
-            direction = way.directions[audience] = self._decide(way, audience)
+            if len(arrival.directions) >= KEPT:
+                arrival.directions.clear()
+            direction = arrival.directions[audience] = self._decide(arrival, audience)
             if direction is None:
                 return False
         if not direction.onward and not direction.clients:
@@ -158,9 +158,9 @@ class FastPath:
         counters["publications_received"] += 1
         self._sequences.paths[source.broker] = path
         received[source] = sequence
-        if way.source is not None:
+        if arrival.source is not None:
             self._sequences.use(source, sequence)
-        receipt = Receipt(way.peer, event.session, source, sequence, sequence, path)
+        receipt = Receipt(arrival.peer, event.session, source, sequence, sequence, path)
         entry = Entry(source, None, (), sequence, sequence, sequence, 1, path, [receipt], whole=run)
         receipt.remaining = 1
         of_source = queue.entries.get(source)
@@ -205,21 +205,21 @@ class FastPath:
         except RemoteProtocolError:
             return False
         if len(self._routes) >= KEPT:
-            self.forget()
+            self.clear()
         behind = self._table.homes_behind(self._state.neighbourhood.direction(peer))
         self._routes[event.session, path] = ArrivalRoute(peer, path, behind)
         return True
 
-    def _decide(self, way: ArrivalRoute, audience: Audience) -> Direction | None:
+    def _decide(self, arrival: ArrivalRoute, audience: Audience) -> Direction | None:
         """Return the targets of an audience; None if sending and delivering are not enough."""
-        destinations = audience.homes & ~way.behind_sender
-        onward: list[Onward] = []
+        destinations = audience.homes & ~arrival.behind_sender
+        onward: list[NextHop] = []
         for route in self._queue.routes:
             reached = destinations & route.destinations
             if reached:
                 destinations &= ~reached
-                path = way.path + self._state.neighbourhood.paths[route.hop][1:]
-                onward.append(Onward(route.hop, route.session, reached, path))
+                path = arrival.path + self._state.neighbourhood.paths[route.hop][1:]
+                onward.append(NextHop(route.hop, route.session, reached, path))
         if destinations:
             return None
         clients: dict[ClientId, tuple[LocalSubscription, ...]] = {}

@@ -12,7 +12,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, PartitionId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.annotations import Annotations, check_annotation
-from brokerd.protocols.delta_tree.entry_merge import Joining
+from brokerd.protocols.delta_tree.entry_merge import EntryMerge
 from brokerd.protocols.delta_tree.fast_path import FastPath
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.messages import NOTIFIER, PublicationCopy, Tag
@@ -37,9 +37,9 @@ class Publications:
     Attributes:
         queue: publications until all of their audience has confirmed.
         windows: of the local clients.
-        straight: the fast path for publications without a new decision; None if frames carry
+        fast_path: the fast path for publications without a new decision; None if frames carry
             more than their path.
-        joining: reduces the memory of publications that stay; None likewise.
+        merge: reduces the memory of publications that stay; None likewise.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Publications:
         self._annotations = annotations
         self.queue = queue
         self.windows: WithholdingWindows = WithholdingWindows(state)
-        self.straight: FastPath | None = None
-        self.joining: Joining | None = None
+        self.fast_path: FastPath | None = None
+        self.merge: EntryMerge | None = None
         if annotations is None:
-            self.straight = FastPath(state, sessions, table, sequences, queue, self.windows)
-            self.joining = Joining(queue, self.windows, state.counters)
+            self.fast_path = FastPath(state, sessions, table, sequences, queue, self.windows)
+            self.merge = EntryMerge(queue, self.windows, state.counters)
 
     # ------------------------------------------------------------ receiving
 
@@ -199,7 +199,7 @@ class Publications:
                 places_withheld.extend(places)
                 entries.append(entry)
         for hop, (places, transfers) in sends.items():
-            queue.note_sent(hop, transfers)
+            queue.record_sent(hop, transfers)
             queue.send(hop, selection.select(sorted(places)), transfers)
         for client, parts in deliveries.items():
             self._deliver(client, selection, len(audiences), parts)

@@ -225,9 +225,9 @@ class HomeSubscriptions:
 
     def open_for_departed(self, local: LocalSubscription) -> None:
         """Remove the tags of leaves that left while this broker was down."""
-        heard = region(tag for tag in local.tags if not self._state.has_left(tag.node))
-        if heard != local.tags:
-            local.tags = heard
+        remaining = region(tag for tag in local.tags if not self._state.has_left(tag.node))
+        if remaining != local.tags:
+            local.tags = remaining
             row = subscription_change(local, started=True)
             self._state.machine.emit(Commit((row,), None))
 
@@ -243,7 +243,7 @@ class HomeSubscriptions:
     def end(
         self,
         client: Client,
-        over: Sequence[LocalSubscription],
+        ended: Sequence[LocalSubscription],
         then: Callable[[], None] = _do_nothing,
         drain: bool = False,
     ) -> None:
@@ -253,13 +253,13 @@ class HomeSubscriptions:
         With `drain` the client still receives the deliveries of claimed subscriptions.
         """
         changes: list[Change] = []
-        told: list[SubscriptionId] = []
-        for local in over:
+        announced: list[SubscriptionId] = []
+        for local in ended:
             if local in self.pending:
-                self.pending.remove(local)  # its id was over when this broker restarted
+                self.pending.remove(local)  # its id had ended when this broker restarted
             else:
                 self._table.remove(self._table.rows[local.subscription])
-                told.append(local.subscription)
+                announced.append(local.subscription)
             local.phase = Phase.ENDED
             del client.subscriptions[local.number]
             if not (drain and local.claimed):
@@ -272,7 +272,7 @@ class HomeSubscriptions:
             )
 
         def on_disk() -> None:
-            self._unsubscriptions.end(told)
+            self._unsubscriptions.end(announced)
             then()
 
         if changes:
@@ -280,14 +280,14 @@ class HomeSubscriptions:
         else:  # earlier ends may not be on disk yet
             self._state.when_written(then)
 
-    def revoke(self, over: Sequence[SubscriptionId]) -> None:
+    def revoke(self, ended: Sequence[SubscriptionId]) -> None:
         """End subscriptions that an older copy of the state folder has restored.
 
         A client with such a subscription reconnects, so that its request makes a new subscription
         behind a gap.
         """
         for client in [*self.clients.clients.values()]:
-            found = [each for each in client.subscriptions.values() if each.subscription in over]
+            found = [each for each in client.subscriptions.values() if each.subscription in ended]
             if not found:
                 continue
             self._state.machine.record(

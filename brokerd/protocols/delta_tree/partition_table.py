@@ -167,15 +167,15 @@ class PartitionTable:
         """
         if not self._ended:
             return
-        over = [number for number in self._ended if number not in self._holds]
+        due = [number for number in self._ended if number not in self._holds]
         own = self._own_detector()
-        for number in over:
+        for number in due:
             del self._ended[number]
             own.end(number, number)
             self._state.machine.record("partition_gone", number=number)
-        if over:
+        if due:
             here, incarnation = self._state.broker, self._state.incarnation
-            withdrawn = [PartitionNumbers(here, incarnation, number, number) for number in over]
+            withdrawn = [PartitionNumbers(here, incarnation, number, number) for number in due]
             for peer in self._sessions.ready():
                 self._send_gone(peer, withdrawn)
 
@@ -298,14 +298,14 @@ class PartitionTable:
                 onward = join_paths(path, to_peer)
                 if 1 < len(onward) <= self.reach + 1:
                     paths[path[0]] = onward
-        told = [
+        ended = [
             PartitionNumbers(each.detector, each.incarnation, each.number, each.number)
             for each in departed
             if each.detector in paths
         ]
-        over = tuple(numbers for numbers in told if self._possible(numbers))
-        if over:
-            self._state.machine.send(peer, PartitionGone(over, tuple(paths.values())))
+        possible = tuple(numbers for numbers in ended if self._possible(numbers))
+        if possible:
+            self._state.machine.send(peer, PartitionGone(possible, tuple(paths.values())))
 
     def _has_left(self, brokers: Iterable[BrokerNumber]) -> bool:
         return any(map(self._state.has_left, brokers))
@@ -402,15 +402,15 @@ class PartitionTable:
 
     def _send_new(self, peer: Node, partitions: list[PartitionId]) -> None:
         paths = self._paths_to(peer, [partition.detector for partition in partitions])
-        told = tuple(partition for partition in partitions if partition.detector in paths)
-        if told:
-            self._state.machine.send(peer.broker, PartitionNew(told, tuple(paths.values())))
+        sent = tuple(partition for partition in partitions if partition.detector in paths)
+        if sent:
+            self._state.machine.send(peer.broker, PartitionNew(sent, tuple(paths.values())))
 
     def _send_gone(self, peer: Node, withdrawn: list[PartitionNumbers]) -> None:
         paths = self._paths_to(peer, [numbers.detector for numbers in withdrawn])
-        told = tuple(numbers for numbers in withdrawn if numbers.detector in paths)
-        if told:
-            self._state.machine.send(peer.broker, PartitionGone(told, tuple(paths.values())))
+        sent = tuple(numbers for numbers in withdrawn if numbers.detector in paths)
+        if sent:
+            self._state.machine.send(peer.broker, PartitionGone(sent, tuple(paths.values())))
 
     def _paths_to(self, peer: Node, detectors: Iterable[BrokerNumber]) -> dict[BrokerNumber, Path]:
         """Return the paths to a peer from the detectors within reach, except the peer itself."""

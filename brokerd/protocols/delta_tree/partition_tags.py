@@ -159,7 +159,7 @@ class Notifiers:
             return entry
         self._table.learn_home(notifier.path[notifier.path.index(self._state.broker) :])
         for transfer in queue.assign(entry, 1 << home):
-            queue.note_sent(transfer.hop, [transfer])
+            queue.record_sent(transfer.hop, [transfer])
             self._state.machine.send(transfer.hop, notifier)
         return entry
 

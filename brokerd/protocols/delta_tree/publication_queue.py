@@ -43,8 +43,8 @@ class PublicationQueue:
         publications: number of publications in the queue.
         finished: sources with finished publications, if a log acknowledges these; else None.
         limit: number of publications above which the broker writes to its event log.
-        look_above: number of publications above which staying entries are joined,
-        look_at: once this number has been received.
+        merge_above: number of publications above which staying entries are joined,
+        merge_at: once this number has been received.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class PublicationQueue:
         self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
         self.finished: dict[SourceId, None] | None = None
         self.publications = 0
-        self.limit = self.look_above = state.parameters.queue_limit
-        self.look_at = 0
+        self.limit = self.merge_above = state.parameters.queue_limit
+        self.merge_at = 0
         self._over_limit = False
 
     @property
@@ -165,7 +165,7 @@ class PublicationQueue:
         entry.unsent = destinations | waiting
         return assigned
 
-    def note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
+    def record_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
         """Record the transfers of one run to a hop, ordered by first sequence number."""
         by_source = self.sent.setdefault(hop, {})
         for transfer in sorted(transfers, key=_first):
@@ -217,7 +217,7 @@ class PublicationQueue:
                 else:
                     self._cut_transfer(transfer, first, last)
                     kept.append(transfer)
-            _put_back(transfers, kept)
+            _restore_order(transfers, kept)
             if not transfers:
                 del sent[source]
         if self._annotations is not None and self._annotations.blocks:
@@ -261,7 +261,7 @@ class PublicationQueue:
 
         A lost confirmation is made again when the sender sends the frame again.
         """
-        if not self.is_heard(receipt):
+        if not self.has_receiver(receipt):
             return
         peer, source = receipt.peer, receipt.source
         if not isinstance(peer, int) and self.finished is not None:
@@ -274,7 +274,7 @@ class PublicationQueue:
             else:
                 ranges.append((source, first, last))
 
-    def is_heard(self, receipt: Receipt) -> bool:
+    def has_receiver(self, receipt: Receipt) -> bool:
         """Return True if a confirmation of the receipt still has a receiver."""
         peer = receipt.peer
         if isinstance(peer, int):
@@ -308,7 +308,7 @@ class PublicationQueue:
         entries = [entry for queue in self.entries.values() for entry in queue]
         if self._annotations is not None:
             self._annotations.sort(entries)
-        for entry, destinations in zip(entries, self._take_back(entries), strict=True):
+        for entry, destinations in zip(entries, self._drop_transfers(entries), strict=True):
             if destinations:
                 self._reroute_entry(entry, destinations, sends)
             else:
@@ -316,7 +316,7 @@ class PublicationQueue:
         for hop, transfers in sends.items():
             self._send_again(hop, transfers)
 
-    def _take_back(self, entries: Sequence[Entry]) -> list[int]:
+    def _drop_transfers(self, entries: Sequence[Entry]) -> list[int]:
         """Discard invalid transfers; return, per entry, the home brokers without a transfer."""
         staying = {route.hop: route.session for route in self._routes}
         if self._annotations is not None:
@@ -329,24 +329,24 @@ class PublicationQueue:
         for hop, session in sessions_used.items():
             if staying.get(hop) != session:
                 del self.sent[hop]
-        homeless = [self._homeless(entry, staying) for entry in entries]
+        unassigned = [self._unassign(entry, staying) for entry in entries]
         if self._annotations is not None:
             self._annotations.begin_reroute(entries, self._routes)
-        return homeless
+        return unassigned
 
-    def _homeless(self, entry: Entry, staying: dict[BrokerNumber, int]) -> int:
+    def _unassign(self, entry: Entry, staying: dict[BrokerNumber, int]) -> int:
         """Discard an entry's invalid transfers; return its home brokers without a transfer."""
-        homeless = entry.unsent
+        unassigned = entry.unsent
         for transfer in list(entry.transfers.values()):
             if staying.get(transfer.hop) != transfer.session:
-                homeless |= transfer.destinations
+                unassigned |= transfer.destinations
                 del entry.transfers[transfer.hop]
-        return homeless
+        return unassigned
 
     def _reroute_entry(
-        self, entry: Entry, homeless: int, sends: dict[BrokerNumber, list[Transfer]]
+        self, entry: Entry, unassigned: int, sends: dict[BrokerNumber, list[Transfer]]
     ) -> None:
-        for transfer in self.assign(entry, homeless):
+        for transfer in self.assign(entry, unassigned):
             sends.setdefault(transfer.hop, []).append(transfer)
         self._end_if_done(entry)
 
@@ -378,7 +378,7 @@ class PublicationQueue:
         """Send entries of any number of frames and sources, every source in sequence order."""
         for of_source in self._group_by_source(transfers):
             of_source.sort(key=_first)
-            self.note_sent(hop, of_source)
+            self.record_sent(hop, of_source)
             if of_source[0].entry.notifier is not None:
                 for transfer in of_source:
                     self._state.machine.send(hop, transfer.entry.notifier)
@@ -416,7 +416,7 @@ class PublicationQueue:
             self._over_limit = False
 
 
-def _put_back(transfers: deque[Transfer], kept: list[Transfer]) -> None:
+def _restore_order(transfers: deque[Transfer], kept: list[Transfer]) -> None:
     """Add partly confirmed transfers; all stay ordered by first sequence number.
 
     The rest of a transfer may begin behind another transfer, for the entries of a frame alternate

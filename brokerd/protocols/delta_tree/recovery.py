@@ -61,7 +61,11 @@ class Recovery:
         has recovered since does not count, unless the peer has sent the new subscriptions. A broker
         that accepts late must route by all of its subscriptions, too.
         """
-        if self._state.recovering and self._state.log_is_read and self._neighbours_have_told():
+        if (
+            self._state.recovering
+            and self._state.log_is_read
+            and self._have_neighbours_synchronised()
+        ):
             helped = any(node.ready and node.complete for node in self._sessions.nodes.values())
             rows = self._subscriptions.table.unconfirmed.values()
             if (helped or not self._sessions.nodes) and all(row.accepted for row in rows):
@@ -80,14 +84,14 @@ class Recovery:
         others_know = any(
             node.ready and not node.recovering for node in self._sessions.nodes.values()
         )
-        if others_know or not (self._state.log_is_read and self._neighbours_have_told()):
+        if others_know or not (self._state.log_is_read and self._have_neighbours_synchronised()):
             self._wait_for_others()
             return False
         self._state.machine.record("cold_start", subscriptions=len(self._subscriptions))
         self._end()
         return True
 
-    def _neighbours_have_told(self) -> bool:
+    def _have_neighbours_synchronised(self) -> bool:
         neighbours = [
             self._sessions.nodes[broker]
             for broker in self._state.neighbourhood.neighbours[self._state.broker]

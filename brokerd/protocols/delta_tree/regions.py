@@ -108,9 +108,9 @@ def includes(larger: Iterable[Tag], smaller: Iterable[Tag]) -> bool:
 def _keep_tags(old: Region, new: Region) -> Iterable[Tag]:
     """Yield the old tags with a still covered node, no farther than the new tags reach."""
     for tag in old:
-        over = [other for other in new if covers((other,), tag.path)]
-        if over:
-            beyond = tag.beyond and any(other.beyond for other in over)
+        covering = [other for other in new if covers((other,), tag.path)]
+        if covering:
+            beyond = tag.beyond and any(other.beyond for other in covering)
             yield Tag(tag.path, tag.detector, tag.incarnation, tag.number, beyond)
 
 
@@ -194,8 +194,8 @@ def refine(
     paths = {path[-1]: path for path in replacement.source_paths}
     for each in earlier:
         added, touched = replace_tags(added, cut, each, newcomers)
-        heard = [path for path in each.source_paths if covers(touched, path, newcomers)]
-        paths.update((path[-1], path) for path in heard)
+        covered_paths = [path for path in each.source_paths if covers(touched, path, newcomers)]
+        paths.update((path[-1], path) for path in covered_paths)
     return Replacement(replacement.removed, added, tuple(cut.items()), tuple(paths.values()))
 
 

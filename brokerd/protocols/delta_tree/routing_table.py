@@ -273,10 +273,10 @@ class RoutingTable:
             table = TombstoneTable()
             table.add(statement)
             listed = [each for each in rows if each in table]
-        over = [each for each in listed if each in rows and rows[each].local is None]
-        for subscription in over:
+        dropped = [each for each in listed if each in rows and rows[each].local is None]
+        for subscription in dropped:
             self.remove(rows[subscription])
-        return over
+        return dropped
 
     # ------------------------------------------------------------ matching
 

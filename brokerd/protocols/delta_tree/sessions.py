@@ -118,7 +118,7 @@ class Sessions:
         node.ready = node.synchronised = node.complete = node.attempting = False
         self._state.deadlines.cancel((RETRY, peer))
 
-    def summary_came(self, peer: BrokerNumber, recovering: bool) -> None:
+    def on_summary(self, peer: BrokerNumber, recovering: bool) -> None:
         """Record the arrival of the peer's Summary: the session is usable."""
         node = self.node(peer)
         node.ready, node.recovering, node.wait_ns = True, recovering, 0

@@ -235,11 +235,11 @@ class LocalSubscription:
     def withhold(self, source: SourceId, last: int, partition: PartitionId) -> Withheld | None:
         """Withhold a source through `last`; return the new range, None without one."""
         known = self.late.get(source)
-        told = known[1] if known else self.start_cut.get(source, 0)
-        if last <= told:
+        announced = known[1] if known else self.start_cut.get(source, 0)
+        if last <= announced:
             return None
-        self.late[source] = (known[0] if known else told + 1, last, partition)
-        return told + 1, last, partition
+        self.late[source] = (known[0] if known else announced + 1, last, partition)
+        return announced + 1, last, partition
 
 
 # ---------------------------------------------------------------- rows on disk

@@ -113,16 +113,16 @@ class Subscriptions:
 
     def recover(self, recovered: Rows) -> None:
         """Restore the confirmed rows of an earlier incarnation."""
-        over: list[Change] = []
+        removals: list[Change] = []
         for subscription, predicate, path in read_routing(recovered):
             if self._state.has_left(subscription.home):
-                over.append(routing_removal(subscription))  # it left while this broker was down
+                removals.append(routing_removal(subscription))  # it left while this broker was down
             elif subscription not in self.table.tombstones:
                 row = RoutedSubscription(subscription, predicate, path, durable=True)
                 self.table.put(row)
                 self.table.accept(row)
-        if over:
-            self._state.machine.emit(Commit(tuple(over), None))
+        if removals:
+            self._state.machine.emit(Commit(tuple(removals), None))
 
     # ------------------------------------------------------------ at home
 

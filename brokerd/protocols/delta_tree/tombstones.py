@@ -43,7 +43,7 @@ class TombstoneTable:
         if subscription.incarnation < home.before:
             return True
         serial = _serial(subscription.incarnation, subscription.number)
-        return home.over.includes(serial, serial)
+        return home.ended.includes(serial, serial)
 
     def before(self, home: BrokerNumber) -> int:
         """Return the incarnation of a home before which all have ended."""
@@ -55,7 +55,7 @@ class TombstoneTable:
         known = self._homes.get(home)
         if known is None:
             return 0
-        return max([known.before, *(last >> NUMBER_BITS for _, last in known.over)])
+        return max([known.before, *(last >> NUMBER_BITS for _, last in known.ended)])
 
     def add(self, statement: Tombstones) -> bool:
         """Add ended subscriptions; return True if any of them is new."""
@@ -65,10 +65,10 @@ class TombstoneTable:
         news = False
         if statement.before > home.before:
             home.before = statement.before
-            home.over.remove_below(_serial(home.before, 1))
+            home.ended.remove_below(_serial(home.before, 1))
             news = True
         for first, last in _serials(statement, home.before):
-            news |= home.over.add(first, last)
+            news |= home.ended.add(first, last)
         return news
 
     def includes(self, statement: Tombstones) -> bool:
@@ -76,12 +76,12 @@ class TombstoneTable:
         home = self._homes.get(statement.home) or _Home()
         if statement.before > home.before:
             return False
-        return all(home.over.includes(*serials) for serials in _serials(statement, home.before))
+        return all(home.ended.includes(*serials) for serials in _serials(statement, home.before))
 
     def statement(self, home: BrokerNumber) -> Tombstones:
         """Return all tombstones of a home."""
         known = self._homes.get(home) or _Home()
-        ranges = tuple((*_id(first), *_id(last)) for first, last in known.over)
+        ranges = tuple((*_id(first), *_id(last)) for first, last in known.ended)
         return Tombstones(home, known.before, ranges)
 
     def statements(self) -> tuple[Tombstones, ...]:
@@ -149,11 +149,11 @@ class _Serials:
 class _Home:
     """The ended ids of a home broker: all before an incarnation, and ranges since."""
 
-    __slots__ = ("before", "over")
+    __slots__ = ("before", "ended")
 
     def __init__(self) -> None:
         self.before = 0
-        self.over = _Serials()
+        self.ended = _Serials()
 
 
 def single_statement(subscription: SubscriptionId) -> Tombstones:
@@ -171,11 +171,11 @@ def all_but(home: BrokerNumber, incarnation: int, living: Iterable[SubscriptionI
     before = serials[0] >> NUMBER_BITS if serials else incarnation
     table = TombstoneTable()
     table.add(Tombstones(home, before, ()))
-    over = table._homes[home].over
+    ended = table._homes[home].ended
     begin = _serial(before, 1)
     for serial in [*serials, _serial(incarnation, 1)]:
         if begin < serial:
-            over.add(begin, serial - 1)
+            ended.add(begin, serial - 1)
         begin = serial + 1
     return table.statement(home)
 

@@ -70,16 +70,16 @@ class Unsubscriptions:
         """Record a new subscription of a local client; it lives until `end`."""
         self._living[subscription] = None
 
-    def end(self, over: Sequence[SubscriptionId]) -> None:
+    def end(self, ended: Sequence[SubscriptionId]) -> None:
         """Announce the durable end of subscriptions to all neighbours."""
-        if not over:
+        if not ended:
             return
-        for subscription in over:
+        for subscription in ended:
             del self._living[subscription]
         here, current = self._state.broker, self._state.incarnation
         before = min([each.incarnation for each in self._living], default=current)
         tombstones = TombstoneTable()
-        for each in over:
+        for each in ended:
             tombstones.add(single_statement(each))
         tombstones.add(Tombstones(here, before, ()))
         news = tombstones.statement(here)
@@ -106,7 +106,7 @@ class Unsubscriptions:
 
         The leaf's own announcement may be lost. Brokers nearby refuse messages with its path.
         """
-        self._learn(home, (_all_of(home),), told_on=True)
+        self._add_statements(home, (_all_of(home),), forward=True)
 
     # ------------------------------------------------------------ from other brokers
 
@@ -129,7 +129,7 @@ class Unsubscriptions:
                 and subscription not in self._table
             ):
                 raise RemoteProtocolError(peer, f"routes by {subscription}, never issued here")
-        self._learn(peer, message.tombstones, told_on=False)
+        self._add_statements(peer, message.tombstones, forward=False)
 
     def on_unsubscription(self, peer: BrokerNumber, message: Unsubscription) -> None:
         """Add and forward a peer's new tombstones.
@@ -138,12 +138,12 @@ class Unsubscriptions:
             RemoteProtocolError: the peer cannot have these tombstones.
         """
         self._check(peer, message.tombstones)
-        self._learn(peer, message.tombstones, told_on=True)
+        self._add_statements(peer, message.tombstones, forward=True)
 
     def _check(self, peer: BrokerNumber, statements: Sequence[Tombstones]) -> None:
         """Check statements; others have tombstones of this broker's ids only from this broker."""
-        told = dict.fromkeys(statement.home for statement in statements)
-        if len(told) < len(statements):
+        homes = dict.fromkeys(statement.home for statement in statements)
+        if len(homes) < len(statements):
             raise RemoteProtocolError(peer, "two statements of one home")
         for statement in statements:
             wrong = fault_of(statement)
@@ -166,8 +166,8 @@ class Unsubscriptions:
         newest = max([statement.before, *(last[2] + 1 for last in statement.ranges)])
         return bool(self._lineage) and newest <= self._state.incarnation
 
-    def _learn(
-        self, peer: BrokerNumber, statements: Sequence[Tombstones], *, told_on: bool
+    def _add_statements(
+        self, peer: BrokerNumber, statements: Sequence[Tombstones], *, forward: bool
     ) -> None:
         news: list[Tombstones] = []
         changes: list[Change] = []
@@ -179,7 +179,7 @@ class Unsubscriptions:
                 continue
             fresh = replace(statement, before=0) if statement.before <= before else statement
             dropped = self._routing.drop(fresh)
-            if dropped or told_on:
+            if dropped or forward:
                 news.append(statement)
             changes.extend(map(routing_removal, dropped))
             changes.append(tombstone_change(self._table.statement(statement.home)))

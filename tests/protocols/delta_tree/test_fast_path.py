@@ -26,7 +26,7 @@ SEEDS = (8, 12, 26)
 @contextmanager
 def only_the_general_way() -> Iterator[None]:
     """Disable the fast path."""
-    with patch.object(FastPath, "take", lambda lane, event: False):
+    with patch.object(FastPath, "handle", lambda lane, event: False):
         yield
 
 
@@ -45,13 +45,13 @@ def history(report: SeedReport) -> tuple[object, ...]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_and_without_the_lane_a_swarm_lives_through_the_same(seed: int) -> None:
     taken: list[bool] = []
-    take = FastPath.take
+    take = FastPath.handle
 
     def counting(lane: FastPath, event: MessageReceived) -> bool:
         taken.append(take(lane, event))
         return taken[-1]
 
-    with patch.object(FastPath, "take", counting):
+    with patch.object(FastPath, "handle", counting):
         straight = run_seed(seed, "delta_tree")
     general = lived_the_general_way(seed)
     assert history(straight) == history(general), f"seed {seed}"
