@@ -15,7 +15,7 @@ Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on the
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from brokerd.errors import RemoteProtocolError
@@ -25,8 +25,16 @@ from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.delta_tree.core import DEPARTED, DeltaTree
 from brokerd.protocols.delta_tree.messages import Relay
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.regions import path_distance
-from brokerd.protocols.delta_tree.relays import NOWHERE, Channel, Leg, Name, Passage, Passages
+from brokerd.protocols.delta_tree.relays import (
+    NOWHERE,
+    Channel,
+    Leg,
+    Offer,
+    Passage,
+    Passages,
+    RelayedSession,
+    RelayRequests,
+)
 from brokerd.protocols.delta_tree.sessions import Reach
 from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
@@ -51,45 +59,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
-"""Numbers of relayed sessions begin here; those of direct ones are small."""
-
-
 OWN = Relay("own", 0, 0, 0, 0)
-
-
-@dataclass(slots=True, eq=False)
-class RelayedSession(Channel):
-    """A relayed session with another broker, at one of its ends.
-
-    Attributes:
-        peer: the other end.
-        relay: the broker in the middle.
-        session: the session's number here.
-        incarnation: of the peer.
-        proven: the session is also established at the peer.
-    """
-
-    peer: BrokerNumber = -1
-    relay: BrokerNumber = -1
-    session: int = 0
-    incarnation: int = 0
-    proven: bool = False
-
-
-@dataclass(slots=True)
-class _RelayRequest:
-    """The open requests for a relayed session with a peer: their number and relays."""
-
-    number: int
-    relays: dict[BrokerNumber, None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Offer:
-    """A peer's request for a relayed session with this broker."""
-
-    name: Name
-    incarnation: int
 
 
 class AssistedDeltaTree(CoreWrapper):
@@ -109,13 +79,13 @@ class AssistedDeltaTree(CoreWrapper):
         self._effects: list[Effect] = []
         self._legs: dict[BrokerNumber, Leg] = {}
         self._relayed: dict[BrokerNumber, RelayedSession] = {}
-        self._requests: dict[BrokerNumber, _RelayRequest] = {}
-        self._offers: dict[tuple[BrokerNumber, BrokerNumber], _Offer] = {}
+        self._offers: dict[tuple[BrokerNumber, BrokerNumber], Offer] = {}
         self._passages = Passages(self._legs, self._effects)
-        self._candidates: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
+        self._requests = RelayRequests(
+            self._broker, core.sessions, parameters, self._legs, self._effects
+        )
         self._direct_again: DeadlineQueue[BrokerNumber] = DeadlineQueue()
         self._waits_ns: dict[BrokerNumber, int] = {}
-        self._numbers = 0
         self.is_busy = False
         # See DeliveryProtocol: the core's, which calls `handle_relayed` if relays are affected.
         self.handle: Callable[[Event, Instant], list[Effect]] = core.handle
@@ -145,6 +115,7 @@ class AssistedDeltaTree(CoreWrapper):
     def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
         """Handle an event while sessions are relayed, or may be relayed after it."""
         self._now_ns = now_ns
+        self._requests.incarnation = self.core.incarnation
         try:
             self._handlers.get(type(event), self._step)(event)
         finally:
@@ -206,8 +177,7 @@ class AssistedDeltaTree(CoreWrapper):
             return
         leg = self._legs.pop(peer)
         self._offers = {key: offer for key, offer in self._offers.items() if key[1] != peer}
-        for asked in self._requests.values():
-            asked.relays.pop(peer, None)
+        self._requests.on_leg_lost(peer)
         self._passages.leg_lost(peer)
         ended = [relayed for relayed in self._relayed.values() if relayed.relay == peer]
         self._step(replace(event, session=leg.known_as))
@@ -215,7 +185,7 @@ class AssistedDeltaTree(CoreWrapper):
             self._end(relayed, "closed_by_peer", tell=False)
         if self._now_ns - leg.since_ns >= self._waits_ns.get(peer, 0):
             self._waits_ns.pop(peer, None)
-        if peer not in self._waits_ns and self._reach(peer) is Reach.UNREACHABLE:
+        if peer not in self._waits_ns and self.core.sessions.reach_of(peer) is Reach.UNREACHABLE:
             self._effects.append(OpenSession(peer))  # it may have been taken for dead wrongly
         self._review()
 
@@ -226,12 +196,10 @@ class AssistedDeltaTree(CoreWrapper):
             return  # the core has a session
         self._step(event)
         self._review()
-        asked = self._requests.get(peer)
-        if asked is not None:
-            self._insist(peer, asked)
+        self._requests.repeat(peer)
 
     def _on_grown(self, event: TopologyGrown) -> None:
-        self._candidates.clear()
+        self._requests.on_neighbourhood_changed()
         self._step(event)
         self._review()
 
@@ -241,17 +209,16 @@ class AssistedDeltaTree(CoreWrapper):
         Its direct session ends as any other, with the driver's SessionLost.
         """
         gone = event.broker
-        self._candidates.clear()
+        self._requests.on_neighbourhood_changed()
         was_relayed = gone in self._relayed
         self._step(event)
         if was_relayed:  # a direct attempt may be under way
             self._effects.append(CloseSession(gone, DEPARTED))
-        self._withdraw(gone)
+        self._requests.withdraw(gone)
         self._waits_ns.pop(gone, None)
         self._direct_again.cancel(gone)
         self._offers = {key: offer for key, offer in self._offers.items() if gone not in key}
-        for asked in self._requests.values():
-            asked.relays.pop(gone, None)
+        self._requests.on_leg_lost(gone)
         self._passages.forget(gone)
         self._review()
 
@@ -292,7 +259,7 @@ class AssistedDeltaTree(CoreWrapper):
             if channel.is_closed:
                 return
             channel.proven = True
-            if channel.peer in self._requests:
+            if channel.peer in self._requests.open:
                 self._review()
             self._take(channel, message)
         elif isinstance(channel, Passage) and not channel.is_closed:
@@ -319,7 +286,7 @@ class AssistedDeltaTree(CoreWrapper):
                 return
             if not self.core.sessions.has_broker(asker):
                 return  # the topologies differ for a moment; the asker repeats
-            self._offers[asker, peer] = _Offer(message.name, message.incarnation)
+            self._offers[asker, peer] = Offer(message.name, message.incarnation)
             self._review()
             return
         self._check_middle(peer, message)
@@ -327,7 +294,10 @@ class AssistedDeltaTree(CoreWrapper):
             raise RemoteProtocolError(peer, f"asks in the name of broker {asker}")
         if not self.core.sessions.has_broker(target):
             return
-        if not self._passages.ask(message) and self._reach(target) is Reach.NOT_WANTED:
+        if (
+            not self._passages.ask(message)
+            and self.core.sessions.reach_of(target) is Reach.NOT_WANTED
+        ):
             self._effects.append(OpenSession(target))
 
     def _on_accept(self, peer: BrokerNumber, message: Relay) -> None:
@@ -339,12 +309,9 @@ class AssistedDeltaTree(CoreWrapper):
             self._passages.accept(message)
             return
         self._check_end(peer, target, message)
-        asked = self._requests.get(target)
-        if asked is None or asked.number != number or peer not in asked.relays:
+        if not self._requests.accept(target, number, peer):
             self._send_relay(peer, Relay("close", *message.name, 0))
             return
-        del asked.relays[peer]
-        self._withdraw(target)
         old = self._relayed.get(target)
         if old is not None:  # both ends asked; the smaller number's way is kept
             self._end(old, "closed_by_us", tell=True)
@@ -400,13 +367,13 @@ class AssistedDeltaTree(CoreWrapper):
             if self._can_accept(asker, offer):
                 del self._offers[asker, relay]
                 self._accept(asker, relay, offer)
-        for peer in [peer for peer in self._requests if not self._is_still_open(peer)]:
-            self._withdraw(peer)
+        for peer in [peer for peer in self._requests.open if not self._is_still_open(peer)]:
+            self._requests.withdraw(peer)
         for node in list(self.core.sessions.unreachable):
             if node.reach is Reach.UNREACHABLE:
-                self._ask(node.broker)
+                self._requests.request(node.broker)
 
-    def _can_accept(self, asker: BrokerNumber, offer: _Offer) -> bool:
+    def _can_accept(self, asker: BrokerNumber, offer: Offer) -> bool:
         """Return True if an offer is better than the present session; other offers stay open.
 
         An own pending attempt will mostly succeed. A newer offer by the same asker proves that it
@@ -417,15 +384,15 @@ class AssistedDeltaTree(CoreWrapper):
             theirs = relayed.name[0] == asker
             newer = (offer.incarnation, offer.name[2]) > (relayed.incarnation, relayed.name[2])
             return theirs and newer
-        return asker not in self._legs and self._reach(asker) is not Reach.TRYING
+        return asker not in self._legs and self.core.sessions.reach_of(asker) is not Reach.TRYING
 
-    def _accept(self, asker: BrokerNumber, relay: BrokerNumber, offer: _Offer) -> None:
+    def _accept(self, asker: BrokerNumber, relay: BrokerNumber, offer: Offer) -> None:
         old = self._relayed.get(asker)
         if old is not None:
             self._end(old, "closed_by_peer", tell=True)
         if asker < self._broker:
-            self._withdraw(asker)
-        self._send_relay(relay, Relay("accept", *offer.name, self._incarnation))
+            self._requests.withdraw(asker)
+        self._send_relay(relay, Relay("accept", *offer.name, self.core.incarnation))
         self._begin(RelayedSession(offer.name, False, asker, relay), offer.incarnation, False)
 
     def _is_still_open(self, peer: BrokerNumber) -> bool:
@@ -437,40 +404,11 @@ class AssistedDeltaTree(CoreWrapper):
         relayed = self._relayed.get(peer)
         if relayed is not None:
             return not relayed.proven and relayed.name[0] == peer and self._broker < peer
-        return self._reach(peer) is Reach.UNREACHABLE
-
-    def _ask(self, peer: BrokerNumber) -> None:
-        asked = self._requests.get(peer)
-        if asked is None:
-            self._numbers += 1
-            asked = self._requests[peer] = _RelayRequest(self._numbers)
-        for relay in self._candidates_for(peer):
-            if len(asked.relays) >= self._parameters.delta:
-                return
-            if relay in self._legs and relay not in asked.relays:
-                asked.relays[relay] = None
-                self._send_ask(peer, asked, relay)
-
-    def _insist(self, peer: BrokerNumber, asked: _RelayRequest) -> None:
-        """Repeat all requests, and dial relays that cannot be asked yet."""
-        for relay in asked.relays:
-            self._send_ask(peer, asked, relay)
-        missing = self._parameters.delta - len(asked.relays)
-        others = [relay for relay in self._candidates_for(peer) if relay not in self._legs]
-        for relay in others[: max(0, missing)]:
-            if self._reach(relay) is Reach.NOT_WANTED:
-                self._effects.append(OpenSession(relay))
-
-    def _withdraw(self, peer: BrokerNumber) -> None:
-        asked = self._requests.pop(peer, None)
-        if asked is not None:
-            for relay in asked.relays:
-                self._send_relay(relay, Relay("close", self._broker, peer, asked.number, 0))
+        return self.core.sessions.reach_of(peer) is Reach.UNREACHABLE
 
     def _begin(self, relayed: RelayedSession, incarnation: int, proven: bool) -> None:
         peer = relayed.peer
-        self._numbers += 1
-        relayed.session = FIRST_INNER_SESSION + self._numbers
+        relayed.session = FIRST_INNER_SESSION + self._requests.next_number()
         relayed.incarnation, relayed.proven = incarnation, proven
         self._relayed[peer] = relayed
         self._counters["relayed_sessions_established"] += 1
@@ -491,26 +429,7 @@ class AssistedDeltaTree(CoreWrapper):
             self._send_relay(relayed.relay, Relay("close", *relayed.name, 0))
         self._step(SessionLost(relayed.peer, relayed.session, reason))
 
-    def _candidates_for(self, peer: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Return possible relays, nearest to the peer first: near ones need no new session."""
-        found = self._candidates.get(peer)
-        if found is None:
-            paths, radius = self.core.neighbourhood.paths, self.core.neighbourhood.radius
-            distances = {other: path_distance(path, paths[peer]) for other, path in paths.items()}
-            near = [other for other in paths if other != peer and distances[other] <= radius]
-            found = tuple(sorted(near, key=distances.__getitem__))
-            self._candidates[peer] = found
-        return found
-
     # ------------------------------------------------------------ the core, and the way out
-
-    @property
-    def _incarnation(self) -> int:
-        return self.core.incarnation
-
-    def _reach(self, peer: BrokerNumber) -> Reach:
-        sessions = self.core.sessions
-        return sessions.node(peer).reach if sessions.has_broker(peer) else Reach.NOT_WANTED
 
     def _step(self, event: Event) -> None:
         """Let the core handle an event, and perform its effects."""
@@ -545,10 +464,6 @@ class AssistedDeltaTree(CoreWrapper):
             leg.outgoing = channel
             self._effects.append(Send(relay, Relay("carry", *channel.name, 0)))
         self._effects.append(Send(relay, message))
-
-    def _send_ask(self, peer: BrokerNumber, asked: _RelayRequest, relay: BrokerNumber) -> None:
-        ask = Relay("ask", self._broker, peer, asked.number, self._incarnation)
-        self._send_relay(relay, ask)
 
     def _send_relay(self, peer: BrokerNumber, message: Relay) -> None:
         self._effects.append(Send(peer, message))

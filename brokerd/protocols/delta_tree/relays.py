@@ -1,4 +1,4 @@
-"""The state of a broker in the middle of relayed sessions: requests and passages.
+"""Relayed sessions at each of their brokers: requests of the asker, passages in the middle.
 
 A passage connects two session instances, the asker's and the target's. It ends with either of
 them, and both ends are notified: so messages arrive in order, or not at all from some point on.
@@ -10,7 +10,10 @@ from typing import Protocol
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.messages import Relay
-from brokerd.protocols.interface import Effect, Event, Instant, Send
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.regions import path_distance
+from brokerd.protocols.delta_tree.sessions import Reach, Sessions
+from brokerd.protocols.interface import Effect, Event, Instant, OpenSession, Send
 
 Name = tuple[BrokerNumber, BrokerNumber, int]
 """Asker, target and the asker's number: the key of a relayed session."""
@@ -77,6 +80,41 @@ class Passage(Channel):
     incarnation: int = 0
     target_session: int = 0
     accepted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class RelayedSession(Channel):
+    """A relayed session with another broker, at one of its ends.
+
+    Attributes:
+        peer: the other end.
+        relay: the broker in the middle.
+        session: the session's number here.
+        incarnation: of the peer.
+        proven: the session is also established at the peer.
+    """
+
+    peer: BrokerNumber = -1
+    relay: BrokerNumber = -1
+    session: int = 0
+    incarnation: int = 0
+    proven: bool = False
+
+
+@dataclass(slots=True)
+class Offer:
+    """A peer's request for a relayed session with this broker."""
+
+    name: Name
+    incarnation: int
+
+
+@dataclass(slots=True)
+class RelayRequest:
+    """The open requests for a relayed session with a peer: their number and relays."""
+
+    number: int
+    relays: dict[BrokerNumber, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -174,3 +212,102 @@ class Passages:
         was_told = tell == passage.name[0] or passage.target_session
         if was_told and tell in self.legs:
             self._send(tell, Relay("close", *passage.name, 0))
+
+
+class RelayRequests:
+    """The requests of a broker for relayed sessions with unreachable peers.
+
+    Attributes:
+        incarnation: of this broker.
+        open: the open requests, by peer.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        sessions: Sessions,
+        parameters: DeltaTreeParameters,
+        legs: dict[BrokerNumber, Leg],
+        effects: list[Effect],
+    ) -> None:
+        self._broker = broker
+        self._sessions = sessions
+        self._delta = parameters.delta
+        self._legs = legs
+        self._effects = effects
+        self._candidates: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
+        self._numbers = 0
+        self.incarnation = 0
+        self.open: dict[BrokerNumber, RelayRequest] = {}
+
+    def next_number(self) -> int:
+        """Return a new number of a request, or of a relayed session."""
+        self._numbers += 1
+        return self._numbers
+
+    def request(self, peer: BrokerNumber) -> None:
+        """Ask up to δ relays for a session with a peer."""
+        request = self.open.get(peer)
+        if request is None:
+            request = self.open[peer] = RelayRequest(self.next_number())
+        for relay in self._candidates_for(peer):
+            if len(request.relays) >= self._delta:
+                return
+            if relay in self._legs and relay not in request.relays:
+                request.relays[relay] = None
+                self._send(peer, request, relay)
+
+    def repeat(self, peer: BrokerNumber) -> None:
+        """Repeat the requests for a peer, if any, and dial relays that cannot be asked yet."""
+        request = self.open.get(peer)
+        if request is None:
+            return
+        for relay in request.relays:
+            self._send(peer, request, relay)
+        missing = self._delta - len(request.relays)
+        others = [relay for relay in self._candidates_for(peer) if relay not in self._legs]
+        for relay in others[: max(0, missing)]:
+            if self._sessions.reach_of(relay) is Reach.NOT_WANTED:
+                self._effects.append(OpenSession(relay))
+
+    def accept(self, peer: BrokerNumber, number: int, relay: BrokerNumber) -> bool:
+        """Withdraw all requests for a peer but the accepted one; return False if it is not open."""
+        request = self.open.get(peer)
+        if request is None or request.number != number or relay not in request.relays:
+            return False
+        del request.relays[relay]
+        self.withdraw(peer)
+        return True
+
+    def withdraw(self, peer: BrokerNumber) -> None:
+        """Withdraw the requests for a peer."""
+        request = self.open.pop(peer, None)
+        if request is not None:
+            for relay in request.relays:
+                close = Relay("close", self._broker, peer, request.number, 0)
+                self._effects.append(Send(relay, close))
+
+    def on_leg_lost(self, relay: BrokerNumber) -> None:
+        """Remove a relay without a session from all requests."""
+        for request in self.open.values():
+            request.relays.pop(relay, None)
+
+    def on_neighbourhood_changed(self) -> None:
+        """Determine the possible relays anew."""
+        self._candidates.clear()
+
+    def _candidates_for(self, peer: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Return possible relays, nearest to the peer first: near ones need no new session."""
+        found = self._candidates.get(peer)
+        if found is None:
+            nodes = self._sessions.nodes
+            there = nodes[peer].path
+            distances = {other: path_distance(node.path, there) for other, node in nodes.items()}
+            near = [each for each in nodes if each != peer and distances[each] <= self._delta + 1]
+            found = tuple(sorted(near, key=distances.__getitem__))
+            self._candidates[peer] = found
+        return found
+
+    def _send(self, peer: BrokerNumber, request: RelayRequest, relay: BrokerNumber) -> None:
+        ask = Relay("ask", self._broker, peer, request.number, self.incarnation)
+        self._effects.append(Send(relay, ask))

@@ -105,6 +105,11 @@ class Sessions:
         assert peer in self.nodes, f"broker {peer} is outside the neighbourhood"
         return self.nodes[peer]
 
+    def reach_of(self, peer: BrokerNumber) -> Reach:
+        """Return the reachability of a broker; NOT_WANTED outside the neighbourhood."""
+        node = self.nodes.get(peer)
+        return node.reach if node is not None else Reach.NOT_WANTED
+
     def current(self, peer: BrokerNumber) -> int:
         """Return the session with `peer`, 0 without one, or if the broker has left the tree."""
         node = self.nodes.get(peer)
