@@ -39,7 +39,7 @@ from brokerd.protocols.delta_tree.queue_entries import (
 from brokerd.protocols.delta_tree.regions import path_distance
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
-from brokerd.protocols.delta_tree.state import LocalSubscription, SourceSequences, State
+from brokerd.protocols.delta_tree.state import LocalSubscription, State
 from brokerd.protocols.delta_tree.vectors import (
     Propagation,
     VectorDetection,
@@ -58,11 +58,10 @@ class Annotations:
         sessions: Sessions,
         partitions: PartitionTable,
         table: RoutingTable,
-        sequences: SourceSequences,
     ) -> None:
         chosen = state.parameters
-        self._sequences = sequences
-        self._detection = VectorDetection(state, sequences) if chosen.carries_vectors else None
+        self._sequences = state.sequences
+        self._detection = VectorDetection(state) if chosen.carries_vectors else None
         self._tagging = Tagging(state, partitions, table) if chosen.tag_eval == "pt" else None
         self._propagation = Propagation(state, sessions)
 
@@ -151,12 +150,11 @@ def make_annotations(
     sessions: Sessions,
     partitions: PartitionTable,
     table: RoutingTable,
-    sequences: SourceSequences,
 ) -> Annotations | None:
     """Return the annotations for `dedupe`, `legitimacy`, `tag_eval` and `switch`, if any."""
     chosen = state.parameters
     if chosen.carries_vectors or chosen.tag_eval == "pt" or chosen.switch == "drain":
-        return Annotations(state, sessions, partitions, table, sequences)
+        return Annotations(state, sessions, partitions, table)
     return None
 
 

@@ -29,7 +29,6 @@ from brokerd.protocols.delta_tree.state import (
     LocalSubscription,
     Phase,
     Rows,
-    SourceSequences,
     State,
     read_home_table,
     subscription_change,
@@ -57,7 +56,6 @@ class Clients:
         home: HomeSubscriptions,
         subscriptions: Subscriptions,
         publications: Publications,
-        sequences: SourceSequences,
     ) -> None:
         self.table = home.clients
         self._state = state
@@ -66,7 +64,7 @@ class Clients:
         self._subscriptions = subscriptions
         self._publications = publications
         self._queue = publications.queue
-        self._sequences = sequences
+        self._sequences = state.sequences
         self._log: PublicationLog | None = None
         if state.parameters.publication_log:
             self._log = PublicationLog(state, publications.queue)

@@ -20,7 +20,6 @@ from brokerd.model.client_messages import Acknowledge, Publish
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import Neighbourhood
-from brokerd.protocols.delta_tree.annotations import make_annotations
 from brokerd.protocols.delta_tree.clients import Clients
 from brokerd.protocols.delta_tree.forwarding import Publications
 from brokerd.protocols.delta_tree.home_subscriptions import (
@@ -51,7 +50,7 @@ from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
 from brokerd.protocols.delta_tree.relays import Relays
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
-from brokerd.protocols.delta_tree.state import SourceSequences, State, VolatileState
+from brokerd.protocols.delta_tree.state import State, VolatileState
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
@@ -103,22 +102,16 @@ class DeltaTree(EventMachine):
         self.deadlines: list[DeadlineQueue[Any]] = [self._state.deadlines]
         self._deadline_changes = 0
         self._next_deadline: Instant | None = None
-        sequences = SourceSequences(broker)
         self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
         table = RoutingTable(self._state, self._partitions, decode_attributes)
         clients = ClientTable(
             broker, self, self._state.deadlines, parameters, Client, unseen_first=1
         )
-        annotations = make_annotations(
-            self._state, self._sessions, self._partitions, table, sequences
-        )
         self._queue = PublicationQueue(
-            self._state, self._sessions, self._partitions, table, sequences, clients, annotations
+            self._state, self._sessions, self._partitions, table, clients
         )
-        self._publications = Publications(
-            self._state, self._sessions, table, sequences, self._queue, annotations
-        )
+        self._publications = Publications(self._state, self._sessions, table, self._queue)
         self._unsubscriptions = Unsubscriptions(self._state, self._sessions, table)
         self._home = HomeSubscriptions(
             self._state,
@@ -126,18 +119,15 @@ class DeltaTree(EventMachine):
             self._publications.windows,
             self._queue,
             table,
-            sequences,
             self._unsubscriptions,
         )
         self._tags = PartitionTags(
-            self._state, self._sessions, self._partitions, sequences, table, self._queue, self._home
+            self._state, self._sessions, self._partitions, table, self._queue, self._home
         )
         self._subscriptions = Subscriptions(
-            self._state, self._sessions, sequences, table, self._tags, self._home
+            self._state, self._sessions, table, self._tags, self._home
         )
-        self._clients = Clients(
-            self._state, self._home, self._subscriptions, self._publications, sequences
-        )
+        self._clients = Clients(self._state, self._home, self._subscriptions, self._publications)
         self._recovery = Recovery(self._state, self._sessions, self._subscriptions)
         self.dispatch_events(
             {

@@ -23,7 +23,7 @@ from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.queue_entries import Entry, Receipt, SourceQueue, Transfer
 from brokerd.protocols.delta_tree.routing_table import Audience, RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
-from brokerd.protocols.delta_tree.state import LocalSubscription, Phase, SourceSequences, State
+from brokerd.protocols.delta_tree.state import LocalSubscription, Phase, State
 from brokerd.protocols.interface import MessageReceived, Send
 
 KEPT: Final = 10_000
@@ -80,14 +80,13 @@ class FastPath:
         state: State,
         sessions: Sessions,
         table: RoutingTable,
-        sequences: SourceSequences,
         queue: PublicationQueue,
         windows: WithholdingWindows,
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._table = table
-        self._sequences = sequences
+        self._sequences = state.sequences
         self._queue = queue
         self._windows = windows
         self._routes: dict[tuple[int, Path], ArrivalRoute] = {}

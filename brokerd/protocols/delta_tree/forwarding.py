@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, PartitionId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.annotations import Annotations, check_annotation
+from brokerd.protocols.delta_tree.annotations import check_annotation
 from brokerd.protocols.delta_tree.entry_merge import EntryMerge
 from brokerd.protocols.delta_tree.fast_path import FastPath
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
@@ -21,7 +21,7 @@ from brokerd.protocols.delta_tree.queue_entries import Annotation, Entry, Receip
 from brokerd.protocols.delta_tree.regions import find_covering_tag
 from brokerd.protocols.delta_tree.routing_table import Audience, RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
-from brokerd.protocols.delta_tree.state import LocalSubscription, Phase, SourceSequences, State
+from brokerd.protocols.delta_tree.state import LocalSubscription, Phase, State
 from brokerd.protocols.delta_tree.vectors import LONGEST_SPAN
 from brokerd.protocols.parts.selection import (
     RunSelection,
@@ -47,21 +47,19 @@ class Publications:
         state: State,
         sessions: Sessions,
         table: RoutingTable,
-        sequences: SourceSequences,
         queue: PublicationQueue,
-        annotations: Annotations | None,
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._table = table
-        self._sequences = sequences
-        self._annotations = annotations
+        self._sequences = state.sequences
+        self._annotations = queue.annotations
         self.queue = queue
         self.windows: WithholdingWindows = WithholdingWindows(state)
         self.fast_path: FastPath | None = None
         self.merge: EntryMerge | None = None
-        if annotations is None:
-            self.fast_path = FastPath(state, sessions, table, sequences, queue, self.windows)
+        if queue.annotations is None:
+            self.fast_path = FastPath(state, sessions, table, queue, self.windows)
             self.merge = EntryMerge(queue, self.windows, state.counters)
 
     # ------------------------------------------------------------ receiving

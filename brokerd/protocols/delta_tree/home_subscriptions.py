@@ -23,7 +23,6 @@ from brokerd.protocols.delta_tree.state import (
     LocalSubscription,
     Opened,
     Phase,
-    SourceSequences,
     State,
     Withheld,
     position_key,
@@ -129,7 +128,6 @@ class HomeSubscriptions:
         windows: WithholdingWindows,
         queue: PublicationQueue,
         table: RoutingTable,
-        sequences: SourceSequences,
         unsubscriptions: Unsubscriptions,
     ) -> None:
         self._state = state
@@ -138,11 +136,12 @@ class HomeSubscriptions:
         self.pending: list[LocalSubscription] = []
         self._queue = queue
         self._table = table
-        self._sequences = sequences
+        self._sequences = state.sequences
         self._unsubscriptions = unsubscriptions
         self._next_number = 0
 
     def claim(self, client: Client, subscription: LocalSubscription) -> None:
+        """Handle the request for an existing subscription on its client's session."""
         subscription.claimed = True
         is_started = subscription.phase is Phase.STARTED
         if subscription.is_restarted and is_started and subscription.number not in client.stated:
@@ -214,6 +213,7 @@ class HomeSubscriptions:
         self.windows.release(local.client)
 
     def report_state(self, local: LocalSubscription) -> None:
+        """Report the state of a subscription to its client, if the client has requested it."""
         client = self.clients.clients.get(local.client)
         ended = local.phase is Phase.ENDED
         if client is not None and client.connected and local.claimed and not ended:
@@ -299,6 +299,7 @@ class HomeSubscriptions:
                 self._state.machine.emit(CloseSession(client.name, reason))
 
     def new_id(self) -> SubscriptionId:
+        """Return the id of a new subscription."""
         self._next_number += 1
         here, incarnation = self._state.broker, self._state.incarnation
         subscription = SubscriptionId(here, incarnation, self._next_number)

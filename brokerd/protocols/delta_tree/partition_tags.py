@@ -42,7 +42,7 @@ from brokerd.protocols.delta_tree.routing_table import (
     check_region,
 )
 from brokerd.protocols.delta_tree.sessions import Node, Sessions
-from brokerd.protocols.delta_tree.state import LocalSubscription, Opened, SourceSequences, State
+from brokerd.protocols.delta_tree.state import LocalSubscription, Opened, State
 
 AUDIT = "audit"
 
@@ -172,7 +172,6 @@ class PartitionTags:
         state: State,
         sessions: Sessions,
         partitions: PartitionTable,
-        sequences: SourceSequences,
         table: RoutingTable,
         queue: PublicationQueue,
         home: HomeSubscriptions,
@@ -180,7 +179,7 @@ class PartitionTags:
         self._state = state
         self._sessions = sessions
         self._partitions = partitions
-        self._sequences = sequences
+        self._sequences = state.sequences
         self._table = table
         self._queue = queue
         self._home = home

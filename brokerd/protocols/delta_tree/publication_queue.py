@@ -15,7 +15,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs, without
-from brokerd.protocols.delta_tree.annotations import Annotations
+from brokerd.protocols.delta_tree.annotations import make_annotations
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.partition_table import PartitionTable
 from brokerd.protocols.delta_tree.queue_entries import (
@@ -29,7 +29,7 @@ from brokerd.protocols.delta_tree.queue_entries import (
 )
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
-from brokerd.protocols.delta_tree.state import SourceSequences, State
+from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.protocols.parts.selection import RunSelection
 
@@ -38,6 +38,7 @@ class PublicationQueue:
     """The publication queue of a broker.
 
     Attributes:
+        annotations: of publications that carry more than their path; None without such.
         entries: entries that are not done, by source.
         sent: per hop and source, the unconfirmed transfers, in sequence order.
         publications: number of publications in the queue.
@@ -53,17 +54,15 @@ class PublicationQueue:
         sessions: Sessions,
         partitions: PartitionTable,
         table: RoutingTable,
-        sequences: SourceSequences,
         clients: ClientTable[Any],
-        annotations: Annotations | None,
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._partitions = partitions
         self._table = table
-        self._sequences = sequences
+        self._sequences = state.sequences
         self._clients = clients
-        self._annotations = annotations
+        self.annotations = make_annotations(state, sessions, partitions, table)
         self.entries: dict[SourceId, SourceQueue] = {}
         self.sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
         self._routes: list[Route] = []
@@ -136,8 +135,8 @@ class PublicationQueue:
 
     def add(self, entry: Entry) -> None:
         """Queue an entry, the newest of its source."""
-        if self._annotations is not None:
-            self._annotations.annotate(entry)
+        if self.annotations is not None:
+            self.annotations.annotate(entry)
         for receipt in entry.receipts:
             receipt.remaining += 1
         queue = self.entries.get(entry.source)
@@ -150,8 +149,8 @@ class PublicationQueue:
         """Return transfers of an entry to the hops of its home brokers; the other homes wait."""
         assigned: list[Transfer] = []
         waiting = 0
-        if self._annotations is not None:
-            allowed = self._annotations.select_sendable(entry, destinations, self.routes)
+        if self.annotations is not None:
+            allowed = self.annotations.select_sendable(entry, destinations, self.routes)
             destinations, waiting = allowed, destinations & ~allowed
         for route in self.routes:
             reached = destinations & route.destinations
@@ -220,7 +219,7 @@ class PublicationQueue:
             _restore_order(transfers, kept)
             if not transfers:
                 del sent[source]
-        if self._annotations is not None and self._annotations.blocks:
+        if self.annotations is not None and self.annotations.blocks:
             self.reroute()  # publications may have waited for this confirmation
 
     def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
@@ -306,8 +305,8 @@ class PublicationQueue:
         self._routes = self._find_routes()
         sends: dict[BrokerNumber, list[Transfer]] = {}
         entries = [entry for queue in self.entries.values() for entry in queue]
-        if self._annotations is not None:
-            self._annotations.sort(entries)
+        if self.annotations is not None:
+            self.annotations.sort(entries)
         for entry, destinations in zip(entries, self._drop_transfers(entries), strict=True):
             if destinations:
                 self._reroute_entry(entry, destinations, sends)
@@ -319,8 +318,8 @@ class PublicationQueue:
     def _drop_transfers(self, entries: Sequence[Entry]) -> list[int]:
         """Discard invalid transfers; return, per entry, the home brokers without a transfer."""
         staying = {route.hop: route.session for route in self._routes}
-        if self._annotations is not None:
-            staying |= self._annotations.list_staying()
+        if self.annotations is not None:
+            staying |= self.annotations.list_staying()
         sessions_used = {
             hop: next(iter(by_source.values()))[0].session
             for hop, by_source in self.sent.items()
@@ -330,8 +329,8 @@ class PublicationQueue:
             if staying.get(hop) != session:
                 del self.sent[hop]
         unassigned = [self._unassign(entry, staying) for entry in entries]
-        if self._annotations is not None:
-            self._annotations.begin_reroute(entries, self._routes)
+        if self.annotations is not None:
+            self.annotations.begin_reroute(entries, self._routes)
         return unassigned
 
     def _unassign(self, entry: Entry, staying: dict[BrokerNumber, int]) -> int:
@@ -370,8 +369,8 @@ class PublicationQueue:
         self._state.counters["publications_forwarded"] += len(run)
         onward = transfers[0].entry.path + self._state.neighbourhood.paths[hop][1:]
         extra = PLAIN
-        if self._annotations is not None:
-            extra = self._annotations.annotation_for(hop, len(run), transfers)
+        if self.annotations is not None:
+            extra = self.annotations.annotation_for(hop, len(run), transfers)
         self._state.machine.send(hop, PublicationCopy(run, onward, extra.vector, extra.tags))
 
     def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
@@ -390,7 +389,7 @@ class PublicationQueue:
 
     def _group_by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
         """Return transfers that may leave together, grouped by source."""
-        stamped = self._annotations.pack(transfers) if self._annotations is not None else None
+        stamped = self.annotations.pack(transfers) if self.annotations is not None else None
         if stamped is not None:
             return stamped
         by_source: dict[SourceId, list[Transfer]] = {}

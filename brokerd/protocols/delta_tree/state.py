@@ -61,6 +61,39 @@ COUNTERS = (
 )
 
 
+class SourceSequences:
+    """The highest received, and the highest assigned sequence number of every source.
+
+    Attributes:
+        last: per source, the highest received sequence number.
+        used: per local source, the highest sequence number in use, received or not.
+        paths: source broker → path from there to here.
+    """
+
+    def __init__(self, broker: BrokerNumber) -> None:
+        self._broker = broker
+        self.last: dict[SourceId, int] = {}
+        self.used: dict[SourceId, int] = {}
+        self.paths: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
+
+    def received(self, source: SourceId) -> int:
+        """Return the highest received sequence number of `source`."""
+        return self.last.get(source, 0)
+
+    def receive(self, source: SourceId, last: int, path: tuple[BrokerNumber, ...]) -> None:
+        """Record the receipt of publications of `source` up to `last`, along `path`."""
+        self.paths[source.broker] = path
+        if last > self.last.get(source, 0):
+            self.last[source] = last
+        if source.broker == self._broker:
+            self.use(source, last)
+
+    def use(self, source: SourceId, sequence: int) -> None:
+        """Record that a local publisher has used the numbers up to `sequence`, received or not."""
+        if sequence > self.used.get(source, 0):
+            self.used[source] = sequence
+
+
 @dataclass(slots=True)
 class State(Durability):
     """The shared state of a broker.
@@ -71,6 +104,7 @@ class State(Durability):
         log_is_read: the publications of earlier incarnations are complete.
         missing_publishers: publishers from before a restart that have neither returned nor expired.
         deadlines: keyed by (purpose, peer).
+        sequences: of the sources of publications.
     """
 
     broker: BrokerNumber
@@ -83,7 +117,11 @@ class State(Durability):
     missing_publishers: dict[ClientId, None] = field(default_factory=dict)
     deadlines: DeadlineQueue[tuple[str, Peer]] = field(default_factory=DeadlineQueue)
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    sequences: SourceSequences = field(init=False)
     _checked_paths: dict[Path, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sequences = SourceSequences(self.broker)
 
     def change_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
         """Replace the neighbourhood after a leaf has joined or left."""
@@ -133,39 +171,6 @@ class State(Durability):
         if len(self._checked_paths) >= 10_000:
             self._checked_paths.clear()
         self._checked_paths[path] = None
-
-
-class SourceSequences:
-    """The highest received, and the highest assigned sequence number of every source.
-
-    Attributes:
-        last: per source, the highest received sequence number.
-        used: per local source, the highest sequence number in use, received or not.
-        paths: source broker → path from there to here.
-    """
-
-    def __init__(self, broker: BrokerNumber) -> None:
-        self._broker = broker
-        self.last: dict[SourceId, int] = {}
-        self.used: dict[SourceId, int] = {}
-        self.paths: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
-
-    def received(self, source: SourceId) -> int:
-        """Return the highest received sequence number of `source`."""
-        return self.last.get(source, 0)
-
-    def receive(self, source: SourceId, last: int, path: tuple[BrokerNumber, ...]) -> None:
-        """Record the receipt of publications of `source` up to `last`, along `path`."""
-        self.paths[source.broker] = path
-        if last > self.last.get(source, 0):
-            self.last[source] = last
-        if source.broker == self._broker:
-            self.use(source, last)
-
-    def use(self, source: SourceId, sequence: int) -> None:
-        """Record that a local publisher has used the numbers up to `sequence`, received or not."""
-        if sequence > self.used.get(source, 0):
-            self.used[source] = sequence
 
 
 # ---------------------------------------------------------------- own clients' subscriptions

@@ -49,7 +49,6 @@ from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
 from brokerd.protocols.delta_tree.state import (
     LocalSubscription,
     Rows,
-    SourceSequences,
     State,
     read_routing,
     routing_change,
@@ -71,14 +70,13 @@ class Subscriptions:
         self,
         state: State,
         sessions: Sessions,
-        sequences: SourceSequences,
         table: RoutingTable,
         tags: PartitionTags,
         home: HomeSubscriptions,
     ) -> None:
         self._state = state
         self._sessions = sessions
-        self._sequences = sequences
+        self._sequences = state.sequences
         self.table = table
         self.tags = tags
         self._home = home

@@ -20,7 +20,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.messages import Path, SequenceVector, Stamp
 from brokerd.protocols.delta_tree.queue_entries import Entry, Route
 from brokerd.protocols.delta_tree.sessions import Sessions
-from brokerd.protocols.delta_tree.state import SourceSequences, State
+from brokerd.protocols.delta_tree.state import State
 
 LONGEST_SPAN = 1 << 40
 """From the first to the last publication of a run; so that stamps never run out."""
@@ -43,9 +43,9 @@ class VectorDetection:
     version with the update is not available.
     """
 
-    def __init__(self, state: State, sequences: SourceSequences) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._sequences = sequences
+        self._sequences = state.sequences
         self._dedupe = state.parameters.dedupe
         self._window = window(state)
         self._seen: dict[BrokerNumber, Stamp] = {}
