@@ -50,7 +50,11 @@ PublicationTags = tuple[PublicationTag, ...]
 
 
 class Annotations:
-    """The vectors and tags of a broker's publications, and the waits that they cause."""
+    """The vectors and tags of a broker's publications.
+
+    Attributes:
+        propagation: the publications that wait although a hop exists.
+    """
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class Annotations:
         self._sequences = state.sequences
         self._detection = VectorDetection(state) if chosen.carries_vectors else None
         self._tagging = Tagging(state, partitions, table) if chosen.tag_eval == "pt" else None
-        self._propagation = Propagation(state, sessions)
+        self.propagation = Propagation(state, sessions)
 
     # ------------------------------------------------------------ receipt
 
@@ -109,22 +113,9 @@ class Annotations:
         allowed = 0
         for route in routes:
             reached = destinations & route.destinations
-            if reached and self._propagation.can_send(entry, route):
+            if reached and self.propagation.can_send(entry, route):
                 allowed |= reached
         return allowed
-
-    @property
-    def blocks(self) -> bool:
-        """True if a publication waits for an existing hop."""
-        return self._propagation.blocks
-
-    def begin_reroute(self, entries: Iterable[Entry], routes: Sequence[Route]) -> None:
-        """Block the hops with publications still at another hop, and no others."""
-        self._propagation.begin(entries, routes)
-
-    def list_staying(self) -> dict[BrokerNumber, int]:
-        """Return hop → session for transfers that may stay, in addition to hops in use."""
-        return self._propagation.list_staying()
 
     def sort(self, entries: list[Entry]) -> None:
         """Sort entries by the place of their frames in the queue, if vectors are in use."""
@@ -141,7 +132,7 @@ class Annotations:
         """Return the annotation that a frame of transfers carries to a hop."""
         vector = transfers[0].entry.annotation.vector
         if vector is not None:
-            vector = self._propagation.vector_for(vector, hop, publications)
+            vector = self.propagation.vector_for(vector, hop, publications)
         return Annotation(vector, join_tags([each.entry.annotation.tags for each in transfers]))
 
 

@@ -104,31 +104,24 @@ class Publications:
         if run.first < 1:
             raise RemoteProtocolError(sender, f"{run.source} from {run.first} to {run.last}")
         self._state.counters["publications_received"] += len(run)
-        received = self._last_duplicate(run, receipt)
+        if self._annotations is None:
+            received = self._sequences.received(run.source)
+        else:
+            received = self._annotations.last_duplicate(run, receipt)
         fresh: PublicationRun | None = run
         if run.first <= received:
             self.queue.receive_again(receipt, min(run.last, received))
             fresh = run.after(received)
             self._state.counters["duplicates_received"] += len(run) - (len(fresh) if fresh else 0)
         if fresh is not None:
-            self._accept(fresh, receipt)
+            self._sequences.receive(fresh.source, fresh.last, receipt.path)
+            if self._annotations is not None:
+                self._annotations.accept(fresh, receipt)
             audiences = results_of_part(fresh, run, audiences)
             for part in self._cut_at_starts(fresh, audiences):
                 self._queue_up(part, results_of_part(part, fresh, audiences), receipt)
         if receipt.remaining == 0:
             self.queue.confirm(receipt)
-
-    def _last_duplicate(self, run: PublicationRun, receipt: Receipt) -> int:
-        """Return the sequence number up to which the run's publications are duplicates."""
-        if self._annotations is not None:
-            return self._annotations.last_duplicate(run, receipt)
-        return self._sequences.received(run.source)
-
-    def _accept(self, run: PublicationRun, receipt: Receipt) -> None:
-        """Record first copies, which are about to be queued."""
-        self._sequences.receive(run.source, run.last, receipt.path)
-        if self._annotations is not None:
-            self._annotations.accept(run, receipt)
 
     def _cut_at_starts(
         self, run: PublicationRun, audiences: Sequence[Audience]

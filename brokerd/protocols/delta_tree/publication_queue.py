@@ -219,7 +219,7 @@ class PublicationQueue:
             _restore_order(transfers, kept)
             if not transfers:
                 del sent[source]
-        if self.annotations is not None and self.annotations.blocks:
+        if self.annotations is not None and self.annotations.propagation.blocks:
             self.reroute()  # publications may have waited for this confirmation
 
     def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
@@ -319,7 +319,7 @@ class PublicationQueue:
         """Discard invalid transfers; return, per entry, the home brokers without a transfer."""
         staying = {route.hop: route.session for route in self._routes}
         if self.annotations is not None:
-            staying |= self.annotations.list_staying()
+            staying |= self.annotations.propagation.list_staying()
         sessions_used = {
             hop: next(iter(by_source.values()))[0].session
             for hop, by_source in self.sent.items()
@@ -330,7 +330,7 @@ class PublicationQueue:
                 del self.sent[hop]
         unassigned = [self._unassign(entry, staying) for entry in entries]
         if self.annotations is not None:
-            self.annotations.begin_reroute(entries, self._routes)
+            self.annotations.propagation.begin(entries, self._routes)
         return unassigned
 
     def _unassign(self, entry: Entry, staying: dict[BrokerNumber, int]) -> int:

@@ -61,7 +61,7 @@ def test_with_and_without_the_lane_a_swarm_lives_through_the_same(seed: int) -> 
 
 def test_a_lane_that_never_forgets_has_another_history() -> None:
     general = lived_the_general_way(SEEDS[1])
-    with patch.object(FastPath, "forget", lambda lane: None):
+    with patch.object(FastPath, "clear", lambda lane: None):
         stubborn = run_seed(SEEDS[1], "delta_tree")
     assert history(stubborn) != history(general)
 
