@@ -294,14 +294,18 @@ class DeltaTree(EventMachine):
 
     def on_event_end(self) -> None:
         """Send the confirmations of one event together, behind all other messages."""
-        self._clients.settle()
+        queue, merge = self._queue, self._publications.merge
+        if self._state.parameters.publication_log:
+            self._clients.settle()
         if self._state.recovering:
             self._end_recovery()
         self._partitions.withdraw_ended()
-        self._queue.send_confirmations()
-        self._queue.watch_limit()
-        if self._publications.merge is not None:
-            self._publications.merge.watch(self.now_ns)
+        if queue.confirmations:
+            queue.send_confirmations()
+        if queue.publications > queue.limit or queue.is_over_limit:
+            queue.watch_limit()
+        if merge is not None and queue.publications > queue.merge_above:
+            merge.watch(self.now_ns)
 
     # ------------------------------------------------------------ events
 

@@ -100,13 +100,11 @@ class EntryMerge:
         queue.merge_above = self.bounds.fewest
 
     def watch(self, now_ns: int) -> None:
-        """Look at the queue if necessary; called after every change of the queue."""
-        queue = self._queue
-        if queue.publications > queue.merge_above:
-            received = self._counters["publications_received"]
-            if received >= queue.merge_at:
-                self._look(now_ns)
-                queue.merge_at = received + self.bounds.step
+        """Look at a queue with more than `merge_above` publications, if a look is due."""
+        received = self._counters["publications_received"]
+        if received >= self._queue.merge_at:
+            self._look(now_ns)
+            self._queue.merge_at = received + self.bounds.step
 
     def _look(self, now_ns: int) -> None:
         """Join some of the entries that have stayed for an interval or two."""

@@ -40,10 +40,12 @@ class PublicationQueue:
     Attributes:
         annotations: of publications that carry more than their path; None without such.
         entries: entries that are not done, by source.
+        confirmations: ranges to confirm at the end of the event, by sender.
         sent: per hop and source, the unconfirmed transfers, in sequence order.
         publications: number of publications in the queue.
         finished: sources with finished publications, if a log acknowledges these; else None.
         limit: number of publications above which the broker writes to its event log.
+        is_over_limit: the excess has been written.
         merge_above: number of publications above which staying entries are joined,
         merge_at: once this number has been received.
     """
@@ -67,12 +69,12 @@ class PublicationQueue:
         self.sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
         self._routes: list[Route] = []
         self._routed_homes = 0
-        self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
+        self.confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
         self.finished: dict[SourceId, None] | None = None
         self.publications = 0
         self.limit = self.merge_above = state.parameters.queue_limit
         self.merge_at = 0
-        self._over_limit = False
+        self.is_over_limit = False
 
     @property
     def routes(self) -> list[Route]:
@@ -266,7 +268,7 @@ class PublicationQueue:
         if not isinstance(peer, int) and self.finished is not None:
             self.finished[source] = None
             return
-        ranges = self._confirmations.setdefault(peer, [])
+        ranges = self.confirmations.setdefault(peer, [])
         for first, last in receipt.ranges():
             if ranges and ranges[-1][0] == source and ranges[-1][2] + 1 == first:
                 ranges[-1] = (source, ranges[-1][1], last)
@@ -282,14 +284,14 @@ class PublicationQueue:
 
     def send_confirmations(self) -> None:
         """Send queued confirmations: one message per broker, with adjacent ranges joined."""
-        for peer, ranges in self._confirmations.items():
+        for peer, ranges in self.confirmations.items():
             if isinstance(peer, int):
                 self._state.counters["confirmations_sent"] += 1
                 self._state.machine.send(peer, PublicationConfirmation(tuple(ranges)))
             else:
                 for _, first, last in ranges:
                     self._state.machine.send(peer, PublishAcknowledged(first, last))
-        self._confirmations.clear()
+        self.confirmations.clear()
 
     # ------------------------------------------------------------ routing
 
@@ -406,13 +408,13 @@ class PublicationQueue:
         nothing is acknowledged before the confirmation.
         """
         limit = self.limit
-        if self.publications > limit and not self._over_limit:
-            self._over_limit = True
+        if self.publications > limit and not self.is_over_limit:
+            self.is_over_limit = True
             self._state.machine.record(
                 "queue_over_limit", publications=self.publications, limit=limit
             )
-        elif self._over_limit and self.publications < limit // 2:
-            self._over_limit = False
+        elif self.is_over_limit and self.publications < limit // 2:
+            self.is_over_limit = False
 
 
 def _restore_order(transfers: deque[Transfer], kept: list[Transfer]) -> None:

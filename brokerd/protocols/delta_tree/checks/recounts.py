@@ -56,7 +56,7 @@ KEPT = ContainerLimits(
         "PublicationLog._living",
         "PublicationLog._unpublished",
         "PublicationLog.changed",
-        "PublicationQueue._confirmations",
+        "PublicationQueue.confirmations",
         "PublicationQueue.entries",
         "PublicationQueue.sent[]",
         "RoutedSubscription.answers",
