@@ -22,7 +22,7 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import NOTHING, PredicateError
-from brokerd.protocols.delta_tree.clients.clients import Clients
+from brokerd.protocols.delta_tree.clients import Clients
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat, Hello
 from brokerd.wire.attributes import encode_attributes
 from brokerd.wire.codec import decode, encode

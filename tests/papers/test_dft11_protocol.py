@@ -10,7 +10,7 @@ import pytest
 from brokerd.model.identity import PartitionId
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.partitions.partition_table import partition_kind
+from brokerd.protocols.delta_tree.partition_table import partition_kind
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
 from tests.helpers.cluster import chain, tree

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.protocols.delta_tree.checks.kept import KEPT
+from brokerd.protocols.delta_tree.checks.recounts import KEPT
+from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
-from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.partition_tags import Notifiers
 from brokerd.simulator.checks.growth import LiveState, check_growth, sizes_of
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -116,11 +116,8 @@ def test_three_times_as_many_leave_no_more(cycle: Cycle) -> None:
 def test_a_number_kept_of_each_client_that_ever_was_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def keep_all(self: PublicationQueue, client: str, session: int) -> None:
-        self._client_sessions[client] = session
-
-    monkeypatch.setattr(PublicationQueue, "client_session", keep_all)
-    assert set(_more_after_many(_come_and_go)) == {"b3 PublicationQueue._client_sessions"}
+    monkeypatch.setattr(WithholdingWindows, "forget", lambda self, client: None)
+    assert set(_more_after_many(_come_and_go)) == {"b3 WithholdingWindows._outlets"}
 
 
 def test_a_number_kept_of_each_restart_of_a_neighbour_is_seen(

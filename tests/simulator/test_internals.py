@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.partition_table import PartitionTable
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain

@@ -4,8 +4,8 @@ import pytest
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.messages import Tag
-from brokerd.protocols.delta_tree.subscriptions.propagation import Subscriptions
-from brokerd.protocols.delta_tree.subscriptions.routing_table import RoutedSubscription
+from brokerd.protocols.delta_tree.routing_table import RoutedSubscription
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
+from brokerd.protocols.delta_tree.partition_tags import Notifiers
 from brokerd.simulator.checks.liveness import bounds_of
 from brokerd.simulator.search.plan import Plan, read_plan
 from brokerd.simulator.search.swarm import PlanRun, plan_of

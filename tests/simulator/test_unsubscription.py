@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.protocols.delta_tree.checks.internals import zombies
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.subscriptions.tombstones import LAST_NUMBER
+from brokerd.protocols.delta_tree.tombstones import LAST_NUMBER
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain, star
 from tests.helpers.delta_tree_bugs import Mutant, mutated

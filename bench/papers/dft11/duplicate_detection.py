@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brokerd.overlay.generate import chain
-from brokerd.protocols.delta_tree.as_published.annotated_publications import AnnotatedPublications
-from brokerd.protocols.delta_tree.as_published.vectors import ByVector
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
@@ -310,11 +308,10 @@ def _measure(dedupe: str, delta: int, publishers: int) -> Cost:
     core = cluster.brokers[-1].core
     assert isinstance(core, DeltaTree), f"{last} runs {core}"
     publications = core._publications
-    state: dict[Any, Any] = publications._sequences.all_received()
-    if isinstance(publications, AnnotatedPublications):
-        detection = publications._detection
-        if isinstance(detection, ByVector):
-            state = detection._seen
+    state: dict[Any, Any] = publications._sequences.last
+    annotations = publications._annotations
+    if annotations is not None and annotations._detection is not None:
+        state = annotations._detection._seen
     return Cost(dedupe, delta, publishers, table_bytes(state), added)
 
 

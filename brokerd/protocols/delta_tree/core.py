@@ -11,18 +11,22 @@ after the last publication that may have met a broker without the subscription.
 Paper: [DFT11].
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge, Publish
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import Neighbourhood
-from brokerd.protocols.delta_tree.as_published.acceptance import recovery_for, subscriptions_for
-from brokerd.protocols.delta_tree.as_published.annotated_publications import publications_for
-from brokerd.protocols.delta_tree.broker.state import State
-from brokerd.protocols.delta_tree.clients.clients import Clients
+from brokerd.protocols.delta_tree.clients import Clients
+from brokerd.protocols.delta_tree.forwarding import Publications
+from brokerd.protocols.delta_tree.home_subscriptions import (
+    FLUSH_POSITIONS,
+    Client,
+    HomeSubscriptions,
+)
 from brokerd.protocols.delta_tree.messages import (
     PartitionGone,
     PartitionNew,
@@ -39,14 +43,16 @@ from brokerd.protocols.delta_tree.messages import (
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.publications.deliveries import FLUSH_POSITIONS
-from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
-from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
-from brokerd.protocols.delta_tree.sessions.sessions import RETRY, Reach, Sessions
-from brokerd.protocols.delta_tree.subscriptions.partition_tags import AUDIT
-from brokerd.protocols.delta_tree.subscriptions.recovery import COLD_START
-from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
+from brokerd.protocols.delta_tree.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.partition_tags import AUDIT, PartitionTags
+from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
+from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
+from brokerd.protocols.delta_tree.relays import Relays
+from brokerd.protocols.delta_tree.routing_table import RoutingTable
+from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
+from brokerd.protocols.delta_tree.state import State, VolatileState
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
+from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
     CloseSession,
     CoreStatus,
@@ -64,27 +70,12 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from brokerd.protocols.parts.clients.table import LINGER
+from brokerd.protocols.parts.clients.table import LINGER, ClientTable
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
 
 DEPARTED = "has left the tree"
 """The reason in a CloseSession."""
-
-
-class Relays(Protocol):
-    """The layer between driver and core while sessions are relayed.
-
-    Attributes:
-        is_busy: a relayed session exists, or is being opened.
-        watch: receives every step of the core, if set.
-    """
-
-    is_busy: bool
-    watch: Callable[[Event, list[Effect]], None] | None
-
-    def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol.handle."""
 
 
 class DeltaTree(EventMachine):
@@ -111,37 +102,33 @@ class DeltaTree(EventMachine):
         self.deadlines: list[DeadlineQueue[Any]] = [self._state.deadlines]
         self._deadline_changes = 0
         self._next_deadline: Instant | None = None
-        sequences = SourceSequences(broker)
         self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
-        self._subscriptions = subscriptions_for(parameters)(
-            self._state, self._sessions, self._partitions, sequences, decode_attributes
+        table = RoutingTable(self._state, self._partitions, decode_attributes)
+        clients = ClientTable(
+            broker, self, self._state.deadlines, parameters, Client, unseen_first=1
         )
-        table = self._subscriptions.table
-        self._publications = publications_for(
-            self._state, self._sessions, self._partitions, table, sequences
+        self._queue = PublicationQueue(
+            self._state, self._sessions, self._partitions, table, clients
         )
-        self._queue = self._publications.queue
-        self._notifiers = Notifiers(
+        self._publications = Publications(self._state, self._sessions, table, self._queue)
+        self._unsubscriptions = Unsubscriptions(self._state, self._sessions, table)
+        self._home = HomeSubscriptions(
             self._state,
-            self._sessions,
-            self._partitions,
-            self._subscriptions,
+            clients,
+            self._publications.windows,
             self._queue,
-        )
-        self._unsubscriptions = Unsubscriptions(self._state, self._sessions, self._subscriptions)
-        self._clients = Clients(
-            self._state,
-            self._subscriptions,
+            table,
             self._unsubscriptions,
-            self._publications,
-            sequences,
         )
-        self._recovery = recovery_for(parameters)(
-            self._state,
-            self._sessions,
-            self._subscriptions,
+        self._tags = PartitionTags(
+            self._state, self._sessions, self._partitions, table, self._queue, self._home
         )
+        self._subscriptions = Subscriptions(
+            self._state, self._sessions, table, self._tags, self._home
+        )
+        self._clients = Clients(self._state, self._home, self._subscriptions, self._publications)
+        self._recovery = Recovery(self._state, self._sessions, self._subscriptions)
         self.dispatch_events(
             {
                 Started: self._on_started,
@@ -164,7 +151,7 @@ class DeltaTree(EventMachine):
             SubscriptionConfirmation: self._subscriptions.on_confirmation,
             PublicationCopy: self._publications.on_copy,
             PublicationConfirmation: self._queue.on_confirmation,
-            RecoveryNotifier: self._notifiers.on_notifier,
+            RecoveryNotifier: self._tags.on_notifier,
             SyncEnd: self._on_sync_end,
             RecoveryFlag: self._on_recovery_flag,
             PartitionNew: self._partitions.on_new,
@@ -190,12 +177,12 @@ class DeltaTree(EventMachine):
 
     def step(self, event: Event, now_ns: Instant) -> list[Effect]:
         """Handle an event as `handle` does, without the relays."""
-        straight = self._publications.straight
-        if straight is not None:
+        fast_path = self._publications.fast_path
+        if fast_path is not None:
             kind = type(event.message) if type(event) is MessageReceived else None
             if kind not in _OF_PUBLICATIONS or self._state.recovering:
-                straight.forget()
-            elif kind in _WITH_RUNS and type(event) is MessageReceived and straight.take(event):
+                fast_path.clear()
+            elif kind in _WITH_RUNS and type(event) is MessageReceived and fast_path.handle(event):
                 effects, self.effects = self.effects, []
                 return effects
         return super().handle(event, now_ns)
@@ -274,22 +261,51 @@ class DeltaTree(EventMachine):
             ),
             ready=tuple(node.broker for node in nodes if node.ready),
             idle_reasons=tuple(reason for reason, count in reasons.items() if count),
-            detail={
-                "partitions": len(self._partitions),
-                "profile": self._state.parameters.profile,
+            detail=self.state().to_mapping(),
+        )
+
+    def state(self) -> VolatileState:
+        """Return the state in memory, for people."""
+        table = self._subscriptions.table
+        rows = table.rows.values()
+        detector = self._partitions.detectors.get(self._state.broker)
+        live = detector.live if detector is not None else {}
+        return VolatileState(
+            profile=self._state.parameters.profile,
+            sessions={
+                node.broker: "active" if node.active else node.reach.value
+                for node in self._sessions.nodes.values()
             },
+            partitions=len(self._partitions),
+            detected={number: partition.nodes for number, partition in live.items()},
+            unconfirmed=len(table.unconfirmed),
+            tagged=self._subscriptions.tagged_count,
+            own=Counter(row.local.phase.value for row in rows if row.local is not None),
+            queued={
+                source: sum(entry.publications for entry in entries)
+                for source, entries in self._queue.entries.items()
+            },
+            sent={
+                hop: sum(map(len, by_source.values()))
+                for hop, by_source in self._queue.sent.items()
+            },
+            missing_publishers=len(self._state.missing_publishers),
         )
 
     def on_event_end(self) -> None:
         """Send the confirmations of one event together, behind all other messages."""
-        self._clients.settle()
+        queue, merge = self._queue, self._publications.merge
+        if self._state.parameters.publication_log:
+            self._clients.settle()
         if self._state.recovering:
             self._end_recovery()
         self._partitions.withdraw_ended()
-        self._queue.send_confirmations()
-        self._queue.watch_limit()
-        if self._publications.joining is not None:
-            self._publications.joining.watch(self.now_ns)
+        if queue.confirmations:
+            queue.send_confirmations()
+        if queue.publications > queue.limit or queue.is_over_limit:
+            queue.watch_limit()
+        if merge is not None and queue.publications > queue.merge_above:
+            merge.watch(self.now_ns)
 
     # ------------------------------------------------------------ events
 
@@ -301,9 +317,9 @@ class DeltaTree(EventMachine):
             self._unsubscriptions.recover(event.recovered)
             self._subscriptions.recover(event.recovered)
             self._clients.recover(event.recovered, event.logs)
-        self._unsubscriptions.begin(self._clients.list_live(), event.lineage)
+        self._unsubscriptions.begin(self._home.list_live(), event.lineage)
         self._sessions_changed()
-        if event.recovering and self._recovery.begin(log_is_read=self._clients.log_is_read):
+        if event.recovering and self._recovery.begin():
             self._clients.admit()
 
     def _on_records(self, event: RecordsRead) -> None:
@@ -382,9 +398,9 @@ class DeltaTree(EventMachine):
                 assert isinstance(peer, str), f"{peer!r} is not a client"
                 self._clients.linger_over(peer)
             elif purpose == AUDIT:
-                self._subscriptions.unheard.audit()
+                self._tags.audit()
             elif purpose == COLD_START:
-                if self._recovery.cold_start(log_is_read=self._clients.log_is_read):
+                if self._recovery.cold_start():
                     self._clients.admit()
             else:
                 assert purpose == FLUSH_POSITIONS, f"deadline for {purpose!r}"
@@ -413,15 +429,15 @@ class DeltaTree(EventMachine):
         if self._sessions.node(peer).ready:
             raise RemoteProtocolError(peer, "a second Summary on one session")
         self._unsubscriptions.on_summary(peer, message)
-        self._clients.revoke(self._unsubscriptions.list_revoked(message.tombstones))
+        self._home.revoke(self._unsubscriptions.list_revoked(message.tombstones))
         self._subscriptions.set_known(peer, message.accepted)
-        self._sessions.summary_came(peer, message.recovering)
+        self._sessions.on_summary(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))
         self._sessions_changed()
 
     def _on_unsubscription(self, peer: BrokerNumber, message: Unsubscription) -> None:
         self._unsubscriptions.on_unsubscription(peer, message)
-        self._clients.revoke(self._unsubscriptions.list_revoked(message.tombstones))
+        self._home.revoke(self._unsubscriptions.list_revoked(message.tombstones))
 
     def _sessions_changed(self) -> None:
         """Adjust all parts to the present sessions; the order matters.
@@ -442,17 +458,15 @@ class DeltaTree(EventMachine):
 
     def _end_recovery(self) -> None:
         """Admit the waiting clients if the recovery is complete."""
-        if self._recovery.end_if_complete(log_is_read=self._clients.log_is_read):
+        if self._recovery.end_if_complete():
             self._clients.admit()
 
     def _on_sync_end(self, peer: BrokerNumber, message: SyncEnd) -> None:
-        is_read = self._clients.log_is_read
-        if self._recovery.on_sync_end(peer, message, log_is_read=is_read):
+        if self._recovery.on_sync_end(peer, message):
             self._clients.admit()
 
     def _on_recovery_flag(self, peer: BrokerNumber, message: RecoveryFlag) -> None:
-        is_read = self._clients.log_is_read
-        if self._recovery.on_recovery_flag(peer, message, log_is_read=is_read):
+        if self._recovery.on_recovery_flag(peer, message):
             self._clients.admit()
 
 

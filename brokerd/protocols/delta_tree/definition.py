@@ -70,7 +70,7 @@ DELTA_TREE = ProtocolDefinition(
     keeps_loss=lambda topology, parameters, broker: "",
     topology_parameters=("delta",),
     chain_words=("<=delta", ">delta"),
-    core="brokerd.protocols.delta_tree.relays.relayed_sessions",
+    core="brokerd.protocols.delta_tree.relayed_sessions",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
     checks="brokerd.protocols.delta_tree.checks",

@@ -12,6 +12,12 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 
+Path = tuple[BrokerNumber, ...]
+"""Linked brokers in order, both ends included."""
+
+NOTIFIER = 1 << 32
+"""The publisher number of recovery notifiers; no publisher has it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tag:

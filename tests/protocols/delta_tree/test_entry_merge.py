@@ -8,17 +8,17 @@ from unittest.mock import patch
 import pytest
 
 from brokerd.model.client_messages import Acknowledge
+from brokerd.protocols.delta_tree import entry_merge
+from brokerd.protocols.delta_tree.entry_merge import EntryMerge, MergeBounds
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
-from brokerd.protocols.delta_tree.publications import entry_merge
-from brokerd.protocols.delta_tree.publications.entries import Entry
-from brokerd.protocols.delta_tree.publications.entry_merge import Joining, JoiningBounds
+from brokerd.protocols.delta_tree.queue_entries import Entry
 from brokerd.simulator.search.swarm import run_seed
 from tests.helpers.exchange import Client, Exchange, blob
 
 CHAIN = ((0, 1), (1, 2))
 STAR = ((0, 1), (0, 2))
 A, B = blob(kind="a"), blob(kind="b")
-EAGER = JoiningBounds(fewest=1, step=1, interval_ns=0, window=6, publications=6)
+EAGER = MergeBounds(fewest=1, step=1, interval_ns=0, window=6, publications=6)
 SEEDS = (7, 9, 30, 47)
 """Seeds with crashes, cuts and slow clients, and with the most merges under eager bounds."""
 
@@ -29,15 +29,15 @@ def in_haste(story: Callable[..., None]) -> Callable[..., None]:
     @wraps(story)
     def hasty(**arguments: Any) -> None:
         made: list[Entry] = []
-        joined = Joining._join
+        joined = EntryMerge._join
 
-        def noting(self: Joining, group: list[Entry]) -> Entry:
+        def noting(self: EntryMerge, group: list[Entry]) -> Entry:
             made.append(joined(self, group))
             return made[-1]
 
         with (
-            patch.object(entry_merge, "JoiningBounds", lambda: EAGER),
-            patch.object(Joining, "_join", noting),
+            patch.object(entry_merge, "MergeBounds", lambda: EAGER),
+            patch.object(EntryMerge, "_join", noting),
         ):
             story(**arguments)
         assert len(made) > 4, f"{len(made)} entries were joined"

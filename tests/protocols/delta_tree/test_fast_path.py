@@ -9,11 +9,11 @@ import pytest
 
 from brokerd.model.identity import Peer
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.publications import arrivals
-from brokerd.protocols.delta_tree.publications.arrivals import Publications
-from brokerd.protocols.delta_tree.publications.entries import Receipt
-from brokerd.protocols.delta_tree.publications.fast_path import FastPath
-from brokerd.protocols.delta_tree.subscriptions.routing_table import Audience
+from brokerd.protocols.delta_tree import forwarding
+from brokerd.protocols.delta_tree.fast_path import FastPath
+from brokerd.protocols.delta_tree.forwarding import Publications
+from brokerd.protocols.delta_tree.queue_entries import Receipt
+from brokerd.protocols.delta_tree.routing_table import Audience
 from brokerd.protocols.interface import MessageReceived
 from brokerd.protocols.parts.selection import match_run
 from brokerd.simulator.search.seed_report import SeedReport
@@ -26,7 +26,7 @@ SEEDS = (8, 12, 26)
 @contextmanager
 def only_the_general_way() -> Iterator[None]:
     """Disable the fast path."""
-    with patch.object(FastPath, "take", lambda lane, event: False):
+    with patch.object(FastPath, "handle", lambda lane, event: False):
         yield
 
 
@@ -45,13 +45,13 @@ def history(report: SeedReport) -> tuple[object, ...]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_and_without_the_lane_a_swarm_lives_through_the_same(seed: int) -> None:
     taken: list[bool] = []
-    take = FastPath.take
+    take = FastPath.handle
 
     def counting(lane: FastPath, event: MessageReceived) -> bool:
         taken.append(take(lane, event))
         return taken[-1]
 
-    with patch.object(FastPath, "take", counting):
+    with patch.object(FastPath, "handle", counting):
         straight = run_seed(seed, "delta_tree")
     general = lived_the_general_way(seed)
     assert history(straight) == history(general), f"seed {seed}"
@@ -61,7 +61,7 @@ def test_with_and_without_the_lane_a_swarm_lives_through_the_same(seed: int) -> 
 
 def test_a_lane_that_never_forgets_has_another_history() -> None:
     general = lived_the_general_way(SEEDS[1])
-    with patch.object(FastPath, "forget", lambda lane: None):
+    with patch.object(FastPath, "clear", lambda lane: None):
         stubborn = run_seed(SEEDS[1], "delta_tree")
     assert history(stubborn) != history(general)
 
@@ -94,7 +94,7 @@ def test_the_general_path_matches_each_run_once_in_any_division() -> None:
         only_the_general_way(),
         patch.object(Publications, "_receive", receiving),
         patch.object(Publications, "_queue_up", queueing),
-        patch.object(arrivals, "match_run", matching),
+        patch.object(forwarding, "match_run", matching),
     ):
         run_seed(SEEDS[0], "delta_tree")
     assert len(parts) > 100

@@ -2,13 +2,13 @@
 
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
-from brokerd.protocols.delta_tree.partitions.gates import (
+from brokerd.protocols.delta_tree.regions import (
     Replacement,
+    covers,
     refine,
     replace_tags,
     replacement_for,
 )
-from brokerd.protocols.delta_tree.partitions.regions import covers
 from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 OF_3, OF_5 = SourceId(3, 0, 1), SourceId(5, 0, 1)

@@ -14,8 +14,7 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
 )
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.storage.home_table import subscription_change
-from brokerd.protocols.delta_tree.subscriptions.routing_table import LocalSubscription
+from brokerd.protocols.delta_tree.state import LocalSubscription, subscription_change
 from brokerd.protocols.interface import (
     Deliver,
     Event,

@@ -12,11 +12,7 @@ from brokerd.protocols.delta_tree.messages import (
     PartitionNumbers,
     RecoveryNotifier,
 )
-from brokerd.protocols.delta_tree.partitions.partition_table import (
-    TOMBSTONE_RANGES,
-    Detector,
-    partition_kind,
-)
+from brokerd.protocols.delta_tree.partition_table import TOMBSTONE_RANGES, Detector, partition_kind
 from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,

@@ -7,11 +7,7 @@ import pytest
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
-from brokerd.protocols.delta_tree.as_published.publication_tags import (
-    find_first_tag,
-    join_tags,
-    tag_for,
-)
+from brokerd.protocols.delta_tree.annotations import find_first_tag, join_tags, tag_for
 from brokerd.protocols.delta_tree.messages import PublicationCopy, PublicationTag, Summary, Tag
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived

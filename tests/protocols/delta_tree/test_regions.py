@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.delta_tree import regions
 from brokerd.protocols.delta_tree.messages import Tag
-from brokerd.protocols.delta_tree.partitions import regions
-from brokerd.protocols.delta_tree.partitions.regions import (
+from brokerd.protocols.delta_tree.regions import (
     covers,
     includes,
     intersect,

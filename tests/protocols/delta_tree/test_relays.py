@@ -5,7 +5,7 @@ import pytest
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.relays.relayed_sessions import AssistedDeltaTree
+from brokerd.protocols.delta_tree.relayed_sessions import AssistedDeltaTree
 from brokerd.protocols.interface import (
     CloseSession,
     DeadlineReached,

@@ -8,14 +8,14 @@ import pytest
 
 from brokerd.model.client_messages import Connect, Subscribe
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.delta_tree import entry_merge
 from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.entry_merge import MergeBounds
 from brokerd.protocols.delta_tree.messages import (
     PublicationCopy,
     SubscriptionConfirmation,
     SubscriptionCopy,
 )
-from brokerd.protocols.delta_tree.publications import entry_merge
-from brokerd.protocols.delta_tree.publications.entry_merge import JoiningBounds
 from brokerd.protocols.interface import (
     Commit,
     MessageReceived,
@@ -57,8 +57,8 @@ def messages(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
 @pytest.mark.parametrize("keeps", ["for a frozen broker", "for a client that takes nothing"])
 def test_queued_single_publications_occupy_at_most_half_more_than_their_payload(keeps: str) -> None:
     # Checked as often as with ten times as many.
-    bounds = JoiningBounds(fewest=100, step=16, interval_ns=0, window=64)
-    with patch.object(entry_merge, "JoiningBounds", lambda: bounds):
+    bounds = MergeBounds(fewest=100, step=16, interval_ns=0, window=64)
+    with patch.object(entry_merge, "MergeBounds", lambda: bounds):
         core = forwarding_broker([(2, "true")] if "broker" in keeps else [])
     if "client" in keeps:
         add_quiet_client(core)

@@ -6,8 +6,7 @@ from brokerd.model.predicate import EVERYTHING
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.storage.home_table import subscription_change
-from brokerd.protocols.delta_tree.subscriptions.routing_table import LocalSubscription
+from brokerd.protocols.delta_tree.state import LocalSubscription, subscription_change
 from brokerd.protocols.interface import (
     Commit,
     DeadlineReached,

@@ -18,6 +18,7 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.delta_tree.messages import (
+    NOTIFIER,
     PublicationConfirmation,
     PublicationCopy,
     RecoveryNotifier,
@@ -30,8 +31,7 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.publications.arrivals import NOTIFIER
-from brokerd.protocols.delta_tree.subscriptions.tombstones import LAST_NUMBER
+from brokerd.protocols.delta_tree.tombstones import LAST_NUMBER
 from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished, SessionLost
 from tests.helpers.exchange import Exchange, blob, run_of
 from tests.protocols.delta_tree.cost import forwarding_broker

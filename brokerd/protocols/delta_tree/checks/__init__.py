@@ -2,16 +2,14 @@
 
 from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES
-from brokerd.protocols.delta_tree.checks.kept import KEPT
 from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
 from brokerd.protocols.delta_tree.checks.planning import DeltaTreePlanning
 from brokerd.protocols.delta_tree.checks.reach import DeltaTreeReach
-from brokerd.protocols.delta_tree.checks.recounts import RECOUNTS
+from brokerd.protocols.delta_tree.checks.recounts import KEPT, RECOUNTS
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
-from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS
-from brokerd.protocols.delta_tree.storage.home_table import ATTACHED
-from brokerd.protocols.delta_tree.subscriptions.tombstones import TOMBSTONES
+from brokerd.protocols.delta_tree.state import ATTACHED, POSITIONS
+from brokerd.protocols.delta_tree.tombstones import TOMBSTONES
 from brokerd.simulator.checks.growth import LATE, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position
@@ -28,12 +26,12 @@ SIMULATED = SimulatedProtocol(
     make_reach=DeltaTreeReach,
     kept=KEPT,
     limits=(
-        Limit(f"{_FOLDER}.partitions.partition_table", "TOMBSTONE_RANGES", (1, 3)),
-        Limit(f"{_FOLDER}.publications.fast_path", "KEPT", (1, 4)),
-        Limit(f"{_FOLDER}.publications.entries", "FRAME_PAYLOAD_BYTES", (1, 50)),
-        Limit(f"{_FOLDER}.publications.entry_merge", "FEWEST", (1, 8)),
-        Limit(f"{_FOLDER}.publications.entry_merge", "STEP", (1, 4)),
-        Limit(f"{_FOLDER}.publications.deliveries", "FLUSH_INTERVAL_NS", (1_000_000,), LATE),
+        Limit(f"{_FOLDER}.partition_table", "TOMBSTONE_RANGES", (1, 3)),
+        Limit(f"{_FOLDER}.fast_path", "KEPT", (1, 4)),
+        Limit(f"{_FOLDER}.queue_entries", "FRAME_PAYLOAD_BYTES", (1, 50)),
+        Limit(f"{_FOLDER}.entry_merge", "FEWEST", (1, 8)),
+        Limit(f"{_FOLDER}.entry_merge", "STEP", (1, 4)),
+        Limit(f"{_FOLDER}.home_subscriptions", "FLUSH_INTERVAL_NS", (1_000_000,), LATE),
     ),
     positions=(
         Position(POSITIONS, ends=True),

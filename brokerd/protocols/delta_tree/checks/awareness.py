@@ -6,7 +6,6 @@ the subscription, too: a broker without the subscription would drop and confirm 
 Paper: [DFT11] §V-B lines 456-465, §VI lines 614-621.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +24,8 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.partitions.regions import covers
-from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable, read_tombstones
+from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.delta_tree.tombstones import TombstoneTable, read_tombstones
 from brokerd.protocols.interface import (
     Commit,
     Effect,
@@ -36,7 +35,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import message_of
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, message_of
 from brokerd.simulator.world.views import BrokerView
 
 HOME_TABLE = "subscriptions"
@@ -64,9 +63,6 @@ class AwarenessChecker:
     """Checks of I8, I10 and I16 of the design on every step.
 
     Args:
-        wants: returns whether a predicate holds for an attribute blob, by the reference semantics.
-        brokers: returns all brokers, with their liveness and recovery.
-        has_publishers: returns whether clients of a broker publish.
         late: brokers route by a subscription when they confirm it. Publications forwarded before
             that are no part of the stream, by the start cut; so I8 is not checked.
     """
@@ -74,16 +70,12 @@ class AwarenessChecker:
     def __init__(
         self,
         tree: PrimaryTree,
-        wants: Callable[[Predicate, bytes], bool],
-        brokers: Callable[[], Sequence[BrokerView]],
-        has_publishers: Callable[[BrokerNumber], bool],
-        late: bool = False,
+        world: CheckedWorld,
+        late: bool,
     ) -> None:
         self._late = late
         self._tree = tree
-        self._wants = wants
-        self._brokers = brokers
-        self._has_publishers = has_publishers
+        self._world = world
         self._steps = 0
         self._memories: dict[BrokerNumber, _Memory] = {}
         self._of_incarnations: dict[tuple[BrokerNumber, int], _Memory] = {}
@@ -161,7 +153,7 @@ class AwarenessChecker:
             if first is None:
                 continue  # the sender has it from its log
             for subscription in unknown:
-                if sender.accepted[subscription] < first and self._wants(
+                if sender.accepted[subscription] < first and self._world.oracle.wants(
                     self._predicates[subscription], run.blob(position)
                 ):
                     raise InvariantViolated(
@@ -192,11 +184,11 @@ class AwarenessChecker:
                 continue
             subscription = SubscriptionId(broker.number, change.value[0], change.value[1])
             tags = read_tags(change.value)
-            for other in self._brokers():
+            for other in self._world.brokers():
                 if (
                     other is not broker
                     and other.alive
-                    and self._has_publishers(other.number)
+                    and self._world.has_publishers(other.number)
                     and not self._has_accepted(other, subscription)
                     and other.core.status().state == "running"
                     and not covers(

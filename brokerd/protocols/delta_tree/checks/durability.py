@@ -16,6 +16,7 @@ from brokerd.model.client_messages import Connected, Subscribed, Unsubscribed
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import (
+    NOTIFIER,
     PublicationConfirmation,
     PublicationCopy,
     RecoveryNotifier,
@@ -23,11 +24,9 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
     Unsubscription,
 )
-from brokerd.protocols.delta_tree.partitions.regions import includes
-from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
-from brokerd.protocols.delta_tree.storage.home_table import ATTACHED, SUBSCRIPTIONS
-from brokerd.protocols.delta_tree.subscriptions.routing_table import ROUTING
-from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable
+from brokerd.protocols.delta_tree.regions import includes
+from brokerd.protocols.delta_tree.state import ATTACHED, ROUTING, SUBSCRIPTIONS
+from brokerd.protocols.delta_tree.tombstones import TombstoneTable
 from brokerd.protocols.interface import (
     Change,
     Commit,

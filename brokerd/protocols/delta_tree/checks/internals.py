@@ -8,7 +8,7 @@ Paper: [DFT11] §II (one active session per primary path), §VI (queue order).
 from collections.abc import Sequence
 
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.sessions.sessions import Reach
+from brokerd.protocols.delta_tree.sessions import Reach
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 

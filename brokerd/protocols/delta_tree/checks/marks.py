@@ -34,8 +34,7 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.storage.home_table import SUBSCRIPTIONS
-from brokerd.protocols.delta_tree.subscriptions.routing_table import ROUTING, Phase
+from brokerd.protocols.delta_tree.state import ROUTING, SUBSCRIPTIONS, Phase
 from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
     Commit,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.delta_tree.storage.home_table import SUBSCRIPTIONS
+from brokerd.protocols.delta_tree.state import SUBSCRIPTIONS
 from brokerd.protocols.interface import (
     Commit,
     Effect,

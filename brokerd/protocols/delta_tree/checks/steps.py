@@ -50,8 +50,8 @@ from brokerd.protocols.delta_tree.checks.durability import DurabilityChecker
 from brokerd.protocols.delta_tree.checks.first_copies import FirstCopyChecker
 from brokerd.protocols.delta_tree.checks.separation import SeparationChecker
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy, Tag
-from brokerd.protocols.delta_tree.partitions.regions import covers
-from brokerd.protocols.delta_tree.storage.home_table import ATTACHED, SUBSCRIPTIONS
+from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.delta_tree.state import ATTACHED, SUBSCRIPTIONS
 from brokerd.protocols.interface import (
     Change,
     Commit,
@@ -81,13 +81,7 @@ class DeltaTreeChecks(ProtocolChecks):
             world.schedule, oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS, ATTACHED
         )
         self._separation = SeparationChecker(tree, tree.topology.delta + 1)
-        self._awareness = AwarenessChecker(
-            tree,
-            oracle.wants,
-            world.brokers,
-            world.has_publishers,
-            late=world.parameters.accept == "late",
-        )
+        self._awareness = AwarenessChecker(tree, world, late=world.parameters.accept == "late")
         self._durability = DurabilityChecker()
         self._first_copies = FirstCopyChecker(tree, oracle)
         self._homes: dict[ClientId, int] = {}

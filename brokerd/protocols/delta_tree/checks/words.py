@@ -21,7 +21,7 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.subscriptions.tombstones import LAST_NUMBER
+from brokerd.protocols.delta_tree.tombstones import LAST_NUMBER
 from brokerd.protocols.interface import Effect, Record, Send
 from brokerd.simulator.checks.step_text import Wording
 

@@ -1,7 +1,7 @@
 """The unfinished deliveries of a client, and their joining into fewer deliveries."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -90,22 +90,24 @@ class Outlet(Generic[Entry, Subscription]):
     unacknowledged: int = 0
 
 
-@dataclass(frozen=True)
-class Wholes(Generic[Entry]):
+class Wholes(Protocol[Entry]):
     """Joined entries, and the accounting for deliveries of their parts.
 
     Attributes:
-        part_of: returns the joined entry that replaced an entry; None if the entry was not joined.
-        run: returns the publications of a joined entry.
-        count_out: reduces the number of deliveries of a joined entry.
         publications, payload_bytes: limits of a joined delivery.
     """
 
-    part_of: Callable[[Entry], Entry | None]
-    run: Callable[[Entry], PublicationRun]
-    count_out: Callable[[Entry, int], None]
     publications: int
     payload_bytes: int
+
+    def part_of(self, entry: Entry) -> Entry | None:
+        """Return the joined entry that replaced an entry; None if the entry was not joined."""
+
+    def run(self, entry: Entry) -> PublicationRun:
+        """Return the publications of a joined entry."""
+
+    def count_out(self, entry: Entry, deliveries: int) -> None:
+        """Reduce the number of deliveries of a joined entry."""
 
 
 def join_deliveries(
