@@ -173,7 +173,8 @@ class Overrides:
     Values are texts as in the file ("50/s", "10s"). `rate`, `size` and `publishers` apply to every
     [[publishers]] entry, `subscribers` to every [[subscribers]] entry. If `churn` is False, no
     subscriber is disconnected, and a workload with churn becomes calm. `keys` are values by dotted
-    key, and no other override changes the same value; see `bench.spec.keys`.
+    key, and no other override changes the same value; see `bench.spec.keys`. If `is_typed`, errors
+    name the options of the command line.
     """
 
     protocol: str | None = None
@@ -189,10 +190,12 @@ class Overrides:
     churn: bool | None = None
     records: str | None = None
     keys: Mapping[str, Any] | None = None
+    is_typed: bool = False
 
     def list_origins(self) -> dict[str, str]:
         """Return the option of each override by dotted key; the key itself without an option."""
-        options = {_KEYS[name]: _OPTIONS[name] for name in self.as_mapping() if name in _OPTIONS}
+        named = [name for name in self.as_mapping() if name in _OPTIONS]
+        options = {_KEYS[name]: _OPTIONS[name] if self.is_typed else _KEYS[name] for name in named}
         return {**{key: key for key in self.keys or {}}, **options}
 
     def list_keys(self) -> list[str]:
@@ -203,7 +206,7 @@ class Overrides:
 
     def as_mapping(self) -> dict[str, Any]:
         """Return only the overridden values."""
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "is_typed"}
         return {name: value for name, value in values.items() if value is not None}
 
 

@@ -270,7 +270,13 @@ def compare_as(
     whole = load_comparison(call.project.find("comparison", name))
     comparison = whole.select(only).with_systems(also)
     folder = call.project.results_folder(results)
-    sides = _sides(call, whole, comparison, Overrides(measure=duration or whole.measure), folder)
+    sides = _sides(
+        call,
+        whole,
+        comparison,
+        Overrides(measure=duration or whole.measure, is_typed=duration is not None),
+        folder,
+    )
     predictions = announce(call, sides.list_predicted())
     if call.dry_run:
         return _comparison_plan(comparison, sides, predictions)

@@ -11,7 +11,7 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
-from tests.helpers.agents import Lab, happening, make_lab, run, until
+from tests.helpers.agents import Lab, make_lab, next_event, run, until
 from tests.helpers.descriptors import no_free_descriptors
 
 
@@ -156,7 +156,7 @@ def test_a_process_exit_is_recorded_with_its_cause_and_its_stderr(
         async with lab.client() as client:
             events = await client.listen()
             await lab.start(client, "b1", role="failing", how=how)
-            details = await happening(events, "process_exited")
+            details = await next_event(events, "process_exited")
             assert (details["exit_code"], details["exit_cause"]) == (exit_code, cause)
             assert said in (lab.root / "run" / "b1" / "stderr.log").read_text()
             assert (await client.disk())["disk_bytes"] == {}, "it was told of no folder of its own"
@@ -205,7 +205,7 @@ def test_child_processes_end_with_a_killed_process(lab: Lab) -> None:
             child_file = lab.folder / "child"
             events = await client.listen()
             await lab.start(client, "b1", role="failing", how="child", child_file=str(child_file))
-            details = await happening(events, "process_exited")
+            details = await next_event(events, "process_exited")
             assert details["exit_signal"] == 9
             pid = int(child_file.read_text())
             await until(lambda: not os.path.exists(f"/proc/{pid}"), "waited for, too")

@@ -10,7 +10,7 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
-from tests.helpers.agents import Lab, happening, is_reaped, make_lab, run, until
+from tests.helpers.agents import Lab, is_reaped, make_lab, next_event, run, until
 from tests.helpers.patience import PATIENCE_S
 
 
@@ -194,7 +194,7 @@ def test_a_freeze_ends_with_its_lease_and_notifies_listeners(lab: Lab) -> None:
             identity = await lab.start(client, "b1")
             asked_ns = time.monotonic_ns()
             await client.fault_apply("f1", "freeze", "b1", lease_ms=200)
-            details = await happening(events, "fault_healed")
+            details = await next_event(events, "fault_healed")
             assert (details["fault_id"], details["by"]) == ("f1", "lease")
             assert not identity.is_stopped()
             fault = (await client.status())["faults"][0]
@@ -293,7 +293,7 @@ def test_the_kill_of_a_frozen_process_ends_its_freeze(lab: Lab) -> None:
             watchdogs = lab.called("pubsub:thaw")
             fault = await client.fault_apply("f2", "kill", "b1")
             assert fault["result"]["exit_signal"] == 9
-            details = await happening(events, "fault_healed")
+            details = await next_event(events, "fault_healed")
             assert (details["fault_id"], details["by"]) == ("f1", "process-death")
             await client.fault_apply("f3", "restart", "b1")
             assert not (await client.status())["processes"]["b1"]["frozen"]
@@ -332,7 +332,7 @@ def test_a_link_fault_is_healed_when_its_lease_ends(lab: Lab) -> None:
             events = await client.listen()
             await lab.start(client, "b1")
             await client.fault_apply("f1", "absorb", "b1", lease_ms=100)
-            details = await happening(events, "fault_healed")
+            details = await next_event(events, "fault_healed")
             assert details["by"] == "lease"
             assert (await client.broker("b1", "status"))["faults"] == []
 

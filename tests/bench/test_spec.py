@@ -182,10 +182,17 @@ def test_a_slip_is_named_with_file_key_value_and_the_valid_values(
 
 def test_typed_values_are_checked_like_the_files() -> None:
     for typed, complaint in (
-        (Overrides(rate="25"), "--rate = '25': a rate has a number"),
-        (Overrides(measure="1 hour"), "--duration = '1 hour': a duration has a number"),
-        (Overrides(protocol="best-effort"), "--protocol = 'best-effort'; did you mean 'best_"),
-        (Overrides(records="ful"), "--records = 'ful'; did you mean 'full'?"),
+        (Overrides(rate="25", is_typed=True), "--rate = '25': a rate has a number"),
+        (
+            Overrides(measure="1 hour", is_typed=True),
+            "--duration = '1 hour': a duration has a number",
+        ),
+        (
+            Overrides(protocol="best-effort", is_typed=True),
+            "--protocol = 'best-effort'; did you mean 'best_",
+        ),
+        (Overrides(records="ful", is_typed=True), "--records = 'ful'; did you mean 'full'?"),
+        (Overrides(measure="1 hour"), "phases.measure = '1 hour', in place of the file's"),
         (Overrides(topology="demmo"), "did you mean 'demo'?"),
         (Overrides(keys={"phases.measure": 5}), "phases.measure = 5, in place of the file's"),
         (Overrides(keys={"subscribers[1].count": "x"}), "subscribers[1].count = 'x', in place"),

@@ -10,7 +10,7 @@ from brokerd.client.client import Client, ClientError
 from brokerd.client.consumer import BrokerTokens, Consumer, SqliteConsumed
 from brokerd.client.tokens import OwnTokens
 from tests.helpers.consuming_broker import ConsumingBroker
-from tests.helpers.keeping_broker import client_of, serving
+from tests.helpers.keeping_broker import client_of, serve
 from tests.helpers.virtual_time import in_virtual_time
 
 
@@ -35,7 +35,7 @@ async def take(consumer: Consumer, count: int) -> list[tuple[int, bool]]:
 
 @in_virtual_time
 async def test_the_next_receive_commits_the_previous_delivery() -> None:
-    async with serving(ConsumingBroker()) as broker:
+    async with serve(ConsumingBroker()) as broker:
         async with consuming(broker) as client:
             consumer = await client.consume("true")
             await broker.publish(4)
@@ -59,7 +59,7 @@ async def die_at(broker: ConsumingBroker, last: int, consumed: SqliteConsumed | 
 
 @in_virtual_time
 async def test_an_uncommitted_delivery_is_redelivered_with_a_mark_after_a_crash() -> None:
-    async with serving(ConsumingBroker()) as broker:
+    async with serve(ConsumingBroker()) as broker:
         await broker.publish(5)
         with pytest.raises(Killed):
             await die_at(broker, 2, None)
@@ -74,7 +74,7 @@ async def test_a_delivery_that_the_application_recorded_is_not_redelivered(
 ) -> None:
     database = sqlite3.connect(tmp_path / "orders.db")
     consumed = SqliteConsumed(database, "dora")
-    async with serving(ConsumingBroker()) as broker:
+    async with serve(ConsumingBroker()) as broker:
         await broker.publish(3)
         with pytest.raises(Killed):
             await die_at(broker, 2, consumed)
@@ -94,7 +94,7 @@ async def fail(consumer: Consumer) -> None:
 
 @in_virtual_time
 async def test_a_transaction_commits_its_batch_or_gets_it_again() -> None:
-    async with serving(ConsumingBroker()) as broker, consuming(broker) as client:
+    async with serve(ConsumingBroker()) as broker, consuming(broker) as client:
         consumer = await client.consume("true", acknowledge="transacted", most=3)
         await broker.publish(5)
         await broker.settle()
@@ -111,7 +111,7 @@ async def test_a_transaction_commits_its_batch_or_gets_it_again() -> None:
 
 @in_virtual_time
 async def test_a_commit_with_a_lost_reply_is_repeated_and_awaited() -> None:
-    async with serving(ConsumingBroker(answers=False)) as broker, consuming(broker) as client:
+    async with serve(ConsumingBroker(answers=False)) as broker, consuming(broker) as client:
         consumer = await client.consume("true")
         await broker.publish(2)
         assert await take(consumer, 1) == [(1, False)]
@@ -126,7 +126,7 @@ async def test_a_commit_with_a_lost_reply_is_repeated_and_awaited() -> None:
 
 @in_virtual_time
 async def test_silence_is_committed_without_a_wait() -> None:
-    async with serving(ConsumingBroker()) as broker, consuming(broker) as client:
+    async with serve(ConsumingBroker()) as broker, consuming(broker) as client:
         consumer = await client.consume("true")
         await broker.publish(1)
         assert await take(consumer, 1) == [(1, False)]
@@ -139,7 +139,10 @@ async def test_silence_is_committed_without_a_wait() -> None:
 
 @in_virtual_time
 async def test_consume_is_refused_by_a_broker_without_tokens() -> None:
-    async with serving(ConsumingBroker(refuses="not here")) as broker, consuming(broker) as client:
+    async with (
+        serve(ConsumingBroker(refuses="not here")) as broker,
+        consuming(broker) as client,
+    ):
         with pytest.raises(ClientError, match="refused: not here"):
             await client.consume("true")
 
@@ -150,7 +153,7 @@ async def test_consume_requires_broker_tokens_and_resume_requires_own_tokens() -
         with pytest.raises(ClientError, match="with BrokerTokens"):
             await client.consume("true")
 
-    async with serving(ConsumingBroker()) as broker:
+    async with serve(ConsumingBroker()) as broker:
         async with client_of(broker, tokens=OwnTokens()) as client:
             await refused(client)
         async with consuming(broker) as client:

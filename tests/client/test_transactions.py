@@ -10,7 +10,7 @@ from brokerd.client.client import Client, ClientError
 from brokerd.client.tokens import TABLE, OwnTokens, SqliteTokens, read_checkpoint_token
 from brokerd.client.transactions import DurableSubscription, Transaction
 from brokerd.errors import ConfigError, ResumeTokenRefused
-from tests.helpers.keeping_broker import PUBEND, KeepingBroker, client_of, serving
+from tests.helpers.keeping_broker import PUBEND, KeepingBroker, client_of, serve
 from tests.helpers.virtual_time import in_virtual_time
 
 
@@ -78,7 +78,7 @@ async def resumed(client: Client) -> DurableSubscription:
 @in_virtual_time
 async def test_each_event_is_in_the_database_once_across_restarts(tmp_path: Path) -> None:
     path, _ = application(tmp_path)
-    async with serving(KeepingBroker()) as broker:
+    async with serve(KeepingBroker()) as broker:
         for first in (1, 4, 7):
             again = open_database(path)
             async with client_of(broker, tokens=SqliteTokens(again)) as client:
@@ -98,7 +98,7 @@ async def test_deliveries_of_a_failed_transaction_are_repeated_and_not_acknowled
 ) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -119,7 +119,7 @@ async def test_nothing_is_acknowledged_before_it_is_committed(tmp_path: Path) ->
     """Received and even written publications are not committed: a crash would undo them."""
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -142,7 +142,7 @@ async def test_a_token_and_the_change_it_stands_for_are_seen_together_or_not_at_
     """At every executed statement another process sees both changes or neither."""
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -167,7 +167,7 @@ async def test_a_session_that_breaks_inside_a_block_costs_nothing_and_brings_not
 ) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -189,7 +189,7 @@ async def test_a_session_that_breaks_inside_a_block_costs_nothing_and_brings_not
 async def test_a_process_that_lost_the_token_cannot_commit(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -218,7 +218,7 @@ async def test_an_early_commit_by_the_application_is_reported(
 ) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -239,7 +239,7 @@ async def test_an_early_commit_by_the_application_is_reported(
 async def test_a_block_that_is_cancelled_is_undone(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -257,7 +257,7 @@ async def test_a_block_that_is_cancelled_is_undone(tmp_path: Path) -> None:
 async def test_silence_ends_a_wait_so_that_the_token_moves_on(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -274,7 +274,7 @@ async def test_silence_ends_a_wait_so_that_the_token_moves_on(tmp_path: Path) ->
 async def test_a_gap_belongs_to_the_transaction_of_its_receipt(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -301,7 +301,7 @@ async def test_a_gap_belongs_to_the_transaction_of_its_receipt(tmp_path: Path) -
 async def test_a_gap_of_received_events_advances_the_token(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -317,7 +317,7 @@ async def test_a_gap_of_received_events_advances_the_token(tmp_path: Path) -> No
 
 @in_virtual_time
 async def test_an_application_may_keep_the_token_itself() -> None:
-    async with serving(KeepingBroker()) as broker:
+    async with serve(KeepingBroker()) as broker:
         kept: list[tuple[list[int], bytes]] = [([], b"")]
         for generation in (1, 2, 3):
             async with client_of(broker, tokens=OwnTokens(kept[-1][1])) as client:
@@ -339,7 +339,7 @@ async def test_an_application_may_keep_the_token_itself() -> None:
 
 @in_virtual_time
 async def test_an_older_token_than_the_last_is_allowed() -> None:
-    async with serving(KeepingBroker()) as broker:
+    async with serve(KeepingBroker()) as broker:
         tokens = OwnTokens()
         async with client_of(broker, tokens=tokens) as client:
             subscription = await resumed(client)
@@ -358,7 +358,7 @@ async def test_an_older_token_than_the_last_is_allowed() -> None:
 @in_virtual_time
 async def test_a_detached_client_has_no_token(tmp_path: Path) -> None:
     _, database = application(tmp_path)
-    async with serving(KeepingBroker()) as broker:
+    async with serve(KeepingBroker()) as broker:
         async with client_of(broker, tokens=SqliteTokens(database)) as client:
             await resumed(client)
             await client.detach()
@@ -369,7 +369,7 @@ async def test_a_detached_client_has_no_token(tmp_path: Path) -> None:
 @in_virtual_time
 async def test_conflicting_token_uses_are_refused(tmp_path: Path) -> None:
     _, database = application(tmp_path)
-    async with serving(KeepingBroker()) as broker:
+    async with serve(KeepingBroker()) as broker:
         async with client_of(broker, tokens=SqliteTokens(database)) as client:
             subscription = await resumed(client)
             token = subscription.token
@@ -413,7 +413,7 @@ async def test_a_file_that_is_busy_commits_nothing_and_nothing_is_acknowledged(
     path, _ = application(tmp_path)
     database = sqlite3.connect(path, timeout=0)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -440,7 +440,7 @@ async def test_a_file_on_a_full_disk_keeps_its_rows_and_receives_the_rest_later(
     path, database = application(tmp_path)
     database.execute("CREATE TABLE pictures (content BLOB)")
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)
@@ -472,7 +472,7 @@ async def draw(subscription: DurableSubscription, database: sqlite3.Connection) 
 async def test_a_transaction_commits_only_its_own_deliveries(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
-        serving(KeepingBroker()) as broker,
+        serve(KeepingBroker()) as broker,
         client_of(broker, tokens=SqliteTokens(database)) as client,
     ):
         subscription = await resumed(client)

@@ -15,7 +15,7 @@ import pytest
 from tests.end_to_end.conftest import LONGEST_COMMAND_S, METRICS, Lab, wait_until
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
-from tests.helpers.small_disk import filled, mounted_disk
+from tests.helpers.small_disk import fill_disk, mounted_disk
 
 pytestmark = pytest.mark.end_to_end
 
@@ -197,7 +197,7 @@ def test_a_full_disk_is_named_and_a_broker_that_was_killed_waits_for_room(lab: L
         text = inventory.read_text().replace('"e[1:2]"', '"e1"')
         inventory.write_text(f'{text}data_dir = "{disk}"\n')
         assert lab.call("deploy", "chain3").status == 0
-        filler = filled(disk)
+        filler = fill_disk(disk)
         full = f"host e1: 0 bytes free in {disk}: brokers there wait until there is room"
 
         status = lab.call("status")

@@ -154,7 +154,7 @@ async def until(condition: Callable[[], Any], what: str = "") -> None:
     raise AssertionError(f"never came true: {what or condition}")
 
 
-async def happening(
+async def next_event(
     events: trio.MemoryReceiveChannel[tuple[str, dict[str, Any]]], wanted: str
 ) -> dict[str, Any]:
     """Return the details of the next event with this name."""

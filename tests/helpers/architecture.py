@@ -98,7 +98,7 @@ def read_modules(root: Path, packages: Iterable[str]) -> dict[str, Module]:
             parts = path.relative_to(root).with_suffix("").parts
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
-            tree = _parsed(path.read_text(encoding="utf-8"), str(path))
+            tree = _parse(path.read_text(encoding="utf-8"), str(path))
             modules[name] = Module(name, str(path.relative_to(root)), tree, is_package)
     return modules
 
@@ -432,7 +432,7 @@ def _children_last_first(node: ast.AST) -> list[ast.AST]:
 
 
 @cache
-def _parsed(source: str, file: str) -> ast.Module:
+def _parse(source: str, file: str) -> ast.Module:
     return ast.parse(source, file)
 
 

@@ -21,7 +21,7 @@ def stale(folder: Path = TESTS) -> Iterator[Path]:
     """Yield the test modules below a folder without cached code, or with old cached code."""
     for path in sorted(folder.rglob("*.py")):
         is_rewritten = path.name == "conftest.py" or path.name.startswith("test_")
-        if is_rewritten and rewrite._read_pyc(path, _cached(path)) is None:
+        if is_rewritten and rewrite._read_pyc(path, _cache_path(path)) is None:
             yield path
 
 
@@ -31,11 +31,11 @@ def compile_all(paths: Sequence[Path]) -> None:
     state = AssertionState(config, "rewrite")
     for path in paths:
         source_hash, code = rewrite._rewrite_test(path, config)
-        if rewrite.try_makedirs(_cached(path).parent):
-            rewrite._write_pyc(state, code, source_hash, _cached(path))
+        if rewrite.try_makedirs(_cache_path(path).parent):
+            rewrite._write_pyc(state, code, source_hash, _cache_path(path))
 
 
-def _cached(path: Path) -> Path:
+def _cache_path(path: Path) -> Path:
     return rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
 
 

@@ -21,7 +21,7 @@ from bench.run.run_directory import specification_digest
 from brokerd.protocols.registry import read_topology
 from results.reference.history_reader import count_rows
 from results.tables.seals import seal
-from tests.helpers.false_witnesses import journaled, renew_digests
+from tests.helpers.false_witnesses import journal_change, renew_digests
 from tests.helpers.forged_runs import RunFolder
 
 PUBLISHERS: Final = "local1/load-pub"
@@ -126,7 +126,7 @@ def settle(run: RunFolder) -> None:
         online = json.loads(run.path(f"raw/{SUBSCRIBERS}/online.json").read_text())
         told["online"] = dict(online["totals"])
 
-    journaled(renew)(run)
+    journal_change(renew)(run)
     _renew_costs(run)
     renew_digests(run)
     seal(run.folder)
@@ -146,7 +146,7 @@ def _renew_costs(run: RunFolder) -> None:
         costs = [each * 1e6 / told["delivered"] for each in used]
         told["broker_cpu_us_per_message_mean"] = sum(costs) / len(costs)
 
-    journaled(renew)(run)
+    journal_change(renew)(run)
 
 
 def _folder_of(run: RunFolder, broker: str) -> str:
@@ -401,7 +401,7 @@ def _on_time(run: RunFolder) -> None:
             most = max(line["late_max_us"] for line in lines)
         manifest["headline"]["lateness_p99_us"] = float(most)
 
-    journaled(renew)(run)
+    journal_change(renew)(run)
 
 
 _add("publications_were_sent_on_time", "publishers", _on_time, trust="exact times of")
@@ -520,7 +520,7 @@ def _renew_statistics(run: RunFolder) -> None:
             "broker_private_bytes_max": memory,
         }  # fmt: skip
 
-    journaled(renew)(run)
+    journal_change(renew)(run)
 
 
 for _broker in ("c1", "c2", "c3"):
@@ -648,14 +648,14 @@ _add("c3_never_lost_a_client", "brokers", _hide_client_session, says="disagree")
 
 def _manifest(**values: Any) -> Change:
     def change(run: RunFolder) -> None:
-        journaled(lambda manifest: manifest.update(values))(run)
+        journal_change(lambda manifest: manifest.update(values))(run)
 
     return change
 
 
 def _headline(**values: Any) -> Change:
     def change(run: RunFolder) -> None:
-        journaled(lambda manifest: manifest["headline"].update(values))(run)
+        journal_change(lambda manifest: manifest["headline"].update(values))(run)
 
     return change
 
@@ -675,7 +675,7 @@ def _specify(name: str, old: str, new: str) -> Change:
 
 def _renew_specification(run: RunFolder) -> None:
     digest = specification_digest(run.path("spec"))
-    journaled(lambda manifest: manifest.update(specification_digest=digest))(run)
+    journal_change(lambda manifest: manifest.update(specification_digest=digest))(run)
     with run.lines("log.jsonl") as rows:
         next(row for row in rows if row["what"] == "specification")["digest"] = digest
     for process in (PUBLISHERS, SUBSCRIBERS):
@@ -696,9 +696,9 @@ def _parameters(name: str, value: Any) -> Change:
         parameters[name] = value
         topology = read_topology(tomllib.loads(run.path("spec/topology.toml").read_text()), "")
         digest = topology.digest(manifest["protocol"], parameters)
-        journaled(lambda manifest: manifest.update(parameters=parameters, topology_digest=digest))(
-            run
-        )
+        journal_change(
+            lambda manifest: manifest.update(parameters=parameters, topology_digest=digest)
+        )(run)
         for process in (PUBLISHERS, SUBSCRIBERS):
             with run.document(f"raw/{process}/setting.json") as setting:
                 setting["topology_digest"] = digest
@@ -710,7 +710,7 @@ def _parameters(name: str, value: Any) -> Change:
 
 def _payload(run: RunFolder) -> None:
     run.replace("spec/workload.toml", 'size = "40B"', 'size = "4KiB"')
-    journaled(lambda manifest: manifest.update(payload_bytes=4096))(run)
+    journal_change(lambda manifest: manifest.update(payload_bytes=4096))(run)
     _renew_specification(run)
 
 
@@ -772,7 +772,7 @@ _add(
 
 
 def _took(run: RunFolder) -> None:
-    journaled(lambda manifest: manifest["drain"].update(took_s=0.001))(run)
+    journal_change(lambda manifest: manifest["drain"].update(took_s=0.001))(run)
 
 
 _add("the_drain_was_shorter", "controller", _took, trust="length of the drain")

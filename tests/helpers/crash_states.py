@@ -48,7 +48,7 @@ class CrashStates:
         elif isinstance(step, FolderSynced):
             inside = [each for each in self._changed_names if _folder(each.path) == step.path]
             self._changed_names = [each for each in self._changed_names if each not in inside]
-            self._names = _named(self._names, inside)
+            self._names = _apply_names(self._names, inside)
         elif isinstance(step, Wrote) and self._is_over_a_sector(step):
             self._durable[step.file] = _whole(self._durable[step.file], [step])
         elif isinstance(step, Synced):
@@ -68,7 +68,7 @@ class CrashStates:
 
     def everything(self) -> Contents:
         """Return the contents if a crash loses nothing."""
-        names = _named(self._names, self._changed_names)
+        names = _apply_names(self._names, self._changed_names)
         return {
             path: _whole(self._durable[file], self._unsynced.get(file, []))
             for path, file in names.items()
@@ -102,7 +102,7 @@ class CrashStates:
     def _possible(self) -> tuple[list[dict[str, int]], dict[int, list["_Remains"]]]:
         """Return the possible names, and the possible remains of each unsynced file."""
         names = [
-            _named(self._names, [self._changed_names[place] for place in chosen])
+            _apply_names(self._names, [self._changed_names[place] for place in chosen])
             for chosen in _subsets(len(self._changed_names))
         ]
         return names, {file: [*_left(changes)] for file, changes in self._unsynced.items()}
@@ -151,7 +151,7 @@ def _subsets(count: int) -> Iterator[list[int]]:
         yield [*before, *(place for place, is_in in zip(rest, picked, strict=True) if is_in)]
 
 
-def _named(names: Mapping[str, int], changes: Iterable[Named | Removed]) -> dict[str, int]:
+def _apply_names(names: Mapping[str, int], changes: Iterable[Named | Removed]) -> dict[str, int]:
     found = dict(names)
     for change in changes:
         if isinstance(change, Named):

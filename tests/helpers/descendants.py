@@ -11,10 +11,10 @@ def descendants(pid: int, name: str) -> list[psutil.Process]:
     Raises:
         psutil.NoSuchProcess: the process itself has ended.
     """
-    return [*_called(psutil.Process(pid).children(recursive=True), name)]
+    return [*_find_by_name(psutil.Process(pid).children(recursive=True), name)]
 
 
-def _called(processes: list[psutil.Process], name: str) -> Iterator[psutil.Process]:
+def _find_by_name(processes: list[psutil.Process], name: str) -> Iterator[psutil.Process]:
     for process in processes:
         try:
             if process.name() == name:

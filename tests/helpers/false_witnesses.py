@@ -550,7 +550,7 @@ def a_clock_was_not_compared_afterwards(run: RunFolder) -> None:
 # --- Kinds of runs --------------------------------------------------------------------------
 
 
-def journaled(change: Callable[[dict[str, Any]], None]) -> Change:
+def journal_change(change: Callable[[dict[str, Any]], None]) -> Change:
     """Return a change of the manifest that the journal repeats."""
 
     def both(run: RunFolder) -> None:
@@ -562,13 +562,13 @@ def journaled(change: Callable[[dict[str, Any]], None]) -> Change:
     return both
 
 
-def _digested(change: Change) -> Change:
+def _with_digests(change: Change) -> Change:
     """Return a change of the specification, with the digest in manifest and journal."""
 
     def both(run: RunFolder) -> None:
         change(run)
         digest = specification_digest(run.path("spec"))
-        journaled(lambda manifest: manifest.update(specification_digest=digest))(run)
+        journal_change(lambda manifest: manifest.update(specification_digest=digest))(run)
         with run.lines("log.jsonl") as rows:
             next(row for row in rows if row["what"] == "specification")["digest"] = digest
 
@@ -576,11 +576,11 @@ def _digested(change: Change) -> Change:
 
 
 def _of_manifest(**values: Any) -> Change:
-    return journaled(lambda manifest: manifest.update(values))
+    return journal_change(lambda manifest: manifest.update(values))
 
 
 def _without(name: str) -> Change:
-    return journaled(lambda manifest: manifest.pop(name))
+    return journal_change(lambda manifest: manifest.pop(name))
 
 
 for _name, _change, _says in (
@@ -588,7 +588,7 @@ for _name, _change, _says in (
     ("system_is_another", _of_manifest(system={"name": "mosquitto"}), "system"),
     ("run_is_a_history", _of_manifest(labels={"history": "history"}), "labels.history"),
     ("broker_joined", _of_manifest(joined=["c3"]), "disagree on joined"),
-    ("boot_is_another", journaled(lambda m: m["clock"].update(boot_id="x")), "clock.boot_id"),
+    ("boot_is_another", journal_change(lambda m: m["clock"].update(boot_id="x")), "clock.boot_id"),
     ("parameters_are_missing", _without("parameters"), "disagree on parameters"),
 ):
     _add(f"the_{_name}_in_manifest_and_journal", _change, _says)
@@ -596,7 +596,7 @@ for _name, _change, _says in (
 
 @_lie("phase deploy")
 def a_phase_is_missing_in_manifest_and_journal(run: RunFolder) -> None:
-    journaled(lambda manifest: manifest["phases"].pop(0))(run)
+    journal_change(lambda manifest: manifest["phases"].pop(0))(run)
     with run.lines("log.jsonl") as rows:
         rows[:] = [row for row in rows if row.get("phase") != "deploy"]
 
@@ -606,7 +606,7 @@ def the_drain_ended_after_the_journal(run: RunFolder) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["phases"][-1]["t1_ns"] += 20 * SECOND
 
-    journaled(change)(run)
+    journal_change(change)(run)
 
 
 @_lie("no line about promises")
@@ -619,7 +619,7 @@ def the_promises_are_missing_in_manifest_and_journal(run: RunFolder) -> None:
 for _name in ("cli.json", "placement.json"):
     _add(
         f"the_specification_has_no_{_name.partition('.')[0]}",
-        _digested(lambda run, name=_name: run.path(f"spec/{name}").unlink()),  # type: ignore[misc]
+        _with_digests(lambda run, name=_name: run.path(f"spec/{name}").unlink()),  # type: ignore[misc]
         f"spec/{_name} is missing",
     )
 
@@ -687,7 +687,7 @@ def _found_online(kind: str) -> Change:
                 online["totals"]["owed"] += 1
                 online["lanes"][0]["owed"] += 1
             totals = dict(online["totals"])
-        journaled(lambda manifest: manifest["headline"].update(online=totals))(run)
+        journal_change(lambda manifest: manifest["headline"].update(online=totals))(run)
 
     return change
 
@@ -783,7 +783,7 @@ def a_disconnect_is_nowhere_but_at_its_client(run: RunFolder) -> None:
         parts = [part for part in text.split("[[step]]") if 'id = "away"' not in part]
         run.path("spec/faults.toml").write_text("[[step]]".join(parts))
 
-    _digested(without)(run)
+    _with_digests(without)(run)
 
 
 # --- Sessions at brokers --------------------------------------------------------------------
@@ -845,7 +845,7 @@ for _event, _details in (
 
 @_lie("no line about a replacement")
 def brokers_were_replaced_and_none_began_again(run: RunFolder) -> None:
-    journaled(lambda manifest: manifest.update(rolling=1))(run)
+    journal_change(lambda manifest: manifest.update(rolling=1))(run)
     with run.lines("log.jsonl") as rows:
         place = next(n for n, row in enumerate(rows) if row.get("phase") == "drain")
         at_ns = rows[place]["at_ns"]
@@ -912,7 +912,7 @@ def acknowledgements_came_twice(run: RunFolder) -> None:
 
 
 def _headline(**values: Any) -> Change:
-    return journaled(lambda manifest: manifest["headline"].update(values))
+    return journal_change(lambda manifest: manifest["headline"].update(values))
 
 
 for _name, _change, _says in (
@@ -945,7 +945,7 @@ def the_drain_was_shorter_than_it_took(run: RunFolder) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["phases"][-1]["t1_ns"] = manifest["phases"][-1]["t0_ns"] + 1_000
 
-    journaled(change)(run)
+    journal_change(change)(run)
 
 
 @_lie("stats.jsonl and spec/workload.toml disagree on protocol")
@@ -957,10 +957,10 @@ def the_run_was_of_another_protocol(run: RunFolder) -> None:
     parameters = json.loads(run.path("manifest.json").read_text())["parameters"]
     digest = topology.digest(name, parameters)
     replaced = {"protocol": name, "promises": promises, "topology_digest": digest}
-    _digested(
+    _with_digests(
         lambda run: run.replace("spec/workload.toml", '"delta_tree"', f'"{name}"'),
     )(run)
-    journaled(lambda manifest: manifest.update(replaced))(run)
+    journal_change(lambda manifest: manifest.update(replaced))(run)
     specified = json.loads(run.path("manifest.json").read_text())["specification_digest"]
     for path in sorted(run.folder.glob("raw/*/*/setting.json")):
         with run.document(path.relative_to(run.folder).as_posix()) as setting:
@@ -974,7 +974,7 @@ def _limit(text: str, *, is_load: bool = False) -> Change:
         manifest["limited_by"] = manifest["headline"]["limited_by"] = text
         manifest["headline"]["is_load_generator_limit"] = is_load
 
-    return journaled(change)
+    return journal_change(change)
 
 
 for _name, _change, _says in (
@@ -1003,7 +1003,7 @@ def _clocks(**values: Any) -> Change:
             ids = manifest["clock"]["clock_ids"]
             ids |= {host: f"other/{host}" for host in ids if host != reference}
 
-        journaled(named)(run)
+        journal_change(named)(run)
 
     return change
 
@@ -1024,7 +1024,7 @@ def the_brokers_are_of_an_older_schema(run: RunFolder) -> None:
             row.pop("schema", None)
 
 
-def _stripped(run: RunFolder) -> None:
+def _strip_witnesses(run: RunFolder) -> None:
     """Convert to a folder of version 1: without the journal's copy and any newer schema."""
 
     def older(manifest: dict[str, Any]) -> None:
@@ -1032,7 +1032,7 @@ def _stripped(run: RunFolder) -> None:
         for name in ("specification_digest", "promises"):
             manifest.pop(name)
 
-    journaled(older)(run)
+    journal_change(older)(run)
     with run.lines("log.jsonl") as rows:
         del rows[-1]["manifest"]
         rows[:] = [row for row in rows if row["what"] != "specification"]
@@ -1040,7 +1040,7 @@ def _stripped(run: RunFolder) -> None:
         online["schema"] = "pubsubctl/online/1"
 
 
-_add("the_folder_is_stripped_to_an_older_schema", _stripped, "disagree on schema")
+_add("the_folder_is_stripped_to_an_older_schema", _strip_witnesses, "disagree on schema")
 
 
 def _strip_to(version: int) -> Change:
@@ -1061,7 +1061,7 @@ def _strip_to(version: int) -> Change:
                     if "schema" in row:
                         row["schema"] = f"pubsubctl/events/{1 + (version > 2)}"
         if version == 1:
-            _stripped(run)
+            _strip_witnesses(run)
         else:
             _of_manifest(schema=f"pubsubctl/manifest/{version}")(run)
 
@@ -1142,7 +1142,7 @@ def renew_digests(run: RunFolder) -> None:
             }
 
 
-def _renewed(change: Change) -> Change:
+def _renew(change: Change) -> Change:
     """Return a change that also updates the digests of the changed files in the journal."""
 
     def both(run: RunFolder) -> None:
@@ -1152,7 +1152,7 @@ def _renewed(change: Change) -> Change:
     return both
 
 
-def _subscribed(run: RunFolder) -> None:
+def _find_subscriptions(run: RunFolder) -> None:
     with run.lines(f"raw/{SUBSCRIBERS}/subscriptions.jsonl") as rows:
         for row in rows:
             row["t_accepted_ns"] -= SECOND // 100
@@ -1163,11 +1163,11 @@ def _reserve(run: RunFolder) -> None:
         rows.all["last"] += 5
 
 
-def _unwritten(name: str) -> Change:
+def _without_file(name: str) -> Change:
     return lambda run: run.path(name).unlink()
 
 
-def _closed(what: str) -> Callable[[dict[str, Any]], bool]:
+def _about(what: str) -> Callable[[dict[str, Any]], bool]:
     return lambda row: row["what"] != what
 
 
@@ -1179,7 +1179,7 @@ def _journal_without(keeps: Callable[[dict[str, Any]], bool]) -> Change:
     return change
 
 
-def _exited(run: RunFolder) -> None:
+def _use_more(run: RunFolder) -> None:
     with run.document(f"raw/{PUBLISHERS}/exit.json") as told:
         told["usage"]["user_s"] += 900
 
@@ -1198,7 +1198,7 @@ def _cheap(run: RunFolder) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["headline"]["broker_cpu_us_per_message_mean"] *= 0.75
 
-    journaled(change)(run)
+    journal_change(change)(run)
 
 
 def _read_less(run: RunFolder) -> None:
@@ -1220,17 +1220,17 @@ def _read_less(run: RunFolder) -> None:
         headline["broker_cpu_us_per_message_mean"] = mean * 1e6 / headline["delivered"]
         headline["broker_core_share_mean"] = mean / length_s
 
-    journaled(change)(run)
+    journal_change(change)(run)
 
 
-def _counted(process: str, key: str) -> Change:
+def _add_one(process: str, key: str) -> Change:
     """Return a change that adds one to a counter in a broker's statistics and the headline."""
 
     def change(run: RunFolder) -> None:
         with run.lines(f"raw/{process}/stats.jsonl") as rows:
             for row in rows:
                 row[key] += 1
-        journaled(_more(key))(run)
+        journal_change(_more(key))(run)
 
     return change
 
@@ -1244,27 +1244,27 @@ def _more(key: str) -> Callable[[dict[str, Any]], None]:
 
 
 for _name, _change, _says in (
-    ("a_subscription_started_earlier", _subscribed, "digest of the closed file"),
+    ("a_subscription_started_earlier", _find_subscriptions, "digest of the closed file"),
     ("more_numbers_were_reserved", _reserve, "digest of the closed file"),
-    ("a_load_generator_used_more", _exited, "exit.json and log.jsonl disagree on the digest of"),
-    ("an_output_is_gone", _unwritten("raw/local1/c1/stderr.log"), "digest of the collected"),
+    ("a_load_generator_used_more", _use_more, "exit.json and log.jsonl disagree on the digest of"),
+    ("an_output_is_gone", _without_file("raw/local1/c1/stderr.log"), "digest of the collected"),
     ("the_clock_was_compared_longer", _clocks(n=31), "clock.jsonl and log.jsonl disagree on the"),
-    ("no_process_closed_its_files", _journal_without(_closed("closed")), "line about the files of"),
-    ("no_files_were_collected", _journal_without(_closed("collected")), "the collected files"),
-    ("no_processors_were_read", _journal_without(_closed("processors")), "about processor times"),
-    ("all_receipts_are_later", _renewed(_later(SECOND // 5)), "disagree on delivered up to"),
-    ("all_receipts_are_earlier", _renewed(_later(-SECOND // 5)), "disagree on delivered up to"),
+    ("no_process_closed_its_files", _journal_without(_about("closed")), "line about the files of"),
+    ("no_files_were_collected", _journal_without(_about("collected")), "the collected files"),
+    ("no_processors_were_read", _journal_without(_about("processors")), "about processor times"),
+    ("all_receipts_are_later", _renew(_later(SECOND // 5)), "disagree on delivered up to"),
+    ("all_receipts_are_earlier", _renew(_later(-SECOND // 5)), "disagree on delivered up to"),
     ("messages_cost_less", _cheap, "headline.broker_cpu_us_per_message_mean"),
     ("a_broker_used_less", _read_less, "disagree on processor time of c1"),
-    ("a_broker_received_more", _renewed(_counted("local2/c2", "publications_received")),
+    ("a_broker_received_more", _renew(_add_one("local2/c2", "publications_received")),
      "disagree on the last publications_received"),
-    ("a_broker_forwarded_more", _renewed(_counted("local1/c1", "publications_forwarded")),
+    ("a_broker_forwarded_more", _renew(_add_one("local1/c1", "publications_forwarded")),
      "disagree on the last publications_forwarded"),
-    ("more_was_sent_again", _renewed(_counted("local1/c1", "resent_publications")),
+    ("more_was_sent_again", _renew(_add_one("local1/c1", "resent_publications")),
      "disagree on the last resent_publications"),
-    ("more_arrived_twice", _renewed(_counted("local3/c3", "duplicates_received")),
+    ("more_arrived_twice", _renew(_add_one("local3/c3", "duplicates_received")),
      "disagree on the last duplicates_received"),
-    ("the_drain_was_fixed", journaled(lambda m: m["phases"][-1].update(how="fixed")),
+    ("the_drain_was_fixed", journal_change(lambda m: m["phases"][-1].update(how="fixed")),
      "how drain ended"),
 ):  # fmt: skip
     _add(f"by_the_ends_{_name}", _change, _says)
@@ -1318,7 +1318,7 @@ def a_delivery_has_no_position(run: RunFolder) -> None:
 
 def write_databases(run: RunFolder) -> None:
     """Split the subscribers into processes, with databases of received publications."""
-    _digested(
+    _with_digests(
         lambda run: run.replace(
             "spec/workload.toml", 'at = ["c3"]', 'own_process = true\nat = ["c3"]'
         )
@@ -1378,8 +1378,8 @@ def the_database_of_an_application_is_none(run: RunFolder) -> None:
 # --- Specifications that were changed with their digests ------------------------------------
 
 
-def _specified(name: str, old: str, new: str) -> Change:
-    return _digested(lambda run: run.replace(name, old, new))
+def _replace(name: str, old: str, new: str) -> Change:
+    return _with_digests(lambda run: run.replace(name, old, new))
 
 
 for _name, _file, _old, _new in (
@@ -1395,11 +1395,15 @@ for _name, _file, _old, _new in (
     ("guard_is_another", "faults.toml", "brokers = 1", "brokers = 2"),
     ("command_line_is_another", "cli.json", '"small.toml"', '"tiny.toml"'),
 ):
-    _add(f"the_{_name}_by_the_digest", _specified(f"spec/{_file}", _old, _new), "setting.json and")
+    _add(
+        f"the_{_name}_by_the_digest",
+        _replace(f"spec/{_file}", _old, _new),
+        "setting.json and",
+    )
 
 
 def _other_deployment(run: RunFolder) -> None:
-    journaled(lambda manifest: manifest.update(deployment_id="20260101T000000Z-000000"))(run)
+    journal_change(lambda manifest: manifest.update(deployment_id="20260101T000000Z-000000"))(run)
 
 
 _add("the_run_was_on_another_deployment", _other_deployment, "disagree on deployment_id")
@@ -1413,7 +1417,7 @@ def the_parameters_are_others_by_the_digest(run: RunFolder) -> None:
         digest = topology.digest(manifest["protocol"], manifest["parameters"])
         manifest["topology_digest"] = digest
 
-    journaled(change)(run)
+    journal_change(change)(run)
 
 
 @_lie("setting.json is missing")
@@ -1475,7 +1479,7 @@ for _name, _change, _says in (
     _add(f"the_{_name}_everywhere", _change, _says)
 
 
-def _shifted(name: str, by_s: float, **only: str) -> Change:
+def _shift_times(name: str, by_s: float, **only: str) -> Change:
     def change(run: RunFolder) -> None:
         with run.lines(name) as rows:
             for row in rows:
@@ -1486,24 +1490,24 @@ def _shifted(name: str, by_s: float, **only: str) -> Change:
 
 
 for _name, _change, _says in (
-    ("began_before_the_run", _shifted("raw/local1/c1/events.jsonl", -0.5, event="run_begun"),
+    ("began_before_the_run", _shift_times("raw/local1/c1/events.jsonl", -0.5, event="run_begun"),
      "disagree on run_begun"),
-    ("ended_before_the_drain", _shifted("raw/local1/c1/events.jsonl", -1.5, event="run_ended"),
+    ("ended_before_the_drain", _shift_times("raw/local1/c1/events.jsonl", -1.5, event="run_ended"),
      "disagree on run_ended"),
-    ("ended_after_the_journal", _shifted("raw/local1/c1/events.jsonl", 2, event="run_ended"),
+    ("ended_after_the_journal", _shift_times("raw/local1/c1/events.jsonl", 2, event="run_ended"),
      "disagree on the last line"),
-    ("counted_after_the_journal", _shifted("raw/local3/c3/stats.jsonl", 1.5),
+    ("counted_after_the_journal", _shift_times("raw/local3/c3/stats.jsonl", 1.5),
      "disagree on the last line"),
     ("started_subscriptions_late",
-     _shifted("raw/local3/c3/events.jsonl", 0.1, event="subscription_started"),
+     _shift_times("raw/local3/c3/events.jsonl", 0.1, event="subscription_started"),
      "disagree on the start of c3-sub-"),
     ("started_subscriptions_early",
-     _shifted("raw/local3/c3/events.jsonl", -0.1, event="subscription_started"),
+     _shift_times("raw/local3/c3/events.jsonl", -0.1, event="subscription_started"),
      "disagree on the start of c3-sub-"),
     ("established_sessions_late",
-     _shifted("raw/local1/c1/events.jsonl", 0.1, event="session_established"),
+     _shift_times("raw/local1/c1/events.jsonl", 0.1, event="session_established"),
      "disagree on start of a session of c1-pub-"),
-    ("did_its_fault_early", _shifted("raw/local2/c2/events.jsonl", -0.3, event="fault_applied"),
+    ("did_its_fault_early", _shift_times("raw/local2/c2/events.jsonl", -0.3, event="fault_applied"),
      "applied of"),
 ):  # fmt: skip
     _add(f"a_broker_{_name}", _change, _says)
@@ -1526,7 +1530,7 @@ def a_subscription_never_started(run: RunFolder) -> None:
 
 @_lie("end of the sessions of c1-pub-")
 def a_client_left_after_its_broker_lost_it(run: RunFolder) -> None:
-    _shifted(f"raw/{PUBLISHERS}/sessions.jsonl", 0.05, event="down")(run)
+    _shift_times(f"raw/{PUBLISHERS}/sessions.jsonl", 0.05, event="down")(run)
 
 
 @_lie("disagree on the end")
@@ -1534,7 +1538,7 @@ def the_drain_lasted_beyond_the_journal(run: RunFolder) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["phases"][-1]["t1_ns"] += 2 * SECOND
 
-    journaled(change)(run)
+    journal_change(change)(run)
 
 
 def _life(name: str, by_s: float) -> Change:
@@ -1638,7 +1642,7 @@ def _lane(**steps: int) -> Change:
                 online["lanes"][0][name] += step
                 online["totals"][name] += step
             totals = dict(online["totals"])
-        journaled(lambda manifest: manifest["headline"].update(online=totals))(run)
+        journal_change(lambda manifest: manifest["headline"].update(online=totals))(run)
 
     return change
 
@@ -1655,7 +1659,7 @@ def a_process_printed_a_traceback(run: RunFolder) -> None:
 
 @_lie("disagree on drain.ended_by: 'silence'")
 def a_drain_ended_in_silence_that_waited_for_nothing(run: RunFolder) -> None:
-    journaled(lambda manifest: manifest["drain"].update(ended_by="silence"))(run)
+    journal_change(lambda manifest: manifest["drain"].update(ended_by="silence"))(run)
 
 
 @_lie("disagree on length of measure")
@@ -1664,7 +1668,7 @@ def the_measurement_was_a_little_longer(run: RunFolder) -> None:
         for phase, key in (("measure", "t1_ns"), ("drain", "t0_ns")):
             next(p for p in manifest["phases"] if p["phase"] == phase)[key] += 500_000
 
-    journaled(change)(run)
+    journal_change(change)(run)
     with run.lines("log.jsonl") as rows:
         next(row for row in rows if row.get("phase") == "drain")["at_ns"] += 500_000
 
@@ -1674,4 +1678,4 @@ def the_measurement_ended_by_evidence(run: RunFolder) -> None:
     def change(manifest: dict[str, Any]) -> None:
         next(p for p in manifest["phases"] if p["phase"] == "measure")["how"] = "evidence"
 
-    journaled(change)(run)
+    journal_change(change)(run)

@@ -182,10 +182,10 @@ def _subscription_log(
     while any(queues):
         queue = rng.choice([queue for queue in queues if queue])
         delivered.append(queue.pop(0))
-    return replace(empty, delivered=stamped(delivered))
+    return replace(empty, delivered=stamp_rows(delivered))
 
 
-def stamped(rows: Sequence[DeliveryRow]) -> tuple[DeliveryRow, ...]:
+def stamp_rows(rows: Sequence[DeliveryRow]) -> tuple[DeliveryRow, ...]:
     """Return the rows with monotonic stamps, as a process that writes this order makes."""
     times = accumulate((row.received_ns for row in rows), max)
     return tuple(replace(row, received_ns=at_ns) for row, at_ns in zip(rows, times, strict=True))
@@ -250,7 +250,7 @@ def swap_of_two_sources(history: History, rng: random.Random) -> History | None:
         for place in range(1, len(rows)):
             if rows[place - 1].source != rows[place].source:
                 rows[place - 1 : place + 1] = rows[place], rows[place - 1]
-                return _with_rows(history, number, stamped(rows))
+                return _with_rows(history, number, stamp_rows(rows))
     return None
 
 

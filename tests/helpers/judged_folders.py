@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Judged:
+class FolderVerdict:
     """The verdict of a judge that reads run folders.
 
     Attributes:
@@ -34,7 +34,7 @@ class Judged:
     said: tuple[str, ...]
 
     @classmethod
-    def of(cls, verdict: str, violations: Mapping[str, int], doubts: list[str]) -> "Judged":
+    def of(cls, verdict: str, violations: Mapping[str, int], doubts: list[str]) -> "FolderVerdict":
         outcome = {"INVALID": "violation", "UNKNOWN": "doubt"}.get(verdict, verdict)
         return cls(outcome, (*sorted(violations), *sorted(doubts)))
 
@@ -54,28 +54,28 @@ def histories_of(folders: Mapping[str, Path]) -> dict[str, History | FileRefusal
     return found
 
 
-def by_reference(history: History | FileRefusal) -> Judged:
+def by_reference(history: History | FileRefusal) -> FolderVerdict:
     """Return the verdict of the reference judge."""
     if isinstance(history, FileRefusal):
-        return Judged("refused", (str(history),))
+        return FolderVerdict("refused", (str(history),))
     found = check(history)
-    return Judged.of(found.verdict, {**found.counts.violations}, [*found.doubts])
+    return FolderVerdict.of(found.verdict, {**found.counts.violations}, [*found.doubts])
 
 
 def on_spark(
     spark: "SparkSession",
     folders: Mapping[str, Path],
     histories: Mapping[str, History | FileRefusal],
-) -> dict[str, Judged]:
+) -> dict[str, FolderVerdict]:
     """Return the verdicts of `check`, with tables that all runs share."""
-    found: dict[str, Judged] = {}
+    found: dict[str, FolderVerdict] = {}
     loaded: dict[str, LoadedRun] = {}
     for name, folder in folders.items():
         try:
             run = read_run(folder)
             loaded[name] = LoadedRun(run, read_logs(run))
         except IntegrityError as error:
-            found[name] = Judged("refused", (str(error),))
+            found[name] = FolderVerdict("refused", (str(error),))
     ids = {run.run.run_id: name for name, run in loaded.items()}
     facts, read = {}, {}
     for run_id, name in ids.items():
@@ -88,5 +88,5 @@ def on_spark(
         of = facts[run_id]
         more = doubts_about_exercise(loaded[ids[run_id]], of, findings)
         verdict, _, doubts = decide_verdict(of, findings, more)
-        found[ids[run_id]] = Judged.of(verdict, {**findings.counts.violations}, doubts)
+        found[ids[run_id]] = FolderVerdict.of(verdict, {**findings.counts.violations}, doubts)
     return found

@@ -160,7 +160,7 @@ class KeepingBroker:
 
 
 @asynccontextmanager
-async def serving(broker: KeepingBroker) -> AsyncIterator[KeepingBroker]:
+async def serve(broker: KeepingBroker) -> AsyncIterator[KeepingBroker]:
     """Run a broker as a context."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.serve)

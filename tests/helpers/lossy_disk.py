@@ -77,6 +77,6 @@ class LossyDisk:
                     self._unlink(path)
         self._entries.clear()
 
-    def _changed(self, path: str, before: bytes | None) -> None:
+    def _record_change(self, path: str, before: bytes | None) -> None:
         """Record a change of a folder's entry; `before` is None for a new entry."""
         self._entries.setdefault(os.path.dirname(path), {}).setdefault(path, before)

@@ -218,7 +218,7 @@ class LinkedBroker:
                 assert up[event.peer, event.session], f"{event} after the end of its session"
 
 
-async def joined(nursery: trio.Nursery, *brokers: LinkedBroker) -> None:
+async def join_brokers(nursery: trio.Nursery, *brokers: LinkedBroker) -> None:
     """Start the brokers and open a session from the first broker to each other broker."""
     for broker in brokers:
         await nursery.start(broker.run)

@@ -51,7 +51,7 @@ def mutations(folder: Path) -> Iterator[Mutation]:
             yield from _of_value(name, document, lambda value: json.dumps(value))
 
 
-def sampled(folder: Path, most: int = 1) -> Iterator[Mutation]:
+def sample_mutations(folder: Path, most: int = 1) -> Iterator[Mutation]:
     """Yield some changes of each kind.
 
     Args:
@@ -87,23 +87,23 @@ def _of_lines(name: str, path: Path) -> Iterator[Mutation]:
 
 
 def _of_value(name: str, value: Any, text: Callable[[Any], str]) -> Iterator[Mutation]:
-    for names, changed, how in _changed(value):
+    for names, changed, how in _list_changes(value):
         yield Mutation(name, ".".join(names), how, text(changed))
 
 
-def _changed(value: Any) -> Iterator[tuple[tuple[str, ...], Any, str]]:
+def _list_changes(value: Any) -> Iterator[tuple[tuple[str, ...], Any, str]]:
     """Yield the path, the whole value with one change, and the change in words."""
     if isinstance(value, dict):
         for key, inner in value.items():
             rest = {other: value[other] for other in value if other != key}
             if inner is not None:  # a key that is null reads as one that is missing
                 yield (key,), rest, "deleted"
-            for names, changed, how in _changed(inner):
+            for names, changed, how in _list_changes(inner):
                 yield (key, *names), {**value, key: changed}, how
     elif isinstance(value, list):
         for place, inner in enumerate(value):
             yield (), [*value[:place], *value[place + 1 :]], f"[{place}] deleted"
-            for names, changed, how in _changed(inner):
+            for names, changed, how in _list_changes(inner):
                 yield names, [*value[:place], changed, *value[place + 1 :]], f"[{place}] {how}"
     else:
         for other in _others(value):

@@ -25,7 +25,7 @@ def publish(
     return sent
 
 
-def settled(cluster: SimulatedCluster) -> None:
+def settle(cluster: SimulatedCluster) -> None:
     """Run until quiet; check that all owed deliveries have arrived and that brokers are clean."""
     cluster.run_until_quiet()
     cluster.oracle.judge_end()

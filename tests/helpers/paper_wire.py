@@ -136,7 +136,7 @@ def decode(data: bytes) -> Message:
     if body and not has_body:
         raise WrongMessage(f"{name} has no body, this has {len(body)} bytes")
     for field in fields:
-        _checked(field)
+        _check_field(field)
     return read(fields, body)
 
 
@@ -154,7 +154,7 @@ def _parts(message: Message) -> tuple[tuple[str, ...], bytes]:
             return (sender, topic, other), b""
         case Transfer(sender, topic, queues, messages):
             lines = [" ".join((name, *ids)).encode() + b"\r\n" for name, ids in queues]
-            lines += [b"*" + key.encode() + b"\r\n" + _escaped(what) for key, what in messages]
+            lines += [b"*" + key.encode() + b"\r\n" + _escape(what) for key, what in messages]
             return (sender, topic), b"".join(lines)
         case Status(sender, status, message_id, content):
             return (sender, status, *([message_id] if message_id else [])), content
@@ -188,7 +188,7 @@ def _read_transfer(fields: list[str], body: bytes) -> Message:
         key, end, content = each.partition(b"\r\n")
         if not end:
             raise WrongMessage(f"{each[:40]!r}: the id of a message has no end")
-        messages.append((_checked(_text(key)), _unescaped(content)))
+        messages.append((_check_field(_text(key)), _unescape(content)))
     return Transfer(fields[0], fields[1], tuple(queues), tuple(messages))
 
 
@@ -216,14 +216,14 @@ _READ: Final[Mapping[str, tuple[int, int, bool, Callable[[list[str], bytes], Mes
 """By name: the fewest and most fields, whether a body may follow, and the decoder."""
 
 
-def _checked(field: str) -> str:
+def _check_field(field: str) -> str:
     if not _ID.fullmatch(field):
         raise WrongMessage(f"{field[:40]!r}: 1 to 128 of letters, digits and . _ : @ -")
     return field
 
 
 def _checked_all(fields: Iterable[str]) -> tuple[str, ...]:
-    return tuple([_checked(field) for field in fields])
+    return tuple([_check_field(field) for field in fields])
 
 
 def _text(data: bytes) -> str:
@@ -233,11 +233,11 @@ def _text(data: bytes) -> str:
         raise WrongMessage(f"{data[:40]!r}: not ASCII") from None
 
 
-def _escaped(content: bytes) -> bytes:
+def _escape(content: bytes) -> bytes:
     return content.replace(b"/", b"//").replace(b"*", b"/s")
 
 
-def _unescaped(content: bytes) -> bytes:
+def _unescape(content: bytes) -> bytes:
     def one(found: re.Match[bytes]) -> bytes:
         if found[0] not in (b"//", b"/s"):
             raise WrongMessage(f"{found[0]!r} stands for nothing")

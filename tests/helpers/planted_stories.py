@@ -53,7 +53,7 @@ _UNINTENDED: Final = (NameError, SyntaxError, ImportError)
 
 def run_story(row: Row, request: pytest.FixtureRequest) -> None:
     """Run the unmodified story of a row."""
-    _prepared(row, request)()
+    _prepare(row, request)()
 
 
 def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
@@ -62,7 +62,7 @@ def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
     Raises:
         AnchorLost: the row no longer matches its module.
     """
-    story = _prepared(row, request)
+    story = _prepare(row, request)
     with plant([row.bug]):
         try:
             story()
@@ -73,7 +73,7 @@ def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
     pytest.fail(f"{row.name} was not seen by {row.story}")
 
 
-def _prepared(row: Row, request: pytest.FixtureRequest) -> Callable[[], None]:
+def _prepare(row: Row, request: pytest.FixtureRequest) -> Callable[[], None]:
     file, _, name = row.story.partition("::")
     story = getattr(import_module(file.removesuffix(".py").replace("/", ".")), name)
     wanted = inspect.signature(story).parameters

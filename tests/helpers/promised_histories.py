@@ -47,7 +47,7 @@ def promised_history(rng: Random, promises: Promises, run_id: str = "run-1") -> 
         _publisher_log(content, name, f"{publisher.broker}/{number}")
         for number, (name, publisher) in enumerate(content.publishers.items())
     ]
-    order = _merged(rng, logs)
+    order = _merge(rng, logs)
     subscriptions = []
     for number, predicate in enumerate(PREDICATES):
         broker = "cd"[number % 2]
@@ -74,7 +74,7 @@ def _publisher_log(content: Contents, name: str, source: str) -> PublisherLog:
     return PublisherLog(source, name, rows, ((0, 1, PUBLICATIONS, ACKNOWLEDGED),))
 
 
-def _merged(rng: Random, logs: Sequence[PublisherLog]) -> list[tuple[PublisherLog, PublicationRow]]:
+def _merge(rng: Random, logs: Sequence[PublisherLog]) -> list[tuple[PublisherLog, PublicationRow]]:
     queues = [(log, [*log.published]) for log in logs]
     merged = []
     while waiting := [(log, rows) for log, rows in queues if rows]:
@@ -128,7 +128,7 @@ def _data(rows: Sequence[DeliveryRow], source: str) -> list[int]:
     return [n for n, row in enumerate(rows) if row.source == source and row.kind != FENCE]
 
 
-def _swapped(history: History, rng: Random, *, alike: bool) -> History:
+def _swap_neighbours(history: History, rng: Random, *, alike: bool) -> History:
     """Swap two neighbours at one subscription that others received too, of one source or two."""
     rows = [*history.subscriptions[0].delivered]
     found = [
@@ -149,27 +149,27 @@ def nothing_happens(history: History, rng: Random) -> History:
 
 @_case(TOTAL, "order_differs")
 def two_sources_are_swapped_at_one_of_two_subscriptions(history: History, rng: Random) -> History:
-    return _swapped(history, rng, alike=False)
+    return _swap_neighbours(history, rng, alike=False)
 
 
 @_case(PLAIN)
 def two_sources_are_swapped_where_that_is_free(history: History, rng: Random) -> History:
-    return _swapped(history, rng, alike=False)
+    return _swap_neighbours(history, rng, alike=False)
 
 
 @_case(TOTAL, "order_differs", "reordered")
 def one_source_is_swapped_in_a_total_order(history: History, rng: Random) -> History:
-    return _swapped(history, rng, alike=True)
+    return _swap_neighbours(history, rng, alike=True)
 
 
 @_case(NONE)
 def one_source_is_swapped_without_any_order(history: History, rng: Random) -> History:
-    return _swapped(history, rng, alike=True)
+    return _swap_neighbours(history, rng, alike=True)
 
 
 @_case(PLAIN, "reordered")
 def one_source_is_swapped_in_publisher_order(history: History, rng: Random) -> History:
-    return _swapped(history, rng, alike=True)
+    return _swap_neighbours(history, rng, alike=True)
 
 
 @_case(NONE, "missing")
@@ -418,7 +418,7 @@ def one_is_delivered_in_a_gap_and_another_is_lost(history: History, rng: Random)
     return with_log(history, 0, delivered=rows, gaps=[gap])
 
 
-def _redelivered(
+def _redeliver_last(
     history: History, rng: Random, *, marked: bool = True, committed: int = 0
 ) -> History:
     """Redeliver the last deliveries, of which the application had committed the first few."""
@@ -433,32 +433,32 @@ def _redelivered(
 
 @_case(AGAIN)
 def what_was_not_committed_comes_again(history: History, rng: Random) -> History:
-    return _redelivered(history, rng)
+    return _redeliver_last(history, rng)
 
 
 @_case(ALL)
 def what_was_not_committed_comes_again_in_a_total_order(history: History, rng: Random) -> History:
-    return _redelivered(history, rng)
+    return _redeliver_last(history, rng)
 
 
 @_case(PLAIN, "duplicate")
 def what_comes_again_where_that_is_not_promised(history: History, rng: Random) -> History:
-    return _redelivered(history, rng)
+    return _redeliver_last(history, rng)
 
 
 @_case(AGAIN, "duplicate")
 def what_comes_again_without_a_mark(history: History, rng: Random) -> History:
-    return _redelivered(history, rng, marked=False)
+    return _redeliver_last(history, rng, marked=False)
 
 
 @_case(AGAIN, "duplicate")
 def what_was_committed_comes_again(history: History, rng: Random) -> History:
-    return _redelivered(history, rng, committed=rng.randint(1, 3))
+    return _redeliver_last(history, rng, committed=rng.randint(1, 3))
 
 
 @_case(AGAIN)
 def what_comes_again_is_committed_later(history: History, rng: Random) -> History:
-    history = _redelivered(history, rng)
+    history = _redeliver_last(history, rng)
     commit = Commit("a/0", 0, 1, PUBLICATIONS, len(history.subscriptions[0].delivered))
     return with_log(history, 0, commits=[*history.subscriptions[0].commits, commit])
 
@@ -466,7 +466,7 @@ def what_comes_again_is_committed_later(history: History, rng: Random) -> Histor
 @_case(AGAIN, "missing")
 def one_comes_again_and_another_is_lost(history: History, rng: Random) -> History:
     """The number of rows is correct."""
-    history = _redelivered(history, rng)
+    history = _redeliver_last(history, rng)
     rows = [*history.subscriptions[0].delivered]
     twice = {row.sequence for row in rows if row.kind == REDELIVERED}
     once = [n for n in _data(rows, "a/0") if rows[n].sequence not in twice]
@@ -545,12 +545,12 @@ def with_noise(history: History, rng: Random) -> History:
             if rng.random() < 0.6:
                 rows = [row for row in rows if not _is_of(row, gap.source, gap)]
         if rng.random() < 0.7:
-            rows = [*_randomly_placed(rows, rng)]
+            rows = [*_place_at_random(rows, rng)]
         history = with_log(history, place, delivered=rows, gaps=gaps, commits=commits)
     return history
 
 
-def _randomly_placed(rows: Sequence[DeliveryRow], rng: Random) -> Iterator[DeliveryRow]:
+def _place_at_random(rows: Sequence[DeliveryRow], rng: Random) -> Iterator[DeliveryRow]:
     """Assign most places by number; most streams are alike for all subscriptions."""
     for row in rows:
         if rng.random() < 0.95:

@@ -17,7 +17,7 @@ from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.config_syntax import local_user
 from pubsubctl.inventory.importers.ansible import _USED
 from tests.helpers.ansible_program import interpreter, listed
-from tests.helpers.ssh_program import NoEquivalentError, RefusedError, resolved, route_by_ssh
+from tests.helpers.ssh_program import NoEquivalentError, RefusedError, resolve_hosts, route_by_ssh
 
 FOLDER = Path(__file__).parents[1] / "pubsubctl" / "real_files"
 KEYS = "/some/keys"
@@ -57,7 +57,7 @@ def answer_of_ssh(case: Case, folder: Path) -> Any:
     names = case.get("names") or ClientConfig(path.read_text("utf-8"), path).names()
     found: dict[str, Any] = {}
     try:
-        resolved(path, "any.host")
+        resolve_hosts(path, "any.host")
     except RefusedError:
         return "refused"
     for name in names:

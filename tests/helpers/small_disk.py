@@ -22,7 +22,7 @@ def mounted_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def filled(disk: Path) -> Path:
+def fill_disk(disk: Path) -> Path:
     """Fill the disk with a file; return the path."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):

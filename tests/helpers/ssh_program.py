@@ -29,7 +29,7 @@ class NoEquivalentError(Exception):
 
 
 @dataclass(frozen=True)
-class Reached:
+class RouteHop:
     """A machine on a route, or at its end, with the values that ssh uses."""
 
     address: str
@@ -52,7 +52,7 @@ def ssh_version() -> tuple[int, ...]:
     return (int(found[1]), int(found[2])) if found else ()
 
 
-def resolved(config: Path | str, *arguments: str) -> dict[str, list[str]]:
+def resolve_hosts(config: Path | str, *arguments: str) -> dict[str, list[str]]:
     """Return keyword → values, as `ssh -G` prints them.
 
     Raises:
@@ -74,7 +74,7 @@ def resolved(config: Path | str, *arguments: str) -> dict[str, list[str]]:
     return found
 
 
-def route_by_ssh(config: Path, alias: str) -> list[Reached]:
+def route_by_ssh(config: Path, alias: str) -> list[RouteHop]:
     """Return all machines on the route to a host, outermost first, and the host.
 
     Raises:
@@ -86,10 +86,10 @@ def route_by_ssh(config: Path, alias: str) -> list[Reached]:
 
 def _hops(
     config: Path, alias: str, options: list[str], *, is_direct: bool, depth: int
-) -> list[Reached]:
+) -> list[RouteHop]:
     if depth > DEEPEST:
         raise NoEquivalentError("a loop")
-    values = resolved(config, *options, alias)
+    values = resolve_hosts(config, *options, alias)
     tokens = {
         "%%": "%",
         "%d": os.environ["HOME"],
@@ -101,7 +101,7 @@ def _hops(
         "%u": local_user(),
     }
     keys = [] if values["identityfile"] == _default_keys() else values["identityfile"]
-    reached = Reached(
+    reached = RouteHop(
         tokens["%h"],
         int(tokens["%p"]),
         tokens["%r"],
@@ -110,21 +110,21 @@ def _hops(
     if is_direct:
         return [reached]
     jump, command = (values.get(key, ["none"])[0] for key in ("proxyjump", "proxycommand"))
-    before: list[Reached] = []
+    before: list[RouteHop] = []
     if jump != "none":
-        for at, text in enumerate(_filled(jump, tokens).split(",")):
-            before += _named(config, text, [], is_direct=at > 0, depth=depth + 1)
+        for at, text in enumerate(_fill_tokens(jump, tokens).split(",")):
+            before += _resolve_name(config, text, [], is_direct=at > 0, depth=depth + 1)
     elif command != "none":
-        words = shlex.split(_filled(command, tokens), comments=True)
+        words = shlex.split(_fill_tokens(command, tokens), comments=True)
         words = shlex.split(words[0]) if len(words) == 1 else words
         host, options = _gateway(words)
-        before = _named(config, host, options, is_direct=False, depth=depth + 1)
+        before = _resolve_name(config, host, options, is_direct=False, depth=depth + 1)
     return [*before, reached]
 
 
-def _named(
+def _resolve_name(
     config: Path, text: str, options: list[str], *, is_direct: bool, depth: int
-) -> list[Reached]:
+) -> list[RouteHop]:
     match = _HOP.fullmatch(text)
     assert match is not None, text
     user = ["-l", match[1]] if match[1] and "-l" not in options else []
@@ -151,12 +151,12 @@ def _gateway(words: list[str]) -> tuple[str, list[str]]:
     return host, options
 
 
-def _filled(text: str, tokens: dict[str, str]) -> str:
+def _fill_tokens(text: str, tokens: dict[str, str]) -> str:
     return re.sub(r"%.", lambda found: tokens.get(found[0], found[0]), text)
 
 
 def _path(text: str, tokens: dict[str, str]) -> str:
-    text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ[found[1]], _filled(text, tokens))
+    text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ[found[1]], _fill_tokens(text, tokens))
     home = os.environ["HOME"]
     return text.replace(f"{home}/", "~/", 1) if text.startswith(f"{home}/") else text
 
@@ -166,5 +166,5 @@ _KEYS: list[str] = []
 
 def _default_keys() -> list[str]:
     if not _KEYS:
-        _KEYS.extend(resolved("none", "any.host")["identityfile"])
+        _KEYS.extend(resolve_hosts("none", "any.host")["identityfile"])
     return _KEYS

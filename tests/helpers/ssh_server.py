@@ -135,7 +135,7 @@ def running_sshd(
         "Subsystem sftp internal-sftp",
         f"SetEnv HOME={home}",  # so that no profile of the user's is read
     ]
-    server = _started(folder, config, host_key, address)
+    server = _start_sshd(folder, config, host_key, address)
     try:
         yield server
     finally:
@@ -145,7 +145,7 @@ def running_sshd(
         server.process.wait()
 
 
-def _started(folder: Path, config: Sequence[str], host_key: KeyPair, address: str) -> Sshd:
+def _start_sshd(folder: Path, config: Sequence[str], host_key: KeyPair, address: str) -> Sshd:
     """Start sshd on the first port it can bind; parallel tests take ports, too."""
     assert SSHD is not None
     first = os.getpid() % len(PORTS)

@@ -174,7 +174,7 @@ def _swap(node: ast.expr, turn: int) -> None:
         node.func.id = _CALLED[node.func.id]
 
 
-class _Swapped(MetaPathFinder, InspectLoader):
+class _SwapImporter(MetaPathFinder, InspectLoader):
     """An importer of one module with a swap."""
 
     def __init__(self, swap: Swap) -> None:
@@ -195,7 +195,7 @@ def is_seen(swap: Swap, tests: Sequence[str] = TESTS) -> bool:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    sys.meta_path.insert(0, _Swapped(swap))
+    sys.meta_path.insert(0, _SwapImporter(swap))
     files = [f"tests/results/test_{name}.py" for name in tests]
     options = ["-x", "-q", "-m", "not spark", "-p", "no:cacheprovider"]
     ended = pytest.main([*options, *files])

@@ -205,7 +205,7 @@ class Recorder:
         answers = [(1, 1, 2 * count + 3, ACKNOWLEDGED)]
         return PublisherLog(self._place(source), name, rows, answers)
 
-    def _delivered(
+    def _list_deliveries(
         self,
         seen: _Seen,
         fences: Mapping[SourceId, tuple[DeliveryRow, DeliveryRow]],

@@ -72,7 +72,7 @@ class Group:
     is_restart: bool = False
 
 
-class _Gathering:
+class _ChangesInFlight:
     """Changes of one store in flight, split into as many groups as possible."""
 
     def __init__(self) -> None:
@@ -100,9 +100,9 @@ class _Gathering:
             self.groups.append(Group([change for _, change, _ in changes], began, step))
 
 
-def gathered(steps: Sequence[Taken]) -> tuple[list[Group], list[Group]]:
+def list_groups(steps: Sequence[Taken]) -> tuple[list[Group], list[Group]]:
     """Return the groups of a broker's logs, and of the rows."""
-    logs, rows = _Gathering(), _Gathering()
+    logs, rows = _ChangesInFlight(), _ChangesInFlight()
     for number, step in enumerate(steps):
         if isinstance(step.event, Started):
             logs.restart(number)

@@ -15,10 +15,10 @@ def in_virtual_time(test: AsyncTest) -> AsyncTest:
 
     @wraps(test)
     def run(**arguments: Any) -> None:
-        async def bounded() -> None:
+        async def run_bounded() -> None:
             with trio.fail_after(1_000):
                 await test(**arguments)
 
-        trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
+        trio.run(run_bounded, clock=trio.testing.MockClock(autojump_threshold=0))
 
     return run

@@ -20,7 +20,7 @@ from brokerd.simulator.world.cluster import PublicationHandle, Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import chain, star
 from tests.helpers.delta_tree_bugs import Mutant, mutated
-from tests.helpers.paper_stories import names, publish, settled, start
+from tests.helpers.paper_stories import names, publish, settle, start
 
 # ---------------------------------------------------------------- abstract and §I
 
@@ -40,7 +40,7 @@ def test_delta_brokers_in_a_row_may_crash_at_once(delta: int) -> None:
     assert subscriber.received == sent  # they are still dead
     for name in line[2 : 2 + delta]:
         cluster.broker(name).start()
-    settled(cluster)
+    settle(cluster)
     assert subscriber.received == sent
 
 
@@ -57,7 +57,7 @@ def test_delta_links_may_fail_at_once_and_nothing_is_lost(delta: int) -> None:
     sent = publish(cluster, line[0])
     for a, b in links:
         cluster.link(a, b).heal()
-    settled(cluster)
+    settle(cluster)
     assert subscriber.received == sent
 
 
@@ -72,7 +72,7 @@ def test_more_than_delta_failures_stall_delivery_without_a_violation() -> None:
     assert subscriber.received == []
     cluster.broker("b1").start()
     cluster.broker("b2").start()
-    settled(cluster)
+    settle(cluster)
     assert subscriber.received == sent
 
 
@@ -86,7 +86,7 @@ def test_no_matching_publication_is_missing_between_two_delivered_ones() -> None
         published = [cluster.publish(broker, n=n) for broker in ("p", "q")]
         sent += published if n > 9 else []
         cluster.run_for(0.02)
-    settled(cluster)
+    settle(cluster)
     for source in ("p-p", "p-q"):
         wanted = [each for each in sent if each.client == source]
         assert [each for each in some.received if each.client == source] == wanted
@@ -104,9 +104,9 @@ def _figure_1() -> tuple[Subscription, list[PublicationHandle]]:
     behind = [cluster.publish("b1", kind=kind) for kind in ("page", "video", "page")]
     cluster.run_for(1)
     cluster.link("b1", "b2").heal()
-    settled(cluster)
+    settle(cluster)
     after = [cluster.publish("b1", kind=kind) for kind in ("video", "page")]
-    settled(cluster)
+    settle(cluster)
     assert not {*second.received} & {*behind}
     return second, after
 
@@ -164,7 +164,7 @@ def test_reconfiguring_loses_no_publication() -> None:
             cluster.broker("b1" if n == 14 else "b2").kill()
         if n in (30, 55):
             cluster.broker("b1" if n == 30 else "b2").start()
-    settled(cluster)
+    settle(cluster)
     assert subscriber.received == sent
 
 
@@ -186,7 +186,7 @@ def _ask_while_a_publication_is_kept() -> None:
     cluster.broker("p").start()
     cluster.run_until_quiet()
     eight = cluster.publish("p", n=8)
-    settled(cluster)
+    settle(cluster)
     assert late.received == [eight]
 
 

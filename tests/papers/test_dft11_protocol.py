@@ -15,7 +15,7 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
 from tests.helpers.cluster import chain, tree
 from tests.helpers.delta_tree_bugs import Mutant, mutated
-from tests.helpers.paper_stories import names, publish, settled, start
+from tests.helpers.paper_stories import names, publish, settle, start
 
 # ---------------------------------------------------------------- §III and §IV
 
@@ -70,7 +70,7 @@ def test_partition_information_spreads_and_is_withdrawn() -> None:
     tables = [partitions_at(cluster, f"b{place}") for place in (0, 1, 2, 3, 4)]
     assert tables == [0, 0, 1, 1, 2]  # of b4 within 2δ = 2, and of b6, who detects it as well
     cluster.broker("b5").start()
-    settled(cluster)
+    settle(cluster)
     assert [partitions_at(cluster, name) for name in cluster.topology.brokers] == [0] * 7
 
 
@@ -98,9 +98,9 @@ def test_a_crashed_broker_does_not_block_a_subscription_for_ever() -> None:
     cluster.run_for(2)
     assert subscription.started
     cluster.broker("dead").start()
-    settled(cluster)
+    settle(cluster)
     one = cluster.publish("dead", n=1)
-    settled(cluster)
+    settle(cluster)
     assert subscription.received == [one]
 
 
@@ -113,9 +113,9 @@ def _publish_into_an_island() -> None:
     cluster.run_for(0.1)
     sent = publish(cluster, "c", 3)
     cluster.link("a", "b").heal()
-    settled(cluster)
+    settle(cluster)
     sent.append(cluster.publish("c", n=9))
-    settled(cluster)
+    settle(cluster)
     assert subscriber.received == sent[-len(subscriber.received) :]
 
 
@@ -138,9 +138,9 @@ def test_deliveries_from_behind_a_barrier_form_a_suffix_of_the_publications() ->
     for name in ("b2", "b1"):
         cluster.broker(name).start()
         cluster.run_for(1)
-    settled(cluster)
+    settle(cluster)
     later = publish(cluster, "far", 3)
-    settled(cluster)
+    settle(cluster)
     assert cluster.broker("s").broker.core.statistics()["subscriptions_tagged"] == 0
     assert [each for each in subscriber.received if each not in early] == later
     kept = [each for each in subscriber.received if each in early]
@@ -173,7 +173,7 @@ def _subscribers_broker_dies() -> None:
     cluster.broker("s").kill()
     cluster.run_for(2)
     cluster.broker("s").start()
-    settled(cluster)
+    settle(cluster)
     assert subscriber.received == sent
 
 
@@ -208,9 +208,9 @@ def test_publications_are_excluded_at_the_last_broker_and_announced(profile: str
     assert other.received == sent
     cluster.link("s", "b1").heal()
     cluster.link("s", "b2").heal()
-    settled(cluster)
+    settle(cluster)
     late = cluster.publish("far", n=9)
-    settled(cluster)
+    settle(cluster)
     assert subscriber.received[-1] == late
     assert cluster.oracle.announced == len(sent) + 1 - len(subscriber.received)
 
@@ -231,7 +231,7 @@ def test_a_copy_sent_again_around_a_dead_broker_is_no_second_delivery() -> None:
     two = cluster.publish("a", n=2)
     cluster.link("b", "a").heal()
     cluster.broker("b").start()
-    settled(cluster)
+    settle(cluster)
     assert subscriber.received == [one, two]
 
 
@@ -264,7 +264,7 @@ def test_a_reconnected_broker_receives_exactly_the_missed_publications() -> None
     cluster.run_until_quiet()
     assert cluster.broker("r").status().subscriptions == 2
     two = cluster.publish("r", n=2)
-    settled(cluster)
+    settle(cluster)
     assert missed.received == [two]
 
 
@@ -310,7 +310,7 @@ def test_a_broker_that_lost_everything_recovers_under_load(persist_routing: bool
             cluster.broker("b1").kill()
         if n == 25:
             cluster.broker("b1").start()
-    settled(cluster)
+    settle(cluster)
     assert [subscriber.received for subscriber in subscribers] == [sent, sent]
     assert cluster.broker("b1").status().state == "running"
     assert "recovered" in [event for event, _ in cluster.broker("b1").broker.recorded]

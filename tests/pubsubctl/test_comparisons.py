@@ -105,7 +105,7 @@ def test_a_protocol_without_guarantees_is_run_despite_lost_brokers() -> None:
         (["latest", "--seed", "0"], "--seed 0: can be used with --against only"),
         (["--against", "protocol=ges"], "name one WORKLOAD before"),
         (["--comparison", "s5", "latest"], "makes the runs that it compares"),
-        (["--comparison", "s5", "-d", "30"], "phases.measure"),
+        (["--comparison", "s5", "-d", "30"], "--duration = '30'"),
         (["-d", "30s"], "can be used with --against or --comparison only"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import PreflightFailed
-from tests.helpers.small_disk import filled, mounted_disk
+from tests.helpers.small_disk import fill_disk, mounted_disk
 from tests.pubsubctl.conftest import Call
 
 MARK = "\ufeff"
@@ -151,7 +151,7 @@ def test_an_output_that_is_a_link_or_a_device_stays_one(project: Path) -> None:
 
 def test_a_project_is_written_whole_or_not_at_all(call: Call, tmp_path: Path) -> None:
     with mounted_disk(tmp_path / "disk", 1) as disk:
-        filler = filled(disk)
+        filler = fill_disk(disk)
         answer = call("init", str(disk / "study"))
         assert answer.status == 4
         assert "cannot be written: no space left on device" in answer.err

@@ -21,7 +21,7 @@ from pubsubctl.inventory.inventory import Gateway, Host, load_inventory
 from tests.helpers import real_files
 from tests.helpers.ansible_program import VARIABLE, interpreter
 from tests.helpers.real_files import Case
-from tests.helpers.ssh_program import OLDEST, Reached, ssh_version
+from tests.helpers.ssh_program import OLDEST, RouteHop, ssh_version
 
 SEED = 20_261_128
 DRAWN = 12
@@ -50,7 +50,7 @@ def filled(answer: Any, folder: Path) -> Any:
 
 
 def reached(hop: Host | Gateway) -> dict[str, Any]:
-    return Reached(hop.address, hop.port, hop.user or "", hop.identities).row()
+    return RouteHop(hop.address, hop.port, hop.user or "", hop.identities).row()
 
 
 def imported_routes(case: Case, folder: Path) -> Any:

@@ -18,7 +18,7 @@ from pubsubctl.hosts.ssh.config_syntax import local_user
 from pubsubctl.inventory.importers.findings import inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from tests.helpers.patience import PATIENCE_S
-from tests.helpers.ssh_program import OLDEST, resolved, ssh_version
+from tests.helpers.ssh_program import OLDEST, resolve_hosts, ssh_version
 
 SEED = 20_261_128
 GENERATED = 24
@@ -131,7 +131,7 @@ def generated(seed: int) -> str:
 
 
 def by_ssh(config: Path, name: str) -> dict[str, list[str]]:
-    return resolved(config, name)
+    return resolve_hosts(config, name)
 
 
 def filled(text: str, settings: HostSettings) -> str:

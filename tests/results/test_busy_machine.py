@@ -13,7 +13,7 @@ from results.rules import verdicts
 from results.rules.terms import Counts, Guarantee
 from results.tables.seals import seal
 from tests.helpers.forged_runs import FAR, LAST, NEAR, S1, S2, RunFolder, write_honest_run
-from tests.helpers.judged_folders import Judged, by_reference, histories_of, on_spark
+from tests.helpers.judged_folders import FolderVerdict, by_reference, histories_of, on_spark
 from tests.helpers.runs import ORIGIN_NS, SECOND, write_lines
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def wrong(judged: dict[str, Judged]) -> dict[str, Judged]:
+def wrong(judged: dict[str, FolderVerdict]) -> dict[str, FolderVerdict]:
     return {
         name: found
         for name, found in judged.items()

@@ -20,7 +20,7 @@ from results.tables.record_files import STRETCH
 from results.tables.seals import seal
 from tests.helpers.folded import folded_copy
 from tests.helpers.forged_runs import FAR, LAST, NEAR, PUBLISHERS, RunFolder, write_honest_run
-from tests.helpers.judged_folders import Judged, by_reference, histories_of, on_spark
+from tests.helpers.judged_folders import FolderVerdict, by_reference, histories_of, on_spark
 from tests.helpers.runs import MILLISECOND, ORIGIN_NS, SECOND, write_lines
 
 if TYPE_CHECKING:
@@ -519,7 +519,7 @@ def forged_run(folder: Path, name: str, run_id: str) -> Path:
     return run
 
 
-def wrong(judged: dict[str, Judged]) -> dict[str, Judged]:
+def wrong(judged: dict[str, FolderVerdict]) -> dict[str, FolderVerdict]:
     return {
         name: found
         for name, found in judged.items()
@@ -550,11 +550,11 @@ def test_each_is_doubted_by_name(tmp_path: Path, name: str) -> None:
     if CASES[name].outcome == "refused":
         with pytest.raises(IntegrityError) as refusal:
             read_run(run)
-        assert Judged("refused", (str(refusal.value),)).names(*CASES[name].says)
+        assert FolderVerdict("refused", (str(refusal.value),)).names(*CASES[name].says)
         return
     loaded = read_run(run)
     facts = RunFacts.from_run(LoadedRun(loaded, read_logs(loaded)))
-    assert Judged("doubt", facts.doubts).names(*CASES[name].says)
+    assert FolderVerdict("doubt", facts.doubts).names(*CASES[name].says)
 
 
 @pytest.mark.spark
@@ -568,7 +568,7 @@ def test_spark_doubts_each(spark: "SparkSession", folders: dict[str, Path]) -> N
 def test_spark_doubts_no_honest_run(spark: "SparkSession", honest: dict[str, Path]) -> None:
     for name, folder in honest.items():  # all have one run id
         (judged,) = on_spark(spark, {name: folder}, histories_of({name: folder})).values()
-        assert judged == Judged("VALID", ()), name
+        assert judged == FolderVerdict("VALID", ()), name
 
 
 def test_the_table_has_its_stated_length() -> None:

@@ -46,11 +46,11 @@ from tests.helpers.false_witnesses import (
     FREEZE,
     LIES,
     SUBSCRIBERS,
-    journaled,
+    journal_change,
     renew_digests,
 )
 from tests.helpers.forged_runs import RunFolder
-from tests.helpers.mutations import sampled
+from tests.helpers.mutations import sample_mutations
 from tests.results.test_forged_runs import on_spark
 
 if TYPE_CHECKING:
@@ -472,7 +472,7 @@ def survivors(folder: Path, but: Container[str], is_drawn: Callable[[str], bool]
     The journal has the digests of the changed files, as if the run had closed them so.
     """
     shutil.copytree(HONEST, folder)
-    for mutation in sampled(HONEST):
+    for mutation in sample_mutations(HONEST):
         if mutation.kind in but or not is_drawn(mutation.name):
             continue
         path = folder / mutation.file
@@ -508,7 +508,7 @@ def test_every_field_of_every_small_file_has_a_witness_or_a_reason(
 def test_a_file_that_was_changed_after_it_was_closed_has_another_digest(tmp_path: Path) -> None:
     folder = shutil.copytree(HONEST, tmp_path / "run")
     run = read_run(HONEST)
-    for mutation in sampled(HONEST):
+    for mutation in sample_mutations(HONEST):
         if not mutation.file.startswith(("raw/", "faults/", "clock.jsonl")):
             continue
         path = folder / mutation.file
@@ -583,7 +583,7 @@ def test_a_field_changed_in_manifest_and_journal_has_a_third_witness_or_a_reason
                 document = document[key]
             document[way[-1]] = another(document[way[-1]])
 
-        journaled(change)(RunFolder(folder))
+        journal_change(change)(RunFolder(folder))
         seal(folder)
         try:
             if judge_folder(folder).verdict == "VALID":

@@ -16,7 +16,7 @@ from tests.helpers.forged_runs import (
     write_honest_run,
     write_ordered_run,
 )
-from tests.helpers.judged_folders import Judged, by_reference, histories_of, on_spark
+from tests.helpers.judged_folders import FolderVerdict, by_reference, histories_of, on_spark
 from tests.helpers.online import Online
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ HONEST = ("honest", "honest behind a gate")
 ORDERED = "honest in a total order"
 
 
-def agrees(judged: Judged, forgery: Forgery) -> bool:
+def agrees(judged: FolderVerdict, forgery: Forgery) -> bool:
     return judged.outcome == forgery.outcome and judged.names(forgery.says)
 
 

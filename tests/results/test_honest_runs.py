@@ -11,7 +11,7 @@ from bench.spec.spec import load_experiment
 from results.checker.checks import check_runs
 from results.reference.history_reader import judge_folder
 from tests.helpers.every_protocol import HOMES, PROTOCOLS, topology_text
-from tests.helpers.judged_folders import Judged, histories_of, on_spark
+from tests.helpers.judged_folders import FolderVerdict, histories_of, on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +83,7 @@ def test_spark_doubts_none(spark: "SparkSession", runs: dict[tuple[str | None, .
     """One run of each kind is judged as `check` does, the others in the same Spark jobs."""
     of_jobs = {str(name): folder for name, folder in runs.items() if name[-1] == "fixed"}
     judged = on_spark(spark, of_jobs, histories_of(of_jobs))
-    assert judged == dict.fromkeys(of_jobs, Judged("VALID", ()))
+    assert judged == dict.fromkeys(of_jobs, FolderVerdict("VALID", ()))
     wholly = {name: folder for name, folder in runs.items() if str(name) not in of_jobs}
     for name, verdict in zip(wholly, check_runs(spark, [*wholly.values()]), strict=True):
         document = verdict.document

@@ -15,7 +15,7 @@ from brokerd.client.client import connect
 from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.storage.meta_store import decode_value
 from tests.helpers.patience import PATIENCE_S
-from tests.helpers.small_disk import filled, mounted_disk
+from tests.helpers.small_disk import fill_disk, mounted_disk
 from tests.runtime.test_process import (
     Configure,
     Start,
@@ -78,7 +78,7 @@ def test_publications_on_a_full_disk_are_acknowledged_once_room_is_available(
                 await publisher.publish({"n": 0}, b"x")
                 await publisher.flush()
                 assert (await anext(publications)).attributes == {"n": 0}
-                filler = filled(disk)
+                filler = fill_disk(disk)
                 await publisher.publish({"n": 1}, bytes(200_000))
                 await wait_for_event(folder, "disk_full")
                 assert publisher.outstanding == 1

@@ -7,7 +7,13 @@ from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
 from brokerd.units import SECOND_NS
 from tests.helpers.delta_tree_bugs import Mutant, mutated
-from tests.helpers.memory_links import LinkedBroker, MemoryNet, copy, joined, nursery_of_the_test
+from tests.helpers.memory_links import (
+    LinkedBroker,
+    MemoryNet,
+    copy,
+    join_brokers,
+    nursery_of_the_test,
+)
 from tests.helpers.virtual_time import in_virtual_time
 
 YES = RecoveryFlag(True)
@@ -18,7 +24,7 @@ async def test_an_absorbing_broker_receives_all_sends_nothing_and_is_not_suspect
     net = MemoryNet()
     b0, b1, b2 = (LinkedBroker(net, number) for number in range(3))
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1, b2)
+        await join_brokers(nursery, b0, b1, b2)
         b0.fault("absorb")
         for first in range(1, 6):
             b1.send(0, copy(first))
@@ -48,7 +54,7 @@ async def test_a_broker_with_send_omission_handles_messages_and_is_not_suspected
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("send-omission")
         for first in range(1, 6):
             b1.send(0, copy(first))
@@ -70,7 +76,7 @@ async def test_a_broker_that_omits_receives_sends_on_and_is_not_suspected() -> N
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("receive-omission")
         for first in range(1, 6):
             b1.send(0, copy(first))
@@ -94,7 +100,7 @@ async def test_mutant_m40_makes_an_absorbing_broker_look_dead() -> None:
     b0 = LinkedBroker(net, 0)
     b1 = LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("absorb")
         lost = await b1.wait_for(SessionLost)
         assert lost.reason == "silent"
@@ -105,7 +111,7 @@ async def test_absorbed_messages_are_discarded_with_their_session() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("absorb", 1)
         b1.send(0, copy(1))
         b0.send(1, copy(1))
@@ -129,7 +135,7 @@ async def test_an_absorbing_broker_stops_reading_at_its_limit_and_reports_that(
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     monkeypatch.setattr(b0.links._impairments.absorbed, "_limit_bytes", 5_000)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("absorb", 1)
         for first in range(1, 41):
             b1.send(0, copy(first, 1_000))
@@ -148,7 +154,7 @@ async def test_through_a_blackhole_not_even_a_close_is_noticed(direction: str) -
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("blackhole", 1, direction)
         b0.send(1, copy(1))
         b0.links.close(1, "to see whether it is noticed")
@@ -173,7 +179,7 @@ async def test_a_short_blackhole_loses_nothing() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("blackhole", 1)
         b0.send(1, copy(1))
         b1.send(0, copy(1))
@@ -190,7 +196,7 @@ async def test_a_cut_link_is_noticed_at_both_ends_and_refuses_until_it_is_healed
     net = MemoryNet()
     b0, b1, b2 = (LinkedBroker(net, number) for number in range(3))
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1, b2)
+        await join_brokers(nursery, b0, b1, b2)
         b0.fault("cut", 1)
         await b1.wait_for(SessionLost)
         await b0.wait_for(SessionLost)
@@ -217,7 +223,7 @@ async def test_a_delay_holds_messages_up_in_its_direction_and_keeps_their_order(
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("delay", 1, direction, delay_ms=2_000)
         b0.send(1, copy(1))
         b1.send(0, copy(1))
@@ -243,7 +249,7 @@ async def test_a_narrow_link_delays_messages_and_is_not_suspected(
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     sender, receiver = (b0, b1) if direction == "out" else (b1, b0)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.fault("bandwidth", 1, direction, bytes_per_second=10_000)
         began = trio.current_time()
         for first in range(1, 6):
@@ -259,7 +265,7 @@ async def test_a_fault_heals_when_its_lease_expires() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         now_ns = round(trio.current_time() * SECOND_NS)
         b0.fault("absorb", 1, ends_ns=now_ns + 2 * SECOND_NS)
         b1.send(0, YES)

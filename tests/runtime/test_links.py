@@ -16,7 +16,13 @@ from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import encode
 from tests.helpers.delta_tree_bugs import Mutant, mutated
-from tests.helpers.memory_links import LinkedBroker, MemoryNet, copy, joined, nursery_of_the_test
+from tests.helpers.memory_links import (
+    LinkedBroker,
+    MemoryNet,
+    copy,
+    join_brokers,
+    nursery_of_the_test,
+)
 from tests.helpers.raw_peer import RawPeer, raw_peer
 from tests.helpers.virtual_time import in_virtual_time
 
@@ -61,7 +67,7 @@ async def test_messages_arrive_in_order_and_a_quiet_session_stays_up() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         sent = [copy(first) for first in range(1, 500)]
         for message in sent:
             b0.send(1, message)
@@ -77,7 +83,7 @@ async def test_both_ends_are_notified_once_of_a_closed_session() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         for _ in range(3):
             b1.send(0, YES)
             b0.links.close(1, "had enough")
@@ -151,7 +157,7 @@ async def test_a_stopping_broker_sends_a_farewell_to_every_session() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         client = await raw_peer(net, client_hello("c", "", 1, 1))
         await b0.wait_for(SessionEstablished, 2)
         nursery.start_soon(client.read_to_the_end)
@@ -181,7 +187,7 @@ async def test_a_malformed_stranger_is_disconnected_without_effect_on_others(sai
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         stranger = RawPeer(await net.dial("b0"))
         await stranger.stream.send_all(said)
         assert await stranger.read_to_the_end() == b""
@@ -256,7 +262,7 @@ async def test_excess_silent_connections_are_refused_while_peers_connect() -> No
     few = SessionParameters(strangers_limit=20)
     b0, b1 = LinkedBroker(net, 0, few), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         flood = [RawPeer(await net.dial("b0")) for _ in range(500)]
         await trio.sleep(0.5)
         assert b0.links.counters["connections_refused"] == 480
@@ -433,7 +439,7 @@ async def test_nothing_is_left_of_a_broker_that_has_left() -> None:
     net = MemoryNet()
     b0, b1, b2 = (LinkedBroker(net, number) for number in range(3))
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         b0.links.open(2)
         for peer in (1, 2):
             del b0.names[peer]

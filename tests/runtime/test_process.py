@@ -26,7 +26,7 @@ from tests.helpers.certificates import Certificates
 from tests.helpers.descriptors import no_free_descriptors
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import free_address
-from tests.helpers.small_disk import filled, mounted_disk
+from tests.helpers.small_disk import fill_disk, mounted_disk
 
 pytestmark = pytest.mark.end_to_end
 
@@ -261,7 +261,7 @@ def test_a_broker_on_a_full_disk_waits_for_room_and_reports_that(
         await wait_until_up(folder)
         first.send_signal(end)
         first.wait()
-        filler = filled(small_disk)
+        filler = fill_disk(small_disk)
         second = start(folder)
         status = await wait_until_up(folder)
         assert (status["state"], status["incarnation"]) == ("no room on its disk", 0)
@@ -286,7 +286,7 @@ def test_a_first_start_on_a_full_disk_completes_once_room_is_available(
 ) -> None:
     folder = configure("b0", state_folder=str(small_disk / "state"))
     (small_disk / "state").mkdir(mode=0o700)
-    filler = filled(small_disk)
+    filler = fill_disk(small_disk)
     start(folder)
 
     async def story() -> None:

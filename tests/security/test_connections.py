@@ -29,7 +29,7 @@ from tests.helpers.exchange import run_of
 from tests.helpers.memory_links import (
     LinkedBroker,
     MemoryNet,
-    joined,
+    join_brokers,
     nursery_of_the_test,
     one_broker,
 )
@@ -236,7 +236,7 @@ async def test_five_hundred_trickling_connections_are_closed_while_others_are_se
         lives.append(trio.current_time() - began)
 
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         for _ in range(500):
             nursery.start_soon(trickle)
         await trio.sleep(2)

@@ -31,7 +31,7 @@ from tests.helpers.memory_links import (
     LinkedBroker,
     MemoryNet,
     OneBroker,
-    joined,
+    join_brokers,
     nursery_of_the_test,
     one_broker,
     securely,
@@ -75,7 +75,7 @@ async def test_two_brokers_with_certificates_exchange_megabytes(lab: Certificate
     net = MemoryNet()
     b0, b1 = secured(net, lab, 0), secured(net, lab, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         source = SourceId(0, 0, 1)
         for first in range(1, 9):
             payload = bytes([first]) * 900_000
@@ -174,7 +174,7 @@ async def test_a_peer_without_a_valid_certificate_receives_no_answer(
     net = MemoryNet()
     b0, b1 = secured(net, lab, 0), secured(net, lab, 1)
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         stream = TlsStream(await net.dial("b0"), contexts[who](), server_side=False)
         answer = b""
         with contextlib.suppress(TlsError, trio.BrokenResourceError):
@@ -428,7 +428,7 @@ async def test_a_certificate_is_renewed_while_sessions_continue(lab: Certificate
         return hashlib.sha256(der).hexdigest()
 
     async with nursery_of_the_test() as nursery:
-        await joined(nursery, b0, b1)
+        await join_brokers(nursery, b0, b1)
         before = await shown()
         Path(files.certificate).write_bytes(Path(fresh.certificate).read_bytes())
         with pytest.raises(ConfigError):

@@ -171,6 +171,7 @@ class LoadOptions:
             churn=False if self.no_churn else None,
             records=self.records,
             keys=settings_of(self.settings or []) or None,
+            is_typed=True,
         )
 
 

@@ -49,7 +49,7 @@ from tests.helpers.two_stores import (
     crashed_logs,
     crashed_rows,
     crashes,
-    gathered,
+    list_groups,
 )
 
 MUTANTS = bugs_of("durable")
@@ -182,7 +182,7 @@ class Crashed:
 
 def crash_everywhere(story: Watched, folder: Path, of_a_moment: int) -> Crashed:
     """Return the states that a crash at any step may leave, up to the first loss."""
-    log_groups, row_groups = gathered(story.steps)
+    log_groups, row_groups = list_groups(story.steps)
     names = tuple(next(each.event.logs for each in story.steps if isinstance(each.event, Started)))
     crashed = Crashed(
         logs=crashed_logs(log_groups, names),
