@@ -27,7 +27,7 @@ REAL: Final = "of real files and sockets; tests of the part reach it"
 UNDRAWN: Final = {
     NUMBER: (
         "delta_tree.broker.state: LARGEST_BROKER; delta_tree.partitions.regions: NOBODY; "
-        "delta_tree.publications.notifiers: NOTIFIER; delta_tree.storage.home_table: _RESTARTED; "
+        "delta_tree.notifiers: NOTIFIER; delta_tree.storage.home_table: _RESTARTED; "
         "delta_tree.subscriptions.unsubscriptions: NEVER; durable.consumers: ANY; "
         "durable.filtering_subsystem: NO_RECORD; durable.parameters: _DAY_NS; "
         "ges.dissemination: UP; ges.messages: DOWN; ges.units: FIRST _STEP; "
