@@ -412,6 +412,22 @@ def test_a_foreign_source_is_accepted_by_brokers_without_client_state():
     assert world.connect("p", roaming) == [Connected(SourceId(9, 4, 1), 7)]
 
 
+def test_one_client_at_a_time_continues_as_a_foreign_source():
+    world = World()
+    roaming = replace(PUBLISHER, source=SourceId(9, 4, 1))
+    world.clients.table = ClientTable(
+        3, world.machine, world.deadlines, Limits(), HostedClient[Asked], takes_sources=True
+    )
+    world.clients.table.start(7, {})
+    for _ in range(2):
+        assert world.connect("p", roaming) == [Connected(SourceId(9, 4, 1), 7)]
+        (refused,) = world.connect("q", roaming)
+        assert (refused.request, refused.retry) == ("connect", False)
+        assert "another client" in refused.reason
+    world.clients.on_lost("p", world.clients.table.session_of("p"))
+    assert world.connect("q", roaming) == [Connected(SourceId(9, 4, 1), 7)]
+
+
 def test_publications_with_forged_origins_are_refused():
     world = World()
     world.clients.table.open_session("p", 1)

@@ -82,6 +82,7 @@ class HostedClient(Generic[Subscription]):
         connect_seen: the client has sent Connect on its present session.
         connected: the broker has sent Connected on the present session.
         source: the source that the client publishes as on its present session.
+        claimed: the source of another broker that the client continues as on its present session.
         leaving: the client has sent Detach on its present session.
         stated: subscriptions that the client has stated as started on its session.
         lost_positions: positions of subscriptions that this broker lost, by number and stream.
@@ -92,6 +93,7 @@ class HostedClient(Generic[Subscription]):
     connect_seen: bool = False
     connected: bool = False
     source: SourceId | None = None
+    claimed: SourceId | None = None
     leaving: bool = False
     stated: dict[int, None] = field(default_factory=dict)
     lost_positions: dict[int, dict[StreamId, int]] = field(default_factory=dict)
@@ -167,6 +169,7 @@ class ClientTable(Generic[Client]):
         self._unseen_first = unseen_first
         self._publishers = PublisherTable(broker)
         self._published: dict[ClientId, tuple[SourceId, int]] = {}
+        self._claims: dict[SourceId, ClientId] = {}
 
     def start(
         self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]], lineage: int = 0
@@ -224,6 +227,9 @@ class ClientTable(Generic[Client]):
         client = self.clients[name]
         assert client.session == session, f"session {session} of {name!r} is not current"
         was_admitted = client.connected or not client.connect_seen
+        if client.claimed is not None:
+            del self._claims[client.claimed]
+            client.claimed = None
         client.session = 0
         client.connected = False
         return client, was_admitted
@@ -293,6 +299,9 @@ class ClientTable(Generic[Client]):
             self._machine.send(name, Refused("connect", 0, objection, False))
             return None
         client.connect_seen = True
+        if message.source is not None and message.source.broker != self._broker:
+            self._claims[message.source] = name
+            client.claimed = message.source
         return client
 
     def _objection_to(
@@ -300,8 +309,12 @@ class ClientTable(Generic[Client]):
     ) -> str:
         """Return the reason for a permanent refusal of a client; empty if permitted."""
         is_foreign = message.source is not None and message.source.broker != self._broker
-        if not message.publishes or (is_foreign and self._takes_sources):
+        if not message.publishes:
             return ""
+        if message.source is not None and is_foreign and self._takes_sources:
+            if self._claims.get(message.source, name) == name:
+                return ""
+            return f"publisher {name!r} is {message.source}, as another client here is"
         objection = self._publishers.objection_to(name, message)
         if objection and message.source is not None and not is_foreign:
             self._machine.record(LOSS_PROVED, client=name, cause=objection)
