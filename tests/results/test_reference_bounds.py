@@ -211,3 +211,8 @@ def test_a_digest_of_any_length_is_compared(size_bytes: int, tmp_path: Path) -> 
 )  # fmt: skip
 def test_a_number_of_an_attribute_has_its_shortest_form(number: int, encoded: str) -> None:
     assert contents._cbor(number).hex() == encoded
+
+
+def test_a_uniform_value_reaches_both_ends() -> None:
+    drawn = [contents._draw("a", {"uniform": [1, 3]}, 0, each) for each in range(4)]
+    assert {*drawn} == {1, 2, 3}
