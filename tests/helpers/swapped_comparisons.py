@@ -38,6 +38,7 @@ MODULES: Final = (
     *("results.rules.pairs", "results.rules.protocol_words", "results.rules.specification"),
     *("results.rules.terms", "results.rules.verdict_text", "results.reference.predicates"),
     *("results.reference.specification", "results.reference.files"),
+    *("results.reference.contents",),
 )
 TESTS: Final = (
     *("coinciding_ends", "promises", "reference_check", "risks", "both_judges", "withholding"),

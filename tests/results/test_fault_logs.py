@@ -13,6 +13,7 @@ from results.reference import clocks as reference
 from results.reference.fault_log import FaultLog
 from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
 from results.rules.terms import doubt
+from results.tables.json_files import IntegrityError
 
 SECOND = 10**9
 ORIGIN_NS = 100 * SECOND
@@ -92,3 +93,16 @@ def test_both_judges_read_the_same_faults_and_doubts(tmp_path: Path, seed: int) 
     assert sorted(log.doubts(simulated=False)) == sorted(wanted)
     is_twice = len({line["fault_id"] for line in faults}) < len(faults)
     assert (doubt("twice", what="one fault") in wanted) == is_twice
+
+
+def test_a_fault_whose_stages_have_no_stamps_by_host_is_refused(tmp_path: Path) -> None:
+    line = {**fault_lines(Random(0))[0], "host_stamps": {"applied": {"a": 1}, "healed": 7}}
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "faults" / "faults.jsonl").write_text(f"{json.dumps(line)}\n")
+    run: Any = SimpleNamespace(
+        folder=tmp_path, topology=TOPOLOGY, links=TOPOLOGY["links"], hosts_of_load=["a"],
+        clocks=Clocks.from_rows("a", []), to_timeline=lambda ns, host: ns,
+        clock_error_ns=lambda a, b: 0,
+    )  # fmt: skip
+    with pytest.raises(IntegrityError, match="are no stamps"):
+        [*fault_rows(run)]

@@ -1,15 +1,18 @@
 """Tests of the plain judge's readers at and beside the bounds of single numbers."""
 
+import hashlib
 import json
+import struct
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from results.reference import predicates, specification
+from results.reference import contents, predicates, specification
 from results.reference.files import (
     JITTER_NS,
+    LAYOUTS,
     NOTICE,
     STRETCH,
     FileRefusal,
@@ -17,6 +20,7 @@ from results.reference.files import (
     _read_json,
     _refuse_nonsense,
     read_lines,
+    read_records,
 )
 
 PLAIN = {"publisher": 0, "sequence": 1, "incarnation": 1}
@@ -177,3 +181,38 @@ def test_words_of_a_predicate_end_where_they_end(text: str, value: Any, matches:
 def test_a_quote_that_is_not_closed_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not closed"):
         predicates.wants(text)
+
+
+# --- Digests and encoded attributes -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("size_bytes", [1, 32, 64])
+def test_a_digest_of_any_length_is_compared(size_bytes: int, tmp_path: Path) -> None:
+    data = struct.pack(LAYOUTS["intents"][0], 1, 1, 0, 1)
+    digest = hashlib.blake2b(data, digest_size=size_bytes).hexdigest()
+    (tmp_path / "intents.rec").write_bytes(data)
+    sidecar: dict[str, Any] = {"layout": "intents", "width": len(data), "closed": True, "rows": 1}
+    sidecar |= {"run_id": "r", "tables": {"publishers": ["p"]}, "blake2b": digest}
+    path = tmp_path / "intents.rec.json"
+    path.write_text(json.dumps(sidecar))
+    records = read_records(tmp_path, "intents", "r")
+    assert records is not None
+    assert records.whole
+    for wrong in ("", digest[:-1] + "xy", digest * 200):
+        path.write_text(json.dumps({**sidecar, "blake2b": wrong}))
+        with pytest.raises(FileRefusal, match="not what was written"):
+            read_records(tmp_path, "intents", "r")
+
+
+@pytest.mark.parametrize(
+    "number, encoded",
+    [(0, "00"), (23, "17"), (24, "1818"), (255, "18ff"), (256, "190100"), (65_535, "19ffff"),
+     (65_536, "1a00010000"), (-1, "20"), (-24, "37"), (-25, "3818")],
+)  # fmt: skip
+def test_a_number_of_an_attribute_has_its_shortest_form(number: int, encoded: str) -> None:
+    assert contents._cbor(number).hex() == encoded
+
+
+def test_a_uniform_value_reaches_both_ends() -> None:
+    drawn = [contents._draw("a", {"uniform": [1, 3]}, 0, each) for each in range(4)]
+    assert {*drawn} == {1, 2, 3}

@@ -120,3 +120,29 @@ def test_measurements_of_a_session_end_with_it(seed: int) -> None:
     measured.round_trip_ns = 250
     factors = [measured.interval(sends=True)[0] for _ in range(2)]
     assert factors == [UP, 4 * UP], "two checks of the new session"
+
+
+@pytest.mark.parametrize(
+    "round_trips_ns, factors",
+    [
+        ((150, 900), (1, 2)),
+        ((900, 150), (1, 2)),
+        ((900, 900), (1, 8)),
+        ((900, 900, 250, 250, 250, 1, 1, 1), (1, 8, 8, 8, 4, 4, 4, 1)),
+        ((900, 900, 250, 1, 250), (1, 8, 8, 8, 4)),
+    ],
+)
+def test_a_cost_follows_the_least_change_that_all_checks_called_for(
+    round_trips_ns: Sequence[int], factors: Sequence[int]
+) -> None:
+    """After each change the checks begin anew."""
+    measured, found = Measured(), []
+    load, now_ns = measured.load, 0
+    load.sent(PEER, now_ns)
+    for round_trip_ns in round_trips_ns:
+        load.on_answered(PEER, now_ns + round_trip_ns)
+        now_ns += CHECK_NS
+        load.check(now_ns)
+        load.sent(PEER, now_ns)
+        found.append(measured.factor)
+    assert found == [*factors]

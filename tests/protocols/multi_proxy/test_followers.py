@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.multi_proxy.followers import Followers
+from brokerd.protocols.multi_proxy.followers import Followers, Restatements
 from brokerd.protocols.multi_proxy.messages import CarriedFollower, Elsewhere, Wanted
 from brokerd.protocols.multi_proxy.state import FOLLOWERS, Part, Version
 
@@ -75,3 +75,12 @@ def test_a_topic_that_returns_is_followed_as_a_new_one() -> None:
     assert (home, done) == (HOME, {Part(HERE, MOVED): 8, Part(GIVER, MOVED): 3})
     followers.expect(CarriedFollower(HOME, (Elsewhere(GIVER, MOVED, 1),)), MOVED)
     assert followers.of(MOVED) == [(home, done)], "it follows it already"
+
+
+def test_a_decommissioned_broker_is_not_awaited_after_a_loss() -> None:
+    restatements = Restatements([1, 2])
+    restatements.begin(7)
+    restatements.drop(1)
+    assert restatements.list_awaited() == [2]
+    restatements.take(2)
+    assert not restatements.are_awaited
