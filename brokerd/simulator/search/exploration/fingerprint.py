@@ -22,7 +22,6 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import Promises
-from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.simulator.checks.invariants import StepChecker
 from brokerd.simulator.checks.protocol_checks import CheckedWorld
 from brokerd.simulator.search.exploration.small_world import CLOCK_NS, WorldState
@@ -38,11 +37,11 @@ from brokerd.simulator.world.trace import Trace
 
 SKIPPED: Final = frozenset(
     (
-        *("counters", "_counters", "_ignored", "hits", "misses", "now_ns", "duplicates", "changes"),
+        *("counters", "_counters", "_ignored", "hits", "misses", "now_ns", "duplicates"),
         *("published_count", "deliveries", "announced", "owed", "in_gaps", "redelivered"),
         *("violations", "first_violations", "_matches", "published_ns", "path_ages_ns"),
         *("origins_of", "stores_for", "keeper_of", "has_lost", "_decode", "_now_ns", "_handlers"),
-        *("_audiences", "_checked_paths"),
+        *("_audiences", "_checked_paths", "_deadline_changes", "_next_deadline"),
     )
 )
 """Attributes that count, that cache, or that checks without a common clock ignore."""
@@ -124,7 +123,7 @@ class _Reader:
     def read(self, item: Any) -> Any:
         """Return the contents of an object that determine its future."""
         kind = self.kind
-        if issubclass(kind, DeadlineQueue):
+        if hasattr(kind, "in_order"):
             return item.in_order()
         if issubclass(kind, tuple | deque):
             return list(item)

@@ -1,9 +1,9 @@
 """Files with one history of a small world, which replay a violation.
 
     # duplicate: s1/1 got (0, 0, 1) 1 twice in a row
-    world protocol=gryphon brokers=3 publications=2 subscriptions=1 faults=1 early=0
+    world protocol=NAME brokers=3 publications=2 subscriptions=1 faults=1 early=0
     kinds crash cut
-    mutants M01-horizon-ignored
+    mutants NAME
     do publish p1 0 1
     do p1>0
 
