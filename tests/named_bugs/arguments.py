@@ -45,7 +45,6 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "silences": (3,),
     },
     # multi_proxy
-    "ended-subscription-restored": {"path": _SOUND / "ended_since_the_copy.plan"},
     **dict.fromkeys(  # noqa: RUF024
         ("moves-on-and-is-not-frozen", "age-expires-what-moves-on"),
         {
