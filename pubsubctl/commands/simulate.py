@@ -274,7 +274,7 @@ def explore(
 
 def draw(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan or a scenario.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan, a scenario or a history.")],
     picture: Annotated[
         Path | None,
         typer.Option(
@@ -285,7 +285,7 @@ def draw(
         int, typer.Option("--steps", min=1, max=100_000, help="Draw the last N steps.")
     ] = 200,
 ) -> Result:
-    """Draw a plan or a scenario as a space-time diagram.
+    """Draw a plan, a scenario or a history as a space-time diagram.
 
     Lanes are brokers and clients, arrows are messages, and crosses are lost messages.
     """

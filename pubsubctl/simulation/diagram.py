@@ -6,6 +6,7 @@ the step that sent the message, and ends in the row of the step that received th
 without a receiving step ends in a cross.
 """
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ LANE: Final = 150
 ROW: Final = 18
 _MARGIN: Final = 110
 _TOP: Final = 44
+_LANE: Final = re.compile(r"\S+[>:]\S+")
+"""The choice of a lane by a run without a clock; the event of the lane is a step of its own."""
 _SHORT: Final = 46
 """Characters of a label; the tooltip has the whole text."""
 
@@ -58,8 +61,8 @@ class Diagram:
     """The lanes, rows and arrows of a run.
 
     Attributes:
-        is_timed: False if the run has steps in place of a clock.
-        times_ns: the time, or the number of the step, of each row.
+        is_timed: False if the run has no clock.
+        times_ns: the time of each row.
     """
 
     title: str
@@ -103,7 +106,9 @@ class _Drawing:
 
     def is_visible(self, step: TracedStep) -> bool:
         """Return True if a step has a row: a fault, a message, or an event in words."""
-        if step.event is None or isinstance(step.event, MessageReceived):
+        if step.event is None:
+            return not _LANE.fullmatch(step.place)
+        if isinstance(step.event, MessageReceived):
             return True
         is_message = any(isinstance(each, Deliver | Send | RedirectClient) for each in step.effects)
         return is_message or bool(self._words.event(step.event))
@@ -189,8 +194,8 @@ def write_svg(diagram: Diagram) -> str:
         parts.append(f'<line x1="{x}" y1="{_TOP - 12}" x2="{x}" y2="{height - 8}" class="life"/>')
     last = None
     for row, time_ns in enumerate(diagram.times_ns):
-        if time_ns != last:
-            said = f"{time_ns / SECOND_NS:.6f}" if diagram.is_timed else str(time_ns)
+        if diagram.is_timed and time_ns != last:
+            said = f"{time_ns / SECOND_NS:.6f}"
             parts.append(f'<text x="6" y="{_y(row) + 4}" class="time">{said}</text>')
         last = time_ns
     parts += [part for each in diagram.arrows for part in _arrow(each, places)]

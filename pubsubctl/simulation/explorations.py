@@ -1,5 +1,6 @@
 """Exhaustive searches of small worlds for the command line: search, report, write a violation."""
 
+import contextlib
 import resource
 import shlex
 import time
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import ConfigError
+from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import marks_of, with_bugs
 from brokerd.simulator.search.exploration.exploration import Exploration, Finding, Progress
 from brokerd.simulator.search.exploration.history_file import read_history, write_history
-from brokerd.simulator.search.exploration.small_world import SmallWorld
+from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState
 from brokerd.simulator.search.workers import with_rare_collections
+from brokerd.simulator.world.cluster import SimulatedCluster
 from pubsubctl.console.console import Result, thousands
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictInvalid, VerdictUnknown
@@ -153,6 +156,25 @@ def _write(request: ExplorationRequest, finding: Finding) -> Path:
 def _as_argument(path: Path) -> str:
     """Return a path with a folder, so that no name of a file is taken for a word or a figure."""
     return shlex.quote(str(path) if len(path.parts) > 1 else f"./{path}")
+
+
+def draw_history(path: Path, text: str) -> tuple[SimulatedCluster, tuple[str, ...]]:
+    """Return the cluster after the history in a file, with a trace, and the violation, if any.
+
+    Raises:
+        UserError: the file is no history, or an action is impossible.
+    """
+    try:
+        world, actions = read_history(text)
+        with with_bugs(world.mutants, world.protocol):
+            finding = Exploration(world).play(actions)
+            state = WorldState.begin(world, trace=True)
+            with contextlib.suppress(InvariantViolated):
+                for action in actions:
+                    state.perform(action)
+    except ConfigError as error:
+        raise UserError(f"{path}: {error}") from None
+    return state.acted.cluster, (finding.violation,) if finding else ()
 
 
 def play_history(path: Path, text: str) -> Result:

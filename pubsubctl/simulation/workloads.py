@@ -27,7 +27,7 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictU
 from pubsubctl.runs.forecast import Run, announce, describe_doubts
 from pubsubctl.runs.plan import plan_experiment
 from pubsubctl.simulation.diagram import Diagram, diagram_of, write_page, write_svg
-from pubsubctl.simulation.explorations import play_history
+from pubsubctl.simulation.explorations import draw_history, play_history
 from pubsubctl.simulation.swarms import play_plan
 
 
@@ -175,13 +175,13 @@ def play_file(path: Path) -> Result:
 
 
 def draw_file(path: Path, target: Path, most_steps: int) -> Result:
-    """Run the plan or the scenario in a file, and draw the last steps.
+    """Run the plan, the scenario or the history in a file, and draw the last steps.
 
     Args:
         target: the picture, of the kind that the suffix says: .svg or .html.
 
     Raises:
-        UserError: the file cannot be read, or contains neither; or another suffix.
+        UserError: the file cannot be read, or contains none of them; or another suffix.
     """
     if target.suffix not in _PICTURES:
         raise UserError(f"--output {target}: write a name that ends in .svg or .html")
@@ -193,6 +193,8 @@ def draw_file(path: Path, target: Path, most_steps: int) -> Result:
                 run = PlanRun(read_plan(text))
                 violations = run.report(-1, "").violations
                 cluster = run.cluster
+            elif is_history(text):
+                cluster, violations = draw_history(path, text)
             else:
                 cluster = cluster_after(text)
     except (PlanError, ScenarioError) as error:

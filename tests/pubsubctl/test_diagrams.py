@@ -1,5 +1,6 @@
 """Tests of space-time diagrams, and stories about `simulate draw`."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
@@ -27,6 +28,27 @@ cut b1 b2
 publish b1 kind=c
 heal b1 b2
 run 5s
+"""
+HISTORY = """\
+# final early: b1, (0, 0, 0): 2000863616334000000, and 2 lacks 2000863616334000000
+# brokers: 0 = b1, 1 = b2, 2 = b3
+world protocol=gryphon brokers=3 publications=2 subscriptions=1 faults=0 early=0
+kinds crash fail cut suspect leave
+mutants M04-done-when-anybody-is
+do publish p1 0 1
+do p1>0
+do subscribe s1 2 0
+do s1>2
+do 2:disk
+do 2>1
+do 1:disk
+do 1>0
+do 0:disk
+do 0:log
+do 0>1
+do 1>2
+do 1>2
+do 2:disk
 """
 MANY = 1_000_000
 
@@ -107,6 +129,16 @@ def test_draw_writes_the_picture_of_a_plan(call: Call, name: str) -> None:
     assert answer.document["picture"] == "plan.html"
     assert answer.document["violations"]
     assert answer.document["violations"][0] in Path("plan.html").read_text().replace("&gt;", ">")
+
+
+def test_draw_shows_the_history_of_an_exploration(call: Call) -> None:
+    Path("last.history").write_text(HISTORY)
+    answer = call("simulate", "draw", "--json", "last.history")
+    assert answer.status == 0, answer.err
+    picture = Path("last.svg").read_text()
+    assert answer.document["violations"][0].startswith("final early")
+    assert ">p1</text>" in picture
+    assert not re.search(r'class="fault">\S+&gt;\S+<', picture), "a lane is no remark"
 
 
 def test_a_picture_is_named_after_its_file(call: Call) -> None:

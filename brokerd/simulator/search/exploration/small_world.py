@@ -227,9 +227,9 @@ class WorldState:
         self.digests: dict[Peer, bytes] = {}
 
     @classmethod
-    def begin(cls, world: SmallWorld) -> "WorldState":
+    def begin(cls, world: SmallWorld, *, trace: bool = False) -> "WorldState":
         """Return the state before the first action: all brokers and the publisher dial."""
-        acted = ActedCluster(world.scene())
+        acted = ActedCluster(world.scene(), trace=trace)
         for broker in acted.brokers:
             broker.set_clock(CLOCK_NS)
         acted.start()
