@@ -56,7 +56,7 @@ def draw_churn(run: ExperimentRun, found: Sequence[Row]) -> Drawing:
     changes, idle = figure.subplots(1, 2)
     _draw(changes, rows, titles, per_change, "messages per change of a subscription")
     _draw(idle, rows, titles, idle_per_broker, "messages of a broker a second, when idle")
-    figure.legend(*changes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*changes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return Drawing(
         figure=figure,
         columns=(

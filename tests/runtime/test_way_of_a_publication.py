@@ -227,11 +227,15 @@ def core_visits(
 
 @pytest.mark.parametrize("protocol", ["ges", "ges_reliable"])
 def test_a_publication_visits_few_files_of_each_core(protocol: str) -> None:
-    """z publishes at the root q; x is in the unit of the storage f, below the root r."""
+    """z publishes at the root q; x is in the unit of the storage f, below the root r.
+
+    A keeper of ges that delivers, too, also looks for units that lack an attestation.
+    """
     visits = core_visits(protocol, publisher="z", subscriber="x")
     assert {"z", "q", "x"} <= {*visits}
     assert all(f"protocols/{protocol}/core.py" in files for files in visits.values())
-    many = {broker: [*files] for broker, files in visits.items() if len(files) > MOST_FILES}
+    most = MOST_FILES + (protocol == "ges")
+    many = {broker: [*files] for broker, files in visits.items() if len(files) > most}
     assert many == {}
 
 
@@ -296,6 +300,7 @@ def test_a_publication_visits_few_files_of_multi_proxy(broker: str, most: int) -
 
 
 def test_a_server_with_clients_visits_the_files_of_two_roles() -> None:
+    """The reports of acknowledgements follow, after a deadline."""
     topology = sides(proxies=1, servers=1, edges=1)
     visits = core_visits("multi_proxy", "v1", "v1", topology)
-    assert len(visits["v1"]) <= 2 * MOST_FILES, [*visits["v1"]]
+    assert len(visits["v1"]) <= 2 * MOST_FILES + 1, [*visits["v1"]]
