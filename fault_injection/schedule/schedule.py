@@ -428,7 +428,11 @@ def _check_rest(
     rows = document.get("step")
     if not isinstance(rows, list):
         return
-    broken = {found["loc"][1] for found in error.errors() if found["loc"][:1] == ("step",)}
+    broken = {
+        found["loc"][1]
+        for found in error.errors()
+        if len(found["loc"]) > 1 and found["loc"][0] == "step"
+    }
     for place, row in enumerate(rows):
         if place not in broken:
             step = Step.model_validate(row)

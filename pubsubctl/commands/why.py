@@ -33,7 +33,7 @@ def why(
     ] = "latest",
     output: RunsFolder = None,
 ) -> Result:
-    """Explain the delivery of one publication to one subscription.
+    """Trace one publication to one subscription.
 
     Prints the events in the order of time: sending, acknowledgement, arrival, and gaps, with the
     faults and lost sessions on the path. The last line is the outcome, by the rules of the verdict.

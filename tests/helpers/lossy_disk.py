@@ -34,19 +34,19 @@ class LossyDisk:
         descriptor = self._open(path, flags, mode, **more)
         if is_new:
             self._durable[name] = b""
-            self._changed(name, None)
+            self._record_change(name, None)
         return descriptor
 
     def mkdir(self, path: Any, mode: int = 0o777, **more: Any) -> None:
         self._mkdir(path, mode, **more)
         if str(path).startswith(self._root):
-            self._changed(str(path), None)
+            self._record_change(str(path), None)
 
     def unlink(self, path: Any, **more: Any) -> None:
         name = str(path)
         if name.startswith(self._root):
             before = self._durable[name] if name in self._durable else Path(name).read_bytes()
-            self._changed(name, before)
+            self._record_change(name, before)
         self._unlink(path, **more)
 
     def sync(self, descriptor: int) -> None:

@@ -156,7 +156,7 @@ class Recorder:
                     place = self._place(source)
                     first, last = (DeliveryRow(place, 1, n, 0, 0, FENCE) for n in at)
                     fences[source] = first, last
-            rows, places = self._delivered(seen, fences, closed)
+            rows, places = self._list_deliveries(seen, fences, closed)
             names = self._plan.topology.brokers
             yield History(
                 content,

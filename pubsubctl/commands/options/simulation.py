@@ -144,25 +144,30 @@ class WorldOptions:
 
     protocol: SimulatedProtocol = None
     brokers: Annotated[
-        int, typer.Option("--brokers", metavar="N", help="Brokers.", rich_help_panel=_WORLD)
+        int, typer.Option("--brokers", metavar="N", help="Build N brokers.", rich_help_panel=_WORLD)
     ] = 3
     publications: Annotated[
         int,
-        typer.Option("--publications", metavar="N", help="Publications.", rich_help_panel=_WORLD),
+        typer.Option(
+            "--publications", metavar="N", help="Publish N times.", rich_help_panel=_WORLD
+        ),
     ] = 2
     subscriptions: Annotated[
         int,
         typer.Option(
             "--subscriptions",
             metavar="N",
-            help="Subscriptions, which begin at any moment.",
+            help="Begin N subscriptions, each at any moment.",
             rich_help_panel=_WORLD,
         ),
     ] = 1
     faults: Annotated[
         int,
         typer.Option(
-            "--faults", metavar="N", help="Faults, at any moment.", rich_help_panel=_WORLD
+            "--faults",
+            metavar="N",
+            help="Inject N faults, each at any moment.",
+            rich_help_panel=_WORLD,
         ),
     ] = 1
     kinds: Annotated[
@@ -179,7 +184,7 @@ class WorldOptions:
         typer.Option(
             "--early",
             metavar="N",
-            help="Deadlines that fire although something else can happen.",
+            help="Fire N deadlines although something else can happen.",
             rich_help_panel=_WORLD,
         ),
     ] = 0
