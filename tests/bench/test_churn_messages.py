@@ -44,7 +44,8 @@ def test_a_polling_protocol_sends_many_messages_in_an_idle_overlay() -> None:
 
 
 def test_an_idle_overlay_of_proxies_is_silent_at_any_size() -> None:
-    side = Side(protocol="multi_proxy", title="proxies", parameters={"topic_attribute": "kind"})
+    parameters = {"topic_attribute": "kind", "get_wait_ns": 0}
+    side = Side(protocol="multi_proxy", title="proxies", parameters=parameters)
     found = [count(asked(), side, brokers) for brokers in (5, 10)]
     assert [each.idle_messages for each in found] == [0, 0]
     assert all(each.messages for each in found)

@@ -50,7 +50,8 @@ UNDRAWN: Final = {
         "multi_proxy.server: _TIMEOUTS_BEFORE_REPETITION"
     ),
     REFUSED: (
-        "delta_tree.partition_table: LIVE_LIMIT; delta_tree.vectors: HIGHEST_STAMP LONGEST_SPAN; durable.consumers: MOST_UNCOMMITTED; "
+        "delta_tree.partition_table: LIVE_LIMIT; delta_tree.vectors: HIGHEST_STAMP LONGEST_SPAN; "
+        "durable.consumers: MOST_UNCOMMITTED; "
         "ges.propagation: ENTRIES_LIMIT; ges.router: HOPS_PER_LEVEL; "
         "ges_reliable.core: HOPS_PER_LEVEL; parts.version_bounds: NUMBER_LEAP; "
         "client.arguments: _LARGEST _SHOWN; client.client: _MOST_UNCOMMITTED; "

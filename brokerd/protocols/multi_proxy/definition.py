@@ -65,6 +65,11 @@ def _keeps_loss(topology: Topology, parameters: MultiProxyParameters, broker: Br
             f'with ownership = "{ownership}" it lost the server of each topic, so a repeated '
             "publication may be stored at two servers"
         )
+    if is_server and not parameters.get_wait_ns:
+        return (
+            "it is a server, and gets wait without a limit (get_wait_ns = 0): subscribers would "
+            "not be notified of the loss before the next publication"
+        )
     if is_server and parameters.spread_topics:
         return (
             f"it is a server, and topics move (spread_topics = {parameters.spread_topics}): it "

@@ -410,9 +410,15 @@ class Server:
     # ------------------------------------------------------------ answers
 
     def _has(self, wanted: Wanted) -> bool:
+        """Return True if a server has publications, or a loss to announce, for a part of a Get."""
         if not wanted.most:
             return False
-        return self.log.part(Part(wanted.part, wanted.topic)).durable > wanted.after
+        topic = self.log.part(Part(wanted.part, wanted.topic))
+        return topic.durable > wanted.after or self._has_lost(topic, wanted.after)
+
+    def _has_lost(self, topic: Topic, after: int) -> bool:
+        """Return True if an accepted loss took positions behind `after`."""
+        return bool(self.log.lost_through) and after < topic.needed_position
 
     def _on_durable(self, topic: Topic) -> None:
         for home, follower in self.followers:
@@ -429,7 +435,7 @@ class Server:
         for part, wanted in waits.items():
             most = min(wanted.most, self._parameters.get_publications)
             topic, after = self.log.part(part), wanted.after
-            if most and self.log.lost_through and after < topic.needed_position:
+            if most and self._has_lost(topic, after):
                 stream, last = SourceId(*part, 0), topic.needed_position
                 lacked = (LostRun(after + 1, stream, after + 1, last),)
                 self._sessions.answer(home, Lost(self._broker, home, *part, lacked), follower.over)

@@ -114,7 +114,3 @@ def test_a_rule_of_waiting_gets_holds_and_its_bug_is_seen(bug: str) -> None:
             assert not RULES[bug]()
         except InvariantViolated:
             pass
-
-
-def test_the_default_waits_for_publications_without_a_limit() -> None:
-    assert not Story().parameters.get_wait_ns
