@@ -2,7 +2,7 @@
 
 A trace lists events in the order of time: the sending, the acknowledgement, faults and lost
 sessions on the path, the arrivals, announced gaps, and the neighbouring publications of the same
-source. The outcome follows the rules of the plain judge (`results/reference`).
+source. The plain judge (`results/reference`) decides whether the delivery is missing or repeated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +26,13 @@ from results.reference.history import (
 from results.reference.history_reader import read_streams, timeline_of
 from results.reference.paths import Tree, steps
 from results.reference.predicates import wants
-from results.rules.terms import Fault, Gap
+from results.reference.rule import check
+from results.rules.terms import Fault, Gap, Notice
 
 Outcome = Literal[
-    "delivered", "repeated", "missing", "announced", "not wanted", "not subscribed", "not owed"
-]
+    "delivered", "repeated", "missing", "announced", "withheld", "not wanted", "not subscribed",
+    "not owed",
+]  # fmt: skip
 
 _AROUND_NS: Final = SECOND_NS
 """Time before the sending and after the end of the delivery, of which events are shown."""
@@ -120,7 +122,7 @@ def trace_delivery(run: Path, publication: str, subscription: str) -> DeliveryTr
     if not history.publishers:
         raise TraceRefusal(f"{source} has published nothing in this run")
     row = _find_publication(history.publishers[0], incarnation, number)
-    return _Way(run, history, history.publishers[0], history.subscriptions[0], row).trace()
+    return _Delivery(run, history, history.publishers[0], history.subscriptions[0], row).trace()
 
 
 def _parse(publication: str) -> tuple[str, int | None, int]:
@@ -171,7 +173,7 @@ def _find_publication(log: PublisherLog, incarnation: int | None, number: int) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Delivery:
     """A publication and a subscription of a run."""
 
     run: Path
@@ -223,38 +225,59 @@ class _Way:
     # ------------------------------------------------------------ outcome
 
     def _outcome(self, arrivals: Sequence[DeliveryRow]) -> tuple[Outcome, str]:
-        """Return the outcome and the reason, by the rules of the plain judge."""
+        """Return the outcome and the reason; the plain judge finds the violations."""
+        violations = {
+            each.kind
+            for each in check(self.history).violations
+            if (each.incarnation, each.sequence) == self.row.key
+            and (each.subscription, each.source)
+            == (self.subscription.subscription, self.publisher.source)
+        }
         data = [each for each in arrivals if each.kind != GAP]
-        first_seen = [each for each in data if not each.kind & REDELIVERED]
         if data:
             latency_ns = data[0].received_ns - self.row.sent_ns
             when = f"delivered {latency_ns / MILLISECOND_NS:,.2f} ms after sending"
-            if len(first_seen) > 1:
-                return "repeated", f"repeated: {when}, and {len(first_seen) - 1} more times"
-            again = len(data) - len(first_seen)
-            return "delivered", f"{when}, and again {again} times, marked" if again else when
-        if not self._is_fence and not wants(self.subscription.predicate)(
-            self.history.content.attributes(self.row.attribute_set)
-        ):
+            again = f", and again {len(data) - 1} times" if len(data) > 1 else ""
+            if "duplicate" in violations:
+                return "repeated", f"repeated: {when}{again}"
+            return "delivered", f"{when}{again}{', marked' if again else ''}"
+        if violations & {"missing", "fence_missing"}:
+            known = "acknowledged to the publisher"
+            if not self._is_acknowledged:
+                known = "received by another subscription"
+            return "missing", f"missing: {known}, wanted, and never delivered"
+        return self._excuse()
+
+    def _excuse(self) -> tuple[Outcome, str]:
+        """Return the outcome and the reason of a publication that is absent by right."""
+        attributes = self.history.content.attributes(self.row.attribute_set)
+        started_ns = self.subscription.accepted_ns
+        if not self._is_fence and not wants(self.subscription.predicate)(attributes):
             return (
                 "not wanted",
                 "not wanted: the attributes do not match the predicate of the subscription",
             )
-        started_ns = self.subscription.accepted_ns
         if started_ns is None:
             return "not subscribed", "not subscribed: no broker has accepted the subscription"
+        notice = next((each for each in self.subscription.notices if self._is_in(each)), None)
+        if notice is not None:
+            return "withheld", f"withheld: the broker announced partition {notice.partition}"
+        gap = next((each for each in self.subscription.gaps if self._is_in(each)), None)
+        if gap is not None:
+            return "announced", f"announced as a gap: {gap.reason}"
+        if not self._is_acknowledged:
+            return "not owed", "not owed: no broker has acknowledged the publication"
         if self.row.sent_ns < started_ns:
             early_ns = started_ns - self.row.sent_ns
             return (
                 "not subscribed",
                 f"not subscribed: sent {early_ns / MILLISECOND_NS:,.2f} ms before the start",
             )
-        gap = next((each for each in self.subscription.gaps if self._is_in(each)), None)
-        if gap is not None or any(each.kind == GAP for each in arrivals):
-            return "announced", f"announced as a gap: {gap.reason if gap else 'declared lost'}"
-        if not self._is_acknowledged:
-            return "not owed", "not owed: no broker has acknowledged the publication"
-        return "missing", "missing: acknowledged to the publisher, wanted, and never delivered"
+        return (
+            "not owed",
+            "not owed: sent outside of the fences, lost with a state that was accepted as lost, or "
+            "behind the end of a log that was not closed",
+        )
 
     @property
     def _is_fence(self) -> bool:
@@ -269,7 +292,7 @@ class _Way:
             for incarnation, first, last, outcome in self.publisher.answers
         )
 
-    def _is_in(self, gap: Gap) -> bool:
+    def _is_in(self, gap: Gap | Notice) -> bool:
         return (gap.source, gap.incarnation) == (
             self.publisher.source,
             self.row.incarnation,

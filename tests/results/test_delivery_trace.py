@@ -71,18 +71,48 @@ def test_a_late_delivery_names_the_fault_on_its_path() -> None:
     assert trace.because.endswith("; on the path meanwhile: kill b1")
 
 
-def test_an_unacknowledged_publication_is_not_owed(tmp_path: Path) -> None:
+def test_an_unacknowledged_publication_is_owed_only_if_another_subscription_has_it(
+    tmp_path: Path,
+) -> None:
     run = forged(tmp_path, LOST)
     (lost,) = [each for each in judge_folder(run).violations if each.kind == "missing"]
     publication = f"{lost.source}:{lost.incarnation}:{lost.sequence}"
-    acknowledgements = [path.parent for path in run.glob("raw/*/*/acks.rec")]
-    assert acknowledgements
-    for process in acknowledgements:
-        name = f"{process.parent.name}/{process.name}"
-        with RunFolder(run).records(name, "acks") as acks:
+    for process in processes_with(run, "acks"):
+        with RunFolder(run).records(process, "acks") as acks:
             acks.drop(acks.all["first"] >= 1)
     trace = trace_delivery(run, publication, lost.subscription)
-    assert (trace.outcome, trace.because.partition(":")[0]) == ("not owed", "not owed")
+    assert trace.because.startswith("missing: received by another subscription")
+    for process in processes_with(run, "deliveries"):
+        with RunFolder(run).records(process, "deliveries") as deliveries:
+            deliveries.drop(deliveries.all["sequence"] == lost.sequence)
+    trace = trace_delivery(run, publication, lost.subscription)
+    assert trace.outcome == "not owed"
+    assert trace.because == "not owed: no broker has acknowledged the publication"
+
+
+def processes_with(run: Path, layout: str) -> list[str]:
+    """Return the processes with records of a layout, as "HOST/PROCESS"."""
+    found = [path.parent for path in run.glob(f"raw/*/*/{layout}.rec")]
+    assert found, layout
+    return [f"{process.parent.name}/{process.name}" for process in found]
+
+
+def test_a_withheld_publication_names_its_partition(tmp_path: Path) -> None:
+    run = write_honest_run(tmp_path, "gated", gated=True)
+    history = read_history(run)
+    traces = [
+        trace_delivery(run, f"{log.source}:{row.incarnation}:{row.sequence}", log_of.subscription)
+        for log_of in history.subscriptions
+        for log in history.publishers
+        for notice in log_of.notices
+        if notice.source == log.source
+        for row in log.published
+        if notice.first <= row.sequence <= notice.last
+    ]
+    data = [each for each in traces if "fence" not in each.attributes]
+    withheld = [each for each in data if each.outcome == "withheld"]
+    assert len(withheld) == sum(judge_folder(run).counts.withheld.values()) > 0
+    assert all("partition" in each.because for each in withheld)
 
 
 @pytest.mark.parametrize(
