@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 60
 def list_all(
     context: typer.Context,
     client: Annotated[
-        str | None, typer.Option("--client", metavar="NAME", help="Only those of this client.")
+        str | None, typer.Option("--client", metavar="NAME", help="List the subscriptions of this client.")
     ] = None,
 ) -> Result:
     """List the subscriptions of `durable`, farthest behind first.
@@ -119,7 +119,7 @@ async def end_at_brokers(lab: "Lab", rows: Iterable[dict[str, Any]], *, force: b
     hosts = {row["broker"]: row["host"] for row in placed}
     failed: list[str] = []
 
-    async def tell(connector: "Connector") -> None:
+    async def end_on(connector: "Connector") -> None:
         for row in [row for row in rows if hosts.get(row["broker"]) == connector.host.name]:
             arguments = {"client": row["client"], "number": row["number"], "force": force}
             try:
@@ -128,7 +128,7 @@ async def end_at_brokers(lab: "Lab", rows: Iterable[dict[str, Any]], *, force: b
             except (ControlError, Unreachable) as error:
                 failed.append(f"{row['broker']} has not ended it: {error}")
 
-    await lab.on_all(tell)
+    await lab.on_all(end_on)
     if failed:
         raise HostError(*sorted(failed))
 

@@ -217,7 +217,7 @@ def write_page(diagram: Diagram) -> str:
 
 _STYLE: Final = """<style>
 .paper{fill:#fff}.lane{font-weight:bold;text-anchor:middle}.time{fill:#777;font-size:9px}
-.life{stroke:#ccc}.arrow{stroke:#1f5fa8;fill:none}.data{stroke:#117733}.quiet{stroke:#aaa}
+.life{stroke:#ccc}.arrow{stroke:#1f5fa8;fill:none}.data{stroke:#117733}
 .lost{stroke:#cc3311;stroke-dasharray:4 2}.head{fill:#1f5fa8}.label{fill:#333;font-size:9px}
 .fault{fill:#222;font-weight:bold}.violation{fill:#cc3311;font-weight:bold}.dot{fill:#555}
 .band.fault{fill:#eee}.band.violation{fill:#fbeae7}

@@ -83,6 +83,14 @@ def test_a_server_with_an_accepted_loss_announces_what_nobody_has_fetched(
     assert report.counters["in_gaps_of_lost_state"] == 2
 
 
+def test_a_server_whose_gets_wait_without_a_limit_refuses_a_loss() -> None:
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "empty")
+    text = text.replace("kind\nchance", "kind get_wait_ns=0\nchance")
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert (report.counters["losses_refused"], report.counters["losses_accepted"]) == (1, 0)
+
+
 def accepted(text: str, losses: int = 1) -> Counter[str]:
     report = PlanRun(read_plan(text)).report(-1, "")
     assert not report.violations, report.describe()

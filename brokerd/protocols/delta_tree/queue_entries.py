@@ -30,11 +30,11 @@ class Route:
 
 @dataclass(slots=True, frozen=True)
 class Annotation:
-    """What publications carry beyond their path.
+    """The data of publications beside their path.
 
     Attributes:
-        vector: the stamps, if vectors are in use; this broker's first once it has queued them.
-        tags: of partitions that the publications come from, if home brokers evaluate tags.
+        vector: the stamps, if vectors are in use; with this broker's stamp first once queued.
+        tags: tags of the partitions of the publications, if home brokers evaluate tags.
     """
 
     vector: SequenceVector | None = None

@@ -67,8 +67,8 @@ def _keeps_loss(topology: Topology, parameters: MultiProxyParameters, broker: Br
         )
     if is_server and not parameters.get_wait_ns:
         return (
-            "it is a server, and gets wait without a limit (get_wait_ns = 0): subscribers would "
-            "not be notified of the loss before the next publication"
+            "it is a server, and gets wait without a limit (get_wait_ns = 0): subscribers may not "
+            "be notified of the loss"
         )
     if is_server and parameters.spread_topics:
         return (
