@@ -25,7 +25,8 @@ _MOST_CHARACTERS = 60
 def list_all(
     context: typer.Context,
     client: Annotated[
-        str | None, typer.Option("--client", metavar="NAME", help="List the subscriptions of this client.")
+        str | None,
+        typer.Option("--client", metavar="NAME", help="List the subscriptions of this client."),
     ] = None,
 ) -> Result:
     """List the subscriptions of `durable`, farthest behind first.
