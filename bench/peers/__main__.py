@@ -1,10 +1,7 @@
 """`python -m bench.peers`: measure our brokers and external brokers in turn, and print a table.
 
-The list of all systems, and the only place with their names.
-
-The table of all measurements: medians, their spread, and ratios within rounds.
-
-`python -m bench.peers`: measure our brokers and external brokers in turn, and print a table.
+This module has the list of all systems and is the only place with their names. The table has the
+median of each measurement, its spread, and ratios within rounds.
 """
 
 import argparse

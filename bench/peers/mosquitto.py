@@ -1,11 +1,8 @@
 """Mosquitto under comparison, and the framing of MQTT 3.1.1.
 
-MQTT 3.1.1 framing, as far as a load client needs it.
-
-A packet is a byte of type and flags, the length of the rest (seven bits a byte, at most four
-bytes), and the rest.
-
-Mosquitto: one broker, or brokers joined by bridges; MQTT 3.1.1 at each quality of service.
+A comparison uses one broker, or brokers that are joined by bridges, at each quality of service. The
+framing covers what a load client needs. A packet is a byte of type and flags, the length of the
+rest (seven bits a byte, at most four bytes), and the rest.
 """
 
 import getpass

@@ -1,10 +1,8 @@
 """NATS under comparison, and its text protocol.
 
-The text protocol of NATS, as far as a load client needs it.
-
-Lines end with CR LF; a payload and another CR LF follow the line of a MSG.
-
-NATS: one server, or a chain of leaf nodes; at most once, or through a JetStream stream.
+A comparison uses one server, or a chain of leaf nodes; at most once, or through a JetStream stream.
+The protocol covers what a load client needs. Lines end with CR LF; a payload and another CR LF
+follow the line of a MSG.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""Bounds of a workload on the numbers of a run or of a component.
-
-The names of components that can be measured by themselves.
-
-Expectations: bounds of a workload on the numbers of a run, and their judgement.
+"""Expectations: bounds of a workload on the numbers of a run or of a component.
 
 Unlike a guarantee, an expectation concerns speed, amount and cost rather than correctness. It is
 judged by the recorded numbers of the run. The verdict on the guarantee is independent.

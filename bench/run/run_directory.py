@@ -1,9 +1,8 @@
 """The folder of one run, with a manifest that describes the folder.
 
 The manifest is the first file written (state "running") and the last file changed. SHA256SUMS then
-covers everything. An aborted run has a manifest, too, with the reason.
-
-The overlay document of a run without a tree, for a judgement without the project's code.
+covers everything. An aborted run has a manifest, too, with the reason. A run without a tree also
+has an overlay document, so that it can be judged without the project's code.
 """
 
 import hashlib

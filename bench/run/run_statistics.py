@@ -1,18 +1,9 @@
 """Statistics of a run, from its record files and from the reports of agents.
 
-Columns and rows of record files.
-
-Waiting times of publishers for acknowledgements, computed from record files.
-
-Deliveries and latencies of each subscription before, during and after the faults of a run.
-
-The numbers show whether a fault slows unaffected subscriptions.
-
-Memory and session counts of the processes of a run.
-
-Every process records its statistics once a second.
-
-Processor time of brokers over restarts, from the reports of their agents.
+The numbers are the publishers' waiting times for acknowledgements, the deliveries and latencies of
+each subscription before, during and after the faults, memory and sessions of every process (each
+records its statistics once a second), and the processor time of brokers over restarts. Deliveries
+around faults show whether a fault slows unaffected subscriptions.
 """
 
 import json

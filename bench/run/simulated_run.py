@@ -1,11 +1,8 @@
 """Experiments in virtual time, and their run folders.
 
-The run folder of an experiment on simulated brokers, for the usual verdicts and figures.
-
-This module writes the records of real load generators and of the injector, with stamps of the
-virtual clock. No record comes from the brokers or from the oracle of the simulator.
-
-Experiments in virtual time: the same workload and fault files, without processes.
+The same workload and fault files run on simulated brokers, without processes. The run folder has
+the records of real load generators and of the injector, with stamps of the virtual clock, for the
+usual verdicts and figures. No record comes from the brokers or from the oracle of the simulator.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

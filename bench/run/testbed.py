@@ -1,8 +1,6 @@
 """The testbed of an experiment, and the display of a run's progress.
 
-The display of a run's progress, and the error of a failed run.
-
-The testbed of an experiment: hosts with agents, brokers on the hosts, and their files.
+A testbed is hosts with agents, brokers on the hosts, and their files.
 """
 
 import logging

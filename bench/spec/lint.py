@@ -1,8 +1,7 @@
 """Warnings about a workload: churn and guarantees that its protocol cannot serve.
 
-Warnings about the effect of a protocol's parameters on the churn of a workload.
-
-Guarantees of workloads beyond the promise of the protocol.
+The warnings concern the effect of a protocol's parameters on the churn of a workload, and
+guarantees beyond the promise of the protocol.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """The driver boundary: the interface of a system under test and of its client.
 
-Common parts of drivers, for optional use.
-
-External programs on this machine: their paths, their versions, and ports for servers.
+The module also has parts that drivers may share: paths and versions of external programs on this
+machine, and ports for servers.
 """
 
 import asyncio

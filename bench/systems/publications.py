@@ -1,10 +1,8 @@
 """Publications through a system under test: format, fences and acknowledgements.
 
-The message format through a system under test: one publication with all facts for checks.
-
-Fences with topics: one copy per topic; a subscriber accepts the fence with the last copy.
-
-Publications of one publisher, until the system acknowledges.
+One message carries one publication with all facts for checks. A publisher keeps a publication
+until the system acknowledges it. With topics, a fence has one copy per topic, and a subscriber
+accepts the fence with the last copy.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
 """Ends of a fault on real processes, and evidence of its effect.
 
-Brokers as the ends of a fault, reached through the agents of their machines.
-
-Evidence that a fault on real processes has its effect.
+An end is a broker, or a broker's side of a link, that is reached through the agent of its machine.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,8 +1,7 @@
 """Limits on the failures of a schedule: simultaneous failures, and brokers that never restart.
 
-Limits on simultaneous failures: the schedule's own limit, or else the protocol's tolerance.
-
-Brokers that a schedule ends and never restarts, and protocols that wait for such a broker.
+The limit on simultaneous failures is the schedule's own, or else the protocol's tolerance. A broker
+that a schedule ends and never restarts matters to the protocols that wait for such a broker.
 """
 
 from collections import Counter

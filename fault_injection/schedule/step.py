@@ -1,8 +1,7 @@
 """Steps of a schedule file, and their durations.
 
-Spans: durations of a schedule, fixed or drawn from the seed.
-
-Steps of a schedule file, and the steps that a short form is expanded to.
+A short form is expanded to several steps. A duration is fixed, or a span that is drawn from the
+seed.
 """
 
 import re

@@ -1,8 +1,7 @@
 """Targets of a fault, and checks that two brokers can be separated.
 
-Targets of a fault: a broker, a link, one direction of a link, sets, a machine, a client.
-
-Checks that nftables can separate two brokers without an effect on a third broker.
+A target is a broker, a link, one direction of a link, sets of brokers, a machine or a client. The
+checks find whether nftables can separate two brokers without an effect on a third broker.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,8 +1,7 @@
 """A running deployment: its brokers and agents, and their programs.
 
-Comparison of the programs of agents and brokers with the present program.
-
-Running brokers and the agents that control the brokers, for the duration of a command.
+A command holds the deployment for its duration. The programs of agents and brokers are compared
+with the present program.
 """
 
 import math

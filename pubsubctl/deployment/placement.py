@@ -1,9 +1,7 @@
 """Placement of brokers: topology and inventory result in hosts, ports and cores.
 
 Pure: equal topologies and hosts result in equal placements on every machine. A later check queries
-the hosts for free ports.
-
-Cores of brokers: selection by `smt` and `numa`, and a check in /proc.
+the hosts for free ports. Cores are selected by `smt` and `numa`, and checked in /proc.
 """
 
 import os

@@ -1,13 +1,9 @@
 """`doctor`: checks before a deployment, estimates for a workload, and the output.
 
-Resource estimates for a workload: time, disk and connections, before the start.
-
-Checks of `doctor` before a deployment, with remedies for the findings.
-
 Each check is a small function with an id, and changes nothing. This module checks this machine;
-`host_checks` checks each host, under the same id if the check is the same.
-
-Output of `doctor`: similar hosts share a line, and problems are never hidden.
+`host_checks` checks each host, under the same id if the check is the same. A finding has a remedy.
+The estimates are time, disk and connections of a workload, before its start. In the output, similar
+hosts share a line, and problems are never hidden.
 """
 
 import importlib.metadata

@@ -1,11 +1,8 @@
 """Facts about hosts: queried once, kept in the cache folder, printed and used for placement.
 
-Facts are hints. A command that depends on a fact checks the fact again.
-
-Facts about hosts, gathered in parallel: machines, and our processes and files there.
-
-Nothing is installed or changed. An unreachable host is a finding, and does not keep the others from
-being examined.
+Facts are hints. A command that depends on a fact checks the fact again. They concern the machines,
+and our processes and files there; hosts are queried in parallel, and nothing is installed or
+changed. An unreachable host is a finding, and does not keep the others from being examined.
 """
 
 import hashlib

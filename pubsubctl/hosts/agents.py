@@ -1,8 +1,6 @@
 """Connections to agents, kept open across tasks and commands.
 
-Connections that are opened in one task and closed from another.
-
-Connections to agents that outlive the connection, and the agent.
+A connection may be opened in one task and closed from another. An agent outlives its connections.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,6 @@
 """Journal and present state of a lab.
 
-Journal of a lab: every part is on disk before its creation, so that all can be removed.
-
-The present state of a lab.
+Every part is recorded on disk before its creation, so that all can be removed.
 """
 
 import json

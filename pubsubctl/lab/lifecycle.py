@@ -1,8 +1,6 @@
 """`lab up` and `lab down`: a lab is made wholly or not at all, and removed without a trace.
 
-`lab down`: removes a lab, whole or half made, and verifies that nothing is left.
-
-`lab up`: makes a lab, or nothing at all.
+`lab down` removes a whole or half made lab, and verifies that nothing is left.
 """
 
 import hashlib

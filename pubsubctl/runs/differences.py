@@ -1,14 +1,12 @@
 """`compare`: differences between runs, and between a workload unchanged and changed.
 
-Differences between runs, and a test of such comparisons on this machine.
+`compare --against` runs a workload unchanged and changed, in turn. The order is A B, B A and so on,
+so that drift of the machine affects both sides alike. The comparison uses only repetitions, never
+the messages of a single run.
 
-The self-test compares series of one number: the processor time per message of a simulated run. The
-work is always the same, with the noise of this machine. A slowed run repeats a tenth of the work.
-
-`compare --against`: runs a workload unchanged and changed, in turn, and compares both sides.
-
-The order is A B, B A and so on, so that drift of the machine affects both sides alike. The
-comparison uses only repetitions, never the messages of a single run.
+The self-test of such comparisons uses series of one number: the processor time per message of a
+simulated run. The work is always the same, with the noise of this machine. A slowed run repeats a
+tenth of the work.
 """
 
 import gc

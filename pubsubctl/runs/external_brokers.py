@@ -1,8 +1,8 @@
 """Runs and comparisons with external brokers.
 
-`bench` on a system under test: servers of the system on this machine, our load and verdict.
-
-`compare --comparison`: equal load and faults on our brokers and others, with one report.
+`bench` on a system under test uses servers of the system on this machine, with our load and
+verdict. `compare --comparison` puts equal load and faults on our brokers and others, with one
+report.
 """
 
 import re

@@ -1,6 +1,4 @@
-"""Run folders: found by path, run id or `latest`; their manifests and specifications.
-
-Records of finished runs: list, describe, label, measure and remove run folders.
+"""Run folders: found by path, run id or `latest`, listed, labelled, measured and removed.
 
 `index.jsonl` in the folder of runs is a journal: a run appends a line at its end, and a label or a
 removal appends a further line. The manifests decide which runs exist.

@@ -1,11 +1,8 @@
 """Words of OpenSSH configurations, and quotes of command lines for SSH.
 
-Words of OpenSSH configurations: quotes, patterns, criteria of Match, tokens and variables.
-
-Command lines for SSH, which takes text instead of an argument list.
-
-The login shell of the host parses the text. `command_line` is the only function that turns a list
-into such a text, so every name, path and option stays literal.
+The words are quotes, patterns, criteria of Match, tokens and variables. SSH takes text instead of
+an argument list, and the login shell of the host parses the text. `command_line` is the only
+function that turns a list into such a text, so every name, path and option stays literal.
 """
 
 import getpass
