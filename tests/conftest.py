@@ -12,7 +12,6 @@ import pytest
 from hypothesis import settings
 
 from pubsubctl.lab import network
-from tests.helpers import drawn
 from tests.helpers.workers import BY_FILE, FilesOfWorkers, begins_with, describe_shares
 
 if TYPE_CHECKING:
@@ -26,6 +25,9 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+
+# Imports modules of tests, which must be decorated under the profile.
+from tests.helpers import drawn  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:

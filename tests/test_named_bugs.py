@@ -481,3 +481,16 @@ def test_a_name_is_that_of_the_own_protocol_first() -> None:
     assert named_bug("M01-horizon-ignored", "durable") is bugs_of("gryphon")["M01-horizon-ignored"]
     with pytest.raises(ConfigError, match="no named bug 'M01-horizon'; did you mean"):
         named_bug("M01-horizon", "durable")
+
+
+def test_no_property_test_among_the_stories_has_a_deadline() -> None:
+    """The profile of the suite must be loaded before the modules of the stories."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("tests.")]
+    found = {
+        f"{module.__name__}.{name}": each._hypothesis_internal_use_settings
+        for module in modules
+        for name, each in vars(module).items()
+        if hasattr(each, "_hypothesis_internal_use_settings")
+    }
+    assert "tests.storage.test_meta_store.test_disk_and_memory_agree" in found
+    assert [name for name, settings in found.items() if settings.deadline is not None] == []

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,8 +36,8 @@ from brokerd.storage.meta_store import (
     Beginning,
     MetaStore,
     NewMarks,
-    SqliteMetaStore,
 )
+from brokerd.storage.sqlite_store import SqliteMetaStore
 from brokerd.units import SECOND_NS
 
 NO_ROOM_STATE: Final = "no room on its disk"
@@ -157,14 +157,10 @@ class Stores:
         config, folder = self._config, self._folder
         starts = self.meta.marks().starts if recovering else ()
         found = read_recorded_loss(folder, starts[-1][1]) if starts else RecordedLoss()
-        if not found.cause and recovering and self.volume is not None:
-            durable = starts[-1][3] if starts else 0
-            missing = max(self.volume.lost_groups, durable - self.volume.groups)
-            if missing > 0:
-                cause = f"{missing} groups at the end of its log were durable, and are missing"
-                # With a number, so that an operator can accept this loss.
-                record_loss(folder, starts[-1][1] if starts else b"", cause)
-                found = read_loss(folder)
+        if not found.cause and (cause := self._missing_writes(starts, recovering=recovering)):
+            # With a number, so that an operator can accept this loss.
+            record_loss(folder, starts[-1][1] if starts else b"", cause)
+            found = read_loss(folder)
         if config.accept_loss is None:
             if found.must_end:
                 raise StateLost(loss_text(config, found.cause, self.keeps_loss))
@@ -183,6 +179,21 @@ class Stores:
             "signature": config.accept_loss.signature,
         }
         return found
+
+    def _missing_writes(
+        self, starts: Sequence[tuple[int, bytes, int, int]], *, recovering: bool
+    ) -> str:
+        """Return the durable writes that the files do not have, in words; "" if none is missing."""
+        if transactions := self.meta.missing(self._config.deployment_id):
+            file = "meta.sqlite3"
+            return f"the last {transactions} transactions of {file} were durable, and are missing"
+        if not recovering or self.volume is None:
+            return ""
+        durable = starts[-1][3] if starts else 0
+        groups = max(self.volume.lost_groups, durable - self.volume.groups)
+        if groups <= 0:
+            return ""
+        return f"{groups} groups at the end of its log were durable, and are missing"
 
     def _check_acceptance(self, act: LossAcceptance, loss: RecordedLoss) -> None:
         """Check that the deployment's authority accepts a loss.

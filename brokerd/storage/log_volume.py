@@ -49,9 +49,11 @@ from brokerd.storage.log_groups import (
     pack_segment,
     salt_of,
 )
-from brokerd.storage.log_state import LogState, SegmentState, SyncedMark
+from brokerd.storage.log_state import LogState, SegmentState
+from brokerd.storage.synced_mark import SyncedMark
 
 SEGMENT_BYTES: Final = 16 << 20
+MARK_NAME: Final = "synced"
 
 
 class LogVolume:
@@ -91,7 +93,7 @@ class LogVolume:
         self._group = 1
         self._file = -1
         self._size = 0
-        self._mark = SyncedMark(files, folder)
+        self._mark = SyncedMark(files, folder / MARK_NAME)
         self._has_unsynced_removal = False
         self.torn_bytes = 0
         self.lost_groups = 0
@@ -223,7 +225,7 @@ class LogVolume:
 
     def _check_end(self, path: Path, position: int) -> None:
         """Check that no group from `position` on was ever reported durable."""
-        durable = self._mark.group(self._segments[self._segment].salt)
+        durable = self._mark.number(self._segments[self._segment].salt)
         if durable >= self._group:
             raise StorageCorrupt(
                 f"{path}: damaged at byte {position}: group {self._group} of {durable} was on disk"

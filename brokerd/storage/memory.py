@@ -208,6 +208,10 @@ class MemoryMetaStore:
         """See MetaStore; state in memory is never restored from a copy."""
         return FolderMarks(commits=self.commits)
 
+    def missing(self, deployment_id: str) -> int:
+        """See MetaStore; no disk loses the state."""
+        return 0
+
     def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:
         """See MetaStore."""
         self._incarnation += 1

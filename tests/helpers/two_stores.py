@@ -30,7 +30,7 @@ from brokerd.protocols.parts.log_bounds import LogBounds
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.memory import MemoryFiles, Step
-from brokerd.storage.meta_store import SqliteMetaStore
+from brokerd.storage.sqlite_store import SqliteMetaStore
 from tests.helpers.crash_states import Contents, CrashStates
 from tests.helpers.recorded_sqlite import recorded_sqlite
 

@@ -17,7 +17,7 @@ from brokerd.protocols.interface import Change, Commit, Persisted
 from brokerd.runtime.connection import Connection
 from brokerd.runtime.disk import Disk
 from brokerd.sessions.session import Session, SessionState
-from brokerd.storage.meta_store import SqliteMetaStore
+from brokerd.storage.sqlite_store import SqliteMetaStore
 from brokerd.wire.framing import FrameDecoder
 from tests.helpers.memory_links import copy
 from tests.helpers.raw_peer import words
@@ -95,6 +95,7 @@ def tell(folder: str, sizes: list[int]) -> None:
     async def story() -> int:
         keeper = await keep_publications(sizes)
         store = SqliteMetaStore(Path(folder) / "store")
+        store.begin("d")
         disk = Disk(store, persisted.extend)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(disk.run)

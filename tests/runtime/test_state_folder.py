@@ -237,6 +237,28 @@ def test_logs_without_rows_are_refused_and_stay_as_they_are(tmp_path: Path) -> N
         assert content_of(tmp_path / "logs") == before
 
 
+def test_transactions_that_a_damaged_journal_drops_are_a_loss(tmp_path: Path) -> None:
+    """A killed broker leaves its last transactions in the journal of SQLite."""
+    running, left = tmp_path / "running", tmp_path / "left"
+    running.mkdir()
+    with closing(begun(config_of(running))) as stores:
+        stores.meta.commit([("t", "k", 1)])
+        stores.meta.commit([("t", "k", 2)])
+        shutil.copytree(running, left)
+    journal = left / "meta.sqlite3-wal"
+    content = bytearray(journal.read_bytes())
+    content[-1] ^= 1
+    journal.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(StateLost, match=r"last 1 transactions .*--accept-loss"):
+            begun(config_of(left))
+    with closing(begun(config_of(left, accept_loss=accepted(left)))) as stores:
+        incarnation = stores.ledger.present.incarnation
+        assert 4_096 < incarnation < 8_192
+    with closing(begun(config_of(left))) as stores:
+        assert stores.ledger.present.incarnation == incarnation + 1
+
+
 def content_of(folder: Path) -> dict[str, bytes]:
     """Return the content of a state folder, except the side files of SQLite."""
     return {

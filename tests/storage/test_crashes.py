@@ -20,14 +20,13 @@ from brokerd.runtime.disk import DurableWrites
 from brokerd.runtime.log_writer import LogWriter
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
-from brokerd.storage.log_state import NAME
-from brokerd.storage.log_volume import LogVolume
+from brokerd.storage.log_volume import MARK_NAME, LogVolume
 from brokerd.storage.memory import Cut, MemoryFiles, Removed, Step
 from tests.helpers.crash_states import Contents, CrashStates
 from tests.helpers.patience import PATIENCE_S
 
 FOLDER = Path("/logs")
-MARK = str(FOLDER / NAME)
+MARK = str(FOLDER / MARK_NAME)
 LOGS = ("a", "b")
 SEED = 7
 LEAST_STATES = 60_000

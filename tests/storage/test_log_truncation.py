@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.storage.log_groups import EntryKind, LogEntry
-from brokerd.storage.log_state import NAME
-from brokerd.storage.log_volume import LogVolume
+from brokerd.storage.log_volume import MARK_NAME, LogVolume
 from tests.helpers.lossy_disk import LossyDisk
 
 A, B = "events", "filters"
@@ -80,7 +79,7 @@ def test_a_log_continues_after_a_torn_end_and_another_crash(
     files.write([entry(A, 2)])
     files.close()
     os.truncate(folder / "00000001.log", (folder / "00000001.log").stat().st_size - 1)
-    (folder / NAME).unlink()
+    (folder / MARK_NAME).unlink()
     torn = (folder / "00000001.log").read_bytes()
     disk = LossyDisk(tmp_path, monkeypatch)
     disk.has(folder / "00000001.log", torn)

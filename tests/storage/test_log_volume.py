@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brokerd.errors import StorageCorrupt
-from brokerd.storage import log_groups, log_state
+from brokerd.storage import log_groups, log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.memory import MemoryFiles
@@ -232,7 +232,7 @@ def test_an_end_torn_by_a_crash_is_removed_and_reported(tmp_path, cut):
     path = max(folder.glob("*.log"))
     size = path.stat().st_size
     os.truncate(path, size - cut)
-    (folder / log_state.NAME).unlink()
+    (folder / log_volume.MARK_NAME).unlink()
     found, files = reopened(folder)
     assert [index for _, index, _ in found] == [1]
     assert 0 < files.torn_bytes < size
@@ -246,7 +246,7 @@ def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
     path = max(folder.glob("*.log"))
     whole = path.read_bytes()
     second = whole.rindex(b"psl1")
-    (folder / log_state.NAME).unlink()
+    (folder / log_volume.MARK_NAME).unlink()
     for place in range(second):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 3]) + whole[place + 1 :])
         with pytest.raises(StorageCorrupt, match="damaged at byte"):
@@ -322,7 +322,7 @@ def test_no_payload_makes_a_torn_end_look_like_damage(payloads, cut):
         files.close()
         last = sizes[-1] - sizes[-2] if len(payloads) > 1 else sizes[-1] - 24
         os.truncate(path, sizes[-1] - 1 - cut % last)
-        (folder / log_state.NAME).unlink()
+        (folder / log_volume.MARK_NAME).unlink()
         found, again = reopened(folder)
         assert found == expected[:-1]
         again.write([entry(A, len(expected), b"goes on")])
@@ -338,7 +338,7 @@ def test_a_payload_that_pretends_to_be_many_groups_does_not_cost_a_look_at_each(
     written(folder, [entry(A, 1)], [entry(A, 2, pretended * 1_000)])
     path = max(folder.glob("*.log"))
     os.truncate(path, path.stat().st_size - 1)
-    (folder / log_state.NAME).unlink()
+    (folder / log_volume.MARK_NAME).unlink()
     summed = []
 
     def crc32(data: bytes) -> int:

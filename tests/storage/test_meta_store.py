@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerd.errors import StorageCorrupt
+from brokerd.storage import sqlite_store
 from brokerd.storage.memory import MemoryMetaStore
-from brokerd.storage.meta_store import MetaStore, SqliteMetaStore
+from brokerd.storage.meta_store import MetaStore
+from brokerd.storage.sqlite_store import SqliteMetaStore
 
 Reopen = Callable[[], MetaStore]
 
@@ -99,7 +101,7 @@ def test_commits_survive_a_kill_and_transactions_are_atomic(tmp_path: Path) -> N
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from brokerd.storage.meta_store import SqliteMetaStore\n"
+        "from brokerd.storage.sqlite_store import SqliteMetaStore\n"
         "store = SqliteMetaStore(Path(sys.argv[1]))\n"
         "store.begin('d')\n"
         "number = 0\n"
@@ -222,10 +224,14 @@ def test_a_transaction_that_found_no_room_leaves_nothing_and_is_made_later(tmp_p
     again.close()
 
 
-def test_a_refused_store_blocks_nothing_and_repeats_its_error(tmp_path: Path) -> None:
+def test_a_refused_store_blocks_nothing_and_repeats_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "meta.sqlite3"
-    foreign_value(path)
     store = SqliteMetaStore(path)
+    store.begin("d")
+    monkeypatch.setattr(sqlite_store, "encode_value", lambda _: '{"x": 1}')
+    store.commit([("t", "k", "x")])
     for _ in range(2):
         with pytest.raises(StorageCorrupt, match="a stored map with the keys"):
             store.begin("d")

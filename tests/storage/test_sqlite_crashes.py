@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from brokerd.storage.meta_store import SqliteMetaStore, Tables
+from brokerd.storage.sqlite_store import SqliteMetaStore, Tables
 from tests.helpers import recorded_sqlite as recorder
 from tests.helpers.crash_states import Contents, CrashStates
 from tests.helpers.recorded_sqlite import RecordedSqlite, recorded_sqlite

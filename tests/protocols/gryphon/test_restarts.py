@@ -24,8 +24,7 @@ from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.storage.log_groups import EntryKind, LogEntry
-from brokerd.storage.log_state import NAME
-from brokerd.storage.log_volume import LogVolume
+from brokerd.storage.log_volume import MARK_NAME, LogVolume
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.gryphon_stories import TWO_SUBENDS, PaperStory, Story, cells
@@ -210,7 +209,7 @@ def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int
         (file,) = (tmp_path / "logs").glob("*.log")
         sizes.append(file.stat().st_size)
     volume.close()
-    (tmp_path / "logs" / NAME).unlink()  # the marker of the durable end
+    (tmp_path / "logs" / MARK_NAME).unlink()  # the marker of the durable end
     with file.open("r+b") as end:
         end.truncate(sizes[1] - torn_bytes)
     volume = LogVolume(tmp_path / "logs")
