@@ -41,7 +41,7 @@ UNDRAWN: Final = {
         "delta_tree.tombstones: NUMBER_BITS LAST_NUMBER; "
         "durable.filtering_subsystem: _WORD; parts.clients.table: MOST_INSTANCE_BYTES; "
         "client.client: _INSTANCE_BYTES; client.state_encoding: _CHECKSUM_BYTES; "
-        "storage.log_groups: SALT_BYTES SEAL_BYTES"
+        "storage.log_groups: SALT_BYTES SEAL_BYTES; storage.synced_mark: TAG_BYTES"
     ),
     TIMED: (
         "ges.dissemination: DEAREST; ges.membership: LOOKS; "
@@ -63,7 +63,8 @@ UNDRAWN: Final = {
         "UNREACHABLE_AFTER_S; client.broker_choice: RECONNECT_FIRST_S RECONNECT_LIMIT_S "
         "REDIRECTED_FOR_S; client.broker_connection: RETRY_S LEAVING_S; "
         "client.inbox: INBOX_LIMIT_BYTES; client.waits: _CHECKPOINT_EVERY; "
-        "storage.log_state: _PLACE_EVERY_BYTES; storage.log_volume: SEGMENT_BYTES"
+        "storage.log_state: _PLACE_EVERY_BYTES; storage.log_volume: SEGMENT_BYTES; "
+        "storage.sqlite_store: MOST_SHARES"
     ),
 }
 """The numbers that no seed lowers, by reason; modules of protocols without `protocols`."""
