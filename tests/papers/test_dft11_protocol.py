@@ -12,7 +12,8 @@ from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_table import partition_kind
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from tests.helpers.cluster import chain, tree
 from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.paper_stories import names, publish, settle, start

@@ -35,7 +35,7 @@ def _come_and_go(cluster: SimulatedCluster, number: int) -> None:
     cluster.run_until_quiet()
     cluster.unsubscribe(name, 1)
     cluster.run_until_quiet()
-    cluster.detach(name)
+    cluster.population.detach(name)
 
 
 def _open_a_gate(cluster: SimulatedCluster, number: int) -> None:
@@ -49,7 +49,7 @@ def _open_a_gate(cluster: SimulatedCluster, number: int) -> None:
     cluster.run_until_quiet()
     cluster.publish("b5", n=1)
     cluster.run_until_quiet()
-    cluster.detach(name)
+    cluster.population.detach(name)
     cluster.broker("b4").restart()
 
 

@@ -13,7 +13,7 @@ from tests.helpers.delta_tree_bugs import Mutant, mutated
 def _settled(cluster: SimulatedCluster) -> None:
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
     assert cluster.statistics()["queue_publications"] == 0
 
 
@@ -235,7 +235,7 @@ def test_subscriptions_of_a_departed_leaf_are_removed_from_the_disks() -> None:
     cluster.run_until_quiet()
     assert all(broker.core.status().subscriptions for broker in cluster.brokers)
     cluster.link("b3", "n").blackhole()
-    cluster.detach("s")
+    cluster.population.detach("s")
     cluster.run_for(0.05)
     cluster.leave("n")
     cluster.run_for(0.5)

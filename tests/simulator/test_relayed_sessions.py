@@ -12,7 +12,8 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, chain, star, tree
 from tests.helpers.delta_tree_bugs import Mutant, mutated
@@ -46,7 +47,7 @@ class Story:
         """Run until quiet; check that no delivery is missing and no relayed session remains."""
         self.cluster.run_until_quiet()
         self.cluster.oracle.judge_end()
-        self.cluster.check_internals()
+        self.cluster.inspection.check_internals()
         assert self.cluster.statistics()["queue_publications"] == 0
         assert [name for name in self.heard if self.relayed(name)] == []
 

@@ -22,7 +22,7 @@ def _settle(cluster: SimulatedCluster) -> None:
     """Run until quiet; all owed deliveries must have arrived."""
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
     assert cluster.statistics()["queue_publications"] == 0
 
 

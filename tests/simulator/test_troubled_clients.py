@@ -89,7 +89,7 @@ def test_a_subscriber_without_stored_state_resumes_at_its_position() -> None:
     for number in range(6):
         cluster.publish("b1", n=number)
     cluster.run_until_quiet()
-    cluster.forget("s1-b3", keeps=1)
+    cluster.population.forget("s1-b3", keeps=1)
     cluster.publish("b1", n=6)
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
@@ -102,7 +102,7 @@ def test_subscriptions_that_a_stateless_subscriber_does_not_renew_expire() -> No
     for _ in range(3):
         cluster.subscribe("b3", client="s1-b3")
     cluster.run_until_quiet()
-    cluster.forget("s1-b3", keeps=1)
+    cluster.population.forget("s1-b3", keeps=1)
     cluster.run_for(2)
     cluster.run_until_quiet()
     assert cluster.statistics()["subscriptions"] == 3  # one, at three brokers
@@ -118,7 +118,7 @@ def test_a_publisher_without_memory_is_another_source() -> None:
     cluster.publish("b1", n=1)
     cluster.run_until_quiet()
     before = cluster.clients["p-b1"].core.source
-    cluster.forget("p-b1", keeps=0)
+    cluster.population.forget("p-b1", keeps=0)
     cluster.publish("b1", n=2)
     cluster.run_until_quiet()
     cluster.oracle.judge_end()

@@ -27,7 +27,8 @@ from brokerd.config import SessionParameters
 from brokerd.overlay.generate import chain, generate_balanced_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import Subscription
 from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes

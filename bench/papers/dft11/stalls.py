@@ -92,7 +92,7 @@ def count_stalls(seed: int, delta: int, assist: str) -> Stalls:
         cluster.link(a, b).heal()
     cluster.run_for(20)
     cluster.oracle.judge_end()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
     return stalls
 
 

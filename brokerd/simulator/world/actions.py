@@ -179,7 +179,7 @@ class ActedCluster:
         self.actions.append(action)
         if self.cluster.trace is not None:
             self.schedule.now_ns = len(self.actions) * SECOND_NS  # instants are numbers of actions
-            self.cluster.note(describe_action(action))
+            self.cluster.state.note(describe_action(action))
 
     # ------------------------------------------------------------ end
 
@@ -340,7 +340,7 @@ class ActedCluster:
     def _forget(self, name: ClientId) -> bool:
         if name not in self.clients:
             return False
-        self.cluster.forget(name)
+        self.cluster.population.forget(name)
         return True
 
 

@@ -281,12 +281,12 @@ class Exploration:
     def _judge_state(self, state: WorldState) -> None:
         """Check every broker; in a quiescent state, check that everything owed has arrived."""
         cluster = state.acted.cluster
-        cluster.check_internals()
+        cluster.inspection.check_internals()
         if not state.is_late():
             return
         if state.acted.has_converged():
             self.progress.finals += 1
-            cluster.recount()
+            cluster.inspection.recount()
             if self.world.is_strict:
                 cluster.oracle.judge_end()
             return
