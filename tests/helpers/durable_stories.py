@@ -8,8 +8,8 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.state import Mode
 from brokerd.protocols.interface import Deliver
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.disk import SimulatedLogs
 from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.wire.attributes import encode_attributes

@@ -15,7 +15,7 @@ from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import chain, star

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.plan import read_plan, write_plan
 from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.planning.draw import is_long

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport

@@ -9,7 +9,7 @@ from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_tags import Notifiers
 from brokerd.simulator.checks.growth import LiveState, check_growth, sizes_of
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import SECOND_NS
 from tests.helpers.cluster import STEADY, chain

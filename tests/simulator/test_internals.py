@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.partition_table import PartitionTable
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 

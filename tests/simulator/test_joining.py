@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain, star
@@ -63,7 +63,7 @@ def _join_behind_a_broker_that_a_subscriber_cannot_reach() -> None:
     heard = [cluster.publish("n", n=3)]
     _settled(cluster)
     assert subscriber.received == heard
-    assert cluster.oracle.announced == len(withheld)
+    assert cluster.oracle.notices.announced == len(withheld)
 
 
 def test_a_newcomer_behind_an_unreachable_broker_is_withheld_until_the_links_heal() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle
 from tests.helpers.cluster import STEADY, chain

@@ -11,7 +11,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.parts.clients.table import ClientTable
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.moves import (
     Detachment,
     FaultInjection,

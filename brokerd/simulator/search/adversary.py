@@ -379,7 +379,7 @@ class _Run:
             "published": cluster.oracle.published_count,
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
-            "announced": cluster.oracle.announced,
+            "announced": cluster.oracle.notices.announced,
             "at_risk": self._at_risk,
             "subscriptions": verbs["subscribe"],
             "crashes_before_persisted": self._acted.crashes_before_persisted,

@@ -23,13 +23,13 @@ from brokerd.simulator.checks.growth import LiveState, check_growth, with_limits
 from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.checks.liveness import WhileBroken, bounds_of
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import (
     COMMON_COUNTERS,
     planning_of,
     simulation_of,
     with_bugs,
 )
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.campaign import find_setting
 from brokerd.simulator.search.moves import LaneChoice, MoveContext
 from brokerd.simulator.search.plan import Plan, with_settings
@@ -410,7 +410,7 @@ class PlanRun:
         if (
             cluster.oracle.obligations.describe_undelivered()
             or cluster.waits.describe_unsettled()
-            or cluster.oracle.describe_closed_gates()
+            or cluster.oracle.gates.describe_closed()
         ):
             return False
         return not self._list_rest()
@@ -437,7 +437,7 @@ class PlanRun:
 
     def _look_at_gates(self) -> None:
         """Check that gates open as soon as their cause has ended, without waiting for an audit."""
-        closed = self._cluster.oracle.describe_closed_gates()
+        closed = self._cluster.oracle.gates.describe_closed()
         if self._strict and closed and self._waited_ns() > self._bounds.gates_ns:
             raise InvariantViolated(
                 "gate late", f"{self._waited_ns() / SECOND_NS:.1f} s after healing: {closed[:6]}"
@@ -467,7 +467,7 @@ class PlanRun:
             + self._list_pending()
             + cluster.oracle.obligations.describe_undelivered()
         )
-        left += cluster.oracle.describe_closed_gates()
+        left += cluster.oracle.gates.describe_closed()
         raise InvariantViolated(
             "liveness", f"{waited_ns / SECOND_NS:.1f} s after healing: {'; '.join(left[:12])}"
         )
@@ -553,7 +553,7 @@ class PlanRun:
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
             "counters_recounted": self._recounted,
-            "announced": cluster.oracle.announced,
+            "announced": cluster.oracle.notices.announced,
             **{
                 f"forgiven_{rule}": cluster.oracle.violations.get(rule, 0)
                 for rule in self._forgiven

@@ -134,10 +134,7 @@ class SimulatedCluster:
         self.brokers: list[SimulatedBroker] = []
         self.clients: dict[ClientId, SimulatedClient] = {}
         self.checker = _make_checker(self, strict, watcher)
-        self.oracle.origins_of = self.checker.own.origins_of
-        self.oracle.keeper_of = self.checker.own.keeper_of
-        self.oracle.has_lost = self.checker.own.has_lost
-        self.oracle.stores_for = self.checker.own.stores_for
+        self.oracle.losses.disk_view = self.checker.own
         self.waits = Waits(self.brokers, self.clients, self.network, self.graph, self.removed)
         self.state = ClusterState(
             protocol=protocol,

@@ -1,9 +1,9 @@
 """Checks of a whole simulated cluster, on request: purity, counters, and internal state."""
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.checks.recounts import check_recounts
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.broker_factory import BrokerFactory
 from brokerd.simulator.world.state import ClusterState
 

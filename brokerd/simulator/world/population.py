@@ -11,7 +11,7 @@ from brokerd.model.client_messages import Refused
 from brokerd.model.identity import ClientId
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.client_moves import ClientMove
 from brokerd.simulator.world.client_transfers import ClientTransfers
 from brokerd.simulator.world.clients import ClientObserver, SimulatedClient
@@ -175,7 +175,7 @@ class ClientPopulation:
         move = ClientMove(
             state.clients[client],
             make,
-            lambda: state.oracle.on_drain(client),
+            lambda: state.oracle.lives.drain(client),
             is_over,
             arrived,
         )

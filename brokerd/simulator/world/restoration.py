@@ -4,7 +4,7 @@ from typing import Any
 
 from brokerd.model.identity import ClientId
 from brokerd.sessions.messages import StateMark
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.consumers import Redeliveries
 from brokerd.simulator.world.state import ClusterState
@@ -24,13 +24,13 @@ class DiskRestoration:
 
     def copy(self, broker: SimulatedBroker, *, is_empty: bool) -> tuple[Any, ...] | None:
         """Return a copy of a disk, for `restore`; None for an empty disk."""
-        self._state.oracle.disk_copied(broker.number, is_empty=is_empty)
+        self._state.oracle.losses.copy_disk(broker.number, is_empty=is_empty)
         self._redeliveries.disk_copied(self._clients_of(broker), is_empty=is_empty)
         return None if is_empty else broker.disk.copy()
 
     def put_back(self, broker: SimulatedBroker, copy: tuple[Any, ...] | None) -> None:
         """Replace a disk by an older copy, or by an empty disk, and accept the loss."""
-        self._state.oracle.state_lost(broker.number)
+        self._state.oracle.losses.accept(broker.number)
         broker.disk.put_back(copy)
         self._accept(broker)
 
@@ -78,8 +78,8 @@ class DiskRestoration:
             self._start(broker)
             return
         self.accepted += 1
-        state.oracle.state_lost(broker.number)
-        unacknowledged = state.oracle.unacknowledged_at(broker.number)
+        state.oracle.losses.accept(broker.number)
+        unacknowledged = state.oracle.losses.list_unacknowledged(broker.number)
         self._redeliveries.state_lost(self._clients_of(broker), unacknowledged)
         self._accept(broker)
 

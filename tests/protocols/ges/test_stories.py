@@ -12,7 +12,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.ges.connectivity_graph import Paths
 from brokerd.protocols.ges.messages import Target
 from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from pubsubctl.deployment.topologies import load_topology

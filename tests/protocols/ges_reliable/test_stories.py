@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import Subscription
 from brokerd.wire.attributes import encode_attributes

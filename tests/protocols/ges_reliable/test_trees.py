@@ -25,7 +25,7 @@ from brokerd.protocols.ges_reliable.state import Event, LogAppend
 from brokerd.protocols.ges_reliable.storage_tree import StorageFeeds
 from brokerd.protocols.interface import LogEnds
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.wire.attributes import encode_attributes
 from tests.protocols.ges_reliable.test_stories import Story
 

@@ -11,7 +11,7 @@ from brokerd.protocols.gryphon.checks.filter_marks import filter_marks
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events, Nack
 from brokerd.protocols.interface import MessageReceived
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.units import SECOND_NS

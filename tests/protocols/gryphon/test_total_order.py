@@ -21,7 +21,7 @@ from brokerd.protocols.gryphon.messages import Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.total_order import merge
 from brokerd.protocols.registry import protocol_on, read_topology
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.handles import Subscription
 from brokerd.units import MILLISECOND_NS

@@ -24,8 +24,8 @@ from typing import Final
 
 from brokerd.errors import ConfigError
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
 from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState, is_lane
 from brokerd.simulator.search.exploration.snapshots import Snapshot, Snapshots
