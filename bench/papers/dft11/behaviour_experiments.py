@@ -172,7 +172,7 @@ def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Stor
             topology.brokers[drawn.choice(live)],
             experiment.payload_bytes,
         )
-    before, sent = cluster.statistics(), cluster.network.bytes_between_brokers
+    before, sent = cluster.statistics(), cluster.network.transmission.bytes_between_brokers
     cluster.run_for(experiment.measured_s)
     after = cluster.statistics()
 
@@ -184,7 +184,7 @@ def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Stor
         "deliveries": sum(len(subscription.received) for subscription in subscriptions),
         "duplicates": counted("duplicates_received"),
         "resent": counted("resent_publications"),
-        "bytes_between_brokers": cluster.network.bytes_between_brokers - sent,
+        "bytes_between_brokers": cluster.network.transmission.bytes_between_brokers - sent,
     }
     return "overheads", [row], cluster
 

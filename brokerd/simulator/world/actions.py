@@ -313,7 +313,7 @@ class ActedCluster:
         return True
 
     def _hand_over_old(self, age: int) -> bool:
-        old = self.network.old_messages
+        old = self.network.transmission.old_messages
         if age >= len(old):
             return False
         message = old.pop(len(old) - 1 - age)

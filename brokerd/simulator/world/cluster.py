@@ -35,7 +35,7 @@ from brokerd.simulator.checks.protocol_checks import (
     make_position_checks,
 )
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.broker_factory import BrokerFactory
+from brokerd.simulator.world.broker_factory import BrokerFactory, Inspection
 from brokerd.simulator.world.client_transfers import ClientTransfers
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
@@ -45,10 +45,9 @@ from brokerd.simulator.world.handles import (
     PublicationHandle,
     Subscription,
 )
-from brokerd.simulator.world.inspection import Inspection
-from brokerd.simulator.world.link_faults import LinkFaults
 from brokerd.simulator.world.membership import Membership
 from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.network_faults import LinkFaults
 from brokerd.simulator.world.population import ClientPopulation
 from brokerd.simulator.world.restoration import DiskRestoration
 from brokerd.simulator.world.sessions import NetworkParameters

@@ -395,7 +395,7 @@ class Faults:
 
     def _old_message(self, place: int) -> Fault | None:
         """Deliver a message of a closed session, as an incorrect driver would."""
-        old = self._cluster.network.old_messages
+        old = self._cluster.network.transmission.old_messages
         if not old:
             return None
         message = old.pop(place % len(old))

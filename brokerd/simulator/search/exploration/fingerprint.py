@@ -35,6 +35,7 @@ from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.sessions import Attempt, Endpoint, SessionEnd
 from brokerd.simulator.world.trace import Trace
+from brokerd.simulator.world.transmission import Transmission
 
 SKIPPED: Final = frozenset(
     (
@@ -50,7 +51,7 @@ SKIPPED: Final = frozenset(
 STATIC: Final = (
     MatchMemo, OverlayGraph, Topology, Random, Schedule, Network, SimulatedCluster, ActedCluster,
     SimulatedBroker, SimulatedClient, SimulatedDisk, SessionEnd, Attempt, CheckedWorld, Lane,
-    StepChecker, Trace, Promises, Violations, BuiltinFunctionType, type,
+    StepChecker, Trace, Promises, Violations, Transmission, BuiltinFunctionType, type,
 )  # fmt: skip
 """Classes of objects that a fingerprint only names: wiring, caches, and parts covered elsewhere."""
 

@@ -26,6 +26,7 @@ from brokerd.simulator.world.actions import BLOBS, ActedCluster, Action, Scene, 
 from brokerd.simulator.world.clock import NEVER_NS, PATIENCE_NS
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.transmission import Transmission
 from brokerd.units import SECOND_NS
 
 FAULT_KINDS: Final = {
@@ -361,6 +362,8 @@ class WorldState:
 def _is_void(action: Any, arguments: tuple[Any, ...]) -> bool:
     """Return True if an entry of a lane has no effect any more."""
     owner = action.__self__
+    if isinstance(owner, Transmission):
+        return not arguments[0].up
     if isinstance(owner, Network):
         return owner.is_void(action, arguments)
     return isinstance(owner, SimulatedDisk) and owner.is_void(arguments)
