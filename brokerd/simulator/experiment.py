@@ -400,7 +400,7 @@ class _Experiment:
             "deliveries": oracle.deliveries,
             "at_risk": len(self._at_risk),
             "recovered": recovered,
-            "withheld": oracle.announced,
+            "withheld": oracle.notices.announced,
             "violations": sum(oracle.violations.values()),
             "simulated_ms": self._schedule.now_ns // MILLISECOND_NS,
         }

@@ -236,7 +236,7 @@ class _Player:
 
     def _on_detach(self, words: list[str]) -> None:
         self._client(words[0])
-        self.cluster.detach(words[0])
+        self.cluster.population.detach(words[0])
         self._run_until_heard(words[0])
 
     def _on_publish(self, words: list[str]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import ConfigError
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import marks_of, with_bugs
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.exploration.exploration import Exploration, Finding, Progress
 from brokerd.simulator.search.exploration.history_file import read_history, write_history
 from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState

@@ -14,7 +14,8 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Event, LossReason, MessageReceived
 from brokerd.protocols.registry import definition_of, parameters_on
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import Subscription
 from brokerd.simulator.world.sessions import Endpoint, SessionEnd
 from brokerd.units import SECOND_NS
 from tests.fuzz.client_script import ClientScript
@@ -211,7 +212,7 @@ class FuzzedCluster:
     def repeat(self) -> None:
         """Replay every broker without the refused messages; the effects must be equal."""
         for broker in self.cluster.brokers:
-            self.cluster.repeat_events(broker.number)
+            self.cluster.inspection.repeat_events(broker.number)
 
     def take_in(self, client: FuzzedClient) -> Subscription:
         """Replace a fuzzed client by an honest client of the same name, and subscribe.
@@ -229,7 +230,7 @@ class FuzzedCluster:
         self.cluster.run_for(0.5)
         del self.cluster.network.endpoints[name]
         core = ClientCore(name, publishes=False, incarnation=_NEWEST)
-        self.cluster._add_client(name, home, publishes=False, core=core)
+        self.cluster.population.add(name, home, publishes=False, core=core)
         subscription = self.cluster.subscribe(home, HONEST, name)
         self.cluster.run_for(5)
         return subscription

@@ -8,10 +8,10 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.state import Mode
 from brokerd.protocols.interface import Deliver
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import ProtocolChecks
-from brokerd.simulator.world.cluster import PublicationHandle, Subscription
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.disk import SimulatedLogs
+from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, cells
 
@@ -78,13 +78,13 @@ class DurableStory(Story):
         for item in [each.item for each in self.given if each.client == subscription.client.name]:
             ticks = iter(item.run.sequences if type(item) is Deliveries else ())
             for source, sequences in item.run.origins if type(item) is Deliveries else ():
-                name = self.cluster.name_of(source)
+                name = self.cluster.state.name_of(source)
                 found |= {PublicationHandle(name, each): next(ticks) for each in sequences}
         return found
 
     def steady_clocks(self) -> None:
         """Stop the clock steps of brokers during downtime."""
-        clocks = self.cluster._wall_clocks
+        clocks = self.cluster.factory.wall_clocks
         clocks.read_at_start = lambda broker, now_ns: clocks._ahead_ns[broker] + now_ns
 
     def kill(self, broker: str, kept: int) -> None:
@@ -103,11 +103,12 @@ class DurableStory(Story):
         cluster = self.cluster
         for broker in self.alive():
             broker.kill()
-        cluster._change(cells(*bundles))
-        cluster._logs = definition_of(self.protocol).all_logs(cluster.topology, cluster.parameters)
-        cluster._add_broker(name)
+        cluster.state.change(cells(*bundles))
+        definition = definition_of(self.protocol)
+        cluster.factory.logs = definition.all_logs(cluster.topology, cluster.parameters)
+        cluster.factory.add_broker(name)
         for broker in cluster.brokers:
-            logs = SimulatedLogs(cluster._logs)
+            logs = SimulatedLogs(cluster.factory.logs)
             logs._logs |= broker.disk._logs._logs
             logs.crash()
             broker.disk._logs = logs

@@ -13,7 +13,8 @@ from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, 
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import Append, Deliver, Effect, Event, Send
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.sessions import Endpoint
 from brokerd.units import MILLISECOND_NS, SECOND_NS

@@ -78,8 +78,8 @@ def _play(
                 source = sources[gap.source]
                 clock[0] = gap.received_ns
                 since_ns = history.promises.losses_from_ns
-                oracle.accepts_losses = since_ns is not None and since_ns <= gap.received_ns
-                oracle.knows_losses = False
+                oracle.losses.are_accepted = since_ns is not None and since_ns <= gap.received_ns
+                oracle.losses.are_known = False
                 _explain(oracle, log, logs[gap.source], sources[gap.source], gap.absent_until_ns)
                 oracle.gap(log.subscription, 1, source, gap.first, gap.last, gap.reason)
         for row in log.delivered[place : place + 1]:

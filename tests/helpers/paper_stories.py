@@ -1,7 +1,8 @@
 """Helpers for stories of a paper's promises: a calm cluster under a strict oracle."""
 
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle
 from tests.helpers.cluster import STEADY
 
 PUBLISHED = 20
@@ -29,7 +30,7 @@ def settle(cluster: SimulatedCluster) -> None:
     """Run until quiet; check that all owed deliveries have arrived and that brokers are clean."""
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
 
 
 def names(cluster: SimulatedCluster, numbers: tuple[int, ...] | list[int]) -> list[str]:

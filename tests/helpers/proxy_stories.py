@@ -10,7 +10,8 @@ from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.multi_proxy.routes import Places
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY
 

@@ -162,7 +162,7 @@ class SimulatedBackend:
         link_faults = self._cluster.link_faults
         which = "out" if fault.target.one_way else "both"
         for a, b in self._pairs(fault):
-            self._cluster.note(f"{fault.verb} {a}-{b} {which}")
+            self._cluster.state.note(f"{fault.verb} {a}-{b} {which}")
             if fault.verb == "cut":
                 link_faults.cut(a, b, "out" if fault.target.one_way else "both")
             elif fault.verb == "blackhole":

@@ -68,7 +68,7 @@ class Recorder:
         self.seen: dict[tuple[ClientId, int], _Seen] = {}
         cluster = self.run._cluster
         oracle = cluster.oracle
-        cluster._observer = Observers(self, oracle)
+        cluster.population.observer = Observers(self, oracle)
         publish, unsubscribe = oracle.published, oracle.on_unsubscribed
 
         def published(client: ClientId, sequence: int, blob: bytes, payload: bytes) -> None:

@@ -40,7 +40,7 @@ class KeptClusters:
         """End all faults, start stopped brokers and run until quiet."""
         self.is_second = True
         for cluster in self.clusters:
-            for broker in cluster.staying:
+            for broker in cluster.state.staying:
                 if not broker.alive:
                     broker.start()
                 broker.thaw()

@@ -15,8 +15,8 @@ from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import PublicationHandle, Subscription
+from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import chain, star
 from tests.helpers.delta_tree_bugs import Mutant, mutated
@@ -241,7 +241,7 @@ def test_at_most_one_session_is_active_on_each_primary_path(seed: int) -> None:
             victim.kill()
         for _ in range(10):
             cluster.run_for(0.2)
-            cluster.check_internals()
+            cluster.inspection.check_internals()
         for victim in victims:
             victim.start()
     cluster.run_until_quiet()

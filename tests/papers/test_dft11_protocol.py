@@ -11,8 +11,9 @@ from brokerd.model.identity import PartitionId
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_table import partition_kind
-from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
+from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from tests.helpers.cluster import chain, tree
 from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.paper_stories import names, publish, settle, start
@@ -212,7 +213,7 @@ def test_publications_are_excluded_at_the_last_broker_and_announced(profile: str
     late = cluster.publish("far", n=9)
     settle(cluster)
     assert subscriber.received[-1] == late
-    assert cluster.oracle.announced == len(sent) + 1 - len(subscriber.received)
+    assert cluster.oracle.notices.announced == len(sent) + 1 - len(subscriber.received)
 
 
 # ---------------------------------------------------------------- §VII

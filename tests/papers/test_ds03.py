@@ -12,7 +12,7 @@ from brokerd.model.client_messages import Deliveries, Gap, Silence
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.state import Mode
-from brokerd.simulator.world.cluster import Subscription
+from brokerd.simulator.world.handles import Subscription
 from tests.helpers.durable_stories import DurableStory
 from tests.helpers.told import is_told
 

@@ -11,7 +11,7 @@ import pytest
 from brokerd.protocols.multi_proxy.messages import Merge, Put, Stored
 from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, RENDEZVOUS
 from brokerd.protocols.multi_proxy.topics import Topics, owners
-from brokerd.simulator.world.cluster import PublicationHandle
+from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told

@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.model.losses import STATE_LOST
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.consumers import Redeliveries
 from tests.simulator.test_oracle import SOURCE, Story
 
@@ -25,10 +25,10 @@ class LossStory(Story):
         self.start()
         self.publish(1, 2, 3, 4)
         self.acknowledge(1, copied)
-        self.oracle.disk_copied(HOME, is_empty=not copied)
+        self.oracle.losses.copy_disk(HOME, is_empty=not copied)
         self.acknowledge(copied + 1, acknowledged)
         self.deliver(1)
-        self.oracle.state_lost(HOME)
+        self.oracle.losses.accept(HOME)
         self.publish(5)
 
     def acknowledge(self, first: int, last: int) -> None:
@@ -103,10 +103,10 @@ class TransitStory(LossStory):
 
     def __init__(self) -> None:
         super().__init__(acknowledged=1)
-        self.oracle.origins_of = lambda _stream, first, last: [
+        self.oracle.losses.disk_view.origins_of = lambda _stream, first, last: [
             (SOURCE, sequence) for sequence in range(first, last + 1)
         ]
-        self.oracle.has_lost = lambda _source, sequence: sequence in (2, 3)
+        self.oracle.losses.disk_view.has_lost = lambda _source, sequence: sequence in (2, 3)
 
     def announce_positions(self) -> None:
         self.oracle.gap("s", 1, SOURCE._replace(publisher=7), 2, 4, STATE_LOST)

@@ -11,7 +11,7 @@ import pytest
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.overlay.generate import chain
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.adversary import (
     AdversaryOptions,
     run_adversaries,

@@ -6,13 +6,14 @@ import re
 import pytest
 
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.plan import read_plan, write_plan
 from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.seed_report import total
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed, run_swarm
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain
 from tests.helpers.delta_tree_bugs import Mutant, mutated
@@ -49,7 +50,7 @@ def _move_among_publications(line_ms: int, most: int = 1_000) -> None:
     for number in range(200):
         sent.append(cluster.publish("b1", n=number))
         if number == 10:
-            cluster.move(subscriber.client.name, "b2", over)
+            cluster.population.move(subscriber.client.name, "b2", over)
             cluster.link("s1.-b2", "b2").delay(line_ms * MILLISECOND_NS)
         cluster.run_for(0.005)
     cluster.run_until_quiet()
@@ -98,7 +99,7 @@ def test_a_client_that_leaves_a_dead_broker_continues_at_the_next() -> None:
         arrived.append(name)
         return False
 
-    cluster.move(subscriber.client.name, "b2", over)
+    cluster.population.move(subscriber.client.name, "b2", over)
     cluster.run_for(2)
     (name,) = arrived
     cluster.publish("b1", n=1)
@@ -118,7 +119,7 @@ def test_a_gap_in_the_stream_of_a_moved_client_is_detected() -> None:
     cluster.run_until_quiet()
     assert subscriber.received == sent
     moved: list[str] = []
-    cluster.move("s1-b4", "b2", lambda name, _: bool(moved.append(name)) or True)
+    cluster.population.move("s1-b4", "b2", lambda name, _: bool(moved.append(name)) or True)
     cluster.run_until_quiet()
     cluster.publish("b1", n=5)
     new = cluster.clients[moved[0]]

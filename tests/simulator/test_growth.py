@@ -9,7 +9,7 @@ from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_tags import Notifiers
 from brokerd.simulator.checks.growth import LiveState, check_growth, sizes_of
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import SECOND_NS
 from tests.helpers.cluster import STEADY, chain
@@ -35,7 +35,7 @@ def _come_and_go(cluster: SimulatedCluster, number: int) -> None:
     cluster.run_until_quiet()
     cluster.unsubscribe(name, 1)
     cluster.run_until_quiet()
-    cluster.detach(name)
+    cluster.population.detach(name)
 
 
 def _open_a_gate(cluster: SimulatedCluster, number: int) -> None:
@@ -49,7 +49,7 @@ def _open_a_gate(cluster: SimulatedCluster, number: int) -> None:
     cluster.run_until_quiet()
     cluster.publish("b5", n=1)
     cluster.run_until_quiet()
-    cluster.detach(name)
+    cluster.population.detach(name)
     cluster.broker("b4").restart()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.partition_table import PartitionTable
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
@@ -15,7 +15,7 @@ def a_dead_broker() -> tuple[SimulatedCluster, PartitionTable]:
     cluster.run_until_quiet()
     cluster.broker("b2").kill()
     cluster.run_until_quiet()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
     core = cluster.brokers[0].protocol
     assert isinstance(core, DeltaTree)
     return cluster, core._partitions
@@ -26,14 +26,14 @@ def test_a_partition_both_live_and_ended_is_a_violation() -> None:
     (known,) = table.detectors[2].live
     table.detectors[2].ended = [(1, known)]
     with pytest.raises(InvariantViolated, match="are present and departed"):
-        cluster.check_internals()
+        cluster.inspection.check_internals()
 
 
 def test_partitions_far_away_are_in_no_table() -> None:
     cluster, table = a_dead_broker()
     table.detectors[2].path = (2, 9, 1, 0)
     with pytest.raises(InvariantViolated, match="2 is 3 links away"):
-        cluster.check_internals()
+        cluster.inspection.check_internals()
 
 
 def test_a_broker_cut_off_during_a_detector_restart_drops_the_ended_partitions() -> None:

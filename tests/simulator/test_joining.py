@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain, star
@@ -13,7 +13,7 @@ from tests.helpers.delta_tree_bugs import Mutant, mutated
 def _settled(cluster: SimulatedCluster) -> None:
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
     assert cluster.statistics()["queue_publications"] == 0
 
 
@@ -63,7 +63,7 @@ def _join_behind_a_broker_that_a_subscriber_cannot_reach() -> None:
     heard = [cluster.publish("n", n=3)]
     _settled(cluster)
     assert subscriber.received == heard
-    assert cluster.oracle.announced == len(withheld)
+    assert cluster.oracle.notices.announced == len(withheld)
 
 
 def test_a_newcomer_behind_an_unreachable_broker_is_withheld_until_the_links_heal() -> None:
@@ -235,7 +235,7 @@ def test_subscriptions_of_a_departed_leaf_are_removed_from_the_disks() -> None:
     cluster.run_until_quiet()
     assert all(broker.core.status().subscriptions for broker in cluster.brokers)
     cluster.link("b3", "n").blackhole()
-    cluster.detach("s")
+    cluster.population.detach("s")
     cluster.run_for(0.05)
     cluster.leave("n")
     cluster.run_for(0.5)

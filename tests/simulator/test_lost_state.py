@@ -159,7 +159,7 @@ def test_a_client_without_memory_receives_no_gap_of_what_it_was_never_owed(world
     cluster.run_for(2)
     cluster.broker("s1").put_back(None)
     cluster.run_for(30)
-    client = cluster.forget("s1-s1")
+    client = cluster.population.forget("s1-s1")
     cluster.run_for(10)
     for _ in range(2):
         cluster.link("s1-s1", "s1").cut()

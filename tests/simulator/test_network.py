@@ -8,8 +8,13 @@ import pytest
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule
-from brokerd.simulator.world.link_faults import LinkFaults
 from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.network_faults import (
+    LinkFaults,
+    freeze_endpoint,
+    kill_endpoint,
+    thaw_endpoint,
+)
 from brokerd.simulator.world.sessions import Endpoint, NetworkParameters, SessionEnd
 
 MILLISECOND = 1_000_000
@@ -189,7 +194,7 @@ def test_a_death_is_reported_and_may_destroy_a_suffix_of_the_messages() -> None:
         for number in range(5):
             world.network.send(one, 1, number)
         one.alive = False
-        world.network.endpoint_died(one)
+        kill_endpoint(world.network, one)
         world.run()
         heard = other.heard()
         assert heard == list(range(len(heard)))
@@ -200,12 +205,12 @@ def test_a_death_is_reported_and_may_destroy_a_suffix_of_the_messages() -> None:
 
 def test_a_thawed_end_receives_earlier_messages_and_then_the_closed_session(world: World) -> None:
     one, other = world.connect()
-    world.network.freeze(other)
+    freeze_endpoint(world.network, other)
     world.network.send(one, 1, "before")
     world.run()
     assert one.entries == [("lost", 1, 1, "silent")]
     assert other.entries == []
-    world.network.thaw(other)
+    thaw_endpoint(world.network, other)
     world.run()
     assert other.entries[-1] == ("lost", 0, 1, "closed_by_peer")
 
@@ -227,7 +232,7 @@ def test_messages_of_a_closed_session_are_kept_for_misdelivery() -> None:
     world.network.send(one, 1, "old")
     world.network.close(world.diaries[1], 0, "closed_by_us")
     world.run()
-    kept = [(old.peer, old.session, old.message) for old in world.network.old_messages]
+    kept = [(old.peer, old.session, old.message) for old in world.network.transmission.old_messages]
     assert kept == [(0, 1, "old")]
 
 
@@ -253,7 +258,7 @@ def test_whatever_happens_each_end_sees_sessions_one_after_another(seed: int) ->
             case 4 if b in one.ends:
                 world.network.suspect(one.ends[b])
             case 5:
-                (world.network.thaw if one.frozen else world.network.freeze)(one)
+                (thaw_endpoint if one.frozen else freeze_endpoint)(world.network, one)
             case 6 | 7:
                 sent[a, b] = sent.get((a, b), 0) + 1
                 world.network.send(one, b, sent[a, b])

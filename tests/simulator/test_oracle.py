@@ -6,7 +6,8 @@ from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.definition import Order, Promises
-from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.checks.violations import InvariantViolated
 
 SOURCE = SourceId(0, 0, 1)
 PARTITION = PartitionId(2, 1, 1, (1,))
@@ -104,7 +105,7 @@ def test_a_broker_may_name_a_source_before_its_publisher_receives_the_name() -> 
     story.oracle.published("q", 1, b"1", b"x")
     story.oracle.withheld("s", notice)
     story.oracle.on_connected("q", other)
-    assert story.oracle.announced == 1
+    assert story.oracle.notices.announced == 1
 
 
 def test_a_notice_of_a_nonexistent_source_is_a_phantom() -> None:
@@ -172,7 +173,7 @@ def _given_up_after(*delivered: int) -> Story:
     story.start()
     story.publish(1, 2, 3, 4, 5)
     story.deliver(*delivered)
-    story.oracle.on_expired("s", 1)
+    story.oracle.lives.expire("s", 1)
     story.publish(6)
     for sequence in range(1, 7):
         story.oracle.acknowledged("p", sequence)
@@ -267,7 +268,7 @@ def test_a_publisher_that_forgot_is_another_source() -> None:
 def test_publications_of_an_expired_publisher_may_be_missing_after_a_later_start() -> None:
     story = Story()
     story.publish(1, 2, 3)
-    story.oracle.publisher_given_up("p")
+    story.oracle.publishers.give_up("p")
     story.start()
     story.oracle.on_connected("p", SOURCE)
     story.publish(4, 5)
@@ -465,7 +466,7 @@ def test_uncommitted_publications_may_be_redelivered() -> None:
     _again(story, 2, 3, 4)
     _acknowledge(story, 1, 2, 3, 4)
     story.oracle.judge_end()
-    assert story.oracle.redelivered == 2
+    assert story.oracle.arrivals.redelivered == 2
 
 
 @pytest.mark.parametrize("redelivers, sequence", [(True, 1), (False, 2)])
@@ -546,7 +547,7 @@ def test_a_publication_overtaken_before_a_subscription_expires_may_follow(
     story.start()
     story.publish(1, 2, 3)
     story.deliver(1, 3)
-    story.oracle.on_expired("s", 1)
+    story.oracle.lives.expire("s", 1)
     story.start()
     story.deliver(2)
     with pytest.raises(InvariantViolated, match="duplicate"):

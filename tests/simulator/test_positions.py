@@ -7,9 +7,9 @@ import pytest
 
 from brokerd.protocols.interface import Change, Commit, DeadlineReached, Started
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.checks.recounts import Position, PositionChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
 

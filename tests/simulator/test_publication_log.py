@@ -3,8 +3,9 @@
 import pytest
 
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
+from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle
 from tests.helpers.cluster import STEADY, chain
 from tests.helpers.delta_tree_bugs import Mutant, mutated
 
@@ -75,7 +76,7 @@ def test_a_broker_completes_logged_publications_of_a_detached_publisher() -> Non
     sent = [cluster.publish("p", n=n) for n in range(3)]
     while len(publisher.core.outgoing):
         cluster.run_for(0.001)
-    cluster.detach("p-p")
+    cluster.population.detach("p-p")
     cluster.run_for(0.5)
     assert publisher.detached
     cluster.broker("p").restart()

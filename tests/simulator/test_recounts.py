@@ -8,9 +8,9 @@ import pytest
 from brokerd.client.window import Window
 from brokerd.model.identity import SourceId
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.checks.recounts import check_recounts
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.exchange import run_of
 

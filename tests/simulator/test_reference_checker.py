@@ -115,7 +115,7 @@ def agree(history: History, name: str) -> Counter[str]:
     assert found <= told, f"{name}: {counts.violations}, {oracle.violations}"
     for rule in oracle.violations:
         assert PROMISED_ALIKE[rule] & {*counts.violations}, f"{name}: {oracle.first_violations}"
-    assert oracle.redelivered == counts.redelivered, name
+    assert oracle.arrivals.redelivered == counts.redelivered, name
     return Counter([*oracle.violations])
 
 

@@ -11,8 +11,9 @@ from bench.papers.dft11.stalls import count_stalls, total_stalls
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
+from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, chain, star, tree
 from tests.helpers.delta_tree_bugs import Mutant, mutated
@@ -46,7 +47,7 @@ class Story:
         """Run until quiet; check that no delivery is missing and no relayed session remains."""
         self.cluster.run_until_quiet()
         self.cluster.oracle.judge_end()
-        self.cluster.check_internals()
+        self.cluster.inspection.check_internals()
         assert self.cluster.statistics()["queue_publications"] == 0
         assert [name for name in self.heard if self.relayed(name)] == []
 
@@ -127,7 +128,7 @@ def test_a_subscription_behind_a_cut_link_receives_from_all_sources_at_once() ->
     published = story.publish()
     story.cluster.run_for(0.1)
     assert sorted(late.received, key=str) == published
-    assert story.cluster.oracle.describe_closed_gates() == []
+    assert story.cluster.oracle.gates.describe_closed() == []
     story.cluster.link("b1", "b2").heal()
     story.end()
 
@@ -141,11 +142,11 @@ def test_a_gate_that_closed_before_the_relay_was_found_opens_while_the_link_is_d
     late = story.cluster.subscribe("b1", "true", "late")
     story.cluster.run_for(3)
     assert late.started
-    assert story.cluster.oracle.describe_closed_gates() != []
+    assert story.cluster.oracle.gates.describe_closed() != []
     story.cluster.link("b1", "b3").heal()
     story.cluster.run_for(5)
     assert story.relayed("b2") == ["b3"]
-    assert story.cluster.oracle.describe_closed_gates() == []
+    assert story.cluster.oracle.gates.describe_closed() == []
     published = story.publish()
     story.cluster.run_for(0.1)
     assert sorted(late.received, key=str) == published

@@ -12,7 +12,8 @@ from brokerd.client.core import ClientCore
 from brokerd.client.state import ClientState
 from brokerd.model.losses import OLDER_COPY
 from brokerd.protocols.registry import DEFINITIONS, read_topology
-from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import Subscription
 from tests.helpers.cluster import STEADY
 
 TOPOLOGIES = {
@@ -41,7 +42,7 @@ def test_all_that_a_restarted_publisher_publishes_is_delivered(protocol: str) ->
         cluster.publish(at, n=number, client="shop")
     cluster.run_until_quiet()
     before = cluster.clients["shop"].core.source
-    cluster.forget("shop", keeps=0)
+    cluster.population.forget("shop", keeps=0)
     for number in range(25):
         cluster.publish(at, n=number, client="shop")
     cluster.run_until_quiet()
@@ -66,7 +67,7 @@ def test_a_publisher_and_its_broker_are_started_again_together(protocol: str) ->
     cluster.run_until_quiet()
     before = cluster.clients["shop"].core.source
     broker = cluster.broker(at).kill()
-    cluster.forget("shop", keeps=0)
+    cluster.population.forget("shop", keeps=0)
     broker.start()
     cluster.run_until_quiet()
     cluster.publish(at, n=2, client="shop")
@@ -264,7 +265,7 @@ def test_a_moved_subscriber_with_an_older_store_is_served(protocol: str) -> None
     subscription, older = _receive_further(cluster, at, home)
     subscriber = subscription.client
     for broker in cluster.topology.brokers[:2]:
-        cluster.reattach(subscriber.name, broker)
+        cluster.transfers.reattach(subscriber.name, broker)
         cluster.run_for(4)
     subscriber.started_numbers.clear()
     _return_with(subscription, cluster, older, home)

@@ -39,4 +39,4 @@ def test_a_departed_application_stops_dialling_and_delays_no_broker() -> None:
     cluster.publish("b3", n=1)
     cluster.run_until_quiet()
     assert len(subscription.received) == 1
-    assert cluster.broker_events > 0
+    assert cluster.inspection.broker_events > 0

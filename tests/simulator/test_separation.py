@@ -6,7 +6,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.messages import Tag
 from brokerd.protocols.delta_tree.routing_table import RoutedSubscription
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 from tests.helpers.delta_tree_bugs import Mutant, mutated
@@ -30,7 +30,7 @@ def _subscribe_past_a_dead_broker(cluster: SimulatedCluster) -> None:
 def test_a_dead_broker_may_be_closed_off() -> None:
     cluster = _chain()
     _subscribe_past_a_dead_broker(cluster)
-    assert cluster.oracle.list_closed_sources() == [frozenset({2})]
+    assert cluster.oracle.gates.list_closed_sources() == [frozenset({2})]
 
 
 @pytest.mark.parametrize("mutant", [Mutant.ISLANDS_AS_BARRIERS, Mutant.EVERY_PARTITION_TAGGED])
@@ -50,7 +50,7 @@ def test_a_broker_cut_off_before_the_subscription_may_not_be_closed_off(
     _subscribe_past_a_dead_broker(cluster)
     cluster.broker("b3").start()
     cluster.run_until_quiet()
-    assert cluster.oracle.list_closed_sources() == [frozenset()]
+    assert cluster.oracle.gates.list_closed_sources() == [frozenset()]
     confirm = Subscriptions._confirm_to
 
     def name_b3(self: Subscriptions, peer: BrokerNumber, row: RoutedSubscription) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.config import SessionParameters
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
@@ -22,7 +22,7 @@ def _settle(cluster: SimulatedCluster) -> None:
     """Run until quiet; all owed deliveries must have arrived."""
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
     assert cluster.statistics()["queue_publications"] == 0
 
 
@@ -340,7 +340,7 @@ def _heard_across_an_island(*, strict: bool = True) -> list[int]:
     cluster.run_until_quiet()
     cluster.publish("b4", n=2)
     _settle(cluster)
-    assert cluster.oracle.describe_closed_gates() == []
+    assert cluster.oracle.gates.describe_closed() == []
     assert s.received[-1].sequence == 2
     assert not cluster.oracle.violations
     return early

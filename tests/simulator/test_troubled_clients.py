@@ -11,7 +11,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.parts.clients.table import ClientTable
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.moves import (
     Detachment,
     FaultInjection,
@@ -20,7 +20,7 @@ from brokerd.simulator.search.moves import (
 )
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.network import transmit
+from brokerd.simulator.world.transmission import transmit
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain
@@ -89,7 +89,7 @@ def test_a_subscriber_without_stored_state_resumes_at_its_position() -> None:
     for number in range(6):
         cluster.publish("b1", n=number)
     cluster.run_until_quiet()
-    cluster.forget("s1-b3", keeps=1)
+    cluster.population.forget("s1-b3", keeps=1)
     cluster.publish("b1", n=6)
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
@@ -102,7 +102,7 @@ def test_subscriptions_that_a_stateless_subscriber_does_not_renew_expire() -> No
     for _ in range(3):
         cluster.subscribe("b3", client="s1-b3")
     cluster.run_until_quiet()
-    cluster.forget("s1-b3", keeps=1)
+    cluster.population.forget("s1-b3", keeps=1)
     cluster.run_for(2)
     cluster.run_until_quiet()
     assert cluster.statistics()["subscriptions"] == 3  # one, at three brokers
@@ -118,7 +118,7 @@ def test_a_publisher_without_memory_is_another_source() -> None:
     cluster.publish("b1", n=1)
     cluster.run_until_quiet()
     before = cluster.clients["p-b1"].core.source
-    cluster.forget("p-b1", keeps=0)
+    cluster.population.forget("p-b1", keeps=0)
     cluster.publish("b1", n=2)
     cluster.run_until_quiet()
     cluster.oracle.judge_end()

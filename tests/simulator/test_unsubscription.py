@@ -30,7 +30,7 @@ def _rows(cluster: SimulatedCluster) -> dict[str, int]:
 
 def _settle(cluster: SimulatedCluster) -> None:
     cluster.run_until_quiet()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
     assert cluster.statistics()["queue_publications"] == 0
 
 
@@ -86,8 +86,8 @@ def test_a_client_that_detaches_leaves_nothing_behind() -> None:
         cluster.subscribe("b3", predicate, "s")
     cluster.publish("b1", n=1)
     cluster.run_until_quiet()
-    cluster.detach("s")
-    cluster.detach("p-b1")
+    cluster.population.detach("s")
+    cluster.population.detach("p-b1")
     _settle(cluster)
     assert set(_rows(cluster).values()) == {0}
     assert all(client.detached for client in cluster.clients.values())
@@ -99,7 +99,7 @@ def test_a_crash_causes_no_wait_for_a_detached_publisher(seed: int) -> None:
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY, seed=seed).start()
     cluster.publish("b1", client="p", n=1)
     cluster.run_until_quiet()
-    cluster.detach("p")
+    cluster.population.detach("p")
     while not cluster.clients["p"].detached:
         assert cluster.step(cluster.schedule.now_ns + 1_000_000_000)
     cluster.broker("b1").restart()
@@ -129,7 +129,7 @@ def test_a_number_is_free_again_for_an_application_that_forgot_it() -> None:
     cluster.run_until_quiet()
     cluster.publish("b1", n=1)
     cluster.run_until_quiet()
-    cluster.detach("s")
+    cluster.population.detach("s")
     cluster.run_until_quiet()
     del cluster.clients["s"]
     again = cluster.subscribe("b3", "n = 1", "s")

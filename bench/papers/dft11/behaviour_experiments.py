@@ -27,7 +27,8 @@ from brokerd.config import SessionParameters
 from brokerd.overlay.generate import chain, generate_balanced_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import Subscription
 from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
@@ -171,7 +172,7 @@ def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Stor
             topology.brokers[drawn.choice(live)],
             experiment.payload_bytes,
         )
-    before, sent = cluster.statistics(), cluster.network.bytes_between_brokers
+    before, sent = cluster.statistics(), cluster.network.transmission.bytes_between_brokers
     cluster.run_for(experiment.measured_s)
     after = cluster.statistics()
 
@@ -183,7 +184,7 @@ def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Stor
         "deliveries": sum(len(subscription.received) for subscription in subscriptions),
         "duplicates": counted("duplicates_received"),
         "resent": counted("resent_publications"),
-        "bytes_between_brokers": cluster.network.bytes_between_brokers - sent,
+        "bytes_between_brokers": cluster.network.transmission.bytes_between_brokers - sent,
     }
     return "overheads", [row], cluster
 

@@ -394,7 +394,7 @@ class Point:
 
     def measure(self, cluster: SimulatedCluster) -> Iterator[int]:
         """Let brokers fail and other brokers publish; yield at each second of the window."""
-        began_s, events = time.process_time(), cluster.broker_events
+        began_s, events = time.process_time(), cluster.inspection.broker_events
         schedule, topology = cluster.schedule, cluster.topology
         sent = cluster.network.counters["messages_sent"]
         window_ns = self._experiment.measured_s * SECOND_NS
@@ -450,7 +450,7 @@ class Point:
             "duplicates": after["duplicates_received"],
             "resent": after["resent_publications"],
             "messages": cluster.network.counters["messages_sent"] - sent,
-            "broker_events": cluster.broker_events - events,
+            "broker_events": cluster.inspection.broker_events - events,
             "processor_s": round(time.process_time() - began_s, 3),
         }
 

@@ -92,7 +92,7 @@ def count_stalls(seed: int, delta: int, assist: str) -> Stalls:
         cluster.link(a, b).heal()
     cluster.run_for(20)
     cluster.oracle.judge_end()
-    cluster.check_internals()
+    cluster.inspection.check_internals()
     return stalls
 
 
@@ -124,7 +124,7 @@ def _judge(
         if client in early:
             missing += sum(len(sequences) for _, sequences in lacking)
     homes = {client.broker for client in cluster.clients.values() if client.publishes}
-    closed = sum(len(homes & gates) for gates in cluster.oracle.list_closed_sources())
+    closed = sum(len(homes & gates) for gates in cluster.oracle.gates.list_closed_sources())
     unacknowledged = sum(len(left) for _, left in cluster.oracle.obligations.unacknowledged())
     return Stalls(seed, delta, broken, owed, missing, late, not_started, closed, unacknowledged)
 

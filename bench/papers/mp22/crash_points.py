@@ -37,7 +37,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
 )
 from brokerd.protocols.multi_proxy.state import MOVES, OWNERS
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.units import SECOND_NS
 

@@ -23,7 +23,8 @@ from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, MultiProxy
 from brokerd.protocols.multi_proxy.routes import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
@@ -277,7 +278,7 @@ class Observations:
         self, client: Any, number: int, source: Any, sequence: int, blob: bytes, payload: Any
     ) -> None:
         world = self._world
-        publisher = world.cluster.name_of(source)
+        publisher = world.cluster.state.name_of(source)
         world.came_ns.setdefault(f"{publisher}/{sequence}", []).append(world.now_ns)
 
     def withheld(self, client: Any, notice: Any) -> None:

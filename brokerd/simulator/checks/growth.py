@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 _PER_THING = 4

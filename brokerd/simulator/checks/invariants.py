@@ -5,18 +5,18 @@ single steps. Further checks of a protocol are in its own `checks`.
 
 The places of the checks for each invariant of a protocol that promises reliability:
 
-    I1   no phantom            oracle: `delivered` (phantom)
-    I2   matches               oracle: `delivered` (unwanted)
-    I3   exactly once          oracle: `delivered` (duplicate)
-    I4   order per source      oracle: `delivered` (order)
-    I5   gapless               oracle: `delivered` (gap), `_check_first` (gap, silent); here:
+    I1   no phantom            arrivals: `judge` (phantom)
+    I2   matches               arrivals: `judge` (unwanted)
+    I3   exactly once          arrivals: `judge` (duplicate)
+    I4   order per source      arrivals: `judge` (order)
+    I5   gapless               arrivals: `judge` (gap), `_check_first` (gap, silent); here:
                                `_check_delivery` (before the start)
     I6   acknowledged arrives  here: `_check_acknowledgement`; oracle: `judge_end`
     I7   all or none           oracle: `judge_end` (all: nothing is rejected in a simulation)
     I8   liveness              swarm: `_give_up` after 30 s; liveness, while links are broken
     I9   bounded memory        growth: `check_growth`, at the end of each seed; a client's window
                                bounds the queues before
-    I10  honesty               oracle: `withheld`, `_check_first` (silent)
+    I10  honesty               notices: `judge`; arrivals: `_check_first` (silent)
     I11  locality              no subject: there is no processor time to lose in a simulation
     I13  no step back          positions: durable rows of positions
     I12  no residue            swarm: `_has_converged`, `_list_rest`; effects of faults on hosts:
@@ -39,9 +39,10 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.simulator.checks.marks import MarkObserver
-from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.protocol_checks import ProtocolChecks
 from brokerd.simulator.checks.recounts import PositionChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.trace import Trace
 from brokerd.simulator.world.views import BrokerView

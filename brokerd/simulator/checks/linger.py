@@ -21,7 +21,8 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
 
@@ -94,10 +95,10 @@ class LingerChecker:
                     if self._oracle.homes.get(client) != broker.number:
                         self.ended.append((client, int(number)))
                         continue
-                    self._oracle.on_expired(client, int(number))
+                    self._oracle.lives.expire(client, int(number))
                     given_up.append((client, int(number)))
                 elif self._publishers and change.table == self._publishers:
-                    self._oracle.publisher_given_up(change.key)
+                    self._oracle.publishers.give_up(change.key)
         return given_up
 
     def _check(self, broker: BrokerView, client: ClientId, number: int) -> None:

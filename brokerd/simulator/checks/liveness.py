@@ -55,7 +55,7 @@ class WhileBroken:
         clients = self._cluster.clients
         for subscriber, number, started, lacking in self._cluster.oracle.obligations.find_lacking():
             home = clients[subscriber].broker
-            if home in self._let_off or subscriber in self._cluster.held:
+            if home in self._let_off or subscriber in self._cluster.population.held:
                 continue
             if not started and self._reach.starts(home):
                 yield f"{subscriber}/{number} has not started"
@@ -66,7 +66,7 @@ class WhileBroken:
 
     def _describe_unacknowledged(self) -> Iterator[str]:
         clients = self._cluster.clients
-        if self._cluster.held:
+        if self._cluster.population.held:
             return  # held publications are not acknowledged, and may wait for broken links
         homes = [
             clients[subscriber].broker for subscriber in self._cluster.oracle.register.subscribers()

@@ -8,7 +8,7 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.interface import Commit, Effect, Event, Started
 from brokerd.simulator.checks.growth import objects_in
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 

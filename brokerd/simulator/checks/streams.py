@@ -85,9 +85,20 @@ class Stream:
         delivered = self.matching[self.at] if self.at is not None else 0
         return max(delivered, self.withheld, self.had)
 
+    def add(self, sequence: int) -> None:
+        """Add a publication that matches."""
+        self.ranks[sequence] = len(self.matching)
+        self.matching.append(sequence)
+
     def is_committed(self, sequence: int) -> bool:
         """Return True if the application has acknowledged a number."""
         return any(first <= sequence <= last for first, last in self.committed)
+
+    def open(self, publisher: Publisher) -> None:
+        """Open the stream: all later publications are owed."""
+        self.fence = len(publisher.contents)
+        if publisher.given_up:
+            self.old_until = -1  # the return of the publisher shows the extent
 
     def restart(self) -> None:
         """Restart the subscription as a new one; earlier deliveries must not repeat."""
@@ -137,6 +148,8 @@ class StreamRegister:
         by_source: the publishers that brokers have named.
         subscriptions: live subscriptions by client and number.
         ended: ended subscriptions by client and number.
+        before: the subscriptions of clients without memory, until they request them again.
+        restarted: the clients that lost their memory.
     """
 
     def __init__(self, homes: Mapping[ClientId, BrokerNumber]) -> None:
@@ -145,6 +158,8 @@ class StreamRegister:
         self.by_source: dict[SourceId, Publisher] = {}
         self.subscriptions: dict[tuple[ClientId, int], Subscription] = {}
         self.ended: dict[tuple[ClientId, int], Subscription] = {}
+        self.before: dict[tuple[ClientId, int], Subscription] = {}
+        self.restarted: dict[ClientId, None] = {}
         self.homes = homes
 
     def publisher(self, client: ClientId) -> Publisher:
@@ -169,6 +184,13 @@ class StreamRegister:
         """Yield the publishers of a subscription, with their streams."""
         for name, stream in subscription.streams.items():
             yield self.publishers[name], stream
+
+    def open_streams(self, subscription: Subscription) -> None:
+        """Open all streams of a started subscription that no gate closes."""
+        for publisher in self.publishers.values():
+            stream = self.stream(subscription, publisher)
+            if stream.fence is None and not self.is_closed(subscription, publisher):
+                stream.open(publisher)
 
     def is_closed(self, subscription: Subscription, publisher: Publisher) -> bool:
         """Return True if the publisher is behind a closed gate of the subscription."""

@@ -192,10 +192,10 @@ class _Run:
                 acted.perform(("forget", self._losses.choice([*acted.clients])))
         acted.heal_all()
         acted.settle(random)
-        self._cluster.recount()
+        self._cluster.inspection.recount()
         acted.oracle.judge_end()
         if is_pure:
-            self._cluster.repeat_events(self._pure)
+            self._cluster.inspection.repeat_events(self._pure)
 
     def _perform_lanes(self, count: int) -> None:
         """Perform only entries of lanes."""
@@ -375,11 +375,11 @@ class _Run:
         verbs = Counter(action[0] for action in self.actions)
         counters = {
             "actions": len(self.actions),
-            "broker_events": cluster.broker_events,
+            "broker_events": cluster.inspection.broker_events,
             "published": cluster.oracle.published_count,
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
-            "announced": cluster.oracle.announced,
+            "announced": cluster.oracle.notices.announced,
             "at_risk": self._at_risk,
             "subscriptions": verbs["subscribe"],
             "crashes_before_persisted": self._acted.crashes_before_persisted,

@@ -287,7 +287,7 @@ class Detachment(ClientAction):
         client = context.cluster.clients.get(name)
         if client is not None and not client.core.is_detaching:
             context.counts[self.counter] += 1
-            context.cluster.detach(name)
+            context.cluster.population.detach(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ class MemoryLoss(ClientAction):
         client = context.cluster.clients.get(name)
         if client is not None and not client.core.is_detaching:
             context.counts[self.counter] += 1
-            context.cluster.forget(name, self.keeps)
+            context.cluster.population.forget(name, self.keeps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +440,8 @@ class RoleChange(Move):
         return f"{self.broker} {self.role}"
 
     def apply(self, context: MoveContext) -> None:
-        context.counts[self.counter] += context.cluster.change_role(self.broker, self.role)
+        membership = context.cluster.membership
+        context.counts[self.counter] += membership.change_role(self.broker, self.role)
 
     @property
     def brokers(self) -> set[str]:

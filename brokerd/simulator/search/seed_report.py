@@ -4,7 +4,8 @@ import traceback
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.checks.violations import InvariantViolated
 
 
 @dataclass(frozen=True, slots=True)

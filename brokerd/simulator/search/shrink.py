@@ -6,9 +6,9 @@ from random import Random
 from typing import Any, TypeVar
 
 from brokerd.overlay.topology import TREE, Topology
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.moves import (
     MOVES,
     BrokerJoin,

@@ -23,13 +23,13 @@ from brokerd.simulator.checks.growth import LiveState, check_growth, with_limits
 from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.checks.liveness import WhileBroken, bounds_of
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import (
     COMMON_COUNTERS,
     planning_of,
     simulation_of,
     with_bugs,
 )
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.campaign import find_setting
 from brokerd.simulator.search.moves import LaneChoice, MoveContext
 from brokerd.simulator.search.plan import Plan, with_settings
@@ -40,7 +40,7 @@ from brokerd.simulator.world.client_mobility import ClientMobility, home_of
 from brokerd.simulator.world.clock import NEVER_NS, AdversarialSchedule, TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import OLD_MESSAGE, Faults
-from brokerd.simulator.world.link_faults import WhichWay
+from brokerd.simulator.world.network_faults import WhichWay
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS
@@ -222,7 +222,7 @@ class PlanRun:
     def _play(self) -> None:
         if self._check_purity:
             self._pure.history = []
-        self._cluster.consumers = dict(self._plan.consumers)
+        self._cluster.population.consumers = dict(self._plan.consumers)
         self._cluster.start()
         for publisher in self._plan.publishers:
             self._cluster.client(publisher, home_of(publisher), publishes=True)
@@ -232,14 +232,14 @@ class PlanRun:
             self._play_timed()
         self._wait_forgotten()
         self._cluster.checker.own.check_settled(self._cluster.brokers)
-        self._recounted = self._cluster.recount()
+        self._recounted = self._cluster.inspection.recount()
         self._cluster.oracle.judge_end()
         if self._strict:
             self._wait_announcements()
             self._wait_expiry()
             self._check_growth()
         if self._check_purity:
-            self._cluster.repeat_events(self._pure.number)
+            self._cluster.inspection.repeat_events(self._pure.number)
 
     def _play_timed(self) -> None:
         schedule = self._cluster.schedule
@@ -362,7 +362,7 @@ class PlanRun:
     def _heal(self) -> None:
         """End all faults, and break the plan's links that stay broken."""
         cluster = self._cluster
-        cluster.note("heal all")
+        cluster.state.note("heal all")
         self._faults.heal_all()
         self._faults.start_ended()
         if self._plan.broken:
@@ -396,7 +396,7 @@ class PlanRun:
 
     def _look_inside(self) -> None:
         if self._strict:
-            self._cluster.check_internals()
+            self._cluster.inspection.check_internals()
 
     # ------------------------------------------------------------ convergence
 
@@ -410,14 +410,14 @@ class PlanRun:
         if (
             cluster.oracle.obligations.describe_undelivered()
             or cluster.waits.describe_unsettled()
-            or cluster.oracle.describe_closed_gates()
+            or cluster.oracle.gates.describe_closed()
         ):
             return False
         return not self._list_rest()
 
     def _list_rest(self) -> list[str]:
         """Return the state that brokers still hold although nothing is owed."""
-        brokers = self._cluster.staying
+        brokers = self._cluster.state.staying
         checker = self._cluster.checker
         restored = self._restored()
         lines = checker.list_rest(brokers, may_queue=any(restored.values()))
@@ -433,11 +433,11 @@ class PlanRun:
     def _restored(self) -> dict[BrokerNumber, int]:
         """Return the number of subscriptions per broker that only an older disk has."""
         own = self._cluster.checker.own
-        return {each.number: own.restored(each) for each in self._cluster.staying}
+        return {each.number: own.restored(each) for each in self._cluster.state.staying}
 
     def _look_at_gates(self) -> None:
         """Check that gates open as soon as their cause has ended, without waiting for an audit."""
-        closed = self._cluster.oracle.describe_closed_gates()
+        closed = self._cluster.oracle.gates.describe_closed()
         if self._strict and closed and self._waited_ns() > self._bounds.gates_ns:
             raise InvariantViolated(
                 "gate late", f"{self._waited_ns() / SECOND_NS:.1f} s after healing: {closed[:6]}"
@@ -467,7 +467,7 @@ class PlanRun:
             + self._list_pending()
             + cluster.oracle.obligations.describe_undelivered()
         )
-        left += cluster.oracle.describe_closed_gates()
+        left += cluster.oracle.gates.describe_closed()
         raise InvariantViolated(
             "liveness", f"{waited_ns / SECOND_NS:.1f} s after healing: {'; '.join(left[:12])}"
         )
@@ -483,7 +483,7 @@ class PlanRun:
         alive = LiveState(
             len(cluster.brokers), oracle.register.live, oracle.register.sources, clients, streams
         )
-        for broker in cluster.staying:
+        for broker in cluster.state.staying:
             check_growth(broker, alive, kept)
 
     def _list_pending(self) -> list[str]:
@@ -553,24 +553,24 @@ class PlanRun:
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
             "counters_recounted": self._recounted,
-            "announced": cluster.oracle.announced,
+            "announced": cluster.oracle.notices.announced,
             **{
                 f"forgiven_{rule}": cluster.oracle.violations.get(rule, 0)
                 for rule in self._forgiven
             },
             **self._context.counts,
             "stalled_by_broken_links": self._stalled,
-            "clients_with_older_tokens": cluster.resumed,
+            "clients_with_older_tokens": cluster.population.resumed,
             "seeds_with_lower_limits": int(bool(self._plan.limits)),
             "consumers": len(self._plan.consumers),
-            "redelivered_to_consumers": cluster.redeliveries.count,
-            "marked_as_redelivered": cluster.redeliveries.marked,
+            "redelivered_to_consumers": cluster.population.redeliveries.count,
+            "marked_as_redelivered": cluster.population.redeliveries.marked,
             "clients_moved": self._mobility.moved,
             "clients_moved_without_a_step": self._mobility.moved_whole,
             "clients_reattached": self._mobility.reattached,
             "brokers_ended": self._faults.restarted,
-            "losses_accepted": cluster.losses_accepted,
-            "losses_refused": cluster.losses_refused,
+            "losses_accepted": cluster.restoration.accepted,
+            "losses_refused": cluster.restoration.refused,
             "in_gaps_of_lost_state": cluster.oracle.in_gaps.get(STATE_LOST, 0),
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,

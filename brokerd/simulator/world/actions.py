@@ -36,7 +36,7 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Effect, Event
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.clock import AdversarialSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.network import Network
@@ -179,7 +179,7 @@ class ActedCluster:
         self.actions.append(action)
         if self.cluster.trace is not None:
             self.schedule.now_ns = len(self.actions) * SECOND_NS  # instants are numbers of actions
-            self.cluster.note(describe_action(action))
+            self.cluster.state.note(describe_action(action))
 
     # ------------------------------------------------------------ end
 
@@ -213,7 +213,7 @@ class ActedCluster:
         left = [
             *self.cluster.waits.describe_unsettled(),
             *self._list_rest(),
-            *self.oracle.describe_closed_gates(),
+            *self.oracle.gates.describe_closed(),
         ]
         rule = "liveness" if left else "incomplete"  # without a holder it is lost
         left += self.oracle.obligations.describe_undelivered()
@@ -224,7 +224,7 @@ class ActedCluster:
         """Return True if all owed deliveries have arrived, and brokers hold no excess."""
         if not self.scene.strict:
             return not self.cluster.waits.describe_unsettled()
-        if self.oracle.obligations.describe_undelivered() or self.oracle.describe_closed_gates():
+        if self.oracle.obligations.describe_undelivered() or self.oracle.gates.describe_closed():
             return False
         return not self.cluster.waits.describe_unsettled() and not self._list_rest()
 
@@ -313,7 +313,7 @@ class ActedCluster:
         return True
 
     def _hand_over_old(self, age: int) -> bool:
-        old = self.network.old_messages
+        old = self.network.transmission.old_messages
         if age >= len(old):
             return False
         message = old.pop(len(old) - 1 - age)
@@ -340,7 +340,7 @@ class ActedCluster:
     def _forget(self, name: ClientId) -> bool:
         if name not in self.clients:
             return False
-        self.cluster.forget(name)
+        self.cluster.population.forget(name)
         return True
 
 

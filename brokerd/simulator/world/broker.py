@@ -39,6 +39,12 @@ from brokerd.sessions.messages import StateMark
 from brokerd.simulator.world.clock import PATIENCE_NS, Schedule, WallClocks
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.network_faults import (
+    freeze_endpoint,
+    kill_endpoint,
+    send_withheld,
+    thaw_endpoint,
+)
 from brokerd.simulator.world.sessions import Endpoint, OldMessage, SessionEnd
 from brokerd.units import MILLISECOND_NS
 
@@ -193,13 +199,13 @@ class SimulatedBroker(Endpoint):
         self._absorbed.clear()
         self._local.clear()
         self._deadline = None
-        self._network.endpoint_died(self)
+        kill_endpoint(self._network, self)
         self.disk.crash(kept)
 
     def freeze(self) -> None:
         """Stop the time of this broker until `thaw`; peers receive nothing."""
         if not self.frozen:
-            self._network.freeze(self)
+            freeze_endpoint(self._network, self)
             self.disk.lane.hold()
             self.disk.log_lane.hold()
 
@@ -208,7 +214,7 @@ class SimulatedBroker(Endpoint):
         if self.frozen:
             self.disk.lane.release()
             self.disk.log_lane.release()
-            self._network.thaw(self)
+            thaw_endpoint(self._network, self)
             self._deadline = None
             self._rearm()
 
@@ -227,7 +233,7 @@ class SimulatedBroker(Endpoint):
             return
         self.absorbing = False
         self._handles_all = True
-        self._network.send_withheld(self)
+        send_withheld(self._network, self)
         absorbed, self._absorbed = self._absorbed, []
         for end, message in absorbed:
             if end.up:

@@ -85,7 +85,7 @@ class ClientMobility:
         if plan_name in self._waiting:
             return
         client = self._cluster.clients.get(self.name_now(plan_name))
-        if self._cluster.clients_leave_freely:
+        if self._cluster.transfers.are_free:
             if client is not None and not client.core.is_detaching:
                 self._reattach_freely(client, broker)
             return
@@ -105,13 +105,13 @@ class ClientMobility:
             for action, arguments in self._waiting.pop(plan_name):
                 action(*arguments)
 
-        self._cluster.move(client.name, broker, over, arrived)
+        self._cluster.population.move(client.name, broker, over, arrived)
 
     def reattach(self, plan_name: ClientId, broker: str) -> None:
         """Attach a client to another broker without a move, also during an earlier attachment."""
         name = self.name_now(plan_name)
         client = self._cluster.clients.get(name)
-        if self._cluster.clients_leave_freely:
+        if self._cluster.transfers.are_free:
             self._reattach_freely(client, broker)
             return
         again = plan_name in self._reattaching
@@ -134,7 +134,7 @@ class ClientMobility:
                     action(*arguments)
 
         client.on_change = advance
-        self._cluster.reattach(name, broker)
+        self._cluster.transfers.reattach(name, broker)
 
     def _can_go(self, client: SimulatedClient, broker: str) -> bool:
         """Return True if a broker is a possible target of a client."""
@@ -152,7 +152,7 @@ class ClientMobility:
         if client is None or client.detached or to in (client.broker, *self._cluster.removed):
             return
         self.reattached += 1
-        self._cluster.reattach(client.name, broker)
+        self._cluster.transfers.reattach(client.name, broker)
 
     def join(self, broker: str, near: Sequence[str], when: int, at: At) -> None:
         """Join a broker; wait until all brokers can be notified.

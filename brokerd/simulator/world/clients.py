@@ -30,6 +30,7 @@ from brokerd.model.publication import Buffer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.world.clock import Lane
 from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.network_faults import kill_endpoint
 from brokerd.simulator.world.sessions import Endpoint, SessionEnd
 from brokerd.units import MILLISECOND_NS
 
@@ -208,7 +209,7 @@ class SimulatedClient(Endpoint):
     def leave(self) -> None:
         """End the process of the application for good, as a machine failure does."""
         self.alive = False
-        self._network.endpoint_died(self)
+        kill_endpoint(self._network, self)
 
     def subscribe(self, predicate: Predicate) -> int:
         """Subscribe to publications; return the number of the subscription."""

@@ -12,7 +12,7 @@ from brokerd.client.core import ClientCore
 from brokerd.client.events import ClientEvent, Committed, GapsAnnounced, Received
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.predicate import Predicate
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.units import MILLISECOND_NS
 

@@ -163,7 +163,7 @@ class Faults:
 
     def start_ended(self) -> None:
         """Start the brokers that shut down by themselves, as an operator does."""
-        for broker in self._cluster.staying:
+        for broker in self._cluster.state.staying:
             if broker.has_ended:
                 self._cluster.broker(broker.name).start()
                 self.restarted += 1
@@ -237,7 +237,8 @@ class Faults:
         do = cluster.broker(name)
 
         def give_up() -> None:
-            if not self._can_decommission(do.broker.number) or cluster.decommission(name):
+            can_decommission = self._can_decommission(do.broker.number)
+            if not can_decommission or cluster.membership.decommission(name):
                 do.start()
 
         def come_back() -> None:
@@ -266,7 +267,7 @@ class Faults:
                     do.kill()
                 cluster.removed[do.broker.number] = None
                 self.lost += 1
-            if cluster.clients_leave_freely:
+            if cluster.transfers.are_free:
                 self._move_away([do.broker.number for do in brokers])
 
         return Fault(LOST, None, [lose])
@@ -296,11 +297,11 @@ class Faults:
     def _move_away(self, lost: list[BrokerNumber]) -> None:
         """Attach the clients of lost brokers to other brokers, each to the next broker."""
         cluster = self._cluster
-        left = [each.number for each in cluster.staying]
+        left = [each.number for each in cluster.state.staying]
         for client in list(cluster.clients.values()):
             if client.broker in lost and not client.detached:
                 after = [number for number in left if number > client.broker]
-                cluster.reattach(client.name, cluster.brokers[(after or left)[0]].name)
+                cluster.transfers.reattach(client.name, cluster.brokers[(after or left)[0]].name)
 
     def _can_decommission(self, number: BrokerNumber) -> bool:
         """Return True if a broker has no publisher, and no client is in transit."""
@@ -385,7 +386,7 @@ class Faults:
             return Fault(kind, None, [lambda: take_after(slow_ns), lambda: take_after(0)])
 
         def drop() -> None:
-            cluster.note(f"drop {name}")
+            cluster.state.note(f"drop {name}")
             end = client.ends.get(client.broker)
             if end is not None:
                 cluster.network.suspect(end if how == "near" else end.other)
@@ -394,7 +395,7 @@ class Faults:
 
     def _old_message(self, place: int) -> Fault | None:
         """Deliver a message of a closed session, as an incorrect driver would."""
-        old = self._cluster.network.old_messages
+        old = self._cluster.network.transmission.old_messages
         if not old:
             return None
         message = old.pop(place % len(old))

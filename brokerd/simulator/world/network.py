@@ -19,29 +19,9 @@ from brokerd.simulator.world.sessions import (
     Endpoint,
     LinkStates,
     NetworkParameters,
-    OldMessage,
     SessionEnd,
 )
-from brokerd.wire.codec import decode, frames
-
-_PREFIX_BYTES = 8
-
-
-def transmit(message: Any, limit_bytes: int) -> list[tuple[Any, int]]:
-    """Return the received form of a message: one or several messages, each with its frame's size.
-
-    Several messages are returned if one frame would exceed `limit_bytes`, as in the session layer.
-    """
-    parts = []
-    for pieces, size in frames(message, limit_bytes):
-        frame = b"".join(pieces)
-        header_end = _PREFIX_BYTES + int.from_bytes(frame[4:_PREFIX_BYTES])
-        assert int.from_bytes(frame[:4]) == len(frame) - 4 == size - 4, (
-            f"a frame of {len(frame)} bytes has another length in its header: {message}"
-        )
-        payload = memoryview(frame)[header_end:]
-        parts.append((decode(frame[_PREFIX_BYTES:header_end], payload), len(frame)))
-    return parts
+from brokerd.simulator.world.transmission import SilenceDetector, Transmission
 
 
 class Network:
@@ -49,9 +29,8 @@ class Network:
 
     Attributes:
         counters: numbers of carried, lost and broken items.
-        bytes_between_brokers: bytes of frames from the codec, if `encode` is set.
         links: the states of links with faults.
-        old_messages: see NetworkParameters.keep_old_messages.
+        transmission: carries the messages of established sessions.
     """
 
     def __init__(self, schedule: Schedule, random: Random, parameters: NetworkParameters) -> None:
@@ -66,11 +45,10 @@ class Network:
             "opens_failed": 0,
             "frames_split": 0,
         }
-        self.bytes_between_brokers = 0
-        self.old_messages: list[OldMessage] = []
         self._random = random
         self.links = LinkStates()
-        self._silences = 0
+        self.transmission = Transmission(schedule, random, parameters, self.links, self.counters)
+        self._silences = SilenceDetector(random, parameters, self.links)
 
     # ------------------------------------------------------------ requests of endpoints
 
@@ -84,7 +62,12 @@ class Network:
             return
         attempt = Attempt(endpoint, peer, self.schedule, again)
         endpoint.attempts[peer] = attempt
-        self.schedule.post(attempt.lane, 2 * self._draw_latency(), self._hello_arrives, attempt)
+        self.schedule.post(
+            attempt.lane,
+            2 * self.parameters.draw_latency(self._random),
+            self._hello_arrives,
+            attempt,
+        )
         # Without durations a timeout could happen at any moment; early timeouts are rare, or hardly
         # an attempt would ever succeed.
         early = self.parameters.early_timeouts
@@ -96,7 +79,7 @@ class Network:
         end = endpoint.ends.get(peer)
         if end is not None:
             self._end_here(end, reason)
-            self._notify_far_end(end)
+            self.notify_far_end(end)
         elif peer in endpoint.attempts:
             self._cancel(endpoint.attempts[peer], "closed by us")
 
@@ -108,7 +91,7 @@ class Network:
         elif endpoint.absorbing:
             end.withheld_messages.append(message)
         else:
-            self._put(end, message)
+            self.transmission.put(end, message)
 
     # ------------------------------------------------------------ suspicions and timeouts
 
@@ -117,7 +100,7 @@ class Network:
         if end.up:
             self.counters["sessions_lost_silent"] += 1
             self._end_here(end, "silent")
-            self._notify_far_end(end)
+            self.notify_far_end(end)
 
     def time_out(self, endpoint: Endpoint, peer: Peer) -> bool:
         """Time out an attempt, answered or not; return False without an attempt."""
@@ -134,49 +117,8 @@ class Network:
             return False
         return not self.links.is_blocked((a, b)) and not self.links.is_blocked((b, a))
 
-    # ------------------------------------------------------------ faults of endpoints
-
-    def endpoint_died(self, endpoint: Endpoint) -> None:
-        """Drop an endpoint's sessions and attempts; far ends are notified as links allow."""
-        for attempt in list(endpoint.attempts.values()):
-            attempt.is_over = True
-        endpoint.attempts.clear()
-        for end in list(endpoint.connected):
-            end.withheld_messages.clear()
-            self._forget(end)
-            self._notify_far_end(end)
-        endpoint.ends.clear()
-        endpoint.deferred.clear()
-
-    def freeze(self, endpoint: Endpoint) -> None:
-        """Stop the time of an endpoint; peers receive nothing from this endpoint."""
-        endpoint.frozen = True
-        for end in endpoint.connected:
-            end.lane.hold()
-            self.update_silence(end.other)
-
-    def thaw(self, endpoint: Endpoint) -> None:
-        """Resume the time of an endpoint, first with the deferred actions."""
-        endpoint.frozen = False
-        for end in list(endpoint.connected):
-            end.lane.release()
-            self.update_silence(end.other)
-            self.update_silence(end)
-        deferred, endpoint.deferred = endpoint.deferred, []
-        for action, arguments in deferred:
-            action(*arguments)
-
-    def send_withheld(self, endpoint: Endpoint) -> None:
-        """Send the withheld messages of an absorbing endpoint, in order."""
-        for end in list(endpoint.ends.values()):
-            held, end.withheld_messages = end.withheld_messages, []
-            for message in held:
-                self._put(end, message)
-
     def is_void(self, action: Action, arguments: tuple[Any, ...]) -> bool:
         """Return True if an entry of a lane has no effect any more."""
-        if action == self._arrives:
-            return not arguments[0].up
         if action == self._silence_noticed:
             return not arguments[0].up or arguments[0].silence != arguments[1]
         by_end = (self._answer_arrives, self._close_arrives)
@@ -216,14 +158,14 @@ class Network:
         old = there.ends.get(here.key)
         if old is not None:
             self._end_here(old, "closed_by_peer")
-            self._notify_far_end(old)
+            self.notify_far_end(old)
             late = there.attempts.pop(here.key, None)
             if late is not None:  # made on the loss of the old session
                 late.is_over = True
         self._connect(attempt, here, there)
 
     def _connect(self, attempt: Attempt, here: Endpoint, there: Endpoint) -> None:
-        latency_ns = self._draw_latency()
+        latency_ns = self.parameters.draw_latency(self._random)
         near = SessionEnd(here, there.key, self.schedule, latency_ns)
         far = SessionEnd(there, here.key, self.schedule, latency_ns)
         near.other, far.other = far, near
@@ -240,8 +182,8 @@ class Network:
         if end.is_over:
             return
         if attempt.is_over or not attempt.endpoint.alive:
-            self._forget(end)
-            self._notify_far_end(end)
+            self.forget(end)
+            self.notify_far_end(end)
             return
         attempt.is_over = True
         del attempt.endpoint.attempts[attempt.peer]
@@ -280,61 +222,30 @@ class Network:
         del attempt.endpoint.attempts[attempt.peer]
         for end in list(attempt.endpoint.connected):
             if end.attempt is attempt:  # answered, but the answer has not arrived
-                self._forget(end)
-                self._notify_far_end(end)
+                self.forget(end)
+                self.notify_far_end(end)
         self.counters["opens_failed"] += 1
         attempt.endpoint.open_failed(attempt.peer, reason)
 
     # ------------------------------------------------------------ carrying and ending
 
-    def _put(self, end: SessionEnd, message: Any) -> None:
-        target = end.other
-        if target.deaf:
-            self.counters["messages_lost"] += 1
-            return
-        if not self.parameters.encode:
-            self._post(target, message)
-            return
-        parts = transmit(message, self.parameters.session.frame_limit_bytes)
-        self.counters["frames_split"] += len(parts) > 1
-        for part, frame_bytes in parts:
-            if isinstance(end.peer, int) and isinstance(end.endpoint.key, int):
-                self.bytes_between_brokers += frame_bytes
-            self._post(target, part)
-
-    def _post(self, target: SessionEnd, message: Any) -> None:
-        end = target.other
-        self.counters["messages_sent"] += 1
-        delay_ns = end.latency_ns
-        if self.parameters.jitter_ns:
-            delay_ns += int(self._random.random() * self.parameters.jitter_ns)
-        if self.links.delays:
-            delay_ns += self.links.delays.get((end.endpoint.key, end.peer), 0)
-        self.schedule.post(target.lane, delay_ns, self._arrives, target, message)
-
-    def _arrives(self, end: SessionEnd, message: Any) -> None:
-        if end.up:
-            end.endpoint.message_arrived(end, message)
-        else:
-            self.counters["messages_lost"] += 1
-            self._keep_old(end, message)
-
     def _end_here(self, end: SessionEnd, reason: LossReason) -> None:
         """End an established session at this end, without a notification of the far end."""
         del end.endpoint.ends[end.peer]
-        self._forget(end)
+        self.forget(end)
         end.endpoint.on_lost(end, reason)
 
-    def _forget(self, end: SessionEnd) -> None:
+    def forget(self, end: SessionEnd) -> None:
+        """Remove an end from its endpoint, and lose the messages in flight to this end."""
         was_up, end.up, end.is_over = end.up, False, True
         end.endpoint.connected.pop(end, None)
         for action, arguments in end.lane.truncate(0):
-            if action == self._arrives:
+            if action == self.transmission.arrives:
                 self.counters["messages_lost"] += 1
                 if was_up:
-                    self._keep_old(end, arguments[1])
+                    self.transmission.keep_old(end, arguments[1])
 
-    def _notify_far_end(self, end: SessionEnd) -> None:
+    def notify_far_end(self, end: SessionEnd) -> None:
         """Send the close of this end to the other end, unless the link loses the close."""
         other = end.other
         if other.is_over or other.deaf:
@@ -365,7 +276,7 @@ class Network:
             self._end_here(end, "closed_by_peer")
             return
         # The close destroyed the preceding answer to our attempt.
-        self._forget(end)
+        self.forget(end)
         if end.attempt is not None:
             self._cancel(end.attempt, "closed by peer")
 
@@ -379,44 +290,14 @@ class Network:
             self.wait_for_timeout(end.attempt)
         self.update_silence(end)
 
-    def _keep_old(self, end: SessionEnd, message: Any) -> None:
-        if self.parameters.keep_old_messages and end.number and end.endpoint.alive:
-            self.old_messages.append(
-                OldMessage(end.endpoint, end.incarnation, end.peer, end.number, message)
-            )
-
     # ------------------------------------------------------------ failure detector
 
     def update_silence(self, end: SessionEnd) -> None:
         """Update the silence that the failure detector of an end measures."""
-        if not end.up:
-            return
-        silent = (
-            end.deaf
-            or end.other.endpoint.frozen
-            or (end.peer, end.endpoint.key) in self.links.blackholed
-        )
-        if silent and not end.silence:
-            self._silences += 1
-            end.silence = self._silences
-            session = self.parameters.session
-            delay_ns = session.suspicion_ns
-            if self.parameters.jitter_ns:  # the last sign of life was up to a heartbeat ago
-                delay_ns -= int(self._random.random() * session.heartbeat_ns)
+        delay_ns = self._silences.update(end)
+        if delay_ns is not None:
             self.schedule.post(end.watch, delay_ns, self._silence_noticed, end, end.silence)
-        elif not silent:
-            end.silence = 0
 
-    def _silence_noticed(self, end: SessionEnd, silence: int) -> None:
-        if not end.up or end.silence != silence:
-            return
-        if end.endpoint.frozen:
-            end.silence = 0  # measured again after the thaw
-        else:
+    def _silence_noticed(self, end: SessionEnd, period: int) -> None:
+        if self._silences.is_suspicion(end, period):
             self.suspect(end)
-
-    # ------------------------------------------------------------ helpers
-
-    def _draw_latency(self) -> int:
-        low, high = self.parameters.latency_lowest_ns, self.parameters.latency_highest_ns
-        return low if low == high else self._random.randrange(low, high)

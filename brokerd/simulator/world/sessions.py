@@ -1,6 +1,7 @@
 """Sessions of the simulated network: endpoints, the two ends of a session, and attempts."""
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from brokerd.config import SessionParameters
@@ -36,6 +37,11 @@ class NetworkParameters:
     keep_old_messages: bool = False
     encode: bool = False
     session: SessionParameters = field(default_factory=SessionParameters)
+
+    def draw_latency(self, random: Random) -> int:
+        """Return the one-way latency of a session."""
+        low, high = self.latency_lowest_ns, self.latency_highest_ns
+        return low if low == high else random.randrange(low, high)
 
 
 class Endpoint:

@@ -5,7 +5,8 @@ from typing import Any
 
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import Subscription
 from tests.helpers.cluster import STEADY, chain
 
 

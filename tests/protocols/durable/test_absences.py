@@ -9,7 +9,7 @@ import pytest
 from brokerd.protocols.durable.messages import LOST
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.units import SECOND_NS
 from tests.protocols.durable.test_moves import MovingStory
 

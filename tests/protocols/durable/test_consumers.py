@@ -47,7 +47,7 @@ def begin_anew(story: DurableStory, subscription):
     """Replace the consumer's process by a new process without state and the same number."""
     name = subscription.client.name
     old = [*subscription.received]
-    subscription.client = story.cluster.forget(name)
+    subscription.client = story.cluster.population.forget(name)
     return old
 
 
@@ -223,7 +223,7 @@ def test_a_moved_consumer_keeps_its_token() -> None:
     subscription = consumer(story)
     sent = story.publish(4)
     story.cluster.run_for(2)
-    story.cluster.reattach(subscription.client.name, "s2")
+    story.cluster.transfers.reattach(subscription.client.name, "s2")
     story.cluster.run_for(2)
     sent += story.publish(4)
     story.settle()

@@ -31,7 +31,7 @@ def a_dead_one_holds_nobody_up() -> bool:
     story.cluster.broker("s1").kill()
     story.cluster.run_for(3)
     before = story.kept("p1")
-    assert not story.cluster.decommission("s1")
+    assert not story.cluster.membership.decommission("s1")
     story.sent += story.publish(3)
     story.settle()
     return (before, story.kept("p1")) == (10, 0) and story.other.received == story.sent
@@ -41,8 +41,8 @@ def known_after_restarts_of_all_others() -> bool:
     story = MovingStory()
     story.cluster.broker("s1").kill()
     story.cluster.run_for(3)
-    assert not story.cluster.decommission("s1")
-    assert not story.cluster.decommission("s1"), "once more does no harm"
+    assert not story.cluster.membership.decommission("s1")
+    assert not story.cluster.membership.decommission("s1"), "once more does no harm"
     story.cluster.run_for(1)
     for broker in ("p1", "b1", "s2"):
         story.cluster.broker(broker).restart()
@@ -59,7 +59,7 @@ def comes_back_all_the_same() -> bool:
     story = MovingStory()
     story.cluster.broker("s1").kill()
     story.cluster.run_for(3)
-    assert not story.cluster.decommission("s1")
+    assert not story.cluster.membership.decommission("s1")
     story.cluster.run_for(1)
     story.cluster.broker("b1").restart()
     for _ in range(2):
@@ -80,11 +80,11 @@ def moved_just_before() -> bool:
     story.move("s2")
     story.take_slowly()
     story.cluster.run_for(3)
-    refusals = story.cluster.decommission("s1")
+    refusals = story.cluster.membership.decommission("s1")
     upstream.heal()
     story.cluster.run_for(3)
     assert refusals == ["s2: 1 subscriptions from another broker are not durable yet"], refusals
-    assert not story.cluster.decommission("s1")
+    assert not story.cluster.membership.decommission("s1")
     story.sent += story.publish(3)
     story.settle(60)
     return story.is_whole and story.nothing_is_left()
@@ -99,7 +99,7 @@ def with_what_only_it_has() -> bool:
     story.cluster.run_for(3)
     story.cluster.broker("s1").kill()
     story.cluster.run_for(3)
-    refusals = story.cluster.decommission("s1")
+    refusals = story.cluster.membership.decommission("s1")
     if refusals != ["s2: publications of its pubends are not acknowledged here, in 1 streams"]:
         return False
     story.cluster.broker("s1").start()
@@ -108,7 +108,7 @@ def with_what_only_it_has() -> bool:
     assert len(away.received) == 3
     story.cluster.broker("s1").kill()
     story.cluster.run_for(3)
-    return not any("s2" in each for each in story.cluster.decommission("s1"))
+    return not any("s2" in each for each in story.cluster.membership.decommission("s1"))
 
 
 STORIES = {
@@ -134,7 +134,7 @@ def test_a_broker_that_was_down_learns_of_a_decommission_later() -> None:
     story.cluster.run_for(3)
     story.cluster.broker("s2").kill()
     story.cluster.run_for(1)
-    (refusal,) = story.cluster.decommission("s1")
+    (refusal,) = story.cluster.membership.decommission("s1")
     assert refusal == "s2 does not answer"
     story.cluster.broker("s2").start()
     story.cluster.run_for(1)
@@ -154,7 +154,7 @@ def test_a_broker_that_was_down_learns_of_a_decommission_later() -> None:
 
 def test_a_running_broker_is_not_decommissioned() -> None:
     story = MovingStory()
-    refusals = story.cluster.decommission("s1")
+    refusals = story.cluster.membership.decommission("s1")
     assert refusals == ["s1 is up", "b1: it is up, there is a session with it"]
 
 

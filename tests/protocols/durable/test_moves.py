@@ -36,7 +36,7 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.network import transmit
+from brokerd.simulator.world.transmission import transmit
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM, run_at
@@ -66,7 +66,7 @@ class MovingStory(DurableStory):
 
     def move(self, to: str = "s2") -> None:
         """Reattach the mover to another broker."""
-        self.cluster.reattach(self.mover.client.name, to)
+        self.cluster.transfers.reattach(self.mover.client.name, to)
 
     def take_slowly(self) -> None:
         """Make the mover slow, so that a catch-up takes long."""
@@ -259,7 +259,7 @@ def from_where_nobody_had_subscribed() -> bool:
     late = story.cluster.subscribe("b1")
     while not late.started:
         story.cluster.run_for(0.01)
-    story.cluster.reattach(late.client.name, "p1")
+    story.cluster.transfers.reattach(late.client.name, "p1")
     story.cluster.run_for(1)
     sent = story.publish(2)
     story.settle(40)
@@ -280,7 +280,7 @@ def where_nobody_had_subscribed_before_a_crash() -> bool:
     upstream = story.cluster.link("b1", "s2").cut()
     story.cluster.broker("s2").restart()
     away.heal()
-    story.cluster.reattach(mover.client.name, "s2")
+    story.cluster.transfers.reattach(mover.client.name, "s2")
     story.cluster.run_for(2)
     upstream.heal()
     sent += story.publish(2)
@@ -372,7 +372,7 @@ def begins_where_nothing_is_known() -> bool:
     story.cluster.broker("s1").restart()
     story.cluster.run_for(2)
     newcomer = story.subscriber("s1")
-    story.cluster.reattach(newcomer.client.name, "s2")
+    story.cluster.transfers.reattach(newcomer.client.name, "s2")
     sent = story.publish(2)
     story.settle(20)
     return newcomer.received == other.received[3:] == sent and not story.told(newcomer)

@@ -16,8 +16,8 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.state import ACKNOWLEDGED, Mode
 from brokerd.protocols.interface import Chop, LogEnds, MessageReceived, RecordsRead, Started
 from brokerd.protocols.registry import definition_of, make_protocol
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import message_of
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.sessions import OldMessage
 from brokerd.units import SECOND_NS

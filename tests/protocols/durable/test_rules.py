@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.durable_stories import DurableStory
 from tests.protocols.durable import (

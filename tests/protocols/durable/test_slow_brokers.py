@@ -48,7 +48,7 @@ def what_was_missed_elsewhere_comes_in_batches() -> bool:
     story.quiet_since()
     subscription.client.take_after_ns = 1_000_000_000
     link.heal()
-    story.cluster.reattach(subscription.client.name, "s2")
+    story.cluster.transfers.reattach(subscription.client.name, "s2")
     story.cluster.run_for(0.8)
     batch_bytes = sum(weight_bytes(each.run) for each in story.from_to("b1", "s2", Fetched))
     sent += story.publish(5)

@@ -14,7 +14,7 @@ from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import PassedEvents
 from brokerd.protocols.gryphon import EVENT_BYTES, IntervalSet, Stream, weight_bytes
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.swarm import PlanRun

@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.protocols.interface import ListingProtocol, SubscriptionEnded, SubscriptionState
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.cluster import Subscription
+from brokerd.simulator.world.handles import Subscription
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_stories import DurableStory, fails
 

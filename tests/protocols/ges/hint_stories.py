@@ -137,7 +137,7 @@ def numbers_are_told_in_steps() -> None:
     assert [number for number in crowd.counted if number] == [4, 8, 12]
     crowd.come("a", *names(4, first=13), seconds=0)
     for name in names(4, first=13):
-        crowd.cluster.detach(name)
+        crowd.cluster.population.detach(name)
     crowd.settle(looks=3)
     assert [number for number in crowd.counted if number] == [4, 8, 12]
 
@@ -263,7 +263,7 @@ def without_a_policy_clients_stay_where_they_are() -> None:
     parted = Parted("stay")
     parted.cluster.link("a", "b").cut()
     parted.cluster.run_for(10)
-    assert (parted.sent, parted.cluster.redirected) == ([], 0)
+    assert (parted.sent, parted.cluster.transfers.redirected) == ([], 0)
     parted.cluster.client("late", "d")
     parted.cluster.run_for(1)
     assert parted.where("late") == "d"
@@ -272,7 +272,7 @@ def without_a_policy_clients_stay_where_they_are() -> None:
 def who_has_left_is_not_missed() -> None:
     """Broker b has the lowest address of the remaining members."""
     parted = Parted()
-    parted.cluster.detach("s-a")
+    parted.cluster.population.detach("s-a")
     parted.cluster.run_for(1)
     parted.cluster.leave("a")
     parted.cluster.run_for(10)

@@ -7,7 +7,8 @@ from brokerd.overlay.topology import SCHEMA
 from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.ges.parameters import EVERY_NODE
 from brokerd.protocols.registry import read_topology
-from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import Subscription
 
 PURGE_S = 31
 """A little more than `purge_ns`."""

@@ -12,7 +12,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.ges.connectivity_graph import Paths
 from brokerd.protocols.ges.messages import Target
 from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from pubsubctl.deployment.topologies import load_topology
@@ -91,7 +91,7 @@ class Story:
         """Detach the clients of a broker, as an operator would, and let the broker depart."""
         for client in [*self.cluster.clients.values()]:
             if client.broker == self.cluster.topology.number_of(name) and not client.detached:
-                self.cluster.detach(client.name)
+                self.cluster.population.detach(client.name)
         self.cluster.run_until_quiet()
         self.cluster.leave(name)
 
@@ -284,7 +284,7 @@ def a_broker_joins_and_leaves_again() -> None:
     story.publish("n22", "a", "b", "c")
     assert [story.got(name) for name in story.wanted] == [6, 6, 3, 3, 3]
     number = cluster.topology.number_of("m1")
-    assert not any(number in broker.core.status().wanted for broker in cluster.staying)
+    assert not any(number in broker.core.status().wanted for broker in cluster.state.staying)
     story.settle(FOR_EVER_S)
     assert story.count("spoken_for") == 0
 

@@ -292,7 +292,7 @@ def whoever_moves_is_stored_for_by_the_root_of_where_it_is() -> None:
     trees = Trees()
     client = trees.subscription.client
     for broker, stored in (("y", [0, 0, 1]), ("g", [1, 0, 0]), ("x", [0, 1, 0]), ("z", [0, 0, 1])):
-        trees.cluster.reattach(client.name, broker)
+        trees.cluster.transfers.reattach(client.name, broker)
         trees.publish("z", "a", "b", "a", seconds=0.5)
         trees.publish("g", "a", seconds=3)
         assert [trees.stored_for(name) for name in "rfq"] == stored
@@ -310,11 +310,11 @@ def whoever_roams_while_it_is_handed_over_misses_nothing() -> None:
     client.take_after_ns = 200_000_000
     trees.publish("z", *"a" * 8, seconds=0.4)
     for broker in ("y", "g", "z", "x", "y"):
-        trees.cluster.reattach(client.name, broker)
+        trees.cluster.transfers.reattach(client.name, broker)
         trees.publish("z", "a", seconds=0.1)
         trees.publish("g", "a", seconds=0.5)
     trees.lose("y")
-    trees.cluster.reattach(client.name, "g")
+    trees.cluster.transfers.reattach(client.name, "g")
     trees.publish("z", "a")
     trees.settle(25)
     assert trees.got() == 20
@@ -328,7 +328,7 @@ def storages_die_while_it_is_handed_over() -> None:
     client.take_after_ns = 100_000_000
     for dies, broker in (("f", "y"), ("q", "z"), ("r", "x"), ("q", "y")):
         trees.publish("z", "a", "a", seconds=0.1)
-        trees.cluster.reattach(client.name, broker)
+        trees.cluster.transfers.reattach(client.name, broker)
         trees.cluster.run_for(0.05)
         trees.cluster.broker(dies).kill()
         trees.publish("g", "a", seconds=0.4)
@@ -344,10 +344,10 @@ def whoever_forgets_on_its_way_to_another_root_misses_nothing() -> None:
     client = trees.subscription.client
     client.take_after_ns = 300_000_000
     trees.publish("z", *"a" * 8, seconds=0.05)
-    trees.cluster.reattach(client.name, "y")
+    trees.cluster.transfers.reattach(client.name, "y")
     while not trees.stored_for("q"):
         trees.cluster.run_for(0.002)
-    again = trees.cluster.forget(client.name)
+    again = trees.cluster.population.forget(client.name)
     trees.publish("z", "a")
     trees.settle(20)
     assert [trees.stored_for(name) for name in "rfq"] == [0, 0, 1]

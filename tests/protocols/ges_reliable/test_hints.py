@@ -22,7 +22,7 @@ def test_subscribers_and_publishers_that_are_sent_next_door_lose_nothing() -> No
     gone = [name for name in crowd.told if cluster.clients[name].broker == 1]
     assert any(name.startswith("p") for name in gone)
     assert any(name.startswith("s") for name in gone)
-    assert [broker.core.status().queued for broker in cluster.staying] == [0, 0, 0]
+    assert [broker.core.status().queued for broker in cluster.state.staying] == [0, 0, 0]
 
 
 def test_a_client_redirected_while_its_storage_is_down_misses_nothing() -> None:

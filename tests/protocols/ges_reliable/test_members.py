@@ -42,15 +42,15 @@ def clients_of_one_that_leaves_go_on_elsewhere() -> None:
     story.publish("n", "a")
     story.cluster.publish("n", kind="a")
     story.cluster.publish("z", kind="a")
-    story.cluster.reattach(found.client.name, "y")
-    story.cluster.reattach("p-n", "z")
+    story.cluster.transfers.reattach(found.client.name, "y")
+    story.cluster.transfers.reattach("p-n", "z")
     story.cluster.publish("z", kind="a")
     story.cluster.leave("n")
     story.publish("z", "a", seconds=3)
     story.cluster.publish("z", client="p-n", kind="a")
     story.settle()
     assert (story.got(), len(found.received)) == (7, 6)
-    living = [broker for broker in story.cluster.staying if broker.alive]
+    living = [broker for broker in story.cluster.state.staying if broker.alive]
     assert not any(story.number("n") in broker.core.status().wanted for broker in living)
 
 
@@ -87,7 +87,7 @@ def a_newcomer_becomes_a_storage_and_stays() -> None:
     trees.cluster.join("n", "g", "x").start()
     trees.cluster.run_for(1)
     early = trees.subscribe("n", "kind = 'b'")
-    assert trees.cluster.change_role("n", "1")
+    assert trees.cluster.membership.change_role("n", "1")
     trees.publish("z", "a", "b", seconds=3)
     late = trees.subscribe("g", "kind = 'b'")
     trees.publish("x", "a", "b")

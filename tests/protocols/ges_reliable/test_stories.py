@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.handles import Subscription
 from brokerd.wire.attributes import encode_attributes
 
 BROKEN = (AssertionError, InvariantViolated)
@@ -63,7 +64,7 @@ class Story:
         self.cluster.run_for(seconds)
         self.cluster.oracle.judge_end()
         assert not list(self.cluster.oracle.obligations.unacknowledged())
-        left = [broker.core.status().queued for broker in self.cluster.staying]
+        left = [broker.core.status().queued for broker in self.cluster.state.staying]
         assert not any(left), left
 
     def storage(self):
@@ -88,7 +89,7 @@ def a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere() -> None:
     story.lose("x")
     story.publish("z", "a", "a", "b")
     client = story.subscription.client
-    story.cluster.reattach(client.name, "y")
+    story.cluster.transfers.reattach(client.name, "y")
     story.publish("z", "a")
     story.settle()
     assert story.got() == 4
@@ -101,7 +102,7 @@ def a_publisher_goes_elsewhere_with_what_was_not_stored() -> None:
     story.cluster.broker("s").freeze()
     story.publish("z", "a", "a", seconds=0.2)
     story.lose("z")
-    story.cluster.reattach("p-z", "g")
+    story.cluster.transfers.reattach("p-z", "g")
     for _ in range(2):
         story.cluster.publish_run("z", [(_A, b"")], "p-z")
     story.cluster.broker("s").thaw()
@@ -144,7 +145,7 @@ def a_subscriber_roams_while_it_catches_up() -> None:
     line.cut()
     story.publish("z", *"ab" * 20, seconds=3)
     for broker in ("y", "g", "z"):
-        story.cluster.reattach(client.name, broker)
+        story.cluster.transfers.reattach(client.name, broker)
         story.publish("z", "a", seconds=0.15)
     story.settle()
     assert story.got() == 24
@@ -172,7 +173,7 @@ def whoever_dies_before_it_is_told_begins_once() -> None:
     began = {key: each.began for key, each in story.storage().registrations.subscriptions().items()}
     story.lose("y")
     story.publish("z", "b")
-    story.cluster.reattach(early.client.name, "z")
+    story.cluster.transfers.reattach(early.client.name, "z")
     story.publish("z", "a")
     story.settle()
     again = {key: each.began for key, each in story.storage().registrations.subscriptions().items()}
@@ -185,8 +186,8 @@ def whoever_leaves_from_elsewhere_leaves_nothing() -> None:
     story = Story()
     other = story.subscribe("y")
     story.cluster.link(other.client.name, "y").cut()
-    story.cluster.detach(other.client.name)
-    story.cluster.reattach(other.client.name, "z")
+    story.cluster.population.detach(other.client.name)
+    story.cluster.transfers.reattach(other.client.name, "z")
     story.publish("z", "a")
     story.settle()
     assert other.client.detached
@@ -200,7 +201,7 @@ def whoever_has_lost_its_memory_goes_on() -> None:
     story.cluster.link(client.name, "x").cut()
     story.publish("z", "a", "a", "a", seconds=2)
     story.cluster.link(client.name, "x").heal()
-    new = story.cluster.forget(client.name)
+    new = story.cluster.population.forget(client.name)
     story.publish("z", "a")
     story.settle()
     assert len(new.received[1]) == 4
@@ -212,11 +213,11 @@ def a_new_process_at_another_broker_resumes() -> None:
         story = Story()
         name = story.subscription.client.name
         for broker in earlier:
-            story.cluster.reattach(name, broker)
+            story.cluster.transfers.reattach(name, broker)
             story.cluster.run_for(1)
         story.publish("z", "a")
-        story.cluster.forget(name)
-        story.cluster.reattach(name, "y")
+        story.cluster.population.forget(name)
+        story.cluster.transfers.reattach(name, "y")
         story.publish("z", "a", seconds=3)
         story.settle()
         new = story.cluster.clients[name]
@@ -229,10 +230,10 @@ def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
     for keeps in (0, 1):
         story = Story()
         name = story.subscription.client.name
-        story.cluster.forget(name, keeps)
-        story.cluster.reattach(name, "y")
+        story.cluster.population.forget(name, keeps)
+        story.cluster.transfers.reattach(name, "y")
         story.cluster.run_for(0.01)
-        story.cluster.detach(name)
+        story.cluster.population.detach(name)
         story.publish("z", "a", seconds=3)
         story.settle()
         assert not story.storage().registrations.subscriptions()
@@ -245,10 +246,10 @@ def subscribe_again(between: Callable[[Story, str], None]) -> None:
         others = len(story.storage().registrations)
         client = story.subscribe("y").client.name
         between(story, client)
-        story.cluster.forget(client)
+        story.cluster.population.forget(client)
         story.cluster.run_for(milliseconds / 1000)
         story.cluster.unsubscribe(client)
-        new = story.cluster.forget(client)
+        new = story.cluster.population.forget(client)
         story.cluster.run_for(3)
         assert new.started_numbers
         story.publish("z", "b", "b")
@@ -264,7 +265,7 @@ def a_process_that_subscribes_again_is_stored_for() -> None:
 def a_process_that_moved_twice_and_subscribes_again_is_stored_for() -> None:
     def move_twice(story: Story, client: str) -> None:
         for broker in "zy":
-            story.cluster.reattach(client, broker)
+            story.cluster.transfers.reattach(client, broker)
             story.cluster.run_for(1)
 
     subscribe_again(move_twice)

@@ -442,12 +442,12 @@ def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
         trees = Trees()
         late = trees.subscribe("g", "kind = 'b'")
         trees.publish("z", "b", seconds=2)
-        trees.cluster.reattach(late.client.name, "x")
+        trees.cluster.transfers.reattach(late.client.name, "x")
         trees.publish("z", "b", seconds=2)
-        trees.cluster.reattach(late.client.name, "g")
+        trees.cluster.transfers.reattach(late.client.name, "g")
         trees.cluster.run_for(milliseconds / 1000)
         trees.cluster.broker("g").kill()
-        trees.cluster.reattach(late.client.name, "r")
+        trees.cluster.transfers.reattach(late.client.name, "r")
         trees.publish("z", "b")
         trees.settle(20)
         assert len(late.received) == 3
@@ -461,7 +461,7 @@ def who_goes_back_and_forth_is_stored_for_once() -> None:
         late = trees.subscribe("x", "kind = 'b'")
         for broker, seconds in (("g", 1.0), ("x", milliseconds / 1000), ("g", 1.0)):
             trees.publish("z", "b", "b", seconds=0.3)
-            trees.cluster.reattach(late.client.name, broker)
+            trees.cluster.transfers.reattach(late.client.name, broker)
             trees.publish("z", "b", "b", seconds=seconds)
         trees.settle(20)
         assert len(late.received) == 12
@@ -534,7 +534,7 @@ def whoever_moves_in_a_tree_is_stored_for_where_it_is() -> None:
     trees = Trees()
     client = trees.subscription.client
     for broker, stored in (("g", [1, 0, 0]), ("x", [0, 1, 0]), ("g", [1, 0, 0])):
-        trees.cluster.reattach(client.name, broker)
+        trees.cluster.transfers.reattach(client.name, broker)
         trees.publish("z", "a", "b", "a", seconds=3)
         assert [trees.stored_for(name) for name in "rfq"] == stored
     trees.settle()
@@ -551,10 +551,10 @@ def whoever_goes_on_while_it_is_handed_over_misses_nothing() -> None:
     client.take_after_ns = 200_000_000
     trees.publish("z", *"a" * 12, seconds=0.5)
     for broker in ("g", "x", "g"):
-        trees.cluster.reattach(client.name, broker)
+        trees.cluster.transfers.reattach(client.name, broker)
         trees.publish("z", "a", seconds=0.6)
     trees.lose("g")
-    trees.cluster.reattach(client.name, "y")
+    trees.cluster.transfers.reattach(client.name, "y")
     trees.publish("z", "a")
     trees.settle(20)
     assert trees.got() == 17
@@ -565,10 +565,10 @@ def whoever_forgets_while_it_is_handed_over_misses_nothing() -> None:
     client = trees.subscription.client
     client.take_after_ns = 300_000_000
     trees.publish("z", *"a" * 8, seconds=0.05)
-    trees.cluster.reattach(client.name, "g")
+    trees.cluster.transfers.reattach(client.name, "g")
     trees.cluster.run_for(0.15)
     assert [trees.stored_for(name) for name in "rfq"] == [1, 1, 0]
-    again = trees.cluster.forget(client.name)
+    again = trees.cluster.population.forget(client.name)
     trees.publish("z", "a")
     trees.settle(20)
     assert [trees.stored_for(name) for name in "rfq"] == [1, 0, 0]
@@ -579,7 +579,7 @@ def whose_heir_is_down_is_given_all_by_its_first_storage() -> None:
     trees = Trees()
     late = trees.subscribe("g", "kind = 'b'")
     trees.cluster.broker("f").kill()
-    trees.cluster.reattach(late.client.name, "x")
+    trees.cluster.transfers.reattach(late.client.name, "x")
     trees.publish("z", "b", seconds=3)
     assert len(late.received) == 1
     trees.cluster.broker("f").start()
@@ -596,7 +596,7 @@ def a_storage_comes_while_publications_do() -> None:
     for number in range(12):
         trees.publish("z", "a", "b", "b", seconds=0.05)
         if number == 3:
-            assert trees.cluster.change_role("g", "1")
+            assert trees.cluster.membership.change_role("g", "1")
         if number == 5:
             trees.cluster.broker("g").kill()
         if number == 9:
@@ -612,10 +612,10 @@ def a_storage_comes_while_publications_do() -> None:
 def a_coarser_storage_comes_above_one_that_goes_on_as_it_was() -> None:
     """Brokers of the unit without a finer storage are stored for there."""
     trees = Trees()
-    assert trees.cluster.change_role("y", "0")
+    assert trees.cluster.membership.change_role("y", "0")
     other = trees.subscribe("y")
-    assert trees.cluster.change_role("q", "1") is False, "it is a root"
-    assert trees.cluster.change_role("z", "1")
+    assert trees.cluster.membership.change_role("q", "1") is False, "it is a root"
+    assert trees.cluster.membership.change_role("z", "1")
     trees.subscribe("z")
     trees.publish("x", "a", "b")
     trees.settle()
@@ -629,7 +629,7 @@ def a_storage_retires() -> None:
     away = trees.subscribe("x", "kind = 'b'")
     link = trees.cluster.link(away.client.name, "x").cut()
     trees.publish("z", "a", "b", seconds=3)
-    assert trees.cluster.change_role("f", "retired")
+    assert trees.cluster.membership.change_role("f", "retired")
     trees.publish("z", "a", "b", seconds=3)
     assert [trees.stored_for(name) for name in "rf"] == [1, 1]
     link.heal()
@@ -646,7 +646,7 @@ def whoever_knows_first_that_it_is_a_storage_asks_again() -> None:
     local = trees.subscribe("g", "kind = 'b'")
     cluster = trees.cluster
     changed = cluster.topology.with_role("g", "1", "test")
-    cluster._change(changed)
+    cluster.state.change(changed)
     told = OverlayChanged(cluster.graph.overlay)
     cluster.broker("g").broker.operate(told)
     trees.publish("z", "b")

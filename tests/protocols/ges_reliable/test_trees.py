@@ -25,7 +25,7 @@ from brokerd.protocols.ges_reliable.state import Event, LogAppend
 from brokerd.protocols.ges_reliable.storage_tree import StorageFeeds
 from brokerd.protocols.interface import LogEnds
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.wire.attributes import encode_attributes
 from tests.protocols.ges_reliable.test_stories import Story
 
@@ -152,8 +152,8 @@ def whoever_goes_before_it_is_told_is_stored_for_once() -> None:
     while trees.stored_for("f") < 2:
         trees.cluster.run_for(0.001)
     trees.lose("x")
-    trees.cluster.reattach(early.client.name, "z")
-    trees.cluster.reattach(trees.subscription.client.name, "y")
+    trees.cluster.transfers.reattach(early.client.name, "z")
+    trees.cluster.transfers.reattach(trees.subscription.client.name, "y")
     trees.publish("z", "a")
     trees.settle()
     assert [trees.stored_for(name) for name in "rfq"] == [0, 0, 2]
@@ -168,7 +168,7 @@ def a_publisher_goes_to_another_root_before_it_is_told() -> None:
     trees.publish("z", "a", seconds=0.3)  # at q only
     trees.cluster.broker("q").kill()
     trees.cluster.broker("r").start()
-    trees.cluster.reattach(client, "g")
+    trees.cluster.transfers.reattach(client, "g")
     for _ in range(3):
         trees.cluster.publish_run("z", [(BLOB, b"")], client)
     trees.cluster.run_for(3)
@@ -183,7 +183,7 @@ def a_subscriber_roams_from_unit_to_unit() -> None:
     trees = Trees()
     client = trees.subscription.client
     for broker in ("y", "g", "z", "f"):
-        trees.cluster.reattach(client.name, broker)
+        trees.cluster.transfers.reattach(client.name, broker)
         trees.publish("z", "a", "b", seconds=0.2)
         trees.publish("g", "a", seconds=0.2)
     trees.settle()
@@ -198,7 +198,7 @@ def whoever_was_stored_for_where_no_storage_is_is_refused() -> None:
     searches = y.access.searches
     searches.storages = tuple(each for each in searches.storages if TREES.brokers[each] != "f")
     client = trees.subscription.client
-    trees.cluster.reattach(client.name, "y")
+    trees.cluster.transfers.reattach(client.name, "y")
     said = "was stored for at broker 2, which is no storage any more', retry=False"
     with pytest.raises(InvariantViolated, match=said):
         trees.cluster.run_for(3)

@@ -11,7 +11,7 @@ from brokerd.model.identity import StreamId
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Done, Events, LinkStatus, Nack
 from brokerd.protocols.gryphon.routes import Links, Routes
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.gryphon_stories import PaperStory, paper_cells
 

@@ -9,7 +9,7 @@ import pytest
 from brokerd.protocols.gryphon.checks import ghost_joins, ghosts, holdings, steps, traffic
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import Events, Nack
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from brokerd.units import MILLISECOND_NS

@@ -11,9 +11,9 @@ from brokerd.protocols.gryphon.checks.filter_marks import filter_marks
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events, Nack
 from brokerd.protocols.interface import MessageReceived
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.cluster import PublicationHandle, Subscription
+from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, paper_cells

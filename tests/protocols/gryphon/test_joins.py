@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.protocols.gryphon.messages import Events, Join, Joined, Nack, Silent
 from brokerd.protocols.gryphon.state import MERGED
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.gryphon_stories import PaperStory, Story
 from tests.protocols.gryphon.test_restarts import ClockAt

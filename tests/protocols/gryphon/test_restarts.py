@@ -21,7 +21,7 @@ from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead, Started
 from brokerd.protocols.parts.run_records import pack_run
 from brokerd.protocols.registry import make_protocol
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import MARK_NAME, LogVolume

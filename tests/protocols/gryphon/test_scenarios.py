@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.scenario import play_scenario
 from tests.helpers.scenario import play, scenario_files

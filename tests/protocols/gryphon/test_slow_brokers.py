@@ -6,7 +6,7 @@ Paper: [DS03] §4.1 (flow control); see `flow_control.py`.
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.messages import Events, WindowProbe, WindowUpdate
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes

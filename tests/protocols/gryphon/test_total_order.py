@@ -21,9 +21,9 @@ from brokerd.protocols.gryphon.messages import Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.total_order import merge
 from brokerd.protocols.registry import protocol_on, read_topology
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.cluster import Subscription
+from brokerd.simulator.world.handles import Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story, cells
 from tests.helpers.stream_runs import run_at
@@ -285,7 +285,9 @@ def who_forgets_gets_what_was_before() -> None:
     link = story.cluster.link(other.client.name, "s1").absorb()
     story.publish()
     story.cluster.run_for(0.3)
-    forgetful = Subscription(story.cluster, story.cluster.forget(first.client.name), 1)
+    forgetful = Subscription(
+        story.cluster.state, story.cluster.population.forget(first.client.name), 1
+    )
     story.cluster.run_for(0.5)
     sent = story.publish(at="s2")
     story.cluster.run_for(0.3)
@@ -304,7 +306,9 @@ def who_forgets_has_not_had_what_it_did_not_acknowledge() -> None:
     first.client.take_after_ns = 60_000 * MILLISECOND_NS
     sent = story.publish(2) + story.publish(at="s2")
     story.cluster.run_for(0.3)
-    forgetful = Subscription(story.cluster, story.cluster.forget(first.client.name), 1)
+    forgetful = Subscription(
+        story.cluster.state, story.cluster.population.forget(first.client.name), 1
+    )
     story.cluster.run_for(20)
     assert forgetful.received == sent
 

@@ -16,7 +16,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.routes import Places
 from brokerd.protocols.multi_proxy.topics import Topics
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table

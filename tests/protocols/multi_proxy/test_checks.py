@@ -29,7 +29,8 @@ from brokerd.protocols.multi_proxy.parameters import (
     MultiProxyParameters,
 )
 from brokerd.protocols.registry import definition_of, read_topology
-from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.clock import Schedule
 
 PROXY, SERVER, OTHER, HOME = 0, 1, 2, 3

@@ -47,7 +47,7 @@ def with_a_dead_one() -> Story:
 def a_dead_one_has_nothing_kept_for_it() -> bool:
     story = with_a_dead_one()
     before = queued(story, owner_of(story, "a"))
-    assert not story.cluster.decommission("e1")
+    assert not story.cluster.membership.decommission("e1")
     story.publish("e2", 3)
     story.cluster.run_for(1)
     return (before, queued(story, owner_of(story, "a"))) == (10, 0)
@@ -55,8 +55,8 @@ def a_dead_one_has_nothing_kept_for_it() -> bool:
 
 def known_after_restarts_of_all_others() -> bool:
     story = with_a_dead_one()
-    assert not story.cluster.decommission("e1")
-    assert not story.cluster.decommission("e1"), "once more does no harm"
+    assert not story.cluster.membership.decommission("e1")
+    assert not story.cluster.membership.decommission("e1"), "once more does no harm"
     story.cluster.run_for(1)
     others = [name for name in story.topology.brokers if name != "e1"]
     for name in others:
@@ -70,7 +70,7 @@ def known_after_restarts_of_all_others() -> bool:
 def comes_back_all_the_same() -> bool:
     """Return True if a decommissioned broker that returns is notified and stops."""
     story = with_a_dead_one()
-    assert not story.cluster.decommission("e1")
+    assert not story.cluster.membership.decommission("e1")
     story.cluster.run_for(1)
     e1 = story.cluster.broker("e1").start()
     story.cluster.run_for(2)
@@ -155,7 +155,7 @@ def test_a_missed_decommission_is_learned_from_neighbours() -> None:
 
 def test_a_running_broker_is_not_decommissioned() -> None:
     story = Story()
-    refusals = story.cluster.decommission("e1")
+    refusals = story.cluster.membership.decommission("e1")
     assert refusals[0] == "e1 is up"
     assert "x1: it is up, there is a session with it" in refusals
 
@@ -171,7 +171,7 @@ def test_proxies_and_servers_are_not_decommissioned() -> None:
     story = Story()
     story.cluster.broker("x1").kill()
     story.cluster.run_for(1)
-    assert "e1: it is no edge, and others need it" in story.cluster.decommission("x1")
+    assert "e1: it is no edge, and others need it" in story.cluster.membership.decommission("x1")
 
 
 @pytest.mark.parametrize("gone", [0, SERVER, 9], ids=["who says it", "itself", "nobody"])

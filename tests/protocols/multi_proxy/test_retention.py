@@ -32,9 +32,9 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import LostRecords
 from brokerd.protocols.registry import make_protocol
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.cluster import PublicationHandle, Subscription
+from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides

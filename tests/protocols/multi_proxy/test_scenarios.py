@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.protocols.multi_proxy.messages import Merge, Put, Transferred
 from brokerd.protocols.multi_proxy.parameters import CAUSAL
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told

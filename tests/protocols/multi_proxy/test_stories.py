@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Put, Stored
 from brokerd.protocols.multi_proxy.topics import Topics
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.protocols.multi_proxy.messages import Put
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_stories import owner_of, proxy_of

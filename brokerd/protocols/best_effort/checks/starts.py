@@ -6,8 +6,8 @@ from typing import Any
 from brokerd.model.client_messages import Subscribe, Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
 from brokerd.protocols.interface import Effect, Event, MessageReceived, Send
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 

@@ -34,8 +34,8 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, message_of
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 HOME_TABLE = "subscriptions"

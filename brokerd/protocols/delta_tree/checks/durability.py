@@ -37,7 +37,7 @@ from brokerd.protocols.interface import (
     Send,
     Started,
 )
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 Rows = dict[str, dict[str, Any]]

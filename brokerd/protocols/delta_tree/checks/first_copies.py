@@ -20,7 +20,8 @@ from brokerd.protocols.interface import (
     Record,
     SessionEstablished,
 )
-from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 

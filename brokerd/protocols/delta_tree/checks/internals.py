@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.sessions import Reach
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 

@@ -65,8 +65,8 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.simulator.checks.linger import LingerChecker
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 
@@ -101,7 +101,7 @@ class DeltaTreeChecks(ProtocolChecks):
                 continue
             if covers(tags, self._tree.path(home, newcomer), self._tree.newcomers):
                 client, _, number = key.rpartition("/")
-                self._oracle.on_joined(client, int(number), newcomer)
+                self._oracle.gates.on_joined(client, int(number), newcomer)
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -176,7 +176,7 @@ class DeltaTreeChecks(ProtocolChecks):
             subscription = SubscriptionId(broker, value[0], value[1])
             if self.world.strict:
                 self._separation.judge(subscription, key, closed)
-            self._oracle.gates(client, int(number), closed)
+            self._oracle.gates.replace(client, int(number), closed)
 
     def _check_confirmation(
         self, broker: BrokerView, peer: Peer, message: PublicationConfirmation

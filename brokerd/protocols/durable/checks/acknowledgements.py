@@ -10,8 +10,8 @@ from brokerd.model.identity import BrokerNumber, Peer, StreamId
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.state import Lane
 from brokerd.protocols.interface import Effect, Event, MessageReceived
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 

@@ -17,8 +17,8 @@ from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
 from brokerd.protocols.durable.state import ACKNOWLEDGED, ARRIVING, DELIVERED, HOLDS, Mode
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, message_of
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 _Asked = tuple[int, tuple[tuple[StreamId, int], ...]]
@@ -70,7 +70,7 @@ class DurableChecks(GryphonChecks):
         found = super().step(broker, event, effects)
         for client, number in self.lingering.ended:
             if not self._is_kept_at(self.world.oracle.homes.get(client), client, number):
-                self.world.oracle.on_absence(client, number)
+                self.world.oracle.lives.excuse_absence(client, number)
         for checks in self._others:
             checks.step(broker, event, effects)
         if type(message := message_of(broker, event)) is Connect and message.resume:
@@ -148,9 +148,9 @@ class DurableChecks(GryphonChecks):
         core, register = broker.core, self.world.oracle.register
         assert isinstance(core, Durable), f"{core} is no core of durable"
         oracle = self.world.oracle
-        if not oracle.accepts_losses:
+        if not oracle.losses.are_accepted:
             return []
-        is_lossy = oracle.is_lossy(broker.number)
+        is_lossy = oracle.losses.is_lossy(broker.number)
         return [
             local.row
             for local in core.registered.present.values()

@@ -11,8 +11,8 @@ from brokerd.protocols.durable.consolidated_stream import HostedStream
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.state import Lane, Mode
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 _Had = dict[tuple[int, StreamId], int]

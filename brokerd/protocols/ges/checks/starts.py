@@ -27,8 +27,8 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 

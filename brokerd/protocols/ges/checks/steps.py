@@ -38,8 +38,8 @@ from brokerd.protocols.interface import (
     MessageReceived,
     Send,
 )
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 BLOCK = 64

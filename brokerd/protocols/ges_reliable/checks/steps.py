@@ -30,8 +30,8 @@ from brokerd.protocols.ges_reliable.definition import root_of
 from brokerd.protocols.ges_reliable.messages import Events
 from brokerd.protocols.ges_reliable.state import HEIRS, REGISTERED
 from brokerd.protocols.interface import Chop, Commit, Effect, Event, LogEffect, Send
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 _Origin = tuple[SourceId, int]
@@ -76,7 +76,7 @@ class GesReliableChecks(ProtocolChecks):
         """See ProtocolChecks: subscriptions that have ended since the copy of the disk."""
         core: Any = broker.core
         oracle = self.world.oracle
-        if core.storage is None or not oracle.is_lossy(broker.number):
+        if core.storage is None or not oracle.losses.is_lossy(broker.number):
             return 0
         known = oracle.register.subscriptions
         return sum(tuple(key) not in known for key in core.storage.registrations.subscriptions())
@@ -114,7 +114,7 @@ class GesReliableChecks(ProtocolChecks):
                 raise InvariantViolated("epoch reused", f"{what}, where {told} was")
             before = self._epochs.setdefault((root, origin), epoch)
             is_republished = is_behind_loss(before, epoch)
-            is_republished = is_republished and self.world.oracle.is_lossy(message.storage)
+            is_republished = is_republished and self.world.oracle.losses.is_lossy(message.storage)
             if before != epoch and not is_republished:
                 raise InvariantViolated("stored twice", what)
             source, number = origin

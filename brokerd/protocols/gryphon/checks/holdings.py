@@ -14,8 +14,8 @@ from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.pubend import unpack_logged
 from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import Append, Chop, Effect, Event, RecordsRead, Started
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 _Counted = tuple[list[PublicationRun], int, int]

@@ -24,8 +24,8 @@ from brokerd.protocols.interface import (
     Send,
     SessionEstablished,
 )
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 

@@ -35,8 +35,8 @@ from brokerd.protocols.multi_proxy.state import FOLLOWERS, RESTATED
 from brokerd.protocols.multi_proxy.topic_log import read_placed
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.linger import LingerChecker
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 _Origin = tuple[SourceId, int]
@@ -120,7 +120,7 @@ class MultiProxyChecks(ProtocolChecks):
         """See ProtocolChecks: subscriptions that have ended since the copy of the disk."""
         core: Any = broker.core
         oracle = self.world.oracle
-        if not oracle.is_lossy(broker.number):
+        if not oracle.losses.is_lossy(broker.number):
             return 0
         return sum(
             not local.claimed and (name, local.number) not in oracle.register.subscriptions
@@ -189,7 +189,7 @@ class MultiProxyChecks(ProtocolChecks):
             if told.setdefault(position, origin) != origin:
                 raise InvariantViolated("position reused", f"{what}, where {told[position]} was")
             place = stream, position
-            if self.world.oracle.is_lossy(owner) and self._is_republished(origin, place):
+            if self.world.oracle.losses.is_lossy(owner) and self._is_republished(origin, place):
                 continue
             where = topic if self._puts_once else stream
             if self._places.setdefault((where, origin), place) != place:

@@ -24,8 +24,8 @@ from typing import Final
 
 from brokerd.errors import ConfigError
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
 from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState, is_lane
 from brokerd.simulator.search.exploration.snapshots import Snapshot, Snapshots
@@ -281,12 +281,12 @@ class Exploration:
     def _judge_state(self, state: WorldState) -> None:
         """Check every broker; in a quiescent state, check that everything owed has arrived."""
         cluster = state.acted.cluster
-        cluster.check_internals()
+        cluster.inspection.check_internals()
         if not state.is_late():
             return
         if state.acted.has_converged():
             self.progress.finals += 1
-            cluster.recount()
+            cluster.inspection.recount()
             if self.world.is_strict:
                 cluster.oracle.judge_end()
             return

@@ -24,6 +24,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import Promises
 from brokerd.simulator.checks.invariants import StepChecker
 from brokerd.simulator.checks.protocol_checks import CheckedWorld
+from brokerd.simulator.checks.violations import Violations
 from brokerd.simulator.search.exploration.small_world import CLOCK_NS, WorldState
 from brokerd.simulator.world.actions import ActedCluster
 from brokerd.simulator.world.broker import SimulatedBroker
@@ -34,13 +35,14 @@ from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.sessions import Attempt, Endpoint, SessionEnd
 from brokerd.simulator.world.trace import Trace
+from brokerd.simulator.world.transmission import Transmission
 
 SKIPPED: Final = frozenset(
     (
         *("counters", "_counters", "_ignored", "hits", "misses", "now_ns", "duplicates"),
         *("published_count", "deliveries", "announced", "owed", "in_gaps", "redelivered"),
         *("violations", "first_violations", "_matches", "published_ns", "path_ages_ns"),
-        *("origins_of", "stores_for", "keeper_of", "has_lost", "_decode", "_now_ns", "_handlers"),
+        *("disk_view", "_decode", "_now_ns", "_handlers"),
         *("_audiences", "_checked_paths", "_deadline_changes", "_next_deadline"),
     )
 )
@@ -49,7 +51,7 @@ SKIPPED: Final = frozenset(
 STATIC: Final = (
     MatchMemo, OverlayGraph, Topology, Random, Schedule, Network, SimulatedCluster, ActedCluster,
     SimulatedBroker, SimulatedClient, SimulatedDisk, SessionEnd, Attempt, CheckedWorld, Lane,
-    StepChecker, Trace, Promises, BuiltinFunctionType, type,
+    StepChecker, Trace, Promises, Violations, Transmission, BuiltinFunctionType, type,
 )  # fmt: skip
 """Classes of objects that a fingerprint only names: wiring, caches, and parts covered elsewhere."""
 

@@ -19,13 +19,14 @@ from brokerd.model.identity import Peer
 from brokerd.overlay.generate import bipartite, cells, chain, hierarchy
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import DEFAULT, definition_of
-from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import planning_of
+from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.plan import set_parameters
 from brokerd.simulator.world.actions import BLOBS, ActedCluster, Action, Scene, describe_action
 from brokerd.simulator.world.clock import NEVER_NS, PATIENCE_NS
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.transmission import Transmission
 from brokerd.units import SECOND_NS
 
 FAULT_KINDS: Final = {
@@ -361,6 +362,8 @@ class WorldState:
 def _is_void(action: Any, arguments: tuple[Any, ...]) -> bool:
     """Return True if an entry of a lane has no effect any more."""
     owner = action.__self__
+    if isinstance(owner, Transmission):
+        return not arguments[0].up
     if isinstance(owner, Network):
         return owner.is_void(action, arguments)
     return isinstance(owner, SimulatedDisk) and owner.is_void(arguments)

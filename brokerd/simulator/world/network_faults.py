@@ -1,11 +1,11 @@
-"""Faults of the links of the simulated network, per pair of endpoints and per direction."""
+"""Faults of the simulated network: of links, per direction, and of the processes at their ends."""
 
 from collections.abc import Iterator
 from typing import Literal
 
 from brokerd.model.identity import Peer
 from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.sessions import Direction, SessionEnd
+from brokerd.simulator.world.sessions import Direction, Endpoint, SessionEnd
 
 WhichWay = Literal["both", "out", "in"]
 
@@ -90,3 +90,44 @@ class LinkFaults:
 
 def _ways(a: Peer, b: Peer, which: WhichWay) -> tuple[Direction, ...]:
     return {"both": ((a, b), (b, a)), "out": ((a, b),), "in": ((b, a),)}[which]
+
+
+def kill_endpoint(network: Network, endpoint: Endpoint) -> None:
+    """Drop an endpoint's sessions and attempts; far ends are notified as links allow."""
+    for attempt in list(endpoint.attempts.values()):
+        attempt.is_over = True
+    endpoint.attempts.clear()
+    for end in list(endpoint.connected):
+        end.withheld_messages.clear()
+        network.forget(end)
+        network.notify_far_end(end)
+    endpoint.ends.clear()
+    endpoint.deferred.clear()
+
+
+def freeze_endpoint(network: Network, endpoint: Endpoint) -> None:
+    """Stop the time of an endpoint; peers receive nothing from this endpoint."""
+    endpoint.frozen = True
+    for end in endpoint.connected:
+        end.lane.hold()
+        network.update_silence(end.other)
+
+
+def thaw_endpoint(network: Network, endpoint: Endpoint) -> None:
+    """Resume the time of an endpoint, first with the deferred actions."""
+    endpoint.frozen = False
+    for end in list(endpoint.connected):
+        end.lane.release()
+        network.update_silence(end.other)
+        network.update_silence(end)
+    deferred, endpoint.deferred = endpoint.deferred, []
+    for action, arguments in deferred:
+        action(*arguments)
+
+
+def send_withheld(network: Network, endpoint: Endpoint) -> None:
+    """Send the withheld messages of an absorbing endpoint, in order."""
+    for end in list(endpoint.ends.values()):
+        held, end.withheld_messages = end.withheld_messages, []
+        for message in held:
+            network.transmission.put(end, message)

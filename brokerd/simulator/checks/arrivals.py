@@ -1,0 +1,155 @@
+"""Deliveries to applications, each judged on its arrival."""
+
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.publication import Buffer
+from brokerd.protocols.definition import Order, Promises
+from brokerd.simulator.checks.losses import StateLosses
+from brokerd.simulator.checks.obligations import Obligations, list_numbers
+from brokerd.simulator.checks.streams import (
+    Publisher,
+    Stream,
+    StreamRegister,
+    Subscription,
+    TotalOrder,
+)
+from brokerd.simulator.checks.violations import Violations
+
+
+class DeliveryJudge:
+    """The judge of deliveries: no phantom, no duplicate, in order, and without a silent gap.
+
+    Attributes:
+        redelivered: number of permitted redeliveries.
+        total_order: the order of the deliveries of all subscriptions.
+    """
+
+    def __init__(
+        self,
+        register: StreamRegister,
+        promises: Promises,
+        obligations: Obligations,
+        losses: StateLosses,
+        violations: Violations,
+    ) -> None:
+        self._register = register
+        self._promises = promises
+        self._obligations = obligations
+        self._losses = losses
+        self._violations = violations
+        self.redelivered = 0
+        self.total_order = TotalOrder()
+
+    def judge(
+        self,
+        client: ClientId,
+        number: int,
+        source: SourceId,
+        sequence: int,
+        blob: bytes,
+        payload: Buffer,
+        *,
+        again: bool,
+    ) -> None:
+        """Judge a delivery to the application, with `again` marked as a possible redelivery."""
+        publisher = self._register.by_source.get(source)
+        what = f"{client}/{number} got {tuple(source)} {sequence}"
+        subscription = self._register.subscriptions.get((client, number))
+        if subscription is None:
+            self._violations.add("ended", f"{what} after its end")
+            return
+        if publisher is None or not 1 <= sequence <= len(publisher.contents):
+            self._violations.add("phantom", f"{what}, which was never published")
+            return
+        if publisher.contents[sequence - 1] != (blob, bytes(payload)):
+            self._violations.add("phantom", f"{what} with contents that were not published")
+        if self._promises.exactly_once and not subscription.started:
+            self._violations.add("early", f"{what} before its start was announced")
+        if self._register.is_closed(subscription, publisher):
+            self._violations.add("closed gate", f"{what} through a closed gate")
+        stream = self._register.stream(subscription, publisher)
+        rank = stream.ranks.get(sequence)
+        if rank is None:
+            predicate = subscription.predicate
+            self._violations.add("unwanted", f"{what}, which does not match {predicate}")
+            return
+        may_repeat = again and self._promises.redelivers and not stream.is_committed(sequence)
+        if again and sequence in stream.got:
+            self.redelivered += may_repeat
+            if not may_repeat:
+                self._violations.add("duplicate", f"{what} again, which it may not")
+            return
+        if sequence in stream.gaps and not may_repeat:
+            self._violations.add("gap delivered", f"{what}, which was announced as a gap")
+        if self._promises.order is Order.TOTAL and sequence not in stream.got:
+            self._compare_orders(subscription, publisher, sequence, what)
+        if not self._promises.order.is_of_sources:
+            if sequence in stream.got:
+                self._violations.add("duplicate", f"{what} twice")
+        else:
+            if sequence <= stream.had:
+                self._violations.add("duplicate", f"{what}, which it had before it moved")
+            self._check_rank(stream, publisher, rank, what)
+        stream.got.add(sequence)
+        stream.at = rank if stream.at is None else max(stream.at, rank)
+
+    def _check_rank(self, stream: Stream, publisher: Publisher, rank: int, what: str) -> None:
+        """Check that a delivery is the next publication of its stream.
+
+        A publication that survived a loss of its source broker elsewhere may come before the gap
+        that announces the loss.
+        """
+        sequence = stream.matching[rank]
+        if stream.at is None:
+            self._check_first(stream, publisher, rank, what)
+        elif sequence <= stream.withheld:
+            self._violations.add("order", f"{what}, which was withheld")
+        elif rank == stream.at:
+            self._violations.add("duplicate", f"{what} twice in a row")
+        elif rank < stream.at:
+            self._violations.add("order", f"{what} after {stream.matching[stream.at]}")
+        elif rank > stream.at + 1:
+            missing = self._obligations.list_owed_after(
+                stream, stream.matching[stream.at + 1 : rank]
+            )
+            missing = self._put_lost_aside(stream, publisher, missing)
+            if missing:
+                self._violations.add(
+                    "gap",
+                    f"{what} after {stream.matching[stream.at]}, without {list_numbers(missing)}",
+                )
+
+    def _check_first(self, stream: Stream, publisher: Publisher, rank: int, what: str) -> None:
+        """Check that no owed publication lies before the first delivery."""
+        owed = self._obligations.missing(stream)
+        before = [sequence for sequence in owed if sequence < stream.matching[rank]]
+        before = self._put_lost_aside(stream, publisher, before)
+        if before:
+            self._violations.add(
+                "gap", f"{what} first, without {list_numbers(before)}, published after the start"
+            )
+        if self._promises.exactly_once:
+            silent = [
+                sequence
+                for sequence in stream.matching[:rank]
+                if sequence > max(stream.requested, stream.withheld, stream.had)
+                and sequence not in stream.excused
+                and sequence not in stream.unexplained
+            ]
+            if silent:
+                numbers = list_numbers(silent)
+                self._violations.add("silent", f"{what} first, without a notice of {numbers}")
+
+    def _put_lost_aside(
+        self, stream: Stream, publisher: Publisher, missing: list[int]
+    ) -> list[int]:
+        """Return missing publications that no loss of state explains; others await their gap."""
+        unexplained = self._losses.list_unexplained(publisher, missing)
+        stream.unexplained.update(n for n in missing if n not in unexplained)
+        return unexplained
+
+    def _compare_orders(
+        self, subscription: Subscription, publisher: Publisher, sequence: int, what: str
+    ) -> None:
+        if self.total_order.got(subscription.log, (publisher.name, sequence)):
+            what = f"{what} in another order than another subscriber"
+            self._violations.add("total order", what)

@@ -1,0 +1,138 @@
+"""Announced gaps: publications that do not arrive, now or ever, with the reason for it."""
+
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId
+from brokerd.model.losses import OLDER_COPY, STATE_LOST
+from brokerd.protocols.definition import Promises
+from brokerd.simulator.checks.losses import StateLosses
+from brokerd.simulator.checks.streams import Publisher, StreamRegister, Subscription
+from brokerd.simulator.checks.violations import Violations
+
+
+class GapJudge:
+    """The judge of announced gaps.
+
+    Attributes:
+        counts: number of (publication, subscription) pairs in gaps that the protocol promises to
+            announce, by reason.
+        now_ns: the time of the common clock; None without a common clock, when the age of a
+            publication is undefined.
+    """
+
+    def __init__(
+        self,
+        register: StreamRegister,
+        promises: Promises,
+        losses: StateLosses,
+        violations: Violations,
+    ) -> None:
+        self._register = register
+        self._promises = promises
+        self._losses = losses
+        self._violations = violations
+        self.counts: dict[str, int] = {}
+        self.now_ns: int | None = None
+        self._unjudged: dict[tuple[SourceId, int], dict[tuple[ClientId, int], None]] = {}
+
+    def judge(
+        self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
+    ) -> None:
+        """Judge an announced gap."""
+        what = f"{client}/{number} receives a gap, {tuple(source)} {first} to {last} ({reason})"
+        publisher = self._register.by_source.get(source)
+        subscription = self._register.subscriptions.get((client, number))
+        if subscription is None:
+            self._violations.add("ended", f"{what}, after its end")
+            return
+        if reason == OLDER_COPY:
+            if client not in self._register.restarted:
+                self._violations.add(
+                    "gap unpromised", f"{what}, and its process was never restarted"
+                )
+            return
+        is_lost_state = reason == STATE_LOST and self._losses.are_accepted
+        if is_lost_state and publisher is None:
+            self._judge_positions(subscription, source, first, last, reason)
+            return
+        if publisher is None or not 1 <= first <= last <= len(publisher.contents):
+            self._violations.add("phantom", f"{what}, which was never published")
+            return
+        stream = self._register.stream(subscription, publisher)
+        is_absence = reason in self._promises.absence_gaps and last <= stream.absent
+        is_promised = is_absence or reason in self._promises.gaps
+        is_lost_here = self._losses.has_lossy_home(client)
+        if not is_promised and not is_lost_state:
+            self._violations.add("gap unpromised", what)
+        for sequence in range(first, last + 1):
+            if sequence not in stream.ranks:
+                continue  # whole stretches are named, also publications that do not match
+            may_repeat = self._promises.redelivers and not stream.is_committed(sequence)
+            if sequence in stream.got and not may_repeat:
+                self._violations.add("gap delivered", f"{what}, and had {sequence}")
+            stream.gaps.add(sequence)
+            stream.unexplained.discard(sequence)
+            is_lost = is_lost_state and (is_lost_here or sequence in publisher.lost)
+            if not is_promised and not is_lost and sequence not in stream.got:
+                self._violations.add("gap unpromised", f"{what}, and no broker has lost {sequence}")
+            if (is_promised or is_lost) and sequence not in stream.excused:
+                is_owed = stream.fence is not None and sequence > stream.fence
+                is_owed = is_owed and sequence > stream.lost_until
+                # What is in a gap of an accepted loss may be of any age.
+                is_young = reason in self._promises.gaps and not self._is_old(publisher, sequence)
+                if is_owed and is_young and not is_absence:
+                    self._violations.add("gap early", f"{what}, and {sequence} is not that old")
+                stream.excused.add(sequence)
+                self.counts[reason] = self.counts.get(reason, 0) + 1
+
+    def _judge_positions(
+        self, subscription: Subscription, source: SourceId, first: int, last: int, reason: str
+    ) -> None:
+        """Judge a gap in positions of a stream, which may name publications of several sources."""
+        client, number = subscription.client, subscription.number
+        origins = self._losses.disk_view.origins_of(source, first, last)
+        if origins is None:
+            self._excuse_stream(subscription, source.broker)
+            return
+        for origin, sequence in origins:
+            # A restarted subscription may have some of them from before.
+            if self._register.has_delivered(subscription, origin, sequence):
+                continue
+            if self._losses.has_lost(client, origin, sequence):
+                self.judge(client, number, origin, sequence, sequence, reason)
+            else:
+                self._unjudged.setdefault((origin, sequence), {})[client, number] = None
+
+    def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
+        """Excuse lost publications of a broker: a gap of a stream names no source.
+
+        If the broker of the subscriber has lost state, these are all publications so far.
+        """
+        is_lost_here = self._losses.has_lossy_home(subscription.client)
+        stores_for = self._losses.disk_view.stores_for
+        for publisher in self._register.publishers.values():
+            if stores_for(broker, self._register.homes.get(publisher.client, -1)):
+                stream = self._register.stream(subscription, publisher)
+                lost = {n for n in stream.matching if is_lost_here or n in publisher.lost}
+                lost = {n for n in lost if n > stream.last} - stream.excused
+                lost |= stream.unexplained
+                stream.unexplained = set()
+                stream.excused |= lost
+                self.counts[STATE_LOST] = self.counts.get(STATE_LOST, 0) + len(lost)
+
+    def _is_old(self, publisher: Publisher, sequence: int) -> bool:
+        """Return True if a publication may be in a gap that is announced now."""
+        if self.now_ns is None or not self._promises.gap_age_ns:
+            return True
+        return self.now_ns - publisher.published_ns[sequence - 1] >= self._promises.gap_age_ns
+
+    def judge_late(self, publisher: Publisher, source: SourceId, sequence: int) -> None:
+        """Judge gaps of a publication whose acknowledgement was in transit during the loss."""
+        gaps = self._unjudged.pop((source, sequence), {})
+        if not self._losses.disk_view.has_lost(source, sequence):
+            return
+        publisher.lost[sequence] = None
+        for client, number in gaps:
+            subscription = self._register.subscriptions.get((client, number))
+            if subscription is not None and not self._register.has_delivered(
+                subscription, source, sequence
+            ):
+                self.judge(client, number, source, sequence, sequence, STATE_LOST)

@@ -1,0 +1,96 @@
+"""Disks of simulated brokers that are copied, and restored later as an operator does."""
+
+from typing import Any
+
+from brokerd.model.identity import ClientId
+from brokerd.sessions.messages import StateMark
+from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.consumers import Redeliveries
+from brokerd.simulator.world.state import ClusterState
+
+
+class DiskRestoration:
+    """The operator of the disks of a cluster.
+
+    Attributes:
+        accepted, refused: number of proved losses of state, by the operator's answer.
+    """
+
+    def __init__(self, state: ClusterState, redeliveries: Redeliveries) -> None:
+        self._state = state
+        self._redeliveries = redeliveries
+        self.accepted = self.refused = 0
+
+    def copy(self, broker: SimulatedBroker, *, is_empty: bool) -> tuple[Any, ...] | None:
+        """Return a copy of a disk, for `restore`; None for an empty disk."""
+        self._state.oracle.losses.copy_disk(broker.number, is_empty=is_empty)
+        self._redeliveries.disk_copied(self._clients_of(broker), is_empty=is_empty)
+        return None if is_empty else broker.disk.copy()
+
+    def put_back(self, broker: SimulatedBroker, copy: tuple[Any, ...] | None) -> None:
+        """Replace a disk by an older copy, or by an empty disk, and accept the loss."""
+        self._state.oracle.losses.accept(broker.number)
+        broker.disk.put_back(copy)
+        self._accept(broker)
+
+    def restore(
+        self, broker: SimulatedBroker, copy: tuple[Any, ...] | None, witnessed: StateMark | None
+    ) -> None:
+        """Start on an older copy of the disk, or on an empty disk.
+
+        A loss that a neighbour's mark proves ends the broker with the event `state_lost`. The
+        operator then accepts the loss or, if the broker cannot announce the loss, puts the newest
+        disk back. A loss that no neighbour can prove is no subject of this fault: the newest disk
+        is put back.
+
+        Args:
+            witnessed: the newest mark that a neighbour has; None if no neighbour has one.
+
+        Raises:
+            InvariantViolated: the broker does not detect a loss that the mark proves, or detects a
+                loss that did not happen.
+        """
+        state, disk = self._state, broker.disk
+        if witnessed is None:
+            self._start(broker)
+            return
+        newest = disk.copy()
+        disk.put_back(copy)
+        disk.begin(broker.incarnation + 1)
+        present = disk.ledger.present
+        missing = max(witnessed.commits - present.commits, witnessed.groups - present.groups)
+        cause = disk.ledger.loss(witnessed)
+        if (missing > 0 or copy is None) != (cause is not None):
+            raise InvariantViolated(
+                "state lost",
+                f"{broker.name} starts on a disk without {missing} durable writes that its "
+                f"neighbours prove, and detects: {cause}",
+            )
+        if cause is None:
+            self._start(broker)
+            return
+        broker.recorded.append(("state_lost", {"cause": cause}))
+        state.note(f"{broker.name} refuses to serve: {cause}")
+        if state.definition.keeps_loss(state.topology, state.parameters, broker.number):
+            self.refused += 1
+            disk.put_back(newest)
+            self._start(broker)
+            return
+        self.accepted += 1
+        state.oracle.losses.accept(broker.number)
+        unacknowledged = state.oracle.losses.list_unacknowledged(broker.number)
+        self._redeliveries.state_lost(self._clients_of(broker), unacknowledged)
+        self._accept(broker)
+
+    def _clients_of(self, broker: SimulatedBroker) -> list[ClientId]:
+        clients = self._state.clients.values()
+        return [each.name for each in clients if each.broker == broker.number]
+
+    def _start(self, broker: SimulatedBroker) -> None:
+        self._state.note(f"start {broker.name}")
+        broker.start()
+
+    def _accept(self, broker: SimulatedBroker) -> None:
+        self._state.note(f"accept-loss {broker.name}")
+        broker.accept_loss()
