@@ -58,6 +58,7 @@ _FOR_ALL_PROTOCOLS = (
 
 _CLIENT_CORE = (
     "brokerd.client.attachment",
+    "brokerd.client.commit_modes",
     "brokerd.client.commit_requests",
     "brokerd.client.commitment",
     "brokerd.client.consumption",
@@ -66,6 +67,7 @@ _CLIENT_CORE = (
     "brokerd.client.outgoing",
     "brokerd.client.progress",
     "brokerd.client.received_positions",
+    "brokerd.client.restart",
     "brokerd.client.state",
     "brokerd.client.subscriptions",
 )

@@ -640,7 +640,7 @@ class Client:
     async def commit(self, number: int, source: SourceId, last: int) -> None:
         """See Subscription.commit, which has other arguments."""
         self._check_without_tokens("commit")
-        if self._core.progress.commits_by_itself:
+        if self._core.progress.mode == "automatic":
             raise ClientError(f"client {self.name} commits by itself: automatic_commit = True")
         if not self._core.progress.commit(number, source, last):
             raise ClientError(f"subscription {number} was not given {last} of {source}")

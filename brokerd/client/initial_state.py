@@ -1,6 +1,7 @@
 """The initial state of a client: empty, from its store, or from a token."""
 
 from brokerd.client.core import ClientCore
+from brokerd.client.restart import restart
 from brokerd.client.state_encoding import read_kept
 from brokerd.client.store import Store
 from brokerd.client.tokens import Tokens, read_checkpoint_token
@@ -25,10 +26,10 @@ def core_of(
             exact_incarnation=incarnation is not None,
             instance=instance,
             keeps_state=store is not None,
-            commits_by_itself=automatic_commit,
+            mode="automatic" if automatic_commit else "explicit",
         )
     state = read_kept(content, str(store), name, deployment_id, publishes=publishes)
-    return ClientCore.restart(state, instance=instance, commits_by_itself=automatic_commit)
+    return restart(state, instance=instance, mode="automatic" if automatic_commit else "explicit")
 
 
 def resume_core(
@@ -42,9 +43,9 @@ def resume_core(
             publishes=publishes,
             incarnation=generation,
             instance=instance,
-            in_transactions=True,
+            mode="transactional",
         )
         return core, generation
     read = read_checkpoint_token(token, name, deployment_id)
     state = read.to_state(generation, publishes)
-    return ClientCore.restart(state, instance=instance, in_transactions=True), generation
+    return restart(state, instance=instance, mode="transactional"), generation

@@ -7,6 +7,7 @@ from functools import partial
 import trio
 
 from brokerd.client.core import ClientCore
+from brokerd.client.restart import state_of
 from brokerd.client.state_encoding import write_kept
 from brokerd.client.store import Store
 
@@ -33,7 +34,7 @@ class StateWriter:
 
     def look(self) -> None:
         """Schedule a save if the state has changed."""
-        if self._core.needs_saving:
+        if self._core.revision.needs_saving:
             self._wanted.set()
 
     async def run(self, on_failure: Callable[[], None]) -> None:
@@ -59,10 +60,10 @@ class StateWriter:
         self._scope.cancel()
 
     async def _save(self) -> None:
-        version = self._core.version
-        content = write_kept(self._core.state())
+        version = self._core.revision.current
+        content = write_kept(state_of(self._core))
         await in_thread(partial(self._store.save, content), limiter=self._limiter)
-        self._core.on_saved(version)
+        self._core.revision.on_saved(version)
         self._on_saved()
         self.look()
         turn, self._turn = self._turn, trio.Event()
@@ -74,10 +75,10 @@ class StateWriter:
         Raises:
             OSError: the store has failed.
         """
-        version = self._core.version
+        version = self._core.revision.current
         self.look()
         with trio.CancelScope(shield=True):  # deliveries must not be lost by a cancellation
-            while not self._core.is_saved(version):
+            while not self._core.revision.is_saved(version):
                 if self._is_over:
                     raise self.failure or OSError(errno.EIO, "nothing is saved any more")
                 await self._turn.wait()

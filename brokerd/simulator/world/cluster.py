@@ -425,7 +425,7 @@ class SimulatedCluster:
             publishes=old.publishes,
             incarnation=1 if counts_anew else old.core.attachment.incarnation,
             instance=b"%d" % self._forgot[client],
-            in_transactions=client in self.consumers,
+            mode="transactional" if client in self.consumers else "automatic",
         )
         self._requests[client] = []
         new = self._add_client(client, self.brokers[old.broker].name, old.publishes, core)
