@@ -63,7 +63,7 @@ class LoadClient:
     @property
     def waiting_bytes(self) -> int:
         """Number of bytes that arrived and that the application has not processed."""
-        return self._client.waiting_bytes if self._client is not None else 0
+        return self._client.statistics.waiting_bytes if self._client is not None else 0
 
     @property
     def leaves_freely(self) -> bool:

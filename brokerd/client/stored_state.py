@@ -1,17 +1,52 @@
-"""The writer of a client's state to its store: one save at a time."""
+"""The stored state of a client: read at the start, written after changes, one save at a time."""
 
 import errno
-from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import trio
 
 from brokerd.client.core import ClientCore
-from brokerd.client.restart import state_of
-from brokerd.client.state_encoding import write_kept
+from brokerd.client.restart import restart, state_of
+from brokerd.client.state_encoding import read_kept, write_kept
 from brokerd.client.store import Store
 
 in_thread = trio.to_thread.run_sync
+
+
+def core_of(
+    name: str,
+    publishes: bool,
+    incarnation: int | None,
+    instance: bytes,
+    deployment_id: str,
+    store: Store | None,
+    automatic_commit: bool,
+) -> ClientCore:
+    """Return the client that the store holds, or a new one."""
+    content = store.load() if store is not None else None
+    if content is None:
+        return ClientCore(
+            name,
+            publishes=publishes,
+            incarnation=1 if incarnation is None else incarnation,
+            exact_incarnation=incarnation is not None,
+            instance=instance,
+            keeps_state=store is not None,
+            mode="automatic" if automatic_commit else "explicit",
+        )
+    state = read_kept(content, str(store), name, deployment_id, publishes=publishes)
+    return restart(state, instance=instance, mode="automatic" if automatic_commit else "explicit")
+
+
+class SaveListener(Protocol):
+    """The receiver of the events of a state writer."""
+
+    def on_saved(self) -> None:
+        """Handle a save, after which messages may be sent."""
+
+    def on_save_failed(self) -> None:
+        """Handle the failure of the store, after which nothing is saved."""
 
 
 class StateWriter:
@@ -21,11 +56,11 @@ class StateWriter:
         failure: the error after which nothing is saved any more; None if there was none.
     """
 
-    def __init__(self, store: Store, core: ClientCore, on_saved: Callable[[], None]) -> None:
+    def __init__(self, store: Store, core: ClientCore, listener: SaveListener) -> None:
         self.failure: OSError | None = None
         self._store = store
         self._core = core
-        self._on_saved = on_saved
+        self._listener = listener
         self._wanted = trio.Event()
         self._turn = trio.Event()
         self._limiter = trio.CapacityLimiter(1)
@@ -37,7 +72,7 @@ class StateWriter:
         if self._core.revision.needs_saving:
             self._wanted.set()
 
-    async def run(self, on_failure: Callable[[], None]) -> None:
+    async def run(self) -> None:
         """Save until `stop`, or until the store fails: then its content is unknown.
 
         A cancelled client still has state to save, so this task is shielded.
@@ -50,7 +85,7 @@ class StateWriter:
                     await self._save()
         except OSError as error:
             self.failure = error
-            on_failure()
+            self._listener.on_save_failed()
         finally:
             self._is_over = True
             self._turn.set()
@@ -64,7 +99,7 @@ class StateWriter:
         content = write_kept(state_of(self._core))
         await in_thread(partial(self._store.save, content), limiter=self._limiter)
         self._core.revision.on_saved(version)
-        self._on_saved()
+        self._listener.on_saved()
         self.look()
         turn, self._turn = self._turn, trio.Event()
         turn.set()
