@@ -301,17 +301,11 @@ LAYERS = (
     ),
     Layer(
         "brokerd.client.store",
-        "it keeps bytes and knows nothing of what they mean",
-        ours=(),
-    ),
-    Layer(
-        "brokerd.client.stored_state",
         "it only reads and saves the state of the core",
         ours=(
             *_BASE,
             *_CLIENT_CORE,
             "brokerd.client.state_encoding",
-            "brokerd.client.store",
         ),
         third_party=frozenset({"trio"}),
     ),
@@ -337,12 +331,6 @@ LAYERS = (
             "brokerd.client.inbox",
             "brokerd.client.broker_connection",
         ),
-        third_party=frozenset({"trio"}),
-    ),
-    Layer(
-        "brokerd.client.gate",
-        "it stands before the ways that connections are opened",
-        ours=("brokerd.runtime.streams", "brokerd.runtime.tls"),
         third_party=frozenset({"trio"}),
     ),
     Layer(

@@ -12,9 +12,8 @@ from bench.load.load_files import ClientHost
 from bench.load.publishers import PublisherLoad, PublisherSetting
 from bench.load.records import LatencySamples
 from bench.load.subscribers import SubscriberSetting
-from brokerd.client.client import Callbacks, Client, ClientError, connect
+from brokerd.client.client import Callbacks, Client, ClientError, Gate, connect
 from brokerd.client.events import GapAnnounced
-from brokerd.client.gate import Gate
 from brokerd.history.records import ACKNOWLEDGED
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId

@@ -26,8 +26,7 @@ from brokerd.client.events import (
 )
 from brokerd.client.inbox import Arrival, Inbox
 from brokerd.client.state_encoding import write_token
-from brokerd.client.store import Store
-from brokerd.client.stored_state import StateWriter
+from brokerd.client.store import StateWriter, Store
 from brokerd.client.waits import Arrivals, Changes, check_alive
 from brokerd.config import SessionParameters
 from brokerd.model.identity import SourceId
@@ -297,12 +296,12 @@ class AccessBroker:
         self._arrivals.announce()
 
     def on_saved(self) -> None:
-        """See stored_state.SaveListener."""
+        """See store.SaveListener."""
         self.line.nudge()
         self._changes.announce()
 
     def on_save_failed(self) -> None:
-        """See stored_state.SaveListener."""
+        """See store.SaveListener."""
         self._nursery.cancel_scope.cancel()
 
     def _call_back(self, event: ClientEvent) -> None:

@@ -26,15 +26,14 @@ from brokerd.client.arguments import (
     check_text,
 )
 from brokerd.client.broker_choice import Brokers
-from brokerd.client.gate import Gate
 from brokerd.client.handle import Client as Client
-from brokerd.client.store import Store
-from brokerd.client.stored_state import core_of
+from brokerd.client.store import Store, core_of
 from brokerd.client.tokens import Tokens, core_of_token
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.errors import ConfigError
 from brokerd.model.client_messages import MOST_INCARNATION
 from brokerd.runtime.streams import Dial, dial_tcp, dial_tls
+from brokerd.runtime.streams import Gate as Gate
 from brokerd.runtime.tls import credentials_of
 
 WINDOW_PUBLICATIONS: Final = 65_536

@@ -50,7 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await trio.lowlevel.checkpoint()
         work()
 
-    monkeypatch.setattr("brokerd.client.stored_state.in_thread", run)
+    monkeypatch.setattr("brokerd.client.store.in_thread", run)
 
 
 @in_virtual_time
