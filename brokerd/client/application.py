@@ -106,8 +106,8 @@ def publications_of(deliveries: Deliveries) -> Iterator[Publication]:
         )
 
 
-class AccessBroker(Protocol):
-    """The access broker of a subscription."""
+class SubscriptionBroker(Protocol):
+    """The access broker, as a subscription uses it."""
 
     async def commit(self, number: int, source: SourceId, last: int) -> None:
         """Commit as Subscription.commit."""
@@ -129,7 +129,7 @@ class Subscription:
         predicate: predicate of the subscription.
     """
 
-    def __init__(self, broker: AccessBroker, number: int, predicate: Predicate) -> None:
+    def __init__(self, broker: SubscriptionBroker, number: int, predicate: Predicate) -> None:
         self.number = number
         self.predicate = predicate
         self._broker = broker
