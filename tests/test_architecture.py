@@ -58,6 +58,7 @@ _FOR_ALL_PROTOCOLS = (
 
 _CLIENT_CORE = (
     "brokerd.client.attachment",
+    "brokerd.client.commit_modes",
     "brokerd.client.commit_requests",
     "brokerd.client.commitment",
     "brokerd.client.consumption",
@@ -66,6 +67,7 @@ _CLIENT_CORE = (
     "brokerd.client.outgoing",
     "brokerd.client.progress",
     "brokerd.client.received_positions",
+    "brokerd.client.restart",
     "brokerd.client.state",
     "brokerd.client.subscriptions",
 )
@@ -269,111 +271,78 @@ LAYERS = (
         third_party=frozenset({"cbor2"}),
     ),
     Layer(
-        "brokerd.client.callbacks",
-        "it only says what applications are told",
-        ours=(*_BASE, *_CLIENT_CORE, "brokerd.model"),
+        "brokerd.client.application",
+        "it is what applications see of a client, and rests on no connection",
+        ours=(*_BASE, *_CLIENT_CORE, "brokerd.model", "brokerd.wire.attributes"),
     ),
-    Layer(
-        "brokerd.client.initial_state",
-        "what a client begins with is decided without dialling",
-        ours=(
-            *_BASE,
-            *_CLIENT_CORE,
-            "brokerd.client.state_encoding",
-            "brokerd.client.store",
-            "brokerd.client.tokens",
-        ),
-    ),
-    Layer(
-        "brokerd.client.mobility",
-        "it only says what lines do when a client moves",
-        ours=(
-            *_BASE,
-            *_CLIENT_CORE,
-            "brokerd.client.callbacks",
-            "brokerd.client.broker_connection",
-        ),
-    ),
-    Layer(
-        "brokerd.client.transactions",
-        "it only joins what has come with what the application commits",
-        ours=(
-            *_BASE,
-            *_CLIENT_CORE,
-            "brokerd.model",
-            "brokerd.client.inbox",
-            "brokerd.client.broker_connection",
-            "brokerd.client.single_publications",
-            "brokerd.client.tokens",
-        ),
-    ),
-    Layer(
-        "brokerd.client.consumer",
-        "it only joins what has come with what the broker commits",
-        ours=(
-            *_BASE,
-            *_CLIENT_CORE,
-            "brokerd.model",
-            "brokerd.client.callbacks",
-            "brokerd.client.inbox",
-            "brokerd.client.broker_connection",
-            "brokerd.client.single_publications",
-            "brokerd.wire.attributes",
-        ),
+    *(
+        Layer(
+            module,
+            "it acts on the access broker, and opens no connection itself",
+            ours=(
+                *_BASE,
+                *_CLIENT_CORE,
+                "brokerd.model",
+                "brokerd.client.access_broker",
+                "brokerd.client.application",
+                "brokerd.client.broker_choice",
+                "brokerd.client.broker_connection",
+                "brokerd.client.inbox",
+                "brokerd.client.tokens",
+                "brokerd.wire.attributes",
+            ),
+            third_party=frozenset({"trio"}),
+        )
+        for module in (
+            "brokerd.client.consumer",
+            "brokerd.client.mobility",
+            "brokerd.client.transactions",
+        )
     ),
     Layer(
         "brokerd.client.store",
-        "it keeps bytes and knows nothing of what they mean",
-        ours=(),
-    ),
-    Layer(
-        "brokerd.client.state_writer",
-        "it only saves what the core says",
+        "it only reads and saves the state of the core",
         ours=(
             *_BASE,
             *_CLIENT_CORE,
             "brokerd.client.state_encoding",
-            "brokerd.client.store",
         ),
         third_party=frozenset({"trio"}),
     ),
-    Layer(
-        "brokerd.client.subscription",
-        "it only asks its client",
-        ours=(*_BASE, "brokerd.model", "brokerd.client.single_publications"),
-    ),
-    Layer(
-        "brokerd.client.client",
-        "it runs beside deployed brokers, which carry no simulator",
-        ours=("brokerd",),
-        except_=("brokerd.simulator", *_NOT_DEPLOYED),
-        third_party=frozenset({"trio", "psutil"}),
+    *(
+        Layer(
+            module,
+            "it runs beside deployed brokers, which carry no simulator",
+            ours=("brokerd",),
+            except_=("brokerd.simulator", *_NOT_DEPLOYED),
+            third_party=frozenset({"trio", "psutil"}),
+        )
+        for module in (
+            "brokerd.client.access_broker",
+            "brokerd.client.client",
+            "brokerd.client.handle",
+        )
     ),
     Layer(
         "brokerd.client.waits",
         "it only waits for what lines and the inbox report",
         ours=(
-            "brokerd.client.callbacks",
+            "brokerd.client.application",
             "brokerd.client.inbox",
             "brokerd.client.broker_connection",
         ),
         third_party=frozenset({"trio"}),
     ),
     Layer(
-        "brokerd.client.gate",
-        "it stands before the ways that connections are opened",
-        ours=("brokerd.runtime.streams", "brokerd.runtime.tls"),
-        third_party=frozenset({"trio"}),
-    ),
-    Layer(
-        "brokerd.client.single_publications",
-        "it only takes runs apart",
-        ours=(*_BASE, "brokerd.model", "brokerd.wire"),
-    ),
-    Layer(
         "brokerd.client.inbox",
         "it only keeps what lines bring",
-        ours=(*_BASE, *_CLIENT_CORE, "brokerd.model", "brokerd.client.broker_connection"),
+        ours=(
+            *_BASE,
+            *_CLIENT_CORE,
+            "brokerd.model",
+            "brokerd.client.application",
+            "brokerd.client.broker_connection",
+        ),
     ),
     Layer(
         "brokerd.client.broker_connection",

@@ -12,9 +12,8 @@ from bench.load.load_files import ClientHost
 from bench.load.publishers import PublisherLoad, PublisherSetting
 from bench.load.records import LatencySamples
 from bench.load.subscribers import SubscriberSetting
-from brokerd.client.client import Callbacks, Client, ClientError, connect
+from brokerd.client.client import Callbacks, Client, ClientError, Gate, connect
 from brokerd.client.events import GapAnnounced
-from brokerd.client.gate import Gate
 from brokerd.history.records import ACKNOWLEDGED
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
@@ -63,7 +62,7 @@ class LoadClient:
     @property
     def waiting_bytes(self) -> int:
         """Number of bytes that arrived and that the application has not processed."""
-        return self._client.waiting_bytes if self._client is not None else 0
+        return self._client.statistics.waiting_bytes if self._client is not None else 0
 
     @property
     def leaves_freely(self) -> bool:

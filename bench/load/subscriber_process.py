@@ -26,9 +26,8 @@ from typing import Any, Final, Literal
 
 import trio
 
-from brokerd.client.client import Callbacks, ClientError, connect
+from brokerd.client.client import Callbacks, ClientError, Gate, connect
 from brokerd.client.events import GapAnnounced
-from brokerd.client.gate import Gate
 from brokerd.client.tokens import SqliteTokens
 from brokerd.client.transactions import DurableSubscription
 from brokerd.config import SessionParameters, TlsFiles

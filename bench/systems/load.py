@@ -23,7 +23,7 @@ from bench.spec.values import topics_of
 from bench.systems.boundary import Attachment, ConnectionLost, Delivery, System, SystemClient
 from bench.systems.drivers import load_driver
 from bench.systems.publications import FenceCopies, NotOurs, OutgoingPublications, Places, unpack
-from brokerd.client.gate import Gate
+from brokerd.client.client import Gate
 from brokerd.model.identity import SourceId
 from brokerd.wire.attributes import decode_attributes
 

@@ -163,6 +163,52 @@ class AttributeBlobs:
         known.update(dict.fromkeys(new[:_REMEMBERED_BLOBS]))
 
 
+class PublicationArguments:
+    """The checks of the publications of one client.
+
+    Args:
+        limit_bytes: size of attributes and payload of the largest publication that fits a frame.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._blobs = AttributeBlobs()
+
+    def encode(self, attributes: object, payload: object) -> tuple[bytes, bytes]:
+        """Return the attributes of one publication, encoded, and its payload.
+
+        Raises:
+            ValueError: the attributes or the payload are invalid; the text names the fault.
+        """
+        blob = self._blobs.encode(attributes)
+        content = payload if type(payload) is bytes else bytes(payload_of(payload))
+        self._check_size(len(blob) + len(content))
+        return blob, content
+
+    def check_run(
+        self,
+        attribute_table: Sequence[bytes],
+        attribute_index: Sequence[int],
+        payload_lengths: int | tuple[int, ...],
+        payload: object,
+    ) -> Buffer:
+        """Refuse consecutive publications that cannot be sent; return their payloads.
+
+        Raises:
+            ValueError: the parts do not fit, or a publication is too large.
+        """
+        content = payload_of(payload)
+        self._blobs.check(attribute_table)
+        check_publications(attribute_index, payload_lengths, content)
+        longest = payload_lengths if isinstance(payload_lengths, int) else max(payload_lengths)
+        self._check_size(longest + max(map(len, attribute_table)))
+        return content
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._limit_bytes:
+            raise ValueError(f"a publication of {size_bytes} bytes; at most {self._limit_bytes}")
+
+
 def check_publications(
     index: Sequence[int],
     payload_lengths: int | tuple[int, ...],

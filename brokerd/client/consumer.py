@@ -6,14 +6,12 @@ Paper: [DS03] §1, §5.2 (the Java Message Service's durable subscriptions).
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
-from brokerd.client.broker_connection import BrokerConnection
-from brokerd.client.callbacks import ClientError
-from brokerd.client.consumption import Consumption, Taken
+from brokerd.client.access_broker import AccessBroker
+from brokerd.client.application import ClientError, Publication
+from brokerd.client.consumption import Consumed, Consumption, Taken
 from brokerd.client.events import Announced
-from brokerd.client.inbox import Inbox
-from brokerd.client.single_publications import Publication
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.predicate import Predicate
 from brokerd.wire.attributes import decode_attributes
@@ -24,13 +22,7 @@ Acknowledge = Literal["auto", "transacted"]
 CONSUMED: Final = "pubsubctl_consumed"
 """Table in which `SqliteConsumed` records consumption: columns client, source, sequence."""
 
-
-class Consumed(Protocol):
-    """The application's own record of the publications that it has consumed."""
-
-    def has(self, source: SourceId, sequence: int) -> bool:
-        """Return True if this publication was consumed; called only for possible redeliveries."""
-        ...
+_MOST_UNCOMMITTED: Final = 1 << 31
 
 
 class SqliteConsumed:
@@ -93,16 +85,6 @@ class BrokerTokens:
         """See Tokens."""
 
 
-class Shell(Protocol):
-    """The client that consumers belong to."""
-
-    async def wait_arrived(self) -> None:
-        """Wait until a delivery has arrived; raise if none will."""
-
-    async def wait_committed(self, number: int, request: int) -> None:
-        """Wait until the broker has answered; raise if it will not."""
-
-
 class Consumer:
     """A subscription with committed positions kept by the broker; made by `Client.consume`.
 
@@ -121,24 +103,21 @@ class Consumer:
 
     def __init__(
         self,
-        shell: Shell,
-        line: BrokerConnection,
-        inbox: Inbox,
+        broker: AccessBroker,
         number: int,
         acknowledge: Acknowledge,
         most: int,
         consumed: Consumed | None,
     ) -> None:
         self.number = number
-        self.predicate: Predicate = line.core.subscriptions.predicates[number]
-        self._shell = shell
-        self._line = line
-        self._inbox = inbox
+        self.predicate: Predicate = broker.core.subscriptions.predicates[number]
+        self._broker = broker
+        self._line = broker.line
+        self._inbox = broker.inbox
         self._acknowledge = acknowledge
-        self._asked = 0
+        self._requested = 0
         self._is_open = False
-        had = consumed.has if consumed is not None else None
-        self._consumption = Consumption(line.core, number, most, had)
+        self._consumption = Consumption(broker.core, number, most, consumed)
 
     @property
     def dropped(self) -> int:
@@ -157,7 +136,7 @@ class Consumer:
         self._check("auto")
         await self.commit()
         while (publication := self._next()) is None:
-            await self._wait()
+            await self._broker.wait_arrived()
         return publication
 
     async def commit(self) -> None:
@@ -167,11 +146,11 @@ class Consumer:
             ClientError: the client cannot continue; the last deliveries may be repeated.
         """
         if request := self._consumption.commit():
-            self._asked = request
+            self._requested = request
             self._line.nudge()
             self._line.read_on()
-        if self._asked:
-            await self._shell.wait_committed(self.number, self._asked)
+        if self._requested:
+            await self._broker.wait_committed(self.number, self._requested)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Batch"]:
@@ -204,7 +183,7 @@ class Consumer:
             while len(received) < limit and (publication := self._next()) is not None:
                 received.append(publication)
             if not received:
-                await self._wait()
+                await self._broker.wait_arrived()
         return received
 
     def _next(self) -> Publication | None:
@@ -230,9 +209,6 @@ class Consumer:
                 self._line.nudge()  # silence may be committed, without a waiter
                 return None
 
-    async def _wait(self) -> None:
-        await self._shell.wait_arrived()
-
     def _check(self, mode: Acknowledge) -> None:
         if self._acknowledge != mode:
             raise ClientError(f"consumer {self.number}: acknowledge = {self._acknowledge!r}")
@@ -253,6 +229,19 @@ class Batch:
             ClientError: the client cannot continue.
         """
         return await self._consumer.receive(limit)
+
+
+def check_consumption(client: ClientId, acknowledge: object, most: object) -> None:
+    """Refuse arguments of `Client.consume`.
+
+    Raises:
+        ClientError: an argument is refused; the text has its value.
+    """
+    if acknowledge not in ("auto", "transacted"):
+        text = f"acknowledge = {acknowledge!r}"
+        raise ClientError(f"client {client}: {text}; 'auto' or 'transacted'")
+    if type(most) is not int or not 1 <= most <= _MOST_UNCOMMITTED:
+        raise ClientError(f"client {client}: most = {most!r}; at least 1")
 
 
 def _key(source: SourceId) -> str:

@@ -4,16 +4,22 @@ The application receives one publication after the other, up to a limit before i
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from brokerd.client.core import ClientCore
 from brokerd.client.events import GapsAnnounced, Received
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import Buffer
 
-Had = Callable[[SourceId, int], bool]
-"""Returns True if the application has recorded a publication as consumed."""
+
+class Consumed(Protocol):
+    """The application's own record of the publications that it has consumed."""
+
+    def has(self, source: SourceId, sequence: int) -> bool:
+        """Return True if this publication was consumed; called only for possible redeliveries."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +39,9 @@ class Taken:
     serial: int
 
 
-_Told = Taken | GapsAnnounced
-_Item = _Told | Received
-"""A delivery, or silence, which is not reported to the application."""
+_Delivery = Taken | GapsAnnounced
+_Item = _Delivery | Received
+"""A delivery, a gap, or silence, which is not reported to the application."""
 
 
 class Consumption:
@@ -43,18 +49,20 @@ class Consumption:
 
     Args:
         most: number of publications that the application receives before it commits.
-        had: called for possible redeliveries, which are withheld if it returns True.
+        consumed: the application's record; redeliveries of consumed publications are withheld.
 
     Attributes:
         dropped: number of redeliveries withheld for that reason.
     """
 
-    def __init__(self, core: ClientCore, number: int, most: int, had: Had | None = None) -> None:
+    def __init__(
+        self, core: ClientCore, number: int, most: int, consumed: Consumed | None = None
+    ) -> None:
         self.dropped = 0
         self._core = core
         self._number = number
         self._most = most
-        self._had = had
+        self._consumed = consumed
         self._arrivals: deque[Received | GapsAnnounced] = deque()
         self._open: deque[_Item] = deque()
         self._processed: list[_Item] = []
@@ -74,7 +82,7 @@ class Consumption:
         """Return True if a commit must precede further deliveries."""
         return self._delivered >= self._most
 
-    def next(self) -> _Told | None:
+    def next(self) -> _Delivery | None:
         """Return the next delivery or gap; None if there is none, or a commit must precede."""
         while not self.is_full:
             if not self._open:
@@ -94,12 +102,19 @@ class Consumption:
                 continue
             if isinstance(item, GapsAnnounced):
                 return item
-            if item.redelivered and self._had is not None and self._had(item.source, item.sequence):
+            if self._is_consumed(item):
                 self.dropped += 1
                 continue
             self._delivered += 1
             return item
         return None
+
+    def _is_consumed(self, item: Taken) -> bool:
+        return (
+            item.redelivered
+            and self._consumed is not None
+            and self._consumed.has(item.source, item.sequence)
+        )
 
     def commit(self) -> int:
         """Request a commit of all deliveries.

@@ -5,10 +5,10 @@ messages, sends `messages_to_send()` to the broker, and passes on the results. T
 the core: pauses before a retry are the shell's.
 """
 
-from collections import deque
 from dataclasses import replace
 
 from brokerd.client.attachment import Attachment, Unfinished
+from brokerd.client.commit_modes import CommitMode
 from brokerd.client.events import (
     Attached,
     ClientEvent,
@@ -21,7 +21,7 @@ from brokerd.client.events import (
 )
 from brokerd.client.outgoing import OutgoingPublications
 from brokerd.client.progress import Progress
-from brokerd.client.state import ClientState, Home, KeptSubscription, Revision
+from brokerd.client.state import Home, Revision
 from brokerd.client.subscriptions import Subscriptions
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
@@ -56,18 +56,18 @@ class ClientCore:
     repetitions by the broker. The core relies on the broker delivering, within one session, the
     publications of a stream by increasing position.
 
-    With `keeps_state`, the state that must survive a restart is in `state`, which the shell saves
-    whenever `needs_saving`; no message is sent before the state that it depends on is saved.
-    `Progress.record_delivery` records the next delivery to the application, so that the delivery is
-    on record after a restart.
+    With `keeps_state`, the shell saves the state that must survive a restart (`restart.state_of`)
+    whenever `revision.needs_saving`; no message is sent before the state that it depends on is
+    saved. `Progress.record_delivery` records the next delivery to the application, so that the
+    delivery is on record after a restart.
 
     Args:
-        commits_by_itself, in_transactions: see Progress.
+        mode: the commit mode; see `commit_modes`.
 
     Attributes:
         name: name of the client at its broker.
         publishes: True if the client may publish.
-        keeps_state: True if the state must survive a restart.
+        revision: the versions of the state.
         outgoing: the unacknowledged publications.
         subscriptions: the subscriptions, by number.
         progress: the received, delivered and committed positions.
@@ -83,27 +83,18 @@ class ClientCore:
         exact_incarnation: bool = False,
         instance: bytes = b"",
         keeps_state: bool = False,
-        commits_by_itself: bool = True,
-        in_transactions: bool = False,
+        mode: CommitMode = "automatic",
     ) -> None:
         self.name = name
         self.publishes = publishes
-        self.keeps_state = keeps_state
         self._instance = instance
-        self._revision = Revision()
+        self.revision = Revision(is_kept=keeps_state)
         self.attachment = Attachment(incarnation, exact_incarnation=exact_incarnation)
-        self.outgoing = OutgoingPublications(self._revision)
-        self.subscriptions = Subscriptions(self._revision)
-        self.progress = Progress(
-            self.subscriptions,
-            self._revision,
-            commits_by_itself=commits_by_itself,
-            keeps_state=keeps_state,
-            in_transactions=in_transactions,
-        )
+        self.outgoing = OutgoingPublications(self.revision)
+        self.subscriptions = Subscriptions(self.revision)
+        self.progress = Progress(self.subscriptions, self.revision, mode)
         self._detaching: Detach | None = None
         self._urgent: list[ClientMessage] = []
-        self._unsaid: deque[tuple[int, ClientMessage]] = deque()
         self._held: list[DeliveredItem] | None = None
 
     # ------------------------------------------------------------ the session
@@ -140,7 +131,7 @@ class ClientCore:
         """End the session; its deliveries may no longer be acknowledged."""
         self.attachment.attached = False
         self._urgent.clear()
-        self._unsaid.clear()
+        self.revision.drop_messages()
         self.progress.detach()
         if self._held is not None:
             self._held = []
@@ -189,14 +180,7 @@ class ClientCore:
 
         Publications handed over one by one since the last call are sent as one run.
         """
-        messages = self._new_messages()
-        if not self.keeps_state:
-            return messages
-        self._unsaid.extend((self._revision.current, message) for message in messages)
-        messages = []
-        while self._unsaid and self._unsaid[0][0] <= self._revision.saved:
-            messages.append(self._unsaid.popleft()[1])
-        return messages
+        return self.revision.release(self._new_messages())
 
     def _new_messages(self) -> list[ClientMessage]:
         messages, self._urgent = self._urgent, []
@@ -249,7 +233,7 @@ class ClientCore:
         Args:
             uncommitted: number of publications that the application receives before it commits.
         """
-        assert self.progress.in_transactions, "what is taken otherwise is committed otherwise"
+        assert self.progress.mode == "transactional", f"{self.name} is {self.progress.mode}"
         number = self.subscriptions.consume(predicate, uncommitted)
         self.subscribe_again(number)
         return number
@@ -347,7 +331,7 @@ class ClientCore:
         """Set the broker of the next session; `objection` returned None."""
         if home != self.attachment.home:
             self.attachment.home = home
-            self._revision.current += 1
+            self.revision.current += 1
 
     def leave(self) -> None:
         """Prepare a session with another broker; only while `may_leave`.
@@ -360,7 +344,7 @@ class ClientCore:
         if self.attachment.leave(self.subscriptions.commits.generation):
             self.outgoing.renew()
         self.subscriptions.started.clear()
-        self._revision.current += 1
+        self.revision.current += 1
 
     def successor(self) -> "ClientCore":
         """Return the same client for another broker.
@@ -369,13 +353,13 @@ class ClientCore:
         1: at the new broker it may meet gates that are closed to others, and an old stream must not
         continue behind a gap. Its arrivals are held until `take_over`.
         """
-        assert not self.keeps_state, f"{self.name} moves, and only one of two can be kept"
+        assert not self.revision.is_kept, f"{self.name} moves, and only one of two can be kept"
         other = ClientCore(
             self.name,
             publishes=self.publishes,
             incarnation=self.attachment.incarnation + 1,
             instance=self._instance,
-            commits_by_itself=self.progress.commits_by_itself,
+            mode=self.progress.mode,
         )
         home = self.attachment.home
         other.attachment.home = home and replace(home, broker="")
@@ -398,93 +382,10 @@ class ClientCore:
             self.unsubscribe(number)
         return [event for message in held for event in self.on_message(message)]
 
-    # ------------------------------------------------------------ keeping
-
     @property
     def is_kept(self) -> bool:
         """Return True if a restart restores the broker of the client.
 
         No other broker is permitted then.
         """
-        return self.keeps_state or self.progress.in_transactions
-
-    @property
-    def needs_saving(self) -> bool:
-        """Return True if state has changed that must survive a restart."""
-        return self.keeps_state and self._revision.saved < self._revision.current
-
-    @property
-    def version(self) -> int:
-        """The version of the state, which increases with each change."""
-        return self._revision.current
-
-    def is_saved(self, version: int) -> bool:
-        """Return True if this version of the state, or a later version, is durable."""
-        return self._revision.saved >= version or not self.keeps_state
-
-    def on_saved(self, version: int) -> None:
-        """Record that this version of the state is durable."""
-        self._revision.saved = max(self._revision.saved, version)
-
-    def state(self) -> ClientState:
-        """Return the state that must survive a restart, as of `version`."""
-        subscriptions = tuple(
-            KeptSubscription(
-                number,
-                predicate,
-                number in self.subscriptions.started,
-                self.progress.committed_positions(number),
-                self.progress.delivered_positions(number),
-            )
-            for number, predicate in self.subscriptions.predicates.items()
-        )
-        return ClientState(
-            self.name,
-            self.publishes,
-            self.attachment.incarnation,
-            self.outgoing.next_sequence,
-            self.attachment.home,
-            self.source,
-            self.outgoing.runs(),
-            self.subscriptions.last_number,
-            subscriptions,
-            tuple(self.subscriptions.ending),
-        )
-
-    @classmethod
-    def restart(
-        cls,
-        state: ClientState,
-        *,
-        instance: bytes = b"",
-        commits_by_itself: bool = True,
-        in_transactions: bool = False,
-    ) -> "ClientCore":
-        """Return the client with the state that an earlier process has left.
-
-        Deliveries that were not committed are delivered again, marked, if the protocol redelivers;
-        otherwise they count as committed.
-        """
-        core = cls(
-            state.name,
-            publishes=state.publishes,
-            incarnation=state.incarnation,
-            instance=instance,
-            keeps_state=not in_transactions,
-            commits_by_itself=commits_by_itself,
-            in_transactions=in_transactions,
-        )
-        home = state.home
-        core.attachment.home = home
-        core.attachment.was_attached = home is not None and bool(home.broker)
-        core.attachment.has_connected = True
-        core.outgoing.restore(state)
-        core.subscriptions.last_number = state.last_number
-        core.subscriptions.ending = dict.fromkeys(state.ending)
-        for kept in state.subscriptions:
-            core.subscriptions.predicates[kept.number] = kept.predicate
-            if kept.is_started:
-                core.subscriptions.started[kept.number] = None
-        redelivers = home is not None and home.redelivers
-        core.progress.restore(state.subscriptions, redelivers=redelivers)
-        return core
+        return self.revision.is_kept or self.progress.mode == "transactional"

@@ -1,13 +1,14 @@
 """Deliveries that wait for an application, and the acknowledgement of taken deliveries."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from brokerd.client.application import Callbacks
 from brokerd.client.broker_connection import BrokerConnection
-from brokerd.client.events import Announced, GapAnnounced, GapsAnnounced, Received
-from brokerd.model.client_messages import Deliveries, Notice
+from brokerd.client.events import Announced, GapsAnnounced, Received
+from brokerd.model.client_messages import Deliveries
 
 INBOX_LIMIT_BYTES: Final = 32 << 20
 
@@ -25,11 +26,8 @@ class Inbox:
         waiting_bytes: size of all arrivals that are not taken.
     """
 
-    def __init__(
-        self, on_notice: Callable[[Notice], None], on_gap: Callable[[GapAnnounced], None]
-    ) -> None:
-        self._on_notice = on_notice
-        self._on_gap = on_gap
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
         self._events: deque[tuple[BrokerConnection, Arrival]] = deque()
         self.waiting_bytes = 0
         self._taking: tuple[BrokerConnection, int] | None = None
@@ -131,10 +129,10 @@ class Inbox:
     def announce(self, event: Announced | GapsAnnounced) -> None:
         """Announce a notice or gaps to the application, through its callbacks."""
         if isinstance(event, Announced):
-            self._on_notice(event.notice)
+            self._callbacks.on_notice(event.notice)
             return
         for gap in event.gaps:
-            self._on_gap(gap)
+            self._callbacks.on_gap(gap)
 
 
 def _size(event: Arrival) -> int:

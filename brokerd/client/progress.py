@@ -8,6 +8,7 @@ origins and places differ, the parts of this module translate between them.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from brokerd.client.commit_modes import CommitMode, policy_of
 from brokerd.client.commitment import Commitment
 from brokerd.client.events import Announced, ClientEvent, GapsAnnounced, Received, Withheld
 from brokerd.client.received_positions import ReceivedPositions
@@ -28,36 +29,29 @@ from brokerd.model.identity import SourceId, StreamId
 class Progress:
     """The received, delivered and committed positions of a client's subscriptions.
 
-    With `commits_by_itself`, taken deliveries are committed. Otherwise `commit` commits, and until
-    then the broker keeps the publications. With `in_transactions`, only `commit_through` commits,
-    silence too: an acknowledged position is in a token that the application has kept.
+    The broker keeps a publication until it is committed.
 
     Args:
         revision: counts changes that must survive a restart.
 
     Attributes:
-        commits_by_itself: True if taken deliveries are committed.
-        in_transactions: True if all arrivals are committed together, with a token.
+        mode: the commit mode.
     """
 
     def __init__(
         self,
         subscriptions: Subscriptions,
         revision: Revision,
-        *,
-        commits_by_itself: bool,
-        keeps_state: bool,
-        in_transactions: bool = False,
+        mode: CommitMode,
     ) -> None:
-        self.commits_by_itself = commits_by_itself and not in_transactions
-        self.in_transactions = in_transactions
-        self._keeps_state = keeps_state
+        self.mode = mode
         self._wanted = subscriptions.predicates
         self._marks = subscriptions.marks
         self._consumers = subscriptions.commits
         self._revision = revision
         self._received = ReceivedPositions(self._wanted)
         self._commitment = Commitment(self._wanted, revision)
+        self._policy = policy_of(mode, self._commitment, records_deliveries=revision.is_kept)
 
     # ------------------------------------------------------------ the session
 
@@ -155,7 +149,7 @@ class Progress:
         if fresh:
             events.append(Received(fresh, self._commitment.serial))
         else:
-            self._take_if_first()
+            self._policy.skip(self._wanted)
         return events
 
     def _on_notice(self, message: Notice) -> list[ClientEvent]:
@@ -171,13 +165,13 @@ class Progress:
         )
         if fresh:
             return [Announced(replace(message, ranges=fresh), self._commitment.serial)]
-        self._take_if_first()
+        self._policy.skip(self._wanted)
         return []
 
     def _on_silence(self, message: Silence) -> list[ClientEvent]:
         if message.first > message.last:
             raise RemoteProtocolError("broker", f"silence from {message.first} to {message.last}")
-        self._skip(message, is_news=self.in_transactions)
+        self._skip(message, is_news=self._policy.reports_silence)
         return self._after_silence()
 
     def _on_gap(self, message: Gap) -> list[ClientEvent]:
@@ -190,7 +184,7 @@ class Progress:
             if number in self._wanted and number not in self._marks
         ]
         gaps = self._received.new_gaps(message, numbers)
-        self._skip(message, is_news=bool(gaps) or self.in_transactions)
+        self._skip(message, is_news=bool(gaps) or self._policy.reports_silence)
         if gaps:
             return [GapsAnnounced(gaps, self._commitment.serial)]
         return self._after_silence()
@@ -204,15 +198,8 @@ class Progress:
         self._commitment.put(stream, message.first, last, numbers, is_news=is_news, is_notice=True)
 
     def _after_silence(self) -> list[ClientEvent]:
-        self._take_if_first()
-        return [Received((), self._commitment.serial)] if self.in_transactions else []
-
-    def _take_if_first(self) -> None:
-        """Take the last arrival if no earlier arrival waits; the application has no part in it."""
-        if self.in_transactions:
-            self._commitment.release()
-        elif len(self._commitment) == 1:
-            self.take(self._commitment.serial)
+        self._policy.skip(self._wanted)
+        return [Received((), self._commitment.serial)] if self._policy.reports_silence else []
 
     # ------------------------------------------------------------ taking and committing
 
@@ -221,21 +208,14 @@ class Progress:
 
         If state is kept, the record must be saved first.
         """
-        if self._keeps_state or not self.commits_by_itself:
-            self._commitment.give(serial)
+        self._policy.deliver(serial)
 
     def take(self, serial: int) -> None:
         """Record that the application has received all arrivals up to this serial.
 
         The broker may release the publications, if taken deliveries are committed.
         """
-        if self.commits_by_itself:
-            self._commitment.take(serial)
-            return
-        self._commitment.give(serial)
-        for number in self._wanted:
-            self._commitment.commit_announcements(number)
-        self._commitment.release()
+        self._policy.take(serial, self._wanted)
 
     def commit(self, number: int, source: SourceId, last: int) -> bool:
         """Commit the deliveries of a subscription up to this publication of a source.
@@ -247,8 +227,7 @@ class Progress:
         """
         if not self._commitment.was_given(number, source, last):
             return False
-        if not self.commits_by_itself:
-            self._commitment.commit(number, source, last)
+        self._policy.commit(number, source, last)
         return True
 
     def positions_at(self, number: int, serial: int) -> Positions:
@@ -257,7 +236,7 @@ class Progress:
 
     def commit_through(self, serial: int) -> None:
         """Commit all arrivals up to this serial, in a transaction of the application."""
-        assert self.in_transactions, "what is taken otherwise is committed otherwise"
+        assert self.mode == "transactional", f"a commit of {serial} in mode {self.mode}"
         self._commitment.commit_through(serial)
 
     def commit_consumed(self, number: int, serial: int, source: SourceId, last: int) -> None:

@@ -1,7 +1,9 @@
-"""The state of a client that must survive a restart."""
+"""The state of a client that must survive a restart, and its versions."""
 
+from collections import deque
 from dataclasses import dataclass
 
+from brokerd.model.client_messages import ClientMessage
 from brokerd.model.identity import ClientId, SourceId, StreamId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
@@ -77,12 +79,50 @@ class ClientState:
 
 
 class Revision:
-    """The versions of the state.
+    """The versions of a client's state, and the messages that wait until theirs is saved.
 
-    `current` increases with each change, `saved` is the last durable one.
+    Args:
+        is_kept: True if the state must survive a restart; otherwise every version counts as saved.
+
+    Attributes:
+        current: the present version, increased with each change.
+        saved: the last version that is durable.
     """
 
-    __slots__ = ("current", "saved")
+    __slots__ = ("_unsaved", "current", "is_kept", "saved")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_kept: bool) -> None:
+        self.is_kept = is_kept
         self.current = self.saved = 0
+        self._unsaved: deque[tuple[int, ClientMessage]] = deque()
+
+    @property
+    def needs_saving(self) -> bool:
+        """Return True if state has changed that must survive a restart."""
+        return self.is_kept and self.saved < self.current
+
+    def is_saved(self, version: int) -> bool:
+        """Return True if this version of the state, or a later version, is durable."""
+        return self.saved >= version or not self.is_kept
+
+    def on_saved(self, version: int) -> None:
+        """Record that this version of the state is durable."""
+        self.saved = max(self.saved, version)
+
+    def release(self, messages: list[ClientMessage]) -> list[ClientMessage]:
+        """Return the messages whose state is saved, in order; later messages wait.
+
+        Args:
+            messages: new messages, which depend on the present version.
+        """
+        if not self.is_kept:
+            return messages
+        self._unsaved.extend((self.current, message) for message in messages)
+        released: list[ClientMessage] = []
+        while self._unsaved and self._unsaved[0][0] <= self.saved:
+            released.append(self._unsaved.popleft()[1])
+        return released
+
+    def drop_messages(self) -> None:
+        """Drop the messages that wait; their session has ended."""
+        self._unsaved.clear()

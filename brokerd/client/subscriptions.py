@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from brokerd.client.commit_requests import CommitRequests
 from brokerd.client.events import SubscriptionEnded
-from brokerd.client.state import Revision
+from brokerd.client.state import ClientState, Revision
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import ClientMessage, Consume, Subscribe, Unsubscribe
 from brokerd.model.predicate import NOTHING, Predicate
@@ -118,3 +118,12 @@ class Subscriptions:
         """
         if not 1 <= number <= self.last_number:
             raise RemoteProtocolError("broker", f"there is no subscription {number}")
+
+    def restore(self, state: ClientState) -> None:
+        """Restore the subscriptions of an earlier process."""
+        self.last_number = state.last_number
+        self.ending = dict.fromkeys(state.ending)
+        for kept in state.subscriptions:
+            self.predicates[kept.number] = kept.predicate
+            if kept.is_started:
+                self.started[kept.number] = None

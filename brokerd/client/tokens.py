@@ -11,6 +11,8 @@ from typing import Final, Protocol
 
 import cbor2
 
+from brokerd.client.core import ClientCore
+from brokerd.client.restart import restart
 from brokerd.client.state import ClientState, Home, KeptSubscription, Positions
 from brokerd.client.state_encoding import frame_of, home_of, message_of, read_token, write_token
 from brokerd.errors import ConfigError, RemoteProtocolError, ResumeTokenRefused
@@ -246,3 +248,22 @@ class OwnTokens:
 
     def roll_back(self) -> None:
         """See Tokens: the application rolls back."""
+
+
+def core_of_token(
+    name: str, publishes: bool, instance: bytes, deployment_id: str, tokens: Tokens
+) -> tuple[ClientCore, int]:
+    """Return the client of a token, or a new client, and the generation of its tokens."""
+    generation, token = tokens.take_over(name)
+    if not token:
+        core = ClientCore(
+            name,
+            publishes=publishes,
+            incarnation=generation,
+            instance=instance,
+            mode="transactional",
+        )
+        return core, generation
+    read = read_checkpoint_token(token, name, deployment_id)
+    state = read.to_state(generation, publishes)
+    return restart(state, instance=instance, mode="transactional"), generation

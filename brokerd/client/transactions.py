@@ -3,28 +3,16 @@
 Paper: [DS03] §2: "the subscriber consumes an event and updates its CT in one transaction".
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 
-from brokerd.client.broker_connection import BrokerConnection
+from brokerd.client.access_broker import AccessBroker
+from brokerd.client.application import Publication, publications_of
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received
-from brokerd.client.inbox import Arrival, Inbox
-from brokerd.client.single_publications import Publication, publications_of
+from brokerd.client.inbox import Arrival
 from brokerd.client.tokens import CheckpointToken, Tokens, TransactionFailed
-from brokerd.errors import BrokerError
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.predicate import Predicate
-
-
-class Shell(Protocol):
-    """The client that transactions belong to."""
-
-    async def wait_arrived(self) -> None:
-        """Wait until a delivery has arrived; raise if none will."""
-
-    def failed_transaction(self, why: str) -> BrokerError:
-        """Return the error to raise, now and later, because commits are no longer permitted."""
 
 
 class DurableSubscription:
@@ -36,28 +24,20 @@ class DurableSubscription:
         generation: generation of the process that may commit; increased by one at each takeover.
     """
 
-    def __init__(
-        self,
-        shell: Shell,
-        line: BrokerConnection,
-        inbox: Inbox,
-        tokens: Tokens,
-        generation: int,
-        number: int,
-    ) -> None:
+    def __init__(self, broker: AccessBroker, tokens: Tokens, generation: int, number: int) -> None:
         self.number = number
-        self.predicate: Predicate = line.core.subscriptions.predicates[number]
+        self.predicate: Predicate = broker.core.subscriptions.predicates[number]
         self.generation = generation
-        self._shell = shell
-        self._line = line
-        self._inbox = inbox
+        self._broker = broker
+        self._line = broker.line
+        self._inbox = broker.inbox
         self._tokens = tokens
         self._is_open = False
 
     @property
     def token(self) -> bytes:
         """The committed positions; for an application that stores the token, see `OwnTokens`."""
-        return self._token_at(0)
+        return self.token_at(0)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Transaction"]:
@@ -78,7 +58,7 @@ class DurableSubscription:
                 next transaction receives the same deliveries.
         """
         assert not self._is_open, "one transaction at a time: what is taken is taken in order"
-        transaction = Transaction(self._shell, self._line, self._inbox, self._token_at)
+        transaction = Transaction(self._broker, self)
         self._is_open = True
         self._tokens.begin()
         try:
@@ -86,7 +66,7 @@ class DurableSubscription:
             self._tokens.commit(transaction.token)
         except TransactionFailed as failure:
             self._undo(transaction)
-            raise self._shell.failed_transaction(str(failure)) from failure
+            raise self._broker.failed_transaction(str(failure)) from failure
         except BaseException:
             self._undo(transaction)
             raise
@@ -106,12 +86,13 @@ class DurableSubscription:
         try:
             self._tokens.commit(self.token)
         except TransactionFailed as failure:
-            raise self._shell.failed_transaction(str(failure)) from failure
+            raise self._broker.failed_transaction(str(failure)) from failure
         except BaseException:
             self._tokens.roll_back()
             raise
 
-    def _token_at(self, serial: int) -> bytes:
+    def token_at(self, serial: int) -> bytes:
+        """Return the token after a commit of all arrivals up to this serial."""
         core = self._line.core
         assert core.attachment.home is not None, "a token is of a broker"
         return CheckpointToken(
@@ -128,16 +109,14 @@ class Transaction:
         arrivals, serial: the received arrivals, and the serial of the last.
     """
 
-    def __init__(
-        self, shell: Shell, line: BrokerConnection, inbox: Inbox, at: Callable[[int], bytes]
-    ) -> None:
+    def __init__(self, broker: AccessBroker, subscription: DurableSubscription) -> None:
         self.gaps: list[GapAnnounced] = []
         self.arrivals: list[Arrival] = []
         self.serial = 0
-        self._shell = shell
-        self._line = line
-        self._inbox = inbox
-        self._token_at = at
+        self._broker = broker
+        self._line = broker.line
+        self._inbox = broker.inbox
+        self._subscription = subscription
 
     @property
     def token(self) -> bytes:
@@ -145,7 +124,7 @@ class Transaction:
 
         For an application that stores the token.
         """
-        return self._token_at(self.serial)
+        return self._subscription.token_at(self.serial)
 
     async def receive(self, limit: int = 1_000) -> list[Publication]:
         """Return the received publications, up to about `limit` runs; wait until there are any.
@@ -160,7 +139,7 @@ class Transaction:
 
     async def receive_runs(self, limit: int = 1_000) -> list[Deliveries]:
         """Receive as `receive`, in runs as they arrived; the fast path."""
-        await self._shell.wait_arrived()
+        await self._broker.wait_arrived()
         received: list[Deliveries] = []
         while self._inbox and len(received) < limit:
             if received and not isinstance(self._inbox.first, Received):

@@ -7,8 +7,8 @@ from typing import Final
 
 import trio
 
+from brokerd.client.application import BrokerUnreachable, ClientError
 from brokerd.client.broker_connection import BrokerConnection
-from brokerd.client.callbacks import BrokerUnreachable, ClientError
 from brokerd.client.inbox import Inbox
 
 _CHECKPOINT_EVERY: Final = 64

@@ -13,9 +13,9 @@ from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import ExpectationFailed, HostError, Unreachable, UserError
 
 if TYPE_CHECKING:
+    from brokerd.client.application import Publication
     from brokerd.client.client import Client
     from brokerd.client.events import GapAnnounced
-    from brokerd.client.single_publications import Publication
     from brokerd.model.predicate import Predicate
     from pubsubctl.deployment.client_access import ClientAccess
 

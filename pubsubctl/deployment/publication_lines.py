@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from brokerd.client.application import Publication
 from brokerd.client.events import GapAnnounced
-from brokerd.client.single_publications import Publication
 from brokerd.model.attribute_text import parse_attributes
 from brokerd.model.predicate import Scalar
 from brokerd.text import nearest, shown

@@ -16,7 +16,7 @@ from results.checker.latency import (
     latency_percentiles,
 )
 from results.figures.catalogue import draw
-from results.figures.run_figures import narrow_svg
+from results.figures.run_figures import RUN_FIGURES, narrow_svg
 from results.rules.nothing_owed import SOURCE
 from results.tables.json_files import ResultsError, read_json, read_json_lines
 from results.tables.load import table_folder
@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-SHOWN_FIGURES: Mapping[str, str] = {
-    "run.topology": "The brokers",
-    "timeline": "Latency over time",
-    "rate": "Rates over time",
-    "spectrum": "Spread of latencies",
-}
+SHOWN_FIGURES: Mapping[str, str] = {each.name: each.title for each in RUN_FIGURES}
 SHOWN_PERCENTILES = (*PERCENTILES, "max")
 
 

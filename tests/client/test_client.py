@@ -166,7 +166,7 @@ async def test_delivery_stays_exactly_once_through_interruptions() -> None:
         await publisher.flush()
         nursery.cancel_scope.cancel()
     assert received == list(range(1, 2001))
-    assert publisher.resubmitted > 0
+    assert publisher.statistics.resubmitted > 0
 
 
 @in_virtual_time
@@ -262,7 +262,7 @@ async def test_a_slow_application_stops_its_broker_and_loses_nothing(
         for _ in range(100):
             await publisher.publish_many([OIL], bytes(10), 1_000, bytes(10_000))
         await trio.sleep(60)
-        assert subscriber._inbox.waiting_bytes < 300_000
+        assert subscriber.statistics.waiting_bytes < 300_000
         assert await take(subscriber, 1_000) == list(range(1, 1_001))
 
 
@@ -445,7 +445,7 @@ async def test_an_unsubscription_is_requested_again_after_a_lost_session() -> No
             await subscriber.unsubscribe(number)
         running[1].heal("cut")
         await subscriber.wait_attached()
-        while subscriber._core.subscriptions.ending:
+        while subscriber._broker.core.subscriptions.ending:
             await trio.sleep(0.01)
         assert rows(*running) == [0, 0]
 

@@ -19,6 +19,7 @@ from brokerd.client.events import (
     SubscriptionAnswered,
     Withheld,
 )
+from brokerd.client.restart import restart, state_of
 from brokerd.client.state import Home
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
@@ -425,10 +426,10 @@ def keeping(home: Home, **options: Any) -> ClientCore:
     core = ClientCore("c", publishes=False, keeps_state=True, **options)
     core.move_to(home)
     core.subscribe(EVERYTHING)
-    core.on_saved(core.version)
+    core.revision.on_saved(core.revision.current)
     attach(core)
     core.on_message(Subscribed(1, "started"))
-    core.on_saved(core.version)
+    core.revision.on_saved(core.revision.current)
     return core
 
 
@@ -449,8 +450,8 @@ def marked(core: ClientCore, message: Deliveries) -> list[tuple[list[int], bool]
 
 
 def restarted(core: ClientCore) -> ClientCore:
-    core.on_saved(core.version)
-    again = ClientCore.restart(core.state(), commits_by_itself=False)
+    core.revision.on_saved(core.revision.current)
+    again = restart(state_of(core), mode="explicit")
     attach(again)
     return again
 
@@ -460,15 +461,15 @@ def test_a_message_waits_until_its_state_is_saved() -> None:
     core.outgoing.publish(b"a", b"x")
     core.on_established()
     assert core.messages_to_send() == []
-    core.on_saved(core.version)
+    core.revision.on_saved(core.revision.current)
     assert core.messages_to_send() == [Connect(True, 1, 1, 0, ())]
     core.on_message(Connected(OURS, 1))
     assert core.messages_to_send() == [], "a restart must know where it has published"
-    version = core.version
+    version = core.revision.current
     core.outgoing.publish(b"a", b"y")
-    core.on_saved(version)
+    core.revision.on_saved(version)
     assert published(core.messages_to_send()) == [1]
-    core.on_saved(core.version)
+    core.revision.on_saved(core.revision.current)
     assert published(core.messages_to_send()) == [2]
 
 
@@ -478,12 +479,12 @@ def test_a_message_of_a_lost_session_is_not_sent() -> None:
     core.on_established()
     assert core.messages_to_send() == []
     core.on_lost()
-    core.on_saved(core.version)
+    core.revision.on_saved(core.revision.current)
     assert core.messages_to_send() == []
 
 
 def test_uncommitted_deliveries_are_redelivered_with_a_mark_if_guaranteed() -> None:
-    core = keeping(REDELIVERS, commits_by_itself=False)
+    core = keeping(REDELIVERS, mode="explicit")
     given(core, run(1, 5))
     assert core.progress.commit(1, THEIRS, 3)
     again = restarted(core)
@@ -491,7 +492,7 @@ def test_uncommitted_deliveries_are_redelivered_with_a_mark_if_guaranteed() -> N
 
 
 def test_redeliveries_are_marked_after_each_restart() -> None:
-    core = keeping(REDELIVERS, commits_by_itself=False)
+    core = keeping(REDELIVERS, mode="explicit")
     given(core, run(1, 5))
     again = restarted(core)
     given(again, run(1, 2))
@@ -500,7 +501,7 @@ def test_redeliveries_are_marked_after_each_restart() -> None:
 
 
 def test_uncommitted_deliveries_are_not_redelivered_without_the_guarantee() -> None:
-    core = keeping(replace(REDELIVERS, redelivers=False), commits_by_itself=False)
+    core = keeping(replace(REDELIVERS, redelivers=False), mode="explicit")
     given(core, run(1, 5))
     assert core.progress.commit(1, THEIRS, 3)
     again = restarted(core)
@@ -508,7 +509,7 @@ def test_uncommitted_deliveries_are_not_redelivered_without_the_guarantee() -> N
 
 
 def test_unprocessed_deliveries_are_new_after_a_restart() -> None:
-    core = keeping(REDELIVERS, commits_by_itself=False)
+    core = keeping(REDELIVERS, mode="explicit")
     given(core, run(1, 2))
     core.on_message(Deliveries(run(3, 4), (1,)))
     again = restarted(core)
@@ -516,7 +517,7 @@ def test_unprocessed_deliveries_are_new_after_a_restart() -> None:
 
 
 def committing() -> ClientCore:
-    core = ClientCore("c", publishes=False, commits_by_itself=False)
+    core = ClientCore("c", publishes=False, mode="explicit")
     core.subscribe(EVERYTHING)
     core.subscribe(EVERYTHING)
     attach(core)

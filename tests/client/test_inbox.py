@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+from brokerd.client.application import Callbacks
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received
 from brokerd.client.inbox import Inbox
 from brokerd.model.client_messages import Deliveries
@@ -21,7 +22,8 @@ class World:
         progress = SimpleNamespace(record_delivery=lambda serial: None, take=self.taken.append)
         core = SimpleNamespace(progress=progress)
         self.line: Any = SimpleNamespace(core=core, nudge=lambda: None, acknowledge=lambda: None)
-        self.inbox = Inbox(self.seen.append, self.seen.append)
+        callbacks = Callbacks(on_notice=self.seen.append, on_gap=self.seen.append)
+        self.inbox = Inbox(callbacks)
 
     def receives(self, serial: int, first: int) -> None:
         run = PublicationRun(SOURCE, range(first, first + 2), (b"a",), bytes(2), 0, ())

@@ -50,7 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await trio.lowlevel.checkpoint()
         work()
 
-    monkeypatch.setattr("brokerd.client.state_writer.in_thread", run)
+    monkeypatch.setattr("brokerd.client.store.in_thread", run)
 
 
 @in_virtual_time
@@ -120,7 +120,7 @@ async def test_a_killed_publisher_resends_unacknowledged_publications() -> None:
             with trio.move_on_after(1):
                 await anext(subscriber)
             await publisher.flush()
-            assert publisher.resubmitted == 3
+            assert publisher.statistics.resubmitted == 3
         assert got == [1, 2, 3, 4]
 
 

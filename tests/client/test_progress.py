@@ -11,6 +11,7 @@ import pytest
 
 from brokerd.client.core import ClientCore
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received, Withheld
+from brokerd.client.restart import restart, state_of
 from brokerd.client.state import Home
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
@@ -211,7 +212,7 @@ def test_a_gap_or_silence_of_no_sense_ends_the_session(message):
 
 def test_a_publication_is_committed_where_it_stands_and_not_in_another_stream():
     """A source may be in several streams without a common order; the last delivery decides."""
-    core = client(commits_by_itself=False)
+    core = client(mode="explicit")
     other = StreamId(6, 1, 0)
     later = PublicationRun(other, (7,), (b"a",), b"\0", 0, (), origin_runs([(ANN, 5)]))
     core.on_message(Deliveries(later, (1,)))
@@ -224,7 +225,7 @@ def test_a_publication_is_committed_where_it_stands_and_not_in_another_stream():
 
 
 def test_a_commit_by_origin_acknowledges_all_earlier_positions():
-    core = client(commits_by_itself=False)
+    core = client(mode="explicit")
     (one,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
     core.on_message(Silence((1,), PUBEND, 21, 21))
     (two,) = core.on_message(Deliveries(ticks(4, 5, 6), (1,)))
@@ -242,13 +243,13 @@ def test_a_commit_by_origin_acknowledges_all_earlier_positions():
 
 
 def test_a_restarted_client_resumes_at_its_position_and_marks_redeliveries():
-    core = client(keeps_state=True, commits_by_itself=False)
+    core = client(keeps_state=True, mode="explicit")
     core.move_to(Home("b", "d1", "p", may_lose=False, redelivers=True))
     (one,) = core.on_message(Deliveries(ticks(0, 1, 2, 3), (1,)))
     core.progress.take(one.serial)
     core.progress.commit(1, ANN, 2)
-    again = ClientCore.restart(core.state(), commits_by_itself=False)
-    again.on_saved(again.version)
+    again = restart(state_of(core), mode="explicit")
+    again.revision.on_saved(again.revision.current)
     assert connect(again).resume == ((1, ((PUBEND, 13),)),)
     (received,) = again.on_message(Deliveries(ticks(2, 3, 4), (1,)))
     assert [(item.run.source, item.redelivered) for item in received.deliveries] == [

@@ -2,6 +2,7 @@
 
 from brokerd.client.core import ClientCore
 from brokerd.client.events import SubscriptionEnded
+from brokerd.client.restart import restart, state_of
 from brokerd.model.client_messages import (
     Connected,
     Subscribe,
@@ -20,10 +21,10 @@ def test_a_restarted_client_asks_again_for_the_end_of_its_subscription() -> None
     for number in (ended, kept):
         core.on_message(Subscribed(number, "started"))
     core.unsubscribe(ended)
-    again = ClientCore.restart(core.state())
+    again = restart(state_of(core))
     again.on_established()
     again.on_message(Connected(None, 2))
-    again.on_saved(again.version)
+    again.revision.on_saved(again.revision.current)
     _, *said = again.messages_to_send()
     assert said == [Unsubscribe(ended), Subscribe(kept, EVERYTHING)]
     assert again.on_message(Unsubscribed(ended)) == [SubscriptionEnded(ended)]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from brokerd.client.core import ClientCore
+from brokerd.client.restart import restart, state_of
 from brokerd.client.state import ClientState, KeptSubscription
 from brokerd.client.state_encoding import home_of, read_kept, write_kept
 from brokerd.client.store import FileStore
@@ -118,9 +119,9 @@ def test_a_client_that_never_attached_keeps_its_publications_and_subscriptions()
     core = ClientCore("c", publishes=True, keeps_state=True)
     core.outgoing.publish(b"a", b"x")
     core.subscribe(parse_predicate("true"))
-    kept = read(write_kept(core.state()), deployment="any")
+    kept = read(write_kept(state_of(core)), deployment="any")
     assert (kept.home, kept.source, kept.next_sequence) == (None, None, 2)
-    again = ClientCore.restart(kept)
+    again = restart(kept)
     assert (len(again.outgoing), [*again.subscriptions], again.can_leave) == (1, [1], True)
 
 

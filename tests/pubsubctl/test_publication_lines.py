@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.client.application import Publication
 from brokerd.client.events import GapAnnounced
-from brokerd.client.single_publications import Publication
 from brokerd.model.identity import SourceId
 from pubsubctl.deployment.publication_lines import (
     LONGEST_LINE,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.client.callbacks import Callbacks, ClientError
+from brokerd.client.application import Callbacks, ClientError
 from brokerd.client.client import Client, connect
 from brokerd.client.store import FileStore
 from tests.helpers.patience import PATIENCE_S

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bench
-from brokerd.client.core import ClientCore
+from brokerd.client.restart import restart, state_of
 from brokerd.client.state import ClientState
 from brokerd.model.losses import OLDER_COPY
 from brokerd.protocols.registry import DEFINITIONS, read_topology
@@ -87,8 +87,8 @@ def _restore(cluster: SimulatedCluster, older: ClientState, broker: str) -> list
     cluster.network.close(shop, shop.broker, "closed_by_us")
     refusals: list[str] = []
     shop.on_refused = lambda refused: refusals.append(refused.reason)
-    shop.core = ClientCore.restart(older, instance=b"copy")
-    shop.core.keeps_state = False
+    shop.core = restart(older, instance=b"copy")
+    shop.core.revision.is_kept = False
     for _ in range(8 - older.next_sequence + 1):
         shop.core.outgoing.publish(b"\xa0", b"")
     shop.broker = cluster.topology.number_of(broker)
@@ -103,7 +103,7 @@ def _publish_further(cluster: SimulatedCluster, *, copied: int) -> ClientState:
     for number in range(9):
         if number == copied:
             cluster.run_for(1)
-            states.append(cluster.clients["shop"].core.state())
+            states.append(state_of(cluster.clients["shop"].core))
         if number < 8:
             cluster.publish("", n=number, client="shop")
     cluster.run_for(1)
@@ -188,7 +188,7 @@ def _receive_further(
 
 def _kept(subscription: Subscription) -> ClientState:
     """Return the state of a subscriber as a store has it: all deliveries are recorded."""
-    state = subscription.client.core.state()
+    state = state_of(subscription.client.core)
     kept = tuple(replace(each, given=each.committed) for each in state.subscriptions)
     return replace(state, subscriptions=kept)
 
@@ -210,8 +210,8 @@ def _return_with(
     cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
     if broker:
         subscriber.broker = cluster.topology.number_of(broker)
-    subscriber.core = ClientCore.restart(state, instance=b"copy")
-    subscriber.core.keeps_state = False
+    subscriber.core = restart(state, instance=b"copy")
+    subscriber.core.revision.is_kept = False
     subscriber._observer = _WithoutGaps(cluster.oracle)
     subscriber.dial()
     cluster.run_for(4)

@@ -148,7 +148,7 @@ class SimulatedConsumer(SimulatedClient):
     @staticmethod
     def make_core(name: str, incarnation: int = 1) -> ClientCore:
         """Return the core of a process without state."""
-        return ClientCore(name, publishes=False, incarnation=incarnation, in_transactions=True)
+        return ClientCore(name, publishes=False, incarnation=incarnation, mode="transactional")
 
     def subscribe(self, predicate: Predicate) -> int:
         """Subscribe once, as a consumer."""

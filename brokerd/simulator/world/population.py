@@ -127,7 +127,7 @@ class ClientPopulation:
             publishes=old.publishes,
             incarnation=1 if counts_anew else old.core.attachment.incarnation,
             instance=b"%d" % self._forgot[client],
-            in_transactions=client in self.consumers,
+            mode="transactional" if client in self.consumers else "automatic",
         )
         self._requests[client] = []
         new = self.add(client, state.brokers[old.broker].name, old.publishes, core)
