@@ -128,6 +128,25 @@ def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -
         assert len(subscription.client.received[1]) == 8
 
 
+@pytest.mark.parametrize("protocol", [*DEFINITIONS])
+def test_a_restarted_broker_refuses_an_older_copy_of_a_publishers_store(protocol: str) -> None:
+    """The highest number is on the broker's disk, or at a storage."""
+    for copied in (0, 5):
+        cluster, at, home = _cluster(protocol)
+        subscription = cluster.subscribe(home)
+        cluster.client("shop", at, publishes=True)
+        cluster.run_until_quiet()
+        older = _publish_further(cluster, copied=copied)
+        shop = cluster.clients["shop"]
+        cluster.network.close(shop, shop.broker, "closed_by_us")
+        cluster.run_for(2)
+        cluster.broker(at).kill().start()
+        cluster.run_for(5)
+        refusals = _restore(cluster, older, at)
+        assert _is_refused(refusals, copied), refusals
+        assert len(subscription.client.received[1]) == 8
+
+
 @pytest.mark.parametrize("way", ["another broker", "a restarted broker"])
 def test_storages_refuse_an_older_copy_of_a_publishers_store(way: str) -> None:
     """The access broker does not have the number of publications of the source."""
@@ -236,10 +255,35 @@ def test_a_subscriber_with_an_older_copy_of_its_store_receives_a_gap(protocol: s
     assert len(subscriber.received[1]) == 9
 
 
+@pytest.mark.parametrize("broker", ["n11", "n1"])
+@pytest.mark.parametrize(
+    "protocol", ["delta_tree", "gryphon", "durable", "multi_proxy", "ges_reliable"]
+)
+def test_a_restarted_broker_announces_an_older_copy_of_a_subscribers_store(
+    protocol: str, broker: str
+) -> None:
+    """The acknowledged positions are on disk, at the access broker or at the storage."""
+    cluster, at, home = _cluster(protocol)
+    subscription, older = _receive_further(cluster, at, home)
+    cluster.broker(broker if protocol == "ges_reliable" else home).kill().start()
+    cluster.run_for(5)
+    _return_with(subscription, cluster, older)
+    assert subscription.client.started_numbers
+    assert [gap.number for gap in subscription.client.gaps] == [1]
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(4)
+    assert len(subscription.client.gaps) == 1
+    assert len(subscription.client.received[1]) == 9
+
+
+@pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("protocol", [*DEFINITIONS])
-def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str) -> None:
+def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str, restarts: bool) -> None:
     cluster, at, home = _cluster(protocol)
     subscription, _ = _receive_further(cluster, at, home)
+    if restarts:
+        cluster.broker(home).kill().start()
+        cluster.run_for(5)
     _return_with(subscription, cluster, _kept(subscription))
     cluster.publish(at, n=8, client="shop")
     cluster.run_for(4)

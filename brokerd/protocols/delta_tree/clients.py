@@ -150,12 +150,25 @@ class Clients:
         for local in client.subscriptions.values():
             local.claimed = False
         self._queue.finish_deliveries(self._windows.close(name))
+        self._record_used(client)
         if client.source is not None and self._all_done(client, client.source):
             self._detach(name)
         if was_admitted and not client.subscriptions and name not in self._attached:
             self._forget(name)
         else:
             self.table.keep(client)
+
+    def write_progress(self) -> None:
+        """Write the progress of clients."""
+        for name in self.table.here:
+            self._record_used(self.table.clients[name])
+        self.table.write_progress()
+
+    def _record_used(self, client: Client) -> None:
+        """Record the numbers of a publisher, also of publications on the fast path."""
+        if client.source is not None:
+            used = self._sequences.used.get(client.source, 0)
+            self.table.record_published(client.name, client.source, used)
 
     def _all_done(self, client: Client, source: SourceId) -> bool:
         """Return True if the publisher has no publication that it might send again."""

@@ -330,6 +330,7 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
             if owner is not None and owner.phase is Phase.STARTED:
                 begins = owner.begins_after
                 begins[source] = max(begins.get(source, 0), last)
+                owner.acknowledged[source] = last
         table, key = ATTACHED, ""
         attached = dict(recovered.get(ATTACHED, {}))
     except (TypeError, ValueError, PredicateError) as error:

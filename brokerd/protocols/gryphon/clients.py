@@ -359,9 +359,9 @@ class Clients:
         The predicates stay in the filter until then.
         """
         own_filter = self._own_filter
-        tables: tuple[str, ...] = (SUBSCRIPTIONS,)
+        tables: tuple[str, ...] = (SUBSCRIPTIONS, SUBSCRIBER_PROGRESS)
         if own_filter is not None:
-            tables = (SUBSCRIPTIONS, BEGINS)
+            tables = (SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS)
             for local in over:
                 own_filter.on_ended(local)
         self._take_done(self.own.end(client, over, drain=drain))
@@ -394,4 +394,5 @@ class Clients:
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)
         self._take_done(self.own.acknowledge(name, message))
+        self.table.advance(self.own.windows.advanced)
         self._answer_detach(client)

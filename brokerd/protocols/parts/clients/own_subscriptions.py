@@ -22,6 +22,7 @@ from brokerd.model.identity import ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS, read_progress
 from brokerd.protocols.parts.clients.table import (
     ClientParameters,
     HostedClient,
@@ -311,7 +312,8 @@ def read_subscriptions(recovered: Mapping[str, Mapping[str, Any]]) -> Iterator[O
     """Yield the subscriptions of an earlier incarnation."""
     for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
         name, _, number = key.rpartition("/")
-        yield OwnSubscription(name, int(number), read_predicate(row))
+        had = read_progress(recovered.get(SUBSCRIBER_PROGRESS, {}).get(key))
+        yield OwnSubscription(name, int(number), read_predicate(row), acknowledged=had)
 
 
 def new_subscription(client: OwnClient[OwnSubscription], message: Subscribe) -> OwnSubscription:
