@@ -291,6 +291,30 @@ def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str, rest
     assert len(subscription.client.received[1]) == 9
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    "protocol", ["delta_tree", "gryphon", "durable", "multi_proxy", "ges_reliable"]
+)
+def test_a_subscriber_without_memory_receives_no_gap_of_an_earlier_process(
+    protocol: str, restarts: bool
+) -> None:
+    """The positions of an earlier process are unknown to the client."""
+    cluster, at, home = _cluster(protocol)
+    name = _receive_further(cluster, at, home)[0].client.name
+    subscriber = cluster.forget(name, keeps=0)
+    cluster.subscribe(home, client=name)
+    cluster.run_for(5)
+    if restarts:
+        cluster.broker(home).kill().start()
+        cluster.run_for(5)
+    cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
+    cluster.run_for(5)
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(5)
+    assert subscriber.gaps == []
+    assert len(subscriber.received[1]) == 1
+
+
 def test_an_older_store_is_announced_at_another_broker() -> None:
     """The storage of the subscription has the acknowledgements of the client."""
     cluster, at, home = _cluster("ges_reliable")

@@ -30,11 +30,13 @@ from brokerd.protocols.delta_tree.state import (
     Phase,
     Rows,
     State,
+    former_change,
     read_home_table,
     subscription_change,
 )
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.interface import Change, Commit, LogEnds, RecordsRead
+from brokerd.protocols.parts.clients.progress import list_unstated
 from brokerd.protocols.parts.clients.table import (
     Admission,
     gaps_of_older_copy,
@@ -262,6 +264,12 @@ class Clients:
             self._sequences.use(client.source, message.highest_sequence)
             if self._log is not None:
                 self._log.on_opened(client.source, client.name)
+        former = list_unstated(client.subscriptions, message.resume)
+        for each in former:
+            each.set_former({**each.former, **each.acknowledged})
+        if former:
+            rows = tuple(map(former_change, former))
+            self._state.machine.emit(Commit(rows, None))
         for subscription, seen in message.resume:
             local = client.subscriptions.get(subscription)
             if local is not None and local.phase is not Phase.PENDING:

@@ -38,6 +38,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     new_subscription,
     read_subscriptions,
 )
+from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS
 from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -235,7 +236,7 @@ class Clients:
             if local is not None and local.started:
                 begun = local.begins_after
                 local.is_restarted |= any(last < begun.get(stream, 0) for stream, last in seen)
-        self.own.resume(client, message)
+        self.table.advance(self.own.resume(client, message))
 
     def on_lost(self, name: ClientId, session: int) -> None:
         """See HostedClients."""

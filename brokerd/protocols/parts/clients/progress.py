@@ -8,7 +8,7 @@ a copy of a store that was made in that interval is not detected.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from brokerd.model.identity import ClientId, SourceId, StreamId
 from brokerd.protocols.interface import Change
@@ -61,7 +61,7 @@ class PublisherProgress:
         return self._is_written
 
     def renew(self, name: ClientId, present: Collection[ClientId]) -> None:
-        """Make a client that connects the last one to be forgotten; forget clients beyond the bound.
+        """Make a connecting client the last one to be forgotten; forget clients beyond the bound.
 
         Args:
             present: the clients with a session.
@@ -99,6 +99,31 @@ class Progressive(Protocol):
     @property
     def is_over(self) -> bool:
         """True after the end of the subscription."""
+
+
+class Acknowledged(Protocol):
+    """A subscription of a client that acknowledges deliveries."""
+
+    acknowledged: dict[StreamId, int]
+
+
+Local = TypeVar("Local", bound=Acknowledged)
+
+
+def list_unstated(
+    subscriptions: Mapping[int, Local], stated: Iterable[tuple[int, object]]
+) -> list[Local]:
+    """Return the subscriptions with acknowledgements that a connecting client does not state.
+
+    The client is a new process without the memory of the earlier one. It need not state the
+    positions of that process on later sessions.
+    """
+    numbers = [number for number, _ in stated]
+    return [
+        local
+        for number, local in subscriptions.items()
+        if number not in numbers and local.acknowledged
+    ]
 
 
 def progress_rows(advanced: Iterable[Progressive]) -> Iterator[Change]:
