@@ -91,6 +91,7 @@ def _restore(cluster: SimulatedCluster, older: ClientState, broker: str) -> list
     for _ in range(8 - older.next_sequence + 1):
         shop.core.outgoing.publish(b"\xa0", b"")
     shop.broker = cluster.topology.number_of(broker)
+    shop.alive = True
     shop.dial()
     cluster.run_for(5)
     return refusals
@@ -128,8 +129,11 @@ def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -
         assert len(subscription.client.received[1]) == 8
 
 
+@pytest.mark.parametrize("stays", [False, True])
 @pytest.mark.parametrize("protocol", [*DEFINITIONS])
-def test_a_restarted_broker_refuses_an_older_copy_of_a_publishers_store(protocol: str) -> None:
+def test_a_restarted_broker_refuses_an_older_copy_of_a_publishers_store(
+    protocol: str, stays: bool
+) -> None:
     """The highest number is on the broker's disk, or at a storage."""
     for copied in (0, 5):
         cluster, at, home = _cluster(protocol)
@@ -138,13 +142,40 @@ def test_a_restarted_broker_refuses_an_older_copy_of_a_publishers_store(protocol
         cluster.run_until_quiet()
         older = _publish_further(cluster, copied=copied)
         shop = cluster.clients["shop"]
-        cluster.network.close(shop, shop.broker, "closed_by_us")
+        if not stays:
+            shop.alive = False
+            cluster.network.close(shop, shop.broker, "closed_by_us")
         cluster.run_for(2)
-        cluster.broker(at).kill().start()
+        cluster.broker(at).kill()
+        shop.alive = False
+        cluster.broker(at).start()
         cluster.run_for(5)
         refusals = _restore(cluster, older, at)
         assert _is_refused(refusals, copied), refusals
         assert len(subscription.client.received[1]) == 8
+
+
+def test_numbers_of_a_session_that_ends_are_written() -> None:
+    """The session ends between two writes, after publications on the fast path."""
+    cluster, at, home = _cluster("delta_tree")
+    cluster.subscribe(home)
+    cluster.client("shop", at, publishes=True)
+    cluster.run_until_quiet()
+    older = _publish_further(cluster, copied=5)
+    shop = cluster.clients["shop"]
+    cluster.run_for(2)
+    cluster.publish("", n=9, client="shop")
+    cluster.run_for(1.5)
+    for number in range(3):
+        cluster.publish("", n=number, client="shop")
+    cluster.run_for(0.2)
+    shop.alive = False
+    cluster.network.close(shop, shop.broker, "closed_by_us")
+    cluster.run_for(2)
+    cluster.broker(at).kill().start()
+    cluster.run_for(5)
+    refusals = _restore(cluster, older, at)
+    assert "has published up to 12" in refusals[0]
 
 
 @pytest.mark.parametrize("way", ["another broker", "a restarted broker"])
