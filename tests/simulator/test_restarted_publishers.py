@@ -92,6 +92,7 @@ def _restore(cluster: SimulatedCluster, older: ClientState, broker: str) -> list
     for _ in range(8 - older.next_sequence + 1):
         shop.core.outgoing.publish(b"\xa0", b"")
     shop.broker = cluster.topology.number_of(broker)
+    shop.alive = True
     shop.dial()
     cluster.run_for(5)
     return refusals
@@ -127,6 +128,55 @@ def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -
         assert _is_refused(refusals, copied), refusals
         assert not cluster.clients["shop"].core.attached
         assert len(subscription.client.received[1]) == 8
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("protocol", [*DEFINITIONS])
+def test_a_restarted_broker_refuses_an_older_copy_of_a_publishers_store(
+    protocol: str, stays: bool
+) -> None:
+    """The highest number is on the broker's disk, or at a storage."""
+    for copied in (0, 5):
+        cluster, at, home = _cluster(protocol)
+        subscription = cluster.subscribe(home)
+        cluster.client("shop", at, publishes=True)
+        cluster.run_until_quiet()
+        older = _publish_further(cluster, copied=copied)
+        shop = cluster.clients["shop"]
+        if not stays:
+            shop.alive = False
+            cluster.network.close(shop, shop.broker, "closed_by_us")
+        cluster.run_for(2)
+        cluster.broker(at).kill()
+        shop.alive = False
+        cluster.broker(at).start()
+        cluster.run_for(5)
+        refusals = _restore(cluster, older, at)
+        assert _is_refused(refusals, copied), refusals
+        assert len(subscription.client.received[1]) == 8
+
+
+def test_numbers_of_a_session_that_ends_are_written() -> None:
+    """The session ends between two writes, after publications on the fast path."""
+    cluster, at, home = _cluster("delta_tree")
+    cluster.subscribe(home)
+    cluster.client("shop", at, publishes=True)
+    cluster.run_until_quiet()
+    older = _publish_further(cluster, copied=5)
+    shop = cluster.clients["shop"]
+    cluster.run_for(2)
+    cluster.publish("", n=9, client="shop")
+    cluster.run_for(1.5)
+    for number in range(3):
+        cluster.publish("", n=number, client="shop")
+    cluster.run_for(0.2)
+    shop.alive = False
+    cluster.network.close(shop, shop.broker, "closed_by_us")
+    cluster.run_for(2)
+    cluster.broker(at).kill().start()
+    cluster.run_for(5)
+    refusals = _restore(cluster, older, at)
+    assert "has published up to 12" in refusals[0]
 
 
 @pytest.mark.parametrize("way", ["another broker", "a restarted broker"])
@@ -237,15 +287,64 @@ def test_a_subscriber_with_an_older_copy_of_its_store_receives_a_gap(protocol: s
     assert len(subscriber.received[1]) == 9
 
 
+@pytest.mark.parametrize("broker", ["n11", "n1"])
+@pytest.mark.parametrize(
+    "protocol", ["delta_tree", "gryphon", "durable", "multi_proxy", "ges_reliable"]
+)
+def test_a_restarted_broker_announces_an_older_copy_of_a_subscribers_store(
+    protocol: str, broker: str
+) -> None:
+    """The acknowledged positions are on disk, at the access broker or at the storage."""
+    cluster, at, home = _cluster(protocol)
+    subscription, older = _receive_further(cluster, at, home)
+    cluster.broker(broker if protocol == "ges_reliable" else home).kill().start()
+    cluster.run_for(5)
+    _return_with(subscription, cluster, older)
+    assert subscription.client.started_numbers
+    assert [gap.number for gap in subscription.client.gaps] == [1]
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(4)
+    assert len(subscription.client.gaps) == 1
+    assert len(subscription.client.received[1]) == 9
+
+
+@pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("protocol", [*DEFINITIONS])
-def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str) -> None:
+def test_a_subscriber_with_its_present_store_receives_no_gap(protocol: str, restarts: bool) -> None:
     cluster, at, home = _cluster(protocol)
     subscription, _ = _receive_further(cluster, at, home)
+    if restarts:
+        cluster.broker(home).kill().start()
+        cluster.run_for(5)
     _return_with(subscription, cluster, _kept(subscription))
     cluster.publish(at, n=8, client="shop")
     cluster.run_for(4)
     assert subscription.client.gaps == []
     assert len(subscription.client.received[1]) == 9
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    "protocol", ["delta_tree", "gryphon", "durable", "multi_proxy", "ges_reliable"]
+)
+def test_a_subscriber_without_memory_receives_no_gap_of_an_earlier_process(
+    protocol: str, restarts: bool
+) -> None:
+    """The positions of an earlier process are unknown to the client."""
+    cluster, at, home = _cluster(protocol)
+    name = _receive_further(cluster, at, home)[0].client.name
+    subscriber = cluster.forget(name, keeps=0)
+    cluster.subscribe(home, client=name)
+    cluster.run_for(5)
+    if restarts:
+        cluster.broker(home).kill().start()
+        cluster.run_for(5)
+    cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
+    cluster.run_for(5)
+    cluster.publish(at, n=8, client="shop")
+    cluster.run_for(5)
+    assert subscriber.gaps == []
+    assert len(subscriber.received[1]) == 1
 
 
 def test_an_older_store_is_announced_at_another_broker() -> None:

@@ -29,6 +29,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
+from brokerd.protocols.parts.clients.progress import WRITE
 from brokerd.protocols.parts.clients.table import LINGER, Admission, ClientTable, HostedClient
 from brokerd.protocols.parts.clients.unkept import UnkeptClients
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -52,7 +53,7 @@ class BestEffort(EventMachine):
         self._deadlines: DeadlineQueue[tuple[str, Peer]] = DeadlineQueue()
         self._neighbours = NeighbourSessions(neighbours, parameters, self._deadlines)
         self._table: ClientTable[HostedClient[Route]] = ClientTable(
-            broker, self, self._deadlines, parameters, HostedClient
+            broker, self, self._deadlines, parameters, HostedClient, writes_published=True
         )
         current, here = self._neighbours.current, self._table.here
         self._routes = Routes(
@@ -140,7 +141,9 @@ class BestEffort(EventMachine):
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
         for purpose, peer in self._deadlines.due(self.now_ns):
-            if isinstance(peer, int):
+            if purpose == WRITE:
+                self._table.write_progress()
+            elif isinstance(peer, int):
                 assert purpose == RETRY, f"{purpose!r} of broker {peer}"
                 self.emit(OpenSession(peer))
             else:

@@ -30,11 +30,13 @@ from brokerd.protocols.delta_tree.state import (
     Phase,
     Rows,
     State,
+    former_change,
     read_home_table,
     subscription_change,
 )
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.interface import Change, Commit, LogEnds, RecordsRead
+from brokerd.protocols.parts.clients.progress import list_unstated
 from brokerd.protocols.parts.clients.table import (
     Admission,
     gaps_of_older_copy,
@@ -150,12 +152,25 @@ class Clients:
         for local in client.subscriptions.values():
             local.claimed = False
         self._queue.finish_deliveries(self._windows.close(name))
+        self._record_used(client)
         if client.source is not None and self._all_done(client, client.source):
             self._detach(name)
         if was_admitted and not client.subscriptions and name not in self._attached:
             self._forget(name)
         else:
             self.table.keep(client)
+
+    def write_progress(self) -> None:
+        """Write the progress of clients."""
+        for name in self.table.here:
+            self._record_used(self.table.clients[name])
+        self.table.write_progress()
+
+    def _record_used(self, client: Client) -> None:
+        """Record the numbers of a publisher, also of publications on the fast path."""
+        if client.source is not None:
+            used = self._sequences.used.get(client.source, 0)
+            self.table.record_published(client.name, client.source, used)
 
     def _all_done(self, client: Client, source: SourceId) -> bool:
         """Return True if the publisher has no publication that it might send again."""
@@ -249,6 +264,12 @@ class Clients:
             self._sequences.use(client.source, message.highest_sequence)
             if self._log is not None:
                 self._log.on_opened(client.source, client.name)
+        former = list_unstated(client.subscriptions, message.resume)
+        for each in former:
+            each.set_former({**each.former, **each.acknowledged})
+        if former:
+            rows = tuple(map(former_change, former))
+            self._state.machine.emit(Commit(rows, None))
         for subscription, seen in message.resume:
             local = client.subscriptions.get(subscription)
             if local is not None and local.phase is not Phase.PENDING:

@@ -70,6 +70,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
+from brokerd.protocols.parts.clients.progress import WRITE
 from brokerd.protocols.parts.clients.table import LINGER, ClientTable
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
@@ -106,7 +107,13 @@ class DeltaTree(EventMachine):
         self._partitions = PartitionTable(self._state, self._sessions)
         table = RoutingTable(self._state, self._partitions, decode_attributes)
         clients = ClientTable(
-            broker, self, self._state.deadlines, parameters, Client, unseen_first=1
+            broker,
+            self,
+            self._state.deadlines,
+            parameters,
+            Client,
+            unseen_first=1,
+            writes_published=True,
         )
         self._queue = PublicationQueue(
             self._state, self._sessions, self._partitions, table, clients
@@ -397,6 +404,8 @@ class DeltaTree(EventMachine):
             elif purpose == LINGER:
                 assert isinstance(peer, str), f"{peer!r} is not a client"
                 self._clients.linger_over(peer)
+            elif purpose == WRITE:
+                self._clients.write_progress()
             elif purpose == AUDIT:
                 self._tags.audit()
             elif purpose == COLD_START:

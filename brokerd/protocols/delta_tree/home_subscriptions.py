@@ -18,6 +18,7 @@ from brokerd.protocols.delta_tree.queue_entries import Entry
 from brokerd.protocols.delta_tree.regions import Cut, Region, region
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.state import (
+    FORMER,
     POSITIONS,
     SUBSCRIPTIONS,
     LocalSubscription,
@@ -264,8 +265,11 @@ class HomeSubscriptions:
             del client.subscriptions[local.number]
             if not (drain and local.claimed):
                 self._queue.finish_deliveries(self.windows.discard_unsent(local))
-            changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
-            sources = {**self._sequences.last, **local.begins_after, **local.acknowledged}
+            tables = (SUBSCRIPTIONS, FORMER) if local.former else (SUBSCRIPTIONS,)
+            row = f"{client.name}/{local.number}"
+            changes.extend(Change(table, row, None) for table in tables)
+            known = {**local.begins_after, **local.former, **local.acknowledged}
+            sources = {**self._sequences.last, **known}
             changes.extend(
                 Change(POSITIONS, position_key(client.name, local.number, source), None)
                 for source in sources

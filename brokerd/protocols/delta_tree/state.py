@@ -208,6 +208,8 @@ class LocalSubscription:
             number, and the partition.
         acknowledged: per source, the last acknowledged number; a repeated notice below that
             changes nothing.
+        former: per source, the last number acknowledged by an earlier process of the client, of
+            which the present one has no memory.
         forgotten: gaps for a client that has acknowledged more than it stated, until its request.
     """
 
@@ -223,6 +225,7 @@ class LocalSubscription:
     start_cut: Cut = field(default_factory=dict)
     late: dict[SourceId, Withheld] = field(default_factory=dict)
     acknowledged: dict[SourceId, int] = field(default_factory=dict)
+    former: Cut = field(default_factory=dict)
     forgotten: tuple[Gap, ...] = ()
 
     @property
@@ -232,10 +235,20 @@ class LocalSubscription:
 
     def advance(self, source: SourceId, last: int) -> bool:
         """Record an acknowledgement through `last`; return False if it is not new."""
-        if last <= max(self.acknowledged.get(source, 0), self.begins_after.get(source, 0)):
+        known = max(self.acknowledged.get(source, 0), self.former.get(source, 0))
+        if last <= max(known, self.begins_after.get(source, 0)):
             return False
         self.acknowledged[source] = last
         return True
+
+    def set_former(self, former: Cut) -> None:
+        """Set the numbers that the present process of the client need not state."""
+        self.former = former
+        self.acknowledged = {
+            source: last
+            for source, last in self.acknowledged.items()
+            if last > former.get(source, 0)
+        }
 
     def withhold(self, source: SourceId, last: int, partition: PartitionId) -> Withheld | None:
         """Withhold a source through `last`; return the new range, None without one."""
@@ -257,6 +270,9 @@ SUBSCRIPTIONS = "subscriptions"
 
 
 POSITIONS = "positions"
+
+
+FORMER = "former_positions"
 
 
 ATTACHED = "attached_publishers"
@@ -295,6 +311,12 @@ def subscription_change(local: LocalSubscription, *, started: bool) -> Change:
     return Change(SUBSCRIPTIONS, f"{local.client}/{local.number}", value)
 
 
+def former_change(local: LocalSubscription) -> Change:
+    """Return the row of the numbers acknowledged by earlier processes of a client."""
+    cut = [[*source, last] for source, last in local.former.items()]
+    return Change(FORMER, f"{local.client}/{local.number}", cut)
+
+
 def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
     """Return the contents of the rows.
 
@@ -330,6 +352,13 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
             if owner is not None and owner.phase is Phase.STARTED:
                 begins = owner.begins_after
                 begins[source] = max(begins.get(source, 0), last)
+                owner.acknowledged[source] = last
+        table = FORMER
+        for key, cut in recovered.get(FORMER, {}).items():
+            client, _, number = key.rpartition("/")
+            owner = found.get((client, int(number)))
+            if owner is not None:
+                owner.set_former(read_cut(cut))
         table, key = ATTACHED, ""
         attached = dict(recovered.get(ATTACHED, {}))
     except (TypeError, ValueError, PredicateError) as error:

@@ -63,6 +63,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
+from brokerd.protocols.parts.clients.progress import PUBLISHER_PROGRESS, WRITE
 from brokerd.protocols.parts.clients.table import LINGER, Admission, ClientTable, HostedClient
 from brokerd.protocols.parts.clients.unkept import UnkeptClients
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -102,14 +103,14 @@ class Ges(EventMachine):
         self.units = units = UnitRouter(
             broker, address, neighbours, parameters, decode_attributes, hierarchy, deadlines
         )
-        self.persistent = PersistentState((PUBLISHERS,))
+        self.persistent = PersistentState((PUBLISHERS, PUBLISHER_PROGRESS))
         self._readdressing = Readdressing(units.neighbours, units.view)
         self._readdressing.use(hierarchy)
         self._load = LinkLoad(broker, units.neighbours, deadlines, parameters)
         self._slow = SlowBroker(broker, units.neighbours, deadlines, parameters, units.view)
         self._subscriptions = LocalSubscriptions(parameters.purge_ns)
         self._table: ClientTable[HostedClient[Subscription]] = ClientTable(
-            broker, self, deadlines, parameters, HostedClient
+            broker, self, deadlines, parameters, HostedClient, writes_published=True
         )
         self._clients = UnkeptClients(broker, self, self._table, self)
         self._from_clients = {Connect: self._on_connect, **self._clients.handlers()}
@@ -282,6 +283,8 @@ class Ges(EventMachine):
                 self._clients.linger_over(peer)
             elif purpose == RETRY:
                 self.emit(OpenSession(peer))
+            elif purpose == WRITE:
+                self._table.write_progress()
             elif purpose == LOAD:
                 self._take(self._load.check(self.now_ns))
             elif purpose == SLOW:

@@ -104,7 +104,7 @@ class RequestAnswer(NamedTuple):
         until, before: as requested.
         received_of: per source, the number through which publications are from `before`; or, for
             `looks`, the frontiers of a storage, with `after` its last epoch.
-        acknowledged: the last publication that the client has acknowledged, while the storage runs.
+        acknowledged: the last publication that the client has acknowledged.
         later_generation: the generation of the client's later attachment to another broker, if
             any.
     """

@@ -53,7 +53,7 @@ class Registration:
     Attributes:
         generation, home: the client's last attachment.
         received: the receipt.
-        acknowledged: the last publication that the client has acknowledged, in memory.
+        acknowledged: the last publication that the client has acknowledged.
         successor: the future successor storage.
         until: the epoch after which everything is from the successor, which is in another tree.
         before: the storage that may have everything before; this storage itself if none has it any
@@ -134,8 +134,10 @@ class Registrations:
         receipts = recovered.get(RECEIPTS, {})
         for text, (generation, home, began, row, *more) in recovered.get(REGISTERED, {}).items():
             key, predicate = _read_key(text), read_predicate(row)
-            received = max(began, receipts.get(text, 0), released)
-            self._add(Registration(key, generation, home, began, predicate, received))
+            through, acknowledged = _read_receipt(receipts.get(text, 0))
+            received = max(began, through, released)
+            known = Registration(key, generation, home, began, predicate, received, acknowledged)
+            self._add(known)
             self._read_more(self._registrations[key], *more)
         for text, heir in recovered.get(HEIRS, {}).items():
             self._successors[_read_key(text)] = heir
@@ -264,11 +266,11 @@ class Registrations:
         known = self._registrations.get(key)
         if known is None or (known.generation, known.home) != (generation, home):
             return []
-        known.acknowledged = max(acknowledged, known.acknowledged)
-        if through <= known.received:
+        if through <= known.received and acknowledged <= known.acknowledged:
             return []
-        known.received = through
-        return [Change(RECEIPTS, _text(key), through)]
+        known.received = max(through, known.received)
+        known.acknowledged = max(acknowledged, known.acknowledged)
+        return [Change(RECEIPTS, _text(key), (known.received, known.acknowledged))]
 
     # ------------------------------------------------------------ interest
 
@@ -309,6 +311,14 @@ def _row(known: Registration) -> list[Any]:
     while more and more[-1] in (_NONE, []):
         more.pop()
     return [known.generation, known.home, known.began, predicate_row(known.predicate), *more]
+
+
+def _read_receipt(row: int | Sequence[int]) -> tuple[int, int]:
+    """Return the receipt in a row and its acknowledgement, which older releases did not write."""
+    if isinstance(row, int):
+        return row, 0
+    through, acknowledged = row
+    return through, acknowledged
 
 
 def _text(key: Key) -> str:

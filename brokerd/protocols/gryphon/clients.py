@@ -38,6 +38,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     new_subscription,
     read_subscriptions,
 )
+from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS
 from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -235,7 +236,7 @@ class Clients:
             if local is not None and local.started:
                 begun = local.begins_after
                 local.is_restarted |= any(last < begun.get(stream, 0) for stream, last in seen)
-        self.own.resume(client, message)
+        self.table.advance(self.own.resume(client, message))
 
     def on_lost(self, name: ClientId, session: int) -> None:
         """See HostedClients."""
@@ -359,9 +360,9 @@ class Clients:
         The predicates stay in the filter until then.
         """
         own_filter = self._own_filter
-        tables: tuple[str, ...] = (SUBSCRIPTIONS,)
+        tables: tuple[str, ...] = (SUBSCRIPTIONS, SUBSCRIBER_PROGRESS)
         if own_filter is not None:
-            tables = (SUBSCRIPTIONS, BEGINS)
+            tables = (SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS)
             for local in over:
                 own_filter.on_ended(local)
         self._take_done(self.own.end(client, over, drain=drain))
@@ -394,4 +395,5 @@ class Clients:
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)
         self._take_done(self.own.acknowledge(name, message))
+        self.table.advance(self.own.windows.advanced)
         self._answer_detach(client)

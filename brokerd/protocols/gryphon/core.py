@@ -80,6 +80,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS, WRITE
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import (
@@ -93,7 +94,7 @@ from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 
 TABLES: Final = (
     *(RELEASED, PUBLISHED, RESERVED, FILTERED, MERGED),
-    *(SUBSCRIPTIONS, BEGINS, PUBLISHERS),
+    *(SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS, PUBLISHERS),
 )
 """The tables on disk."""
 
@@ -588,6 +589,8 @@ class Gryphon(LogFirstMachine):
         elif purpose == FLOW:
             self.effects += self.flow.due(self.now_ns)
             self._use_room()
+        elif purpose == WRITE:
+            self._clients.table.write_progress()
         else:
             assert purpose == LINGER, f"{purpose!r} of {whose!r}"
             self._clients.linger_over(whose)

@@ -48,6 +48,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     new_subscription,
     read_subscriptions,
 )
+from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS
 from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -79,7 +80,9 @@ class Clients:
         gets: Fetches,
     ) -> None:
         machine, kind = disk.machine, Client
-        self.table = ClientTable(broker, machine, deadlines, parameters, kind, unseen_first=1)
+        self.table = ClientTable(
+            broker, machine, deadlines, parameters, kind, unseen_first=1, writes_published=True
+        )
         windows: DeliveryWindows[InFlightDelivery, OwnSubscription] = DeliveryWindows(
             machine, parameters.client_window, counters
         )
@@ -147,7 +150,7 @@ class Clients:
         if not admission.is_current():
             return
         client, message = admission.client, admission.message
-        self.own.resume(client, message)
+        self.table.advance(self.own.resume(client, message))
         if client.source is not None:
             self._publishes.add_publisher(client.source, message.next_sequence - 1)
         if self.table.lineage and (over := self.own.unstated(client, message)):
@@ -295,7 +298,9 @@ class Clients:
         """End subscriptions; call `then` once the end is durable."""
         self._take_done(self.own.end(client, over, drain=drain))
         tables = (
-            (SUBSCRIPTIONS, BEGINS, RESTARTED) if self.table.lineage else (SUBSCRIPTIONS, BEGINS)
+            (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS, RESTARTED)
+            if self.table.lineage
+            else (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS)
         )
         self._disk.commit(
             [Change(table, local.row, None) for local in over for table in tables], then
@@ -326,6 +331,7 @@ class Clients:
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)
         self._take_done(self.own.acknowledge(name, message))
+        self.table.advance(self.own.windows.advanced)
         self._answer_detach(client)
 
     # ------------------------------------------------------------ publications

@@ -45,6 +45,7 @@ from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Places, Sess
 from brokerd.protocols.multi_proxy.server import Server
 from brokerd.protocols.multi_proxy.state import LOG, VolatileState
 from brokerd.protocols.multi_proxy.transfer_server import PERIOD, Periods, TopicTransfers
+from brokerd.protocols.parts.clients.progress import WRITE
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
@@ -470,6 +471,7 @@ class MultiProxy(LogFirstMachine):
             UNANSWERED: access.on_unanswered,
             REPORTED: access.fetches.report,
             LINGER: access.clients.linger_over,
+            WRITE: access.clients.table.write_progress,
         }
         if self.server is not None:
             handlers |= self.server.due_handlers()

@@ -65,11 +65,6 @@ def _keeps_loss(topology: Topology, parameters: MultiProxyParameters, broker: Br
             f'with ownership = "{ownership}" it lost the server of each topic, so a repeated '
             "publication may be stored at two servers"
         )
-    if is_server and not parameters.get_wait_ns:
-        return (
-            "it is a server, and gets wait without a limit (get_wait_ns = 0): subscribers may not "
-            "be notified of the loss"
-        )
     if is_server and parameters.spread_topics:
         return (
             f"it is a server, and topics move (spread_topics = {parameters.spread_topics}): it "

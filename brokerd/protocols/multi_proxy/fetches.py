@@ -324,8 +324,7 @@ class Fetches:
             self._get(followed, again=True)
 
     def _room(self, topic: FollowedTopic) -> int:
-        window = self._parameters.home_window
-        return max(0, window - ((topic.after or 0) - topic.done))
+        return max(0, self._parameters.home_window - topic.outstanding)
 
     def _get(self, followed: FollowedServer, *, again: bool = False) -> None:
         """Request new publications, unless that is under way."""
@@ -383,7 +382,7 @@ class Fetches:
         rest = run.after(topic.after)
         if rest is None:
             return None
-        return rest, self._take(topic, rest.first, rest.last)
+        return rest, self._take(topic, rest.first, rest.last, len(rest))
 
     def arrived(self, stream: StreamId) -> int:
         """Return the position through which everything of a followed stream has arrived."""
@@ -418,14 +417,12 @@ class Fetches:
             return None
         if message.first > topic.after + 1:
             return None
-        return self._take(topic, topic.after + 1, message.last)
+        return self._take(topic, topic.after + 1, message.last, 1)
 
     @staticmethod
-    def _take(topic: FollowedTopic, first: int, last: int) -> InFlightDelivery:
+    def _take(topic: FollowedTopic, first: int, last: int, count: int) -> InFlightDelivery:
         topic.after = last
-        handed = InFlightDelivery(topic, first)
-        topic.in_flight.append(handed)
-        return handed
+        return topic.deliver(first, count)
 
     def complete(self, handed: InFlightDelivery) -> None:
         """Take the end of a delivery to clients, some of which may not have acknowledged it."""
@@ -494,7 +491,7 @@ class Fetches:
     def undone(self) -> int:
         """Return the number of arrived publications that clients have not acknowledged."""
         return sum(
-            (topic.after or 0) - topic.done
+            topic.outstanding
             for followed in self._servers.values()
             for topic in followed.topics.values()
         )

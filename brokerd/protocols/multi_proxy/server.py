@@ -414,7 +414,8 @@ class Server:
         if not wanted.most:
             return False
         topic = self.log.part(Part(wanted.part, wanted.topic))
-        return topic.durable > wanted.after or self._has_lost(topic, wanted.after)
+        assert topic.needed_position <= topic.durable, (topic, topic.needed_position)
+        return topic.durable > wanted.after
 
     def _has_lost(self, topic: Topic, after: int) -> bool:
         """Return True if an accepted loss took positions behind `after`."""

@@ -74,10 +74,15 @@ Heads = Mapping[StreamId, int]
 
 @dataclass(slots=True, eq=False)
 class InFlightDelivery:
-    """Publications that were delivered to clients; `open` parts are not acknowledged yet."""
+    """Publications that were delivered to clients; `open` parts are not acknowledged yet.
+
+    Attributes:
+        count: the number of publications; 1 for a gap, however many positions it has.
+    """
 
     topic: "FollowedTopic"
     first: int
+    count: int
     open: int = 1
 
 
@@ -96,6 +101,7 @@ class FollowedTopic:
         last: the last position of another server that assigns no more.
         age: the number of later owners after the one that has assigned these positions.
         in_flight: deliveries without an acknowledgement, in order.
+        outstanding: the number of publications and gaps in these deliveries.
     """
 
     server: BrokerNumber
@@ -106,6 +112,7 @@ class FollowedTopic:
     last: int = 0
     age: int = 0
     in_flight: deque[InFlightDelivery] = field(default_factory=deque)
+    outstanding: int = 0
 
     @property
     def number(self) -> int:
@@ -117,10 +124,17 @@ class FollowedTopic:
         """The position through which nothing is needed again."""
         return self.in_flight[0].first - 1 if self.in_flight else self.after or 0
 
+    def deliver(self, first: int, count: int) -> InFlightDelivery:
+        """Add a delivery, and return it."""
+        handed = InFlightDelivery(self, first, count)
+        self.in_flight.append(handed)
+        self.outstanding += count
+        return handed
+
     def close(self) -> None:
         """Remove acknowledged deliveries."""
         while self.in_flight and not self.in_flight[0].open:
-            self.in_flight.popleft()
+            self.outstanding -= self.in_flight.popleft().count
 
 
 @dataclass(slots=True, eq=False)

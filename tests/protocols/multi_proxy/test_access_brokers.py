@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.model.client_messages import Connect, Connected, Deliveries, Publish, Subscribe
+from brokerd.model.client_messages import Connect, Connected, Deliveries, Gap, Publish, Subscribe
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import OriginRun, PublicationRun
@@ -26,6 +26,8 @@ from brokerd.protocols.multi_proxy.messages import (
     Followed,
     Following,
     Get,
+    Lost,
+    LostRun,
     Messages,
     Put,
     Servers,
@@ -92,8 +94,9 @@ class Home:
             elif isinstance(effect, Commit) and effect.token is not None:
                 self.do(Persisted(effect.token))
             elif isinstance(effect, Deliver):
-                assert isinstance(effect.item, Deliveries)
-                self.got += effect.item.run.sequences
+                assert isinstance(effect.item, Deliveries | Gap)
+                if isinstance(effect.item, Deliveries):
+                    self.got += effect.item.run.sequences
 
     def messages(self, first: int, last: int) -> None:
         """Receive these positions of the topic."""
@@ -250,6 +253,22 @@ def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
     with plant([MUTANTS[bug]]):
         assert not RULES[bug]()
+
+
+def test_a_gap_of_lost_state_leaves_room_for_publications() -> None:
+    """A client that is away has not acknowledged a gap of all positions before a loss."""
+    home = Home()
+    stream, last = SourceId(SERVER, home.topic, 0), 1 << 61
+    home.messages(1, 2)
+    lost = Lost(SERVER, HOME, SERVER, home.topic, (LostRun(3, stream, 3, last),))
+    home.do(MessageReceived(PROXY, 7, lost))
+    get = next(each for each in reversed(home.said) if isinstance(each, Get))
+    home.do(MessageReceived(PROXY, 7, Answered(SERVER, HOME, get.incarnation, get.number)))
+    get = next(each for each in reversed(home.said) if isinstance(each, Get))
+    (wanted,) = get.wanted
+    assert (wanted.done, wanted.after) == (0, last)
+    assert wanted.most == MultiProxyParameters().home_window - 3
+    assert home.core.status().detail["undone"] == 3
 
 
 def test_received_publications_are_not_accepted_again() -> None:

@@ -38,9 +38,14 @@ from brokerd.protocols.interface import (
     MessageReceived,
     Send,
 )
+from brokerd.protocols.parts.clients.progress import PUBLISHER_PROGRESS
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
+
+_TABLES = (PUBLISHERS, PUBLISHER_PROGRESS)
+"""The tables of a broker without publications on disk."""
 
 BLOCK = 64
 """The most units in a unit."""
@@ -151,7 +156,7 @@ def _check_way(broker: BrokerView, way: Path) -> None:
 
 def _check_kept(broker: BrokerView, effect: Effect) -> None:
     rows = effect.changes if isinstance(effect, Commit) else ()
-    if isinstance(effect, LogEffect) or any(row.table != "publishers" for row in rows):
+    if isinstance(effect, LogEffect) or any(row.table not in _TABLES for row in rows):
         raise InvariantViolated("stateless", f"{broker.name} keeps {effect}")
 
 

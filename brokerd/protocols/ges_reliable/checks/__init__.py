@@ -19,7 +19,7 @@ SIMULATED = SimulatedProtocol(
     positions=(
         Position(RELEASED),
         Position(FRONTIERS),
-        Position(RECEIPTS, ends=True),
+        Position(RECEIPTS, lambda row: row[0], ends=True),
         Position(GENERATIONS, lambda row: row[0]),
     ),
     make_checks=GesReliableChecks,

@@ -68,6 +68,7 @@ SIMULATED = SimulatedProtocol(
             "Stream.waits_for",
             "published",
             "released",
+            "a row of subscriber_progress",
         ),
     ),
     limits=(

@@ -44,6 +44,9 @@ SIMULATED = SimulatedProtocol(
     kept=ContainerLimits(
         streams="topics",
         empty=("MultiProxy._deferred", "FollowedTopic.in_flight", "Durability._when_durable"),
-        paired=("a row of lost",),  # one stands for a run of publications
+        paired=(
+            "a row of lost",  # one stands for a run of publications
+            "a row of subscriber_progress",
+        ),
     ),
 )

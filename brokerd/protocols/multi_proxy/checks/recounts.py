@@ -42,6 +42,18 @@ RECOUNTS = (
     Recount(FollowedTopic, "followers", lambda topic: topic.followers, _followers),
     Recount(
         Topic,
+        "durable",
+        lambda topic: topic.durable,
+        lambda topic, _: max(topic.durable, topic.needed_position),
+    ),
+    Recount(
+        FollowedTopic,
+        "outstanding",
+        lambda topic: topic.outstanding,
+        lambda topic, _: sum(each.count for each in topic.in_flight),
+    ),
+    Recount(
+        Topic,
         "retained_bytes",
         lambda topic: topic.retained_bytes,
         lambda topic, _: sum(run.payload_bytes() for run in topic.runs),

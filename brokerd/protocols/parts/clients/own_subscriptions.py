@@ -22,6 +22,11 @@ from brokerd.model.identity import ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.clients.progress import (
+    SUBSCRIBER_PROGRESS,
+    list_unstated,
+    read_progress,
+)
 from brokerd.protocols.parts.clients.table import (
     ClientParameters,
     HostedClient,
@@ -230,9 +235,15 @@ class OwnSubscriptions(Generic[Local, Entry]):
 
     # ------------------------------------------------------------ sessions
 
-    def resume(self, client: OwnClient[Local], message: Connect) -> None:
-        """Take the numbers and positions that a client states when it connects."""
+    def resume(self, client: OwnClient[Local], message: Connect) -> list[Local]:
+        """Take the numbers and positions that a client states when it connects.
+
+        Return the subscriptions whose acknowledged positions are those of an earlier process.
+        """
         client.submitted = client.told = message.next_sequence - 1
+        former = list_unstated(client.subscriptions, message.resume)
+        for each in former:
+            each.acknowledged = {}
         for number, seen in message.resume:
             local = client.subscriptions.get(number)
             if local is None:
@@ -240,6 +251,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
             local.forgotten = gaps_of_older_copy(number, local.acknowledged, seen)
             for stream, last in seen:
                 local.begins_after[stream] = max(last, local.begins_after.get(stream, 0))
+        return former
 
     def close(self, client: OwnClient[Local]) -> Iterator[Entry]:
         """Keep the deliveries of a client whose session has ended for the next session."""
@@ -311,7 +323,8 @@ def read_subscriptions(recovered: Mapping[str, Mapping[str, Any]]) -> Iterator[O
     """Yield the subscriptions of an earlier incarnation."""
     for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
         name, _, number = key.rpartition("/")
-        yield OwnSubscription(name, int(number), read_predicate(row))
+        had = read_progress(recovered.get(SUBSCRIBER_PROGRESS, {}).get(key))
+        yield OwnSubscription(name, int(number), read_predicate(row), acknowledged=had)
 
 
 def new_subscription(client: OwnClient[OwnSubscription], message: Subscribe) -> OwnSubscription:

@@ -33,7 +33,15 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, Strea
 from brokerd.model.losses import OLDER_COPY, STATE_LOST, has_marker, marker
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import LOSS_PROVED, Change, Instant
+from brokerd.protocols.interface import LOSS_PROVED, Change, Commit, Instant
+from brokerd.protocols.parts.clients.progress import (
+    PUBLISHER_PROGRESS,
+    WRITE,
+    WRITE_INTERVAL_NS,
+    Progressive,
+    PublisherProgress,
+    progress_rows,
+)
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
@@ -41,6 +49,9 @@ from brokerd.protocols.parts.publishers import PublisherTable
 
 MOST_INSTANCE_BYTES: Final = 16
 """The longest `instance` that a client may state."""
+
+NO_PEER: Final = -1
+"""The peer of a deadline for all clients."""
 
 LINGER: Final = "linger"
 """Purpose of the deadline at which a client's subscriptions end."""
@@ -135,6 +146,8 @@ class ClientTable(Generic[Client]):
         unseen_first: the first position of a gap of a lost subscription in a stream of which the
             client has no position; None, for the last position alone, if positions count no
             publications.
+        writes_published: whether the numbers of publishers are written, because no disk has the
+            publications themselves.
 
     Attributes:
         incarnation: of this broker.
@@ -154,6 +167,7 @@ class ClientTable(Generic[Client]):
         *,
         takes_sources: bool = False,
         unseen_first: int | None = None,
+        writes_published: bool = False,
     ) -> None:
         self.incarnation = 0
         self.lineage = 0
@@ -168,13 +182,14 @@ class ClientTable(Generic[Client]):
         self._takes_sources = takes_sources
         self._unseen_first = unseen_first
         self._publishers = PublisherTable(broker)
-        self._published: dict[ClientId, tuple[SourceId, int]] = {}
+        self._published = PublisherProgress(is_written=writes_published)
+        self._advanced: dict[Progressive, None] = {}
         self._claims: dict[SourceId, ClientId] = {}
 
     def start(
         self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]], lineage: int = 0
     ) -> None:
-        """Start with the publisher numbers of earlier incarnations.
+        """Start with the publisher numbers and the progress of earlier incarnations.
 
         Args:
             lineage: see Started.
@@ -182,6 +197,7 @@ class ClientTable(Generic[Client]):
         self.incarnation = incarnation
         self.lineage = lineage
         self._publishers.recover(recovered.get(PUBLISHERS, {}), lineage)
+        self._published.recover(recovered.get(PUBLISHER_PROGRESS, {}))
 
     def find(self, name: ClientId) -> Client:
         """Return a client; a client without state here becomes a new client."""
@@ -320,9 +336,7 @@ class ClientTable(Generic[Client]):
             self._machine.record(LOSS_PROVED, client=name, cause=objection)
         if objection or message.source is None:
             return objection
-        source, published = self._published.get(name, (None, 0))
-        if message.source == source:
-            received = max(received, published)
+        received = max(received, self._published.highest(name, message.source))
         if message.highest_sequence < received:
             return older_copy(name, message.highest_sequence, received)
         if self.lineage:
@@ -353,6 +367,8 @@ class ClientTable(Generic[Client]):
         """Admit a client after the restoration of its state."""
         client.connected = True
         self.here[client.name] = None
+        if client.source is not None:
+            self._published.renew(client.name, self.here)
 
     def welcome(self, client: Client) -> None:
         """Notify a client of its admission."""
@@ -462,16 +478,8 @@ class ClientTable(Generic[Client]):
             raise RemoteProtocolError(name, "publishes a loss marker")
         if message.run.source != client.source or message.run.origins:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
-        self._record_published(name, message.run)
+        self.record_published(name, message.run.source, message.run.last)
         return client
-
-    def _record_published(self, name: ClientId, run: PublicationRun) -> None:
-        """Record the last number of a source of this broker, while the broker runs."""
-        source, published = self._published.get(name, (None, 0))
-        if source != run.source:
-            published = 0
-        if run.source.broker == self._broker and run.last > published:
-            self._published[name] = run.source, run.last
 
     def check_acknowledge(self, name: ClientId, message: Acknowledge) -> Client:
         """Return the client that acknowledges deliveries on the session."""
@@ -479,6 +487,31 @@ class ClientTable(Generic[Client]):
         if message.first > message.last:
             raise RemoteProtocolError(name, f"range [{message.first}, {message.last}]")
         return client
+
+    # ------------------------------------------------------------ progress
+
+    def record_published(self, name: ClientId, source: SourceId, last: int) -> None:
+        """Record a number of a source of this broker, and write it later."""
+        if source.broker == self._broker and self._published.advance(name, source, last):
+            self._write_later()
+
+    def advance(self, locals_: Iterable[Progressive]) -> None:
+        """Write the acknowledged positions of subscriptions later."""
+        self._advanced.update(dict.fromkeys(locals_))
+        if self._advanced:
+            self._write_later()
+
+    def _write_later(self) -> None:
+        if (WRITE, NO_PEER) not in self._deadlines:
+            self._deadlines.set((WRITE, NO_PEER), self._machine.now_ns + WRITE_INTERVAL_NS)
+
+    def write_progress(self, _peer: Peer = NO_PEER) -> None:
+        """Write the progress of clients since the last call, lazily."""
+        self._deadlines.cancel((WRITE, NO_PEER))
+        changes = [*self._published.take_changes(), *progress_rows(self._advanced)]
+        self._advanced.clear()
+        if changes:
+            self._machine.emit(Commit(tuple(changes), None))
 
     def report_end(self, client: Client, session: int, number: int) -> None:
         """Report the end of a subscription, or of all for number 0, if the session is current."""

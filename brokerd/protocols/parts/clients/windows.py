@@ -41,6 +41,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
 
     Attributes:
         serial: of the last delivery.
+        advanced: the subscriptions whose positions the last acknowledgement has advanced.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self._counters = counters
         self._outlets: dict[ClientId, Outlet[Entry, Subscription]] = {}
         self.serial = 0
+        self.advanced: list[Subscription] = []
 
     def deliver(
         self,
@@ -223,6 +225,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self, client: ClientId, stream: StreamId, first: int, last: int
     ) -> Iterator[Entry]:
         """Record the client's acknowledgement of publications of `stream` in [first, last]."""
+        self.advanced = []
         outlet = self._outlet(client)
         sent = outlet.sent.get(stream)
         if sent is None:
@@ -278,6 +281,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             for local in delivery.subscriptions:
                 if last > local.acknowledged.get(stream, 0):
                     local.acknowledged[stream] = last
+                    self.advanced.append(local)
 
     def _outlet(self, client: ClientId) -> Outlet[Entry, Subscription]:
         outlet = self._outlets.get(client)
