@@ -15,10 +15,10 @@ from brokerd.protocols.gryphon.knowledge import (
     sequences_within,
     ticks_in,
 )
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, LinkStatus
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
-from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes
+from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes, hosts_clients
 from brokerd.protocols.gryphon.state import InFlightEvents, PersistentState, Stream, Streams, Subend
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "GryphonParameters",
     "InFlightEvents",
     "IntervalSet",
+    "LinkStatus",
     "Links",
     "PersistentState",
     "Pubends",
@@ -43,6 +44,7 @@ __all__ = [
     "Stream",
     "Streams",
     "Subend",
+    "hosts_clients",
     "part_of",
     "sequences_within",
     "ticks_in",

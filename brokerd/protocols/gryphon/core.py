@@ -184,7 +184,7 @@ class Gryphon(LogFirstMachine):
             Nack: self._on_nack,
             Done: self.on_done,
             AckExpected: self._on_ack_expected,
-            LinkStatus: self._on_link_status,
+            LinkStatus: self.on_link_status,
             **dict.fromkeys(self.filter_exchange.handlers(), self._on_part_message),
             **dict.fromkeys(self.joins.handlers(), self._on_part_message),
             WindowProbe: self._on_window_probe,
@@ -231,7 +231,7 @@ class Gryphon(LogFirstMachine):
             Started: self.on_started,
             RecordsRead: self.on_records,
             SessionEstablished: self.on_session_established,
-            SessionLost: self._on_session_lost,
+            SessionLost: self.on_session_lost,
             OpenFailed: lambda event: self.dialling.retry_later(event.peer, self.now_ns),
             MessageReceived: self._on_message,
             Persisted: lambda event: self.disk.on_persisted(event.token),
@@ -453,7 +453,7 @@ class Gryphon(LogFirstMachine):
         self._check_acks()
         self.look_at_all()
 
-    def _on_session_lost(self, event: SessionLost) -> None:
+    def on_session_lost(self, event: SessionLost) -> None:
         if isinstance(event.peer, str):
             self._clients.on_lost(event.peer, event.session)
             return
@@ -524,7 +524,7 @@ class Gryphon(LogFirstMachine):
             self._host.look_at(stream)
             self.effects += self.acknowledgements.confirm(peer, stream, message.through)
 
-    def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
+    def on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
         self.effects += self.links.news()
         self.look_at_all()

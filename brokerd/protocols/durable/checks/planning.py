@@ -5,9 +5,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar, Final
 
-from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
-from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, draw_tree, tree_of_cells
+from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -37,11 +36,6 @@ class DurablePlanning(GryphonPlanning):
         "silence_percent": "refused without total order",
         "filters": "filters are refused",
     }
-
-    def topology(self, random: Random) -> Topology:
-        """See ProtocolPlanning: every cell is a single broker."""
-        names, bundles = draw_tree(random)
-        return tree_of_cells(sorted(names), bundles)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: small batches, so that a few events make several.
