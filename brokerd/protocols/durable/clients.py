@@ -141,7 +141,7 @@ class DurableClients:
         for name in self.table.clients:
             self.table.linger(name)
         self._arrivals.recover(recovered)
-        if self.table.lineage:
+        if self.table.lineage and self._is_host:
             self._arrivals.question_holds()
             for local in self._registered.present.values():
                 self._arrivals.doubt(local)

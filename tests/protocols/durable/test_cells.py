@@ -141,6 +141,26 @@ def test_a_broker_without_clients_does_not_wait_for_its_own_disk() -> None:
         assert fails(moved_meanwhile)
 
 
+def lossy_start() -> bool:
+    """Start a broker of the cell on an empty disk, with the loss accepted."""
+    story = CellStory()
+    broker = story.cluster.broker("b1").broker
+    broker.kill()
+    broker.accept_loss()
+    story.cluster.run_for(1)
+    story.sent += story.publish(5)
+    story.settle()
+    return not story.from_to("b1", "p1", Hold) and story.has_all()
+
+
+def test_a_broker_without_clients_asks_for_no_holds_after_a_loss() -> None:
+    """Seed 64001057: its question named a broker that can have no holds, and ended sessions."""
+    assert lossy_start()
+    ends = pytest.raises(RemoteProtocolError, match="no pubend has the stream")
+    with plant([MUTANTS["a-route-asks-for-holds"]]), ends:
+        lossy_start()
+
+
 def test_only_a_cell_and_its_peers_release_for_the_cell() -> None:
     core = core_of(0, cells("p1-b1", "b1-s1"))
     core.handle(SessionEstablished(1, 11, 1), 0)
