@@ -23,6 +23,7 @@ from brokerd.protocols.durable.consolidated_stream import (
 )
 from brokerd.protocols.durable.consumers import Consumers
 from brokerd.protocols.durable.fetching import FETCHES, Answer, FetchedEvents, Fetching
+from brokerd.protocols.durable.filtered_starts import FilteredStarts
 from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
 from brokerd.protocols.durable.messages import (
     Beyond,
@@ -161,6 +162,7 @@ class Durable:
         self.arrivals = Arrivals(
             broker, disk, deadlines, parameters, all_streams, self._letters, table
         )
+        self._starts = FilteredStarts(gryphon, hosted)
         parts = HostingParts(
             gryphon=gryphon,
             table=table,
@@ -174,6 +176,7 @@ class Durable:
             consumers=Consumers(disk, table, hosted, self.commits, tokens, self._catchups),
             arrivals=self.arrivals,
             release=self.release,
+            starts=self._starts,
         )
         self.persistent = PersistentState(
             (*gryphon.persistent.tables, *TABLES),
@@ -314,6 +317,8 @@ class Durable:
         if hosted is not None:
             self._subscriptions.on_progress(hosted)
         self._settle_release(stream)
+        if self._starts.is_waiting:
+            self._subscriptions.start_ready()
         if self._recent.runs:  # nobody will fetch events that are released here and below
             through = self.release.through(stream.identity)
             self._recent.drop_through(stream.identity, through)
@@ -392,6 +397,7 @@ class Durable:
         for stream in self.holds.drop(broker):
             self._settle_release(stream)
         self.arrivals.drop(broker)
+        self._starts.retire(broker)
         self._catchups.on_answers(self._fetching.drop(broker))
         self.gryphon.settle_all()
         for stream in self.gryphon.streams:
@@ -458,9 +464,12 @@ class Durable:
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         """Record acks; a broker below that acknowledges less than before has lost state.
 
-        A broker without clients has none; it may have received less than others of its cell.
+        A broker without clients has none; it may have received less than others of its cell. With
+        filters unwanted events count as acknowledged, and no loss of state is accepted.
         """
         self.gryphon.on_done(peer, message)
+        if self.gryphon.filters.is_on:
+            return
         cell = self._routes.cell_by_broker[peer]
         is_from_host = message.cell == cell and peer in self._routes.hosts
         for identity, through in message.through if is_from_host else ():

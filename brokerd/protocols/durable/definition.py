@@ -34,6 +34,18 @@ def _stream_logs(topology: Topology, parameters: DurableParameters) -> tuple[str
     return tuple(log_of(each) for each in streams)
 
 
+def _find_cause_to_keep_loss(
+    topology: Topology, parameters: DurableParameters, broker: BrokerNumber
+) -> str:
+    """Return why an operator cannot accept a loss: others have withheld events meanwhile."""
+    if not parameters.filters or not hosts_clients(topology, broker):
+        return ""
+    return (
+        "with filters = true other brokers have withheld events that restored subscriptions "
+        "may be owed"
+    )
+
+
 def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) -> None:
     graph = topology.overlay(KIND)
     assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
@@ -77,7 +89,7 @@ DURABLE = ProtocolDefinition(
         "connected or not, have acknowledged it. A subscriber's broker logs the matches of each "
         "subscription, and fetches missed publications."
     ),
-    keeps_loss=lambda topology, parameters, broker: "",
+    keeps_loss=_find_cause_to_keep_loss,
     core="brokerd.protocols.durable.core",
     check_decommission=_check_decommission,
     pack_positions=pack_positions,

@@ -155,6 +155,11 @@ class Fetching:
         self._passed = passed
         self._counters |= dict.fromkeys((FROM_PUBENDS, FROM_STORE, FROM_MEMORY), 0)
 
+    @property
+    def has_lost(self) -> bool:
+        """True if this broker has lost state, with an accepted loss."""
+        return self._streams.has_lost
+
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> Iterator[Answer]:
         """Request ranges, which were announced here, or which a client claims to have.
 

@@ -133,6 +133,7 @@ class Gryphon(LogFirstMachine):
         sessions: the sessions of neighbours.
         persistent: the state on disk.
         filters: the filters of all brokers, as received here.
+        own_filter: the filter of this broker's clients.
         flow: the send windows of neighbours.
         incarnations: of neighbours, at their last sessions.
         dialling: dials neighbours, except for retired ones.
@@ -180,7 +181,7 @@ class Gryphon(LogFirstMachine):
         )
         self.merge = Merge(streams)
         self.joins = Joins(broker, routes, parameters, streams, self.deadlines, self.sessions)
-        self._own_filter = OwnFilter(
+        self.own_filter = OwnFilter(
             [host for host in routes.hosts if host != broker],
             self.disk,
             change=self._change_filter,
@@ -202,7 +203,7 @@ class Gryphon(LogFirstMachine):
         }
         self._part_handlers = {**self.filter_exchange.handlers(), **self.joins.handlers()}
         if has_clients:
-            own_filter = self._own_filter if parameters.filters else None
+            own_filter = self.own_filter if parameters.filters else None
             clients = Clients(
                 broker,
                 self.disk,
@@ -411,7 +412,7 @@ class Gryphon(LogFirstMachine):
         for each in outcomes:
             match each:
                 case Beginning():
-                    self._own_filter.on_beginning(each)
+                    self.own_filter.on_beginning(each)
                 case FilterNarrowed():
                     self.settle_all()
                 case FilterWrite():

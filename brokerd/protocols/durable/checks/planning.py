@@ -23,6 +23,10 @@ _EVENTS_A_COMMIT: Final = 4
 """The average number of events in a consumer's commit, at least."""
 
 
+FILTERED: Final = 0.4
+"""Share of the seeds with filters between brokers."""
+
+
 class DurablePlanning(GryphonPlanning):
     """See ProtocolPlanning."""
 
@@ -34,7 +38,6 @@ class DurablePlanning(GryphonPlanning):
     fixed: ClassVar[Mapping[str, str]] = {
         "order": "total order is refused",
         "silence_percent": "refused without total order",
-        "filters": "filters are refused",
     }
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
@@ -46,11 +49,16 @@ class DurablePlanning(GryphonPlanning):
         random = Random(f"durable {seed}")
         early = Random(f"early release {seed}")
         tokens = Random(f"tokens {seed}")
+        filters = Random(f"filters of durable {seed}")
+        is_filtered, delay_ns = filters.random() < FILTERED, chosen.delay_curiosity_ns
+        if is_filtered and not delay_ns:
+            delay_ns = SECOND_NS if long else filters.choice((20, 150)) * MILLISECOND_NS
         options: DurableParameters = replace(
             chosen,
             order="publisher",
             silence_percent=0,
-            filters=False,
+            filters=is_filtered,
+            delay_curiosity_ns=delay_ns,
             hold_lease_ns=Random(f"hold {seed}").choice(_LEASES_NS),
             token_lanes=tokens.choice((1, 1, 1, 4)),
             token_batch=tokens.choice((0, 0, 0, 0, 0, 1, 2, 2)),
