@@ -25,8 +25,8 @@ WITHOUT: dict[str, set[str]] = {
     "s2-all": set(),
     "s3": set(),
     "s4": set(),
-    "s5": {"durable"},
-    "s5-two": {"durable", "multi_proxy"},
+    "s5": set(),
+    "s5-two": {"multi_proxy"},
     "s6": set(),
     "s6-long": OURS - {"durable", "ges_reliable"},
     "s6-publisher": OURS - {"ges_reliable"},
@@ -53,7 +53,7 @@ def test_the_ten_brokers_are_the_same_for_every_protocol() -> None:
     ten, paths = load_topology("x10"), load_topology("x10-paths")
     assert ten.brokers == paths.brokers
     for name in DEFINITIONS:
-        check_runs_on(paths if name == "durable" else ten, name)
+        check_runs_on(ten, name)
 
 
 def test_no_comparison_is_forgotten_here() -> None:
@@ -73,11 +73,17 @@ def test_each_protocol_is_run_or_has_a_reason(name: str, call: Call) -> None:
 
 
 def test_a_protocol_waiting_for_a_lost_broker_is_excluded_with_a_reason(call: Call) -> None:
-    result = call("--dry-run", "compare", "--comparison", "s5")
-    assert "run delta_tree: x10, faults x10-core-gone" in result.out
-    assert (
-        "durable does not promise that: b1 never comes back; no route leads from p1" in result.out
-    )
+    result = call("--dry-run", "compare", "--comparison", "s5-two")
+    assert "run delta_tree: x10, faults x10-cores-gone" in result.out
+    assert "run durable: x10, faults x10-cores-gone" in result.out
+    assert "multi_proxy does not promise that: b1 and b3 never come back" in result.out
+
+
+def test_a_lost_broker_on_the_only_route_is_not_promised() -> None:
+    gone = load_schedule(ROOT / "fault_injection" / "x10-core-gone.toml")
+    found = waits_for_ever(gone, protocol_on(load_topology("x10-paths"), "durable"))
+    assert found.startswith("b1 never comes back; no route leads from p1")
+    assert waits_for_ever(gone, protocol_on(load_topology("x10"), "durable")) == ""
 
 
 def test_a_restarted_broker_is_not_counted_as_lost() -> None:
@@ -99,7 +105,7 @@ def test_a_protocol_without_guarantees_is_run_despite_lost_brokers() -> None:
     [
         (["--comparison", "s33"], "did you mean 's3'?"),
         (["--comparison", "s5", "--only", "gryphn"], "no entry 'gryphn'; did you mean 'gryphon'"),
-        (["--comparison", "s5", "--only", "durable"], "nothing of it can be run here"),
+        (["--comparison", "s6-long", "--only", "gryphon"], "nothing of it can be run here"),
         (["--comparison", "s5", "--selftest"], "only one of them"),
         (["--comparison", "s5", "--rate", "1/s"], "--rate 1/s: can be used with --against only"),
         (["latest", "--seed", "0"], "--seed 0: can be used with --against only"),

@@ -251,6 +251,7 @@ def test_type_numbers_are_unique_and_stable() -> None:
         64: "Events", 65: "Silent", 66: "Nack", 67: "Done", 68: "AckExpected", 69: "LinkStatus",
         70: "FilterVersions", 71: "FilterSet", 72: "FilterChange", 73: "Beginnings",
         74: "Join", 75: "Joined", 76: "WindowProbe", 77: "WindowUpdate",
+        78: "Doubt",
         80: "Released", 81: "Fetch", 82: "Fetched", 83: "NothingFetched",
         84: "Beyond", 85: "Decommissioned", 86: "Deferred",
         88: "Hold", 89: "Held", 90: "Moved", 91: "LetGo",

@@ -233,10 +233,12 @@ class CatchupStreams:
     ) -> None:
         """Take fetched events for all subscriptions that lack them.
 
-        A loss beyond the position, which has no matches here, follows an accepted loss of this
-        broker: the catch-up then goes on to its end.
+        A loss beyond the position, which has no matches here, may follow an accepted loss of this
+        broker: the catch-up then goes on to its end. Else the lost events were withheld, because no
+        subscription here wants them.
         """
         is_beyond = lost.through > hosted.position and not lost.has_marker
+        is_beyond = is_beyond and self._fetching.has_lost
         for lane in self._table.lanes(hosted.identity):
             catchup = lane.catchup
             if catchup is not None and catchup.open:

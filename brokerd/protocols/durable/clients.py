@@ -37,7 +37,7 @@ from brokerd.protocols.durable.state import (
     ticks_of,
 )
 from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
-from brokerd.protocols.gryphon import InFlightEvents
+from brokerd.protocols.gryphon import BEGINS, InFlightEvents
 from brokerd.protocols.interface import Change, Commit, RecordsRead, Started, SubscriptionEnded
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.clients.table import Admission
@@ -141,7 +141,7 @@ class DurableClients:
         for name in self.table.clients:
             self.table.linger(name)
         self._arrivals.recover(recovered)
-        if self.table.lineage:
+        if self.table.lineage and self._is_host:
             self._arrivals.question_holds()
             for local in self._registered.present.values():
                 self._arrivals.doubt(local)
@@ -154,8 +154,11 @@ class DurableClients:
         for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
             local = read_subscription(key, row, streams)
             self.table.find(local.client).subscriptions[local.number] = local
-            self._subscriptions.begin(local)
+            self._subscriptions.recover(local)
         present, stale = self._registered.present, []
+        for key in recovered.get(BEGINS, {}):
+            if key not in recovered.get(SUBSCRIPTIONS, {}):  # it had not started
+                stale.append(Change(BEGINS, key, None))
         for key, tick in recovered.get(ACKNOWLEDGED, {}).items():
             owner, _, stream = key.partition("/")
             if int(owner) in present:
@@ -222,6 +225,7 @@ class DurableClients:
         self._subscriptions.take_done(self.own.close(client))
         self._catchups.detach([*client.subscriptions.values()])
         client.brought = {}
+        self._subscriptions.drop_pending(client)
         if was_admitted and not client.subscriptions and client.later is None:
             self._forget(name)
         else:
@@ -255,6 +259,7 @@ class DurableClients:
         """End a subscription and its stream at once, without waiting for other brokers."""
         client = self.table.check_unsubscribe(name, message)
         found = client.subscriptions.get(message.number)
+        self._subscriptions.drop_pending(client, message.number)
         answer = partial(self.table.report_end, client, client.session, message.number)
         self._subscriptions.end(client, [found] if found is not None else [], answer)
 
@@ -266,6 +271,7 @@ class DurableClients:
             client.drains = client.session == session
             self._answer_detach(client)
 
+        self._subscriptions.drop_pending(client)
         over = [*client.subscriptions.values()]
         self._subscriptions.end(client, over, leave, drain=message.drain)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.durable.catchup_streams import CATCHUP_WATCH, CatchupStreams, CatchupWatch
@@ -23,6 +23,7 @@ from brokerd.protocols.durable.consolidated_stream import (
 )
 from brokerd.protocols.durable.consumers import Consumers
 from brokerd.protocols.durable.fetching import FETCHES, Answer, FetchedEvents, Fetching
+from brokerd.protocols.durable.filtered_starts import FilteredStarts
 from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
 from brokerd.protocols.durable.messages import (
     Beyond,
@@ -59,6 +60,7 @@ from brokerd.protocols.gryphon import (
     AckExpected,
     Done,
     InFlightEvents,
+    LinkStatus,
     PersistentState,
     Routes,
     Stream,
@@ -74,6 +76,7 @@ from brokerd.protocols.interface import (
     Instant,
     RecordsRead,
     SessionEstablished,
+    SessionLost,
     Started,
     SubscriptionEnded,
     SubscriptionState,
@@ -89,7 +92,8 @@ class Durable:
     Attributes:
         gryphon: the streams, pubends, sessions and outbox of this broker.
         persistent: the state on disk.
-        hosted: all streams, as this broker's subscribers have them.
+        hosted: all streams, as this broker's subscribers have them; none at a broker that may
+            have no clients.
         registered: the subscriptions of clients that are connected or not.
         commits: the commit cycle of this broker.
         release, retention, holds: what pubends here retain.
@@ -112,7 +116,8 @@ class Durable:
         self._lease_doubt_ns = parameters.nack_repetition_limit_ns
         streams, disk, deadlines = gryphon.streams, gryphon.disk, gryphon.deadlines
         counters, all_streams = gryphon.counters, routes.pubend_streams()
-        self.hosted = hosted = {each: HostedStream(each, streams) for each in all_streams}
+        hosts = all_streams if routes.is_host else ()
+        self.hosted = hosted = {each: HostedStream(each, streams) for each in hosts}
         self.registered = registered = SubscriptionTable(hosted)
         table = ClientTable(broker, gryphon, deadlines, parameters, DurableClient)
         windows = DurableWindows(gryphon, parameters.client_window, counters)
@@ -157,6 +162,7 @@ class Durable:
         self.arrivals = Arrivals(
             broker, disk, deadlines, parameters, all_streams, self._letters, table
         )
+        self._starts = FilteredStarts(gryphon, hosted)
         parts = HostingParts(
             gryphon=gryphon,
             table=table,
@@ -170,6 +176,7 @@ class Durable:
             consumers=Consumers(disk, table, hosted, self.commits, tokens, self._catchups),
             arrivals=self.arrivals,
             release=self.release,
+            starts=self._starts,
         )
         self.persistent = PersistentState(
             (*gryphon.persistent.tables, *TABLES),
@@ -208,6 +215,7 @@ class Durable:
         self.gryphon.from_brokers.update(
             {
                 Done: self._on_done,
+                LinkStatus: self._on_link_status,
                 Released: self._on_released,
                 Fetch: self._fetching.on_fetch,
                 **dict.fromkeys((Fetched, NothingFetched, Beyond, Deferred), self._on_answer),
@@ -221,6 +229,7 @@ class Durable:
                 Started: self._on_started,
                 RecordsRead: self._on_records,
                 SessionEstablished: self._on_session_established,
+                SessionLost: self._on_session_lost,
                 DeadlineReached: self._on_deadline,
                 BrokerDecommissioned: self._decommissioning.on_event,
                 SubscriptionEnded: self._clients.on_ended,
@@ -299,14 +308,17 @@ class Durable:
 
     def look_at(self, stream: Stream) -> None:
         """See SubendHost: events are delivered, and everything that all have is released."""
-        hosted = self.hosted[stream.identity]
-        if self.gryphon.streams.has_lost and stream.upstream is not None:
+        hosted = self.hosted.get(stream.identity)
+        if hosted is not None and self.gryphon.streams.has_lost and stream.upstream is not None:
             self._subscriptions.skip_final(hosted)
         if stream.upstream is not None:
             self.passed.pass_on(stream, self.release.through(stream.identity))
         self.gryphon.look_at(stream)
-        self._subscriptions.on_progress(hosted)
+        if hosted is not None:
+            self._subscriptions.on_progress(hosted)
         self._settle_release(stream)
+        if self._starts.is_waiting:
+            self._subscriptions.start_ready()
         if self._recent.runs:  # nobody will fetch events that are released here and below
             through = self.release.through(stream.identity)
             self._recent.drop_through(stream.identity, through)
@@ -350,13 +362,8 @@ class Durable:
         if broker in self._decommissioning:
             return Farewell(is_known=True)
         arrivals = self.arrivals.unheld(broker)
-        unfinished = sum(
-            bool(hosted.stream.knowledge.events.events)
-            or bool(hosted.stream.subend.gaps)
-            or bool(len(hosted.log))
-            for hosted in self.hosted.values()
-            if hosted.identity.broker == broker
-        )
+        theirs = [each for each in self._routes.pubend_streams() if each.broker == broker]
+        unfinished = sum(map(self._lacks, theirs))
         reasons = (
             (broker in self.gryphon.sessions, "it is up, there is a session with it"),
             (self.gryphon.is_reading, "this one is starting, and reads its log"),
@@ -373,6 +380,12 @@ class Durable:
         losses = (f"{kept} publications are kept until all have acknowledged them",) if kept else ()
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
+    def _lacks(self, identity: StreamId) -> bool:
+        """Return True if events of a stream are not acknowledged here and below."""
+        stream, hosted = self.gryphon.streams.get(identity), self.hosted.get(identity)
+        is_kept = bool(stream.knowledge.events.events) or bool(stream.subend.gaps)
+        return is_kept or (hosted is not None and bool(len(hosted.log)))
+
     def _continue_without(self, broker: BrokerNumber) -> None:
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
@@ -384,6 +397,7 @@ class Durable:
         for stream in self.holds.drop(broker):
             self._settle_release(stream)
         self.arrivals.drop(broker)
+        self._starts.retire(broker)
         self._catchups.on_answers(self._fetching.drop(broker))
         self.gryphon.settle_all()
         for stream in self.gryphon.streams:
@@ -412,9 +426,10 @@ class Durable:
         self.holds.recover(event.recovered, self._lease_doubt_ns, is_doubtful=bool(event.lineage))
         for hosted in self.hosted.values():
             hosted.hold_undelivered()
-        self.retention.begin()
-        for stream in self.gryphon.streams.own():
-            self.release.restore(stream, stream.held or 0)
+        if self._routes.is_host:
+            self.retention.begin()
+            for stream in self.gryphon.streams.own():
+                self.release.restore(stream, stream.held or 0)
         self.gryphon.begin(event)
         self._decommissioning.recover(event.recovered)
 
@@ -436,11 +451,28 @@ class Durable:
         if self.gryphon.streams.has_lost:
             self.release.offer(peer)
 
+    def _on_session_lost(self, event: SessionLost) -> None:
+        self.gryphon.on_session_lost(event)
+        if isinstance(event.peer, int):
+            self._fetching.on_session_lost(event.peer)
+
+    def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
+        """Record the cells that a neighbour reaches, and send requests that had no route."""
+        self.gryphon.on_link_status(peer, message)
+        self._fetching.due()
+
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
-        """Record acks; a broker below that acknowledges less than before has lost state."""
+        """Record acks; a broker below that acknowledges less than before has lost state.
+
+        A broker without clients has none; it may have received less than others of its cell. With
+        filters unwanted events count as acknowledged, and no loss of state is accepted.
+        """
         self.gryphon.on_done(peer, message)
+        if self.gryphon.filters.is_on:
+            return
         cell = self._routes.cell_by_broker[peer]
-        for identity, through in message.through if message.cell == cell else ():
+        is_from_host = message.cell == cell and peer in self._routes.hosts
+        for identity, through in message.through if is_from_host else ():
             known = self.gryphon.streams.get(identity).acknowledged_by(cell)
             if through < known:
                 self.gryphon.send(peer, AckExpected(identity, known, EVERYWHERE))

@@ -11,7 +11,7 @@ from brokerd.protocols.definition import (
 )
 from brokerd.protocols.durable.messages import KINDS, LOST
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon import KIND, LOG, Routes
+from brokerd.protocols.gryphon import KIND, LOG, Routes, hosts_clients
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 
@@ -29,25 +29,34 @@ def _routes(topology: Topology, parameters: DurableParameters) -> Routes:
     return Routes(0, topology, parameters.pubends)
 
 
-def _check_topology(topology: Topology, where: str) -> None:
-    graph = topology.overlay(KIND)
-    assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
-    for cell, members in zip(graph.cells, graph.members, strict=True):
-        if len(members) > 1:
-            names = ", ".join(topology.brokers[each] for each in members)
-            raise ConfigError(
-                f"{where}: cell {cell!r} is several brokers ({names}); durable runs on cells of one"
-            )
-
-
 def _stream_logs(topology: Topology, parameters: DurableParameters) -> tuple[str, ...]:
     streams = _routes(topology.restrict_to_kind(KIND), parameters).pubend_streams()
     return tuple(log_of(each) for each in streams)
 
 
+def _find_cause_to_keep_loss(
+    topology: Topology, parameters: DurableParameters, broker: BrokerNumber
+) -> str:
+    """Return why an operator cannot accept a loss: others have withheld events meanwhile."""
+    if not parameters.filters or not hosts_clients(topology, broker):
+        return ""
+    return (
+        "with filters = true other brokers have withheld events that restored subscriptions "
+        "may be owed"
+    )
+
+
 def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) -> None:
-    near = topology.overlay(KIND).surroundings(broker)
-    if len(near) != 1:
+    graph = topology.overlay(KIND)
+    assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
+    near = graph.surroundings(broker)
+    if not hosts_clients(topology, broker):
+        cell = graph.cells[graph.cell_of(broker)]
+        raise ConfigError(
+            f"{where}: {topology.brokers[broker]} is one of several brokers of cell {cell!r}; it "
+            "has no subscriptions, and holds nothing back"
+        )
+    if len({graph.cell_of(each) for each in near}) != 1:
         names = ", ".join(topology.brokers[each] for each in near) or "no broker"
         raise ConfigError(
             f"{where}: {topology.brokers[broker]} is linked to {names}; the others can continue "
@@ -73,14 +82,14 @@ DURABLE = ProtocolDefinition(
     logs=lambda parameters: (LOG,),
     stream_logs=_stream_logs,
     bypasses_links=lambda parameters: False,
-    check_topology=_check_topology,
+    hosts_clients=hosts_clients,
     title="durable subscriptions",
     recovery=(
         "The publisher's broker logs every publication and keeps it until all subscribers, "
         "connected or not, have acknowledged it. A subscriber's broker logs the matches of each "
         "subscription, and fetches missed publications."
     ),
-    keeps_loss=lambda topology, parameters, broker: "",
+    keeps_loss=_find_cause_to_keep_loss,
     core="brokerd.protocols.durable.core",
     check_decommission=_check_decommission,
     pack_positions=pack_positions,

@@ -155,6 +155,11 @@ class Fetching:
         self._passed = passed
         self._counters |= dict.fromkeys((FROM_PUBENDS, FROM_STORE, FROM_MEMORY), 0)
 
+    @property
+    def has_lost(self) -> bool:
+        """True if this broker has lost state, with an accepted loss."""
+        return self._streams.has_lost
+
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> Iterator[Answer]:
         """Request ranges, which were announced here, or which a client claims to have.
 
@@ -187,6 +192,15 @@ class Fetching:
                 stream.on_answer(0, _is_behind_all(stream))
         self.due()
 
+    def on_session_lost(self, peer: BrokerNumber) -> None:
+        """Repeat requests that a neighbour has not answered over other links, if there are any."""
+        if self._routes.is_plain:
+            return
+        for stream in self._wanted.values():
+            if self._routes.cell_of(peer) in (stream.upstream, self._routes.cell):
+                stream.on_answer(0, _is_behind_all(stream))
+        self.due()
+
     def due(self) -> None:
         """Repeat requests that have not been answered for long."""
         now_ns = self._machine.now_ns
@@ -195,8 +209,8 @@ class Fetching:
             if not stream.curious:
                 del self._wanted[identity]
                 continue
-            for curious in list(stream.curious.values()):
-                self._ask(stream, list(curious))
+            for asker, curious in list(stream.curious.items()):
+                self._ask(stream, list(curious), asker)
 
     # ------------------------------------------------------------ asking
 
@@ -238,7 +252,7 @@ class Fetching:
                 identity, upstream, children, self._parameters, has_subend=False
             )
         self._wanted[identity].want(peer, list(left))
-        self._ask(self._wanted[identity], list(left))
+        self._ask(self._wanted[identity], list(left), peer)
 
     def _answer_in_part(
         self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet
@@ -270,21 +284,29 @@ class Fetching:
         lost = self._retention.find_loss(stream, ranges[0][0])
         yield from self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
-    def _ask(self, stream: Stream, ranges: Sequence[Range]) -> None:
-        whom = self._links.up(stream.identity, None, sideways=False)
-        if not whom:
+    def _ask(self, stream: Stream, ranges: Sequence[Range], asker: BrokerNumber) -> None:
+        """Request ranges for a broker, except ranges with a recent request.
+
+        One broker upstream is asked: the last sender of the stream, or else the first in the
+        rotation of its pubend. Without any, a member of this cell is, unless it is the one that
+        asks.
+        """
+        identity, is_sideways = stream.identity, asker not in self._routes.peers
+        via = self._streams.get(identity).via
+        near = self._links.up(identity, via, sideways=is_sideways)
+        if not near:
             return
+        peer = near[identity.publisher % len(near)]
         now_ns = self._machine.now_ns
         fresh = stream.ask(ranges, now_ns, now_ns + self._parameters.nack_repetition_ns)
         if fresh:
             source, publisher, _ = stream.identity
             asked_ns = TICK_NS * sum(end - start for start, end in fresh)
             self._counters["nacks_sent"] += 1
-            for peer in whom:
-                self._machine.send(peer, Fetch(stream.identity, tuple(fresh)))
-                self._machine.emit(
-                    retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
-                )
+            self._machine.send(peer, Fetch(stream.identity, tuple(fresh)))
+            self._machine.emit(
+                retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
+            )
         if (FETCHES, None) not in self._deadlines:
             self._deadlines.set((FETCHES, None), now_ns + self._parameters.nack_repetition_ns)
 
@@ -399,7 +421,8 @@ class Fetching:
             RemoteProtocolError: the peer is not upstream of the stream, or the ranges are
                 malformed; the fault of the peer.
         """
-        if self._routes.upstream(peer, identity) != self._routes.cell_of(peer):
+        upstream = self._routes.upstream(peer, identity)
+        if upstream is None or self._routes.cell_of(peer) not in (upstream, self._routes.cell):
             raise RemoteProtocolError(peer, f"{identity} does not arrive from this peer")
         _check(peer, ranges)
         stream = self._wanted.get(identity)

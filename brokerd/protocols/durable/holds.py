@@ -27,6 +27,9 @@ DOUBT_OF_HOLD: Final = "doubt of hold"
 
 _Key = tuple[ClientId, int, BrokerNumber]
 
+_REMOVALS: Final = 64
+"""The number of removals against which late requests are compared."""
+
 
 @dataclass(slots=True, eq=False)
 class _Hold:
@@ -64,6 +67,7 @@ class Holds:
         self._streams = streams
         self._letters = letters
         self.named: dict[_Key, _Hold] = {}
+        self._removed: dict[_Key, tuple[int, int]] = {}
         self._repetition_ns: Instant = 0
 
     def __len__(self) -> int:
@@ -125,6 +129,8 @@ class Holds:
         known = self.named.get(key)
         if known is not None and known.generation > message.generation:
             return []
+        if self._is_late(key, message):
+            return []
         self._deadlines.cancel((DOUBT_OF_HOLD, key))
         if not message.behind:
             return self._drop(key, lambda: self._answer(message))
@@ -146,6 +152,22 @@ class Holds:
 
         self._disk.commit((_row(key, named),), held)
         return []
+
+    def _is_late(self, key: _Key, message: Hold) -> bool:
+        """Return True for a request that a later removal has overtaken on another route.
+
+        No other broker would remove the hold. Of requests of another incarnation the order is
+        unknown, and the hold ends with its lease.
+        """
+        asked_in, stay = message.asked_in, message.stay
+        if message.behind:
+            removed = self._removed.get(key)
+            return removed is not None and removed[0] == asked_in and stay <= removed[1]
+        self._removed.pop(key, None)
+        self._removed[key] = asked_in, stay
+        if len(self._removed) > _REMOVALS:
+            del self._removed[next(iter(self._removed))]
+        return False
 
     def drop(self, at: BrokerNumber) -> Iterator[Stream]:
         """Remove the holds for a decommissioned broker; yield streams of which less is held."""

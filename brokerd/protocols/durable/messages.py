@@ -22,8 +22,15 @@ LOST: Final = "early release"
 
 @record
 class Released:
-    """Up: the ticks through which all subscriptions at the sender and below have acknowledged."""
+    """Up: the ticks through which all subscriptions of a cell and below have acknowledged.
 
+    Members of a cell forward ticks that arrive from below to each other.
+
+    Attributes:
+        cell: the cell of the sender, or a cell below.
+    """
+
+    cell: int
     through: tuple[tuple[StreamId, int], ...]
 
 

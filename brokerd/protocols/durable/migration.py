@@ -43,12 +43,16 @@ class Letters:
         """Set the receivers of messages for this broker, by kind."""
         self._receivers = receivers
 
-    def send(self, letter: Letter) -> None:
-        """Route a message to its destination; without a route it is lost."""
+    def send(self, letter: Letter, *, sideways: bool = True) -> None:
+        """Route a message to its destination; without a route it is lost.
+
+        Args:
+            sideways: whether another member of this broker's cell may forward.
+        """
         if letter.to == self._broker:
             self._receivers[type(letter)](letter)
             return
-        for peer in self._links.up(_place(letter.to), None, sideways=False):
+        for peer in self._links.up(_place(letter.to), None, sideways=sideways)[:1]:
             self._machine.send(peer, letter)
 
     def on_message(self, peer: BrokerNumber, letter: Letter) -> None:
@@ -57,8 +61,8 @@ class Letters:
         Raises:
             RemoteProtocolError: the message is malformed; the fault of the peer.
         """
-        cell = self._routes.cell_of(peer)
-        if self._routes.upstream(peer, _place(letter.at)) != cell:
+        cell, is_beside = self._routes.cell_of(peer), peer in self._routes.peers
+        if self._routes.upstream(peer, _place(letter.at)) != cell and not is_beside:
             raise RemoteProtocolError(peer, f"broker {letter.at} is not there")
         if self._routes.upstream(peer, _place(letter.to)) == cell:
             raise RemoteProtocolError(peer, f"broker {letter.to} is not here")
@@ -69,7 +73,7 @@ class Letters:
             host = letter.to if type(letter) is Hold else letter.at
             if stream.broker != host or tick < 0:
                 raise RemoteProtocolError(peer, f"{tick} of {tuple(stream)}, not of {host}")
-        self.send(letter)
+        self.send(letter, sideways=not is_beside)
 
 
 def _place(broker: BrokerNumber) -> StreamId:

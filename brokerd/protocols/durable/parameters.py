@@ -20,7 +20,10 @@ class DurableParameters(GryphonParameters):
     """The behaviour of brokers; all brokers of a topology have the same.
 
     Attributes:
-        filters: off; a disconnected subscriber's events are matched at its own broker.
+        filters: whether brokers withhold events that no subscriber below wants, away or not. A
+            subscription then starts when all pubends have its predicate. Brokers learn of silence
+            by `delay_curiosity_ns`, which bounds the delay of a release, and no broker with clients
+            can accept a loss of its state.
         client_linger_ns: how long a subscriber may be away before its subscriptions end.
         commit_interval_ns: the least time between commits of deliveries and acknowledgements.
         silence_interval_ns: the longest time without a message about a stream that progresses.
@@ -94,8 +97,11 @@ class DurableParameters(GryphonParameters):
             raise ConfigError(
                 f"{where}: order = {self.order!r}; durable supports publisher order only"
             )
-        if self.filters:
-            raise ConfigError(f"{where}: filters = true; durable matches at subscribers' brokers")
+        if self.filters and not self.delay_curiosity_ns:
+            raise ConfigError(
+                f"{where}: filters = true and delay_curiosity_ns = 0; without that, brokers would "
+                "not learn of withheld events, and would never release what precedes them"
+            )
         for name in (
             "commit_interval_ns",
             "silence_interval_ns",

@@ -306,6 +306,7 @@ class Release:
         self._below: dict[tuple[Cell, StreamId], int] = {}
         self._through: dict[StreamId, int] = {}
         self._news: dict[StreamId, None] = {}
+        self._beside: dict[Cell, dict[StreamId, None]] = {}
 
     def restore(self, stream: Stream, through: int) -> None:
         """Restore the released tick of a stream of this broker."""
@@ -338,14 +339,22 @@ class Release:
             return True
         self._passed.drop_through(identity, through)
         self._news[identity] = None
-        if (RELEASE, None) not in self._deadlines:
-            self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
+        self._schedule()
         return False
 
+    def _schedule(self) -> None:
+        if (RELEASE, None) not in self._deadlines:
+            self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
+
     def _lowest(self, stream: Stream) -> int:
-        """Return the lowest tick; it decreases when a subscription with less arrives."""
-        below = [self.below(cell, stream) for cell in stream.children]
-        return min([self.own(stream.identity), *below])
+        """Return the lowest tick; it decreases when a subscription with less arrives.
+
+        A broker without clients, and with no cell below, needs nothing that is final.
+        """
+        ticks = [self.below(cell, stream) for cell in stream.children]
+        if self._routes.is_host:
+            ticks.append(self.own(stream.identity))
+        return min(ticks, default=stream.knowledge.final)
 
     def own(self, stream: StreamId) -> int:
         """Return the released tick of this broker's subscriptions and holds."""
@@ -354,17 +363,23 @@ class Release:
         return own if held is None else min(own, held)
 
     def due(self) -> None:
-        """Send news upstream."""
+        """Send news to all members of the cells upstream, and to the members of this cell.
+
+        A member that does not reach the pubend at present may be the first to reach it again.
+        """
         news, self._news = self._news, {}
-        by_peer: dict[BrokerNumber, list[StreamId]] = {}
+        by_cell: dict[Cell, list[StreamId]] = {}
         for identity in news:
-            peers = self._links.senders.get(identity.broker)
-            if peers is None:
-                peers = self._links.up(identity, None, sideways=False)
-            for peer in peers:
-                by_peer.setdefault(peer, []).append(identity)
-        for peer, identities in by_peer.items():
-            self._announce(peer, identities)
+            upstream = self._streams.get(identity).upstream
+            assert upstream is not None, f"{identity} has its pubend here"
+            by_cell.setdefault(upstream, []).append(identity)
+        for cell, identities in by_cell.items():
+            for peer in self._links.present(cell):
+                self._announce(peer, identities)
+        beside, self._beside = self._beside, {}
+        for cell, streams in beside.items():
+            for peer in self._links.present(self._routes.cell):
+                self._announce_below(peer, cell, [*streams])
 
     def on_session(self, peer: BrokerNumber) -> None:
         """Send all ticks to a neighbour with a new session, which may lack them."""
@@ -372,6 +387,10 @@ class Release:
         self._announce(
             peer, [each for each in self._through if self._streams.get(each).upstream == cell]
         )
+        if cell == self._routes.cell:
+            for below in self._routes.cells:
+                theirs = [stream for whose, stream in self._below if whose == below]
+                self._announce_below(peer, below, theirs)
 
     def expect(self, peer: BrokerNumber) -> None:
         """Have a broker below request missed events at once, as after a failure of that broker.
@@ -406,16 +425,24 @@ class Release:
             return
         for each in identities:  # later ticks are news again
             self._through[each] = self._lowest(self._streams.get(each))
-        self._machine.send(
-            peer, Released(tuple((each, self._through[each]) for each in identities))
-        )
+        through = tuple((each, self._through[each]) for each in identities)
+        self._machine.send(peer, Released(self._routes.cell, through))
+
+    def _announce_below(self, peer: BrokerNumber, cell: Cell, identities: list[StreamId]) -> None:
+        """Forward the ticks of a cell below to a member of this cell."""
+        through = tuple((each, self._below[cell, each]) for each in identities)
+        if through:
+            self._machine.send(peer, Released(cell, through))
 
     def on_message(self, peer: BrokerNumber, message: Released) -> Iterator[Stream]:
-        """Record a neighbour's released ticks; yield streams that may be retained less."""
-        cell = self._routes.cell_by_broker[peer]
+        """Record the released ticks of a cell below; yield streams that may be retained less."""
+        cell, theirs = message.cell, self._routes.cell_by_broker[peer]
         told = list(self._check(peer, cell, message))
         for stream, through in told:
             key = cell, stream.identity
+            if through > self._below.get(key, 0) and cell == theirs and self._routes.peers:
+                self._beside.setdefault(cell, {})[stream.identity] = None
+                self._schedule()
             self._below[key] = max(through, self._below.get(key, 0))
             if self.settle(stream):
                 yield stream
@@ -423,6 +450,14 @@ class Release:
     def _check(
         self, peer: BrokerNumber, cell: Cell, message: Released
     ) -> Iterator[tuple[Stream, int]]:
+        """Yield the released ticks of a cell below.
+
+        Raises:
+            RemoteProtocolError: the peer may not announce them; the fault of the peer.
+        """
+        theirs = self._routes.cell_by_broker[peer]
+        if cell not in self._routes.cells or theirs not in (cell, self._routes.cell):
+            raise RemoteProtocolError(peer, f"releases for cell {cell}")
         for identity, through in message.through:
             stream = self._streams.from_downstream(peer, identity, cell)
             if stream.upstream is None and through > stream.knowledge.highest:

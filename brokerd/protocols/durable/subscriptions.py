@@ -25,6 +25,7 @@ from brokerd.protocols.durable.consolidated_stream import (
     SubscriptionTable,
 )
 from brokerd.protocols.durable.consumers import ANY, Consumers
+from brokerd.protocols.durable.filtered_starts import FilteredStarts
 from brokerd.protocols.durable.migration import Arrivals
 from brokerd.protocols.durable.release import Release
 from brokerd.protocols.durable.state import (
@@ -69,6 +70,7 @@ class HostingParts:
     consumers: Consumers
     arrivals: Arrivals
     release: Release
+    starts: FilteredStarts
 
 
 _MODES: Final = {Mode.AWAY: "away", Mode.CATCHING_UP: "catching up"}
@@ -96,6 +98,7 @@ class Subscriptions:
         self._consumers = parts.consumers
         self._arrivals = parts.arrivals
         self._release = parts.release
+        self._starts = parts.starts
         self._coming: dict[int, DurableSubscription] = {}
 
     # ------------------------------------------------------------ requests
@@ -113,10 +116,26 @@ class Subscriptions:
         known = client.subscriptions.get(message.number)
         if known is not None:
             self._claim(client, known)
+        elif self._starts.waits(client, message):
+            self._gryphon.send(name, Subscribed(message.number, "pending"))
         else:
-            self._subscribe(client, message)
+            about = name, message.number, message.predicate, client.session
+            self._subscribe(client, DurableSubscription(*about))
 
-    def _subscribe(self, client: DurableClient, message: Subscribe) -> None:
+    def start_ready(self) -> None:
+        """Create the subscriptions whose predicates all pubends have."""
+        for pending in self._starts.take_ready():
+            client = self._table.clients[pending.local.client]
+            if not self._table.is_permitted(client, pending.message):
+                self._starts.cancel(pending.local)
+                continue
+            client.uncommitted = pending.uncommitted
+            try:
+                self._subscribe(client, pending.local)
+            finally:
+                client.uncommitted = 0
+
+    def _subscribe(self, client: DurableClient, local: DurableSubscription) -> None:
         """Begin a subscription after everything delivered; the client is notified once durable.
 
         A number that a crash took may be given again: the records with that number have earlier
@@ -124,7 +143,6 @@ class Subscriptions:
 
         Paper: [DS03] §4.1 (a new subscriber's starting point).
         """
-        local = DurableSubscription(client.name, message.number, message.predicate, client.session)
         others = (*self._registered.present, *self._registered.ending)
         local.identity = max(others, default=0) + 1
         client.subscriptions[local.number] = local
@@ -175,6 +193,15 @@ class Subscriptions:
         local.presented = brought
         self._coming[local.identity] = local
         return (*rows, self._arrivals.row(local))
+
+    def recover(self, local: DurableSubscription) -> None:
+        """Restore a subscription of an earlier incarnation."""
+        self._starts.recover(local)
+        self.begin(local)
+
+    def drop_pending(self, client: DurableClient, number: int = 0) -> None:
+        """Stop waiting for a subscription of a client that has not started, or for all."""
+        self._starts.drop(client, number)
 
     def begin(self, local: DurableSubscription) -> None:
         """Match events with a subscription from now on."""
@@ -293,6 +320,7 @@ class Subscriptions:
         def both() -> None:
             for local in over:
                 del self._registered.ending[local.identity]
+                self._starts.release(local)
             self._registered.forget_all_released()
             for hosted in self._hosted.values() if over else ():
                 self._release_hosted(hosted)
@@ -306,10 +334,12 @@ class Subscriptions:
         lanes = [lane for local in over for lane in local.lanes.values()]
         if lanes:
             rows = tuple(Change(ACKNOWLEDGED, lane_key(lane), None) for lane in lanes)
-            self._gryphon.emit(Commit(rows, None))
+            begins = tuple(row for local in over for row in self._starts.rows_of_end(local))
+            self._gryphon.emit(Commit((*rows, *begins), None))
 
     def _on_ended(self, over: Sequence[DurableSubscription]) -> None:
         for local in over:
+            self._starts.on_ended(local)
             self._registered.end(local)
             for lane in local.lanes.values():
                 self._commits.forget(lane)

@@ -15,13 +15,15 @@ from brokerd.protocols.gryphon.knowledge import (
     sequences_within,
     ticks_in,
 )
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, LinkStatus
+from brokerd.protocols.gryphon.own_filter import BEGINS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
-from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes
+from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes, hosts_clients
 from brokerd.protocols.gryphon.state import InFlightEvents, PersistentState, Stream, Streams, Subend
 
 __all__ = [
+    "BEGINS",
     "EVENT_BYTES",
     "EVERYWHERE",
     "KIND",
@@ -34,6 +36,7 @@ __all__ = [
     "GryphonParameters",
     "InFlightEvents",
     "IntervalSet",
+    "LinkStatus",
     "Links",
     "PersistentState",
     "Pubends",
@@ -43,6 +46,7 @@ __all__ = [
     "Stream",
     "Streams",
     "Subend",
+    "hosts_clients",
     "part_of",
     "sequences_within",
     "ticks_in",

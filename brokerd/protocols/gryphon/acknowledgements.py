@@ -65,7 +65,7 @@ class Acknowledgements:
         if has_advanced and stream.upstream is not None:
             self.add_final(stream, now_ns)
         if self._has_unwanted(stream) and (UNWANTED, None) not in self._deadlines:
-            self._deadlines.set((UNWANTED, None), now_ns + self._parameters.ack_expected_ns)
+            self._deadlines.set((UNWANTED, None), now_ns + self._parameters.unwanted_ns)
         return has_advanced and stream.upstream is None
 
     def _skip_unwanted(self, stream: Stream) -> Iterator[Cell]:

@@ -16,7 +16,13 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.gryphon.acknowledgements import ACKS, UNWANTED, Acknowledgements
 from brokerd.protocols.gryphon.clients import Clients, HostedClients, SubendHost
-from brokerd.protocols.gryphon.curiosity import FORGETTING, Curiosity, drop_repeated
+from brokerd.protocols.gryphon.curiosity import (
+    DELAYS,
+    FORGETTING,
+    Curiosity,
+    DelayCuriosity,
+    drop_repeated,
+)
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.filters import (
     FilterExchange,
@@ -32,6 +38,7 @@ from brokerd.protocols.gryphon.messages import (
     AckExpected,
     Beginning,
     Done,
+    Doubt,
     Events,
     LinkStatus,
     Nack,
@@ -127,6 +134,7 @@ class Gryphon(LogFirstMachine):
         sessions: the sessions of neighbours.
         persistent: the state on disk.
         filters: the filters of all brokers, as received here.
+        own_filter: the filter of this broker's clients.
         flow: the send windows of neighbours.
         incarnations: of neighbours, at their last sessions.
         dialling: dials neighbours, except for retired ones.
@@ -146,6 +154,7 @@ class Gryphon(LogFirstMachine):
         self._routes = routes
         self._parameters = parameters
         self._is_total = parameters.is_total
+        self._has_clients = has_clients
         self.sessions: dict[BrokerNumber, int] = {}
         self.incarnations: dict[BrokerNumber, int] = {}
         self._lineage = 0
@@ -161,6 +170,7 @@ class Gryphon(LogFirstMachine):
         self.pubends = Pubends(broker, parameters)
         self.filter_exchange = FilterExchange(broker, routes, self.filters, streams, self.sessions)
         self.curiosity = Curiosity(parameters, streams, self.links, self.deadlines, self.counters)
+        self._delays = DelayCuriosity(routes, parameters, streams, self.links, self.deadlines)
         self.acknowledgements = Acknowledgements(
             routes,
             parameters,
@@ -172,7 +182,7 @@ class Gryphon(LogFirstMachine):
         )
         self.merge = Merge(streams)
         self.joins = Joins(broker, routes, parameters, streams, self.deadlines, self.sessions)
-        self._own_filter = OwnFilter(
+        self.own_filter = OwnFilter(
             [host for host in routes.hosts if host != broker],
             self.disk,
             change=self._change_filter,
@@ -185,7 +195,8 @@ class Gryphon(LogFirstMachine):
             Nack: self._on_nack,
             Done: self.on_done,
             AckExpected: self._on_ack_expected,
-            LinkStatus: self._on_link_status,
+            Doubt: self._on_doubt,
+            LinkStatus: self.on_link_status,
             **dict.fromkeys(self.filter_exchange.handlers(), self._on_part_message),
             **dict.fromkeys(self.joins.handlers(), self._on_part_message),
             WindowProbe: self._on_window_probe,
@@ -193,7 +204,7 @@ class Gryphon(LogFirstMachine):
         }
         self._part_handlers = {**self.filter_exchange.handlers(), **self.joins.handlers()}
         if has_clients:
-            own_filter = self._own_filter if parameters.filters else None
+            own_filter = self.own_filter if parameters.filters else None
             clients = Clients(
                 broker,
                 self.disk,
@@ -232,7 +243,7 @@ class Gryphon(LogFirstMachine):
             Started: self.on_started,
             RecordsRead: self.on_records,
             SessionEstablished: self.on_session_established,
-            SessionLost: self._on_session_lost,
+            SessionLost: self.on_session_lost,
             OpenFailed: lambda event: self.dialling.retry_later(event.peer, self.now_ns),
             MessageReceived: self._on_message,
             Persisted: lambda event: self.disk.on_persisted(event.token),
@@ -387,6 +398,7 @@ class Gryphon(LogFirstMachine):
             self._publish_silence(stream, self.pubends.reserved)
         for neighbour in self._routes.neighbours:
             self.emit(OpenSession(neighbour))
+        self._delays.begin(self.now_ns)
         self.look_at_all()
         self.settle_all()
         self._check_acks()
@@ -401,7 +413,7 @@ class Gryphon(LogFirstMachine):
         for each in outcomes:
             match each:
                 case Beginning():
-                    self._own_filter.on_beginning(each)
+                    self.own_filter.on_beginning(each)
                 case FilterNarrowed():
                     self.settle_all()
                 case FilterWrite():
@@ -454,7 +466,7 @@ class Gryphon(LogFirstMachine):
         self._check_acks()
         self.look_at_all()
 
-    def _on_session_lost(self, event: SessionLost) -> None:
+    def on_session_lost(self, event: SessionLost) -> None:
         if isinstance(event.peer, str):
             self._clients.on_lost(event.peer, event.session)
             return
@@ -525,7 +537,12 @@ class Gryphon(LogFirstMachine):
             self._host.look_at(stream)
             self.effects += self.acknowledgements.confirm(peer, stream, message.through)
 
-    def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
+    def _on_doubt(self, peer: BrokerNumber, message: Doubt) -> None:
+        cell = self._routes.cell_by_broker[peer]
+        stream = self.streams.from_downstream(peer, message.stream, cell)
+        self.effects += self._delays.on_doubt(peer, stream, message, self.now_ns)
+
+    def on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
         self.effects += self.links.news()
         self.look_at_all()
@@ -574,6 +591,9 @@ class Gryphon(LogFirstMachine):
             self._ask_gaps(whose)
         elif purpose == ACKS:
             self.effects += self.acknowledgements.flush()
+        elif purpose == DELAYS:
+            is_wanted = bool(self._clients.own.started) or not self._has_clients
+            self.effects += self._delays.due(self.now_ns, is_wanted=is_wanted)
         elif purpose == FORGETTING:
             self.curiosity.expire(self.now_ns)
         elif purpose == UNWANTED:
@@ -602,6 +622,8 @@ class Gryphon(LogFirstMachine):
 
         Paper: [GD02] §3.2 (AET).
         """
+        if not self._parameters.ack_expected_ns:
+            return
         old = self.pubends.tick(self.now_ns) - ticks_in(self._parameters.ack_expected_ns)
         waits = False
         for pubend in range(self._parameters.pubends):
@@ -648,7 +670,7 @@ class Gryphon(LogFirstMachine):
         self.counters["publications_received"] += len(run)
         self.effects += self.forwarding.publish(stream, run, silent, self.now_ns)
         self._host.look_at(stream)
-        if (EXPECTED, None) not in self.deadlines:
+        if self._parameters.ack_expected_ns and (EXPECTED, None) not in self.deadlines:
             check_ns = self._parameters.ack_expected_check_ns
             self.deadlines.set((EXPECTED, None), self.now_ns + check_ns)
 
@@ -739,6 +761,8 @@ class Gryphon(LogFirstMachine):
             if entry is not None:
                 subend.on_delivered(entry)
         if stream.upstream is not None:
+            if self._parameters.delay_curiosity_ns:
+                self._delays.hear(stream, self.now_ns)
             subend.see_gaps(knowledge, self.now_ns)
             self._time_gaps(stream)
         self.settle(stream)

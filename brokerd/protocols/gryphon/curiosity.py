@@ -16,9 +16,9 @@ from typing import Any, Final
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.gryphon.knowledge import LAST_TICK, TICK_NS, IntervalSet, Range
-from brokerd.protocols.gryphon.messages import Nack
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Doubt, Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.routes import Links
+from brokerd.protocols.gryphon.routes import Links, Routes
 from brokerd.protocols.gryphon.state import Stream, Streams, check_ranges
 from brokerd.protocols.interface import (
     Effect,
@@ -30,6 +30,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 FORGETTING: Final = "forgetting"
+DELAYS: Final = "delays"
 
 
 class Curiosity:
@@ -124,6 +125,107 @@ class Curiosity:
     def _can_nack_future(self, tick: int) -> bool:
         """Return True if a nack for a future tick is permitted: clocks differ by any amount."""
         return (self._parameters.is_total or self._streams.has_lost) and tick < LAST_TICK
+
+
+class DelayCuriosity:
+    """Doubts about the ends of streams that bring no news: the delay curiosity threshold (DCT).
+
+    A subend cannot detect the loss of the last event of a stream. When a stream has brought nothing
+    for as long as DCT, the broker sends a Doubt upstream. A broker with more of the stream answers
+    with an AckExpected, and the ticks up to that are requested as any gap. So a stream is complete
+    without requests of the pubend for acks.
+
+    Paper: [GD02] §3.2 (DCT). Deviates: the paper's nack covers all ticks up to the present, which
+    the pubend would have to assign to silence, and to reserve on disk, in each idle stream. Nothing
+    depends on the clocks of two machines.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        parameters: GryphonParameters,
+        streams: Streams,
+        links: Links,
+        deadlines: DeadlineQueue[tuple[str, Any]],
+    ) -> None:
+        self._routes = routes
+        self._limit_ns = parameters.delay_curiosity_ns
+        self._streams = streams
+        self._links = links
+        self._deadlines = deadlines
+        self._identities = [
+            each for each in routes.pubend_streams() if routes.of(each)[0] is not None
+        ]
+        self._heard: dict[StreamId, tuple[int, Instant]] = {}
+        self._sent_ns: dict[StreamId, Instant] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """True if this broker has streams that it doubts at times."""
+        return bool(self._limit_ns) and self._routes.is_host and bool(self._identities)
+
+    def begin(self, now_ns: Instant) -> None:
+        """Begin to wait for news of all streams."""
+        if self.is_on:
+            self._heard = dict.fromkeys(self._identities, (0, now_ns))
+            self._deadlines.set((DELAYS, None), now_ns + self._limit_ns)
+
+    def hear(self, stream: Stream, now_ns: Instant) -> None:
+        """Record news of a stream."""
+        known = self._heard.get(stream.identity)
+        if known is not None and known[0] < stream.knowledge.highest:
+            self._heard[stream.identity] = stream.knowledge.highest, now_ns
+
+    def due(self, now_ns: Instant, *, is_wanted: bool) -> list[Effect]:
+        """Return doubts about the streams without news, and wait for the next stream.
+
+        Args:
+            is_wanted: whether this broker needs its streams now.
+        """
+        effects: list[Effect] = []
+        due_ns = now_ns + self._limit_ns
+        for identity in self._identities:
+            stream = self._streams.get(identity)
+            since_ns = max(self._heard[identity][1], self._sent_ns.get(identity, 0))
+            if now_ns - since_ns < self._limit_ns:
+                due_ns = min(due_ns, since_ns + self._limit_ns)
+            elif is_wanted and not stream.subend.gaps:
+                effects += self._send(stream, now_ns, sideways=True)
+        self._deadlines.set((DELAYS, None), due_ns)
+        return effects
+
+    def on_doubt(
+        self, peer: BrokerNumber, stream: Stream, message: Doubt, now_ns: Instant
+    ) -> list[Effect]:
+        """Answer the doubt of a neighbour, and doubt the stream upstream, too.
+
+        An ack that is missing for the last event was lost with a broker, and is requested, too.
+        """
+        identity, knowledge = stream.identity, stream.knowledge
+        cell, effects = self._routes.cell_of(peer), list[Effect]()
+        is_beside = cell == self._routes.cell
+        lacks = not is_beside and stream.acknowledged_by(cell) < knowledge.events.last
+        if knowledge.highest > message.after or lacks:
+            targets = stream.children if is_beside else (EVERYWHERE,)
+            effects += [
+                Send(peer, AckExpected(identity, knowledge.highest, onto)) for onto in targets
+            ]
+        sent_ns = self._sent_ns.get(identity)
+        is_recent = sent_ns is not None and now_ns - sent_ns < self._limit_ns // 2
+        if stream.upstream is not None and not is_recent:
+            effects += self._send(stream, now_ns, sideways=not is_beside)
+        return effects
+
+    def _send(self, stream: Stream, now_ns: Instant, *, sideways: bool) -> list[Effect]:
+        """Return a doubt for the last sender of a stream, or for one broker upstream."""
+        identity = stream.identity
+        near = self._links.up(identity, stream.via, sideways=sideways)
+        if not near:
+            return []
+        self._sent_ns[identity] = now_ns
+        return [
+            Send(near[identity.publisher % len(near)], Doubt(identity, stream.knowledge.highest))
+        ]
 
 
 def drop_repeated(early: Iterable[Any]) -> Iterator[Any]:

@@ -96,6 +96,18 @@ class AckExpected:
 
 
 @record
+class Doubt:
+    """Up: a request for an AckExpected if the stream is longer than known to the sender.
+
+    Attributes:
+        after: the last tick that the sender knows.
+    """
+
+    stream: StreamId
+    after: int
+
+
+@record
 class WindowProbe:
     """To a neighbour: a request to confirm all events of this very session so far.
 
@@ -308,5 +320,6 @@ KINDS = (
     # What was sent after it may be taken before it is answered.
     MessageKind(76, WindowProbe, may_follow=True),
     MessageKind(77, WindowUpdate),
+    MessageKind(78, Doubt),
 )
 """The messages and their numbers on the wire; 64 to 79 belong to gryphon."""

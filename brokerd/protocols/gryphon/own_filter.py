@@ -89,6 +89,12 @@ class OwnFilter:
         for local in [*self._waiting]:
             self._look_at(local)
 
+    def retire(self, host: BrokerNumber) -> None:
+        """Wait for no pubend of a decommissioned broker."""
+        self._hosts = tuple(each for each in self._hosts if each != host)
+        for local in [*self._waiting]:
+            self._look_at(local)
+
     def _want(self, local: OwnSubscription) -> None:
         self._added[local] = None
         wanted = self._wanted.get(local.predicate)

@@ -35,8 +35,11 @@ class GryphonParameters:
     Attributes:
         order: "publisher", or "total": two subscribers receive their common publications in the
             same order, and wait for every pubend.
-        doubt_curiosity_ns: how long an event may wait for other pubends before a nack to these
-            (DCT); in total order only.
+        doubt_curiosity_ns: how long an event may wait for other pubends before a nack to these; in
+            total order only.
+        delay_curiosity_ns: how long a subscribers' broker waits for news of a stream before it asks
+            for the stream's end (DCT); so a lost last event is found without AET. 0: never, as in
+            the paper's experiments.
         filters: whether brokers withhold events that no broker below wants; a subscription starts
             when all pubends have its predicate. Without filters, everything is sent to every
             broker, as in the paper's experiments, and a subscription starts at once.
@@ -52,7 +55,8 @@ class GryphonParameters:
         nack_repetition_limit_ns: longest wait, after any number of repetitions.
         nack_chunk_ns: length of the pieces in which gaps are requested.
         nack_window: number of unanswered pieces of a stream.
-        ack_expected_ns: age at which a pubend requests missing acks of an event (AET).
+        ack_expected_ns: age at which a pubend requests missing acks of an event (AET). 0: never;
+            then `delay_curiosity_ns` has to find lost last events.
         ack_expected_check_ns: interval between two searches for such events.
         ack_interval_ns: how long acks may be gathered.
         send_window_bytes: of first transmissions, unconfirmed bytes of a neighbour at which brokers
@@ -70,6 +74,7 @@ class GryphonParameters:
 
     order: str = "publisher"
     doubt_curiosity_ns: int = 20 * MILLISECOND_NS
+    delay_curiosity_ns: int = 0
     filters: bool = True
     silence_percent: int = 0
     silence_limit_ns: int = 200 * MILLISECOND_NS
@@ -111,6 +116,11 @@ class GryphonParameters:
         """
         return self.nack_repetition_ns * 3 // 4
 
+    @property
+    def unwanted_ns(self) -> int:
+        """Age at which a broker on the route looks for events that brokers above have released."""
+        return self.ack_expected_ns or self.delay_curiosity_ns
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
         """See Parameters."""
@@ -131,6 +141,14 @@ class GryphonParameters:
             raise ConfigError(
                 f"{where}: silence_percent = {self.silence_percent} with order = "
                 f'{self.order!r}; only in order "total" do subscribers wait for silence'
+            )
+        for name in ("delay_curiosity_ns", "ack_expected_ns"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; 0 for never")
+        if not self.ack_expected_ns and not self.delay_curiosity_ns:
+            raise ConfigError(
+                f"{where}: ack_expected_ns = 0 and delay_curiosity_ns = 0; without both, no broker "
+                "would find the loss of the last event"
             )
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:

@@ -104,10 +104,12 @@ class Routes:
         )
 
     def is_leaf(self, broker: BrokerNumber) -> bool:
-        """Return True if the broker exists, and no broker lies behind it."""
+        """Return True if a cell is this broker alone, and no broker lies behind it."""
+        cell = self.cell_by_broker.get(broker)
         return (
-            broker in self.cell_by_broker
-            and len(self._near.get(self.cell_by_broker[broker], ())) == 1
+            cell is not None
+            and len(self._members[cell]) == 1
+            and len(self._near.get(cell, ())) == 1
         )
 
     def cell_towards(self, broker: BrokerNumber) -> Cell:
@@ -217,6 +219,10 @@ class Links:
 
     # ------------------------------------------------------------ receivers
 
+    def present(self, cell: Cell) -> list[BrokerNumber]:
+        """Return the linked members of a cell that have a session."""
+        return [each for each in self._routes.linked_members(cell) if each in self._sessions]
+
     def down(self, stream: StreamId, cell: Cell, *, sideways: bool = True) -> tuple[Receiver, ...]:
         """Return the receivers for a cell below: one broker, unless no broker reaches all cells.
 
@@ -257,7 +263,7 @@ class Links:
         assert upstream is not None, f"{stream} has its pubend here"
         goal = 1 << self._routes.cell_of(stream.broker)
         return tuple(
-            each for each in self._present(upstream) if sum(self._reach(upstream, each)) & goal
+            each for each in self.present(upstream) if sum(self._reach(upstream, each)) & goal
         )
 
     def _beside(self, stream: StreamId) -> tuple[BrokerNumber, ...]:
@@ -291,9 +297,6 @@ class Links:
 
     # ------------------------------------------------------------ reachable cells
 
-    def _present(self, cell: Cell) -> list[BrokerNumber]:
-        return [each for each in self._routes.linked_members(cell) if each in self._sessions]
-
     def _reach(self, cell: Cell, member: BrokerNumber) -> tuple[int, int]:
         """Return the cells behind `cell` that a member reaches: directly, and around.
 
@@ -307,7 +310,7 @@ class Links:
 
     def _direct(self, cell: Cell) -> int:
         found = 0
-        for member in self._present(cell):
+        for member in self.present(cell):
             direct, around = self._reach(cell, member)
             found |= direct | around
         return found

@@ -205,12 +205,29 @@ class DurableChecks(GryphonChecks):
                 continue
             self._final[key] = final
             expired = core.retention.expired_tick() if expired is None else expired
-            wanted = core.gryphon.dialling.wanted()
-            told = [self._told.get((each, stream.identity), 0) for each in wanted]
+            told = [self._told.get((each, stream.identity), 0) for each in self._list_hosts(core)]
             released = min([_released_tick(broker, stream.identity, came=False), *told])
             if final > max(released, expired):
                 what = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
                 raise InvariantViolated("lost early", f"{what}, released is {released}")
+
+    def _list_hosts(self, core: Durable) -> list[BrokerNumber]:
+        """Return the brokers whose subscriptions hold back the release of streams here.
+
+        The linked ones announce what all behind them have released, too; behind a neighbouring cell
+        of several brokers every broker with clients counts.
+        """
+        routes = core.gryphon._routes
+        found = [*core.gryphon.dialling.wanted()]
+        if routes.is_plain:
+            return found
+        wide = sum(
+            routes.behind[cell]
+            for cell in {routes.cell_of(each) for each in found if each not in routes.hosts}
+        )
+        behind = [each for each in routes.hosts if wide >> routes.cell_of(each) & 1]
+        linked = [each for each in found if each in routes.hosts]
+        return [each for each in (*linked, *behind) if each not in core._decommissioning]
 
     def _check_held(self, broker: BrokerView, core: Durable, stream: StreamId) -> None:
         key, released = (broker.number, broker.incarnation, stream), core.release.through(stream)

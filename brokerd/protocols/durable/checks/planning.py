@@ -5,9 +5,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar, Final
 
-from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
-from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, draw_tree, tree_of_cells
+from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -24,6 +23,10 @@ _EVENTS_A_COMMIT: Final = 4
 """The average number of events in a consumer's commit, at least."""
 
 
+FILTERED: Final = 0.4
+"""Share of the seeds with filters between brokers."""
+
+
 class DurablePlanning(GryphonPlanning):
     """See ProtocolPlanning."""
 
@@ -35,13 +38,7 @@ class DurablePlanning(GryphonPlanning):
     fixed: ClassVar[Mapping[str, str]] = {
         "order": "total order is refused",
         "silence_percent": "refused without total order",
-        "filters": "filters are refused",
     }
-
-    def topology(self, random: Random) -> Topology:
-        """See ProtocolPlanning: every cell is a single broker."""
-        names, bundles = draw_tree(random)
-        return tree_of_cells(sorted(names), bundles)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: small batches, so that a few events make several.
@@ -52,11 +49,16 @@ class DurablePlanning(GryphonPlanning):
         random = Random(f"durable {seed}")
         early = Random(f"early release {seed}")
         tokens = Random(f"tokens {seed}")
+        filters = Random(f"filters of durable {seed}")
+        is_filtered, delay_ns = filters.random() < FILTERED, chosen.delay_curiosity_ns
+        if is_filtered and not delay_ns:
+            delay_ns = SECOND_NS if long else filters.choice((20, 150)) * MILLISECOND_NS
         options: DurableParameters = replace(
             chosen,
             order="publisher",
             silence_percent=0,
-            filters=False,
+            filters=is_filtered,
+            delay_curiosity_ns=delay_ns,
             hold_lease_ns=Random(f"hold {seed}").choice(_LEASES_NS),
             token_lanes=tokens.choice((1, 1, 1, 4)),
             token_batch=tokens.choice((0, 0, 0, 0, 0, 1, 2, 2)),

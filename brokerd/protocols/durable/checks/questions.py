@@ -25,6 +25,7 @@ from brokerd.protocols.interface import (
     Instant,
     Send,
     SessionEstablished,
+    SessionLost,
     Started,
 )
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of
@@ -90,6 +91,6 @@ class QuestionChecks(ProtocolChecks):
 
 def _is_anew(event: Event) -> bool:
     """Return True if everything may be requested again from now on."""
-    if type(event) is SessionEstablished:
+    if isinstance(event, SessionEstablished | SessionLost):
         return isinstance(event.peer, int)
     return type(event) in (Started, BrokerDecommissioned)

@@ -25,9 +25,9 @@ class DurableWording(GryphonWording):
     def message(self, message: Any) -> str:
         """See Wording."""
         match message:
-            case Released(through=through):
+            case Released(cell=cell, through=through):
                 told = [f"{self.stream(each)}/{self.tick(each, last)}" for each, last in through]
-                return f"released {' '.join(told)}"
+                return f"released by cell {cell} {' '.join(told)}"
             case Fetch(stream=stream, ranges=ranges):
                 return f"fetch {self.stream(stream)} {self.listed(stream, ranges)}"
             case Fetched(ranges=ranges, run=run):

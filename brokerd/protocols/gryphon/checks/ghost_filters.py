@@ -32,7 +32,8 @@ class _Rows:
             self.predicates.pop(key, None)
             self.begins.pop(key, None)
         elif table == SUBSCRIPTIONS:
-            self.predicates[key] = read_predicate(value)
+            # A protocol with this core may have a number before the predicate.
+            self.predicates[key] = read_predicate(value[1] if type(value[0]) is int else value)
         else:
             self.begins[key] = {broker: ticks for broker, *ticks in value}
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.definition import Order
@@ -16,6 +16,9 @@ TOTAL = 0.3
 
 FILTERS = 0.85
 """Share of the seeds with filters between brokers."""
+
+SUBENDS_ONLY: Final = 0.5
+"""Share of the seeds with doubts of subends in which pubends request no acks."""
 
 
 def tree_of_cells(
@@ -105,6 +108,7 @@ class GryphonPlanning(ProtocolPlanning):
         order = Order.TOTAL if ordering.random() < TOTAL else Order.PUBLISHER
         filters = Random(f"filters of gryphon {seed}").random() < FILTERS
         windows = Random(f"windows of gryphon {seed}")
+        delays = Random(f"delays of gryphon {seed}")
         chosen: GryphonParameters = replace(
             parameters,
             pubends=pubends,
@@ -115,15 +119,20 @@ class GryphonPlanning(ProtocolPlanning):
             return chosen
         repetition_ns = random.choice((30, 80, 200)) * MILLISECOND_NS
         expected_ns = random.choice((100, 400)) * MILLISECOND_NS
+        delay_ns = delays.choice((0, 0, 0, 20, 150)) * MILLISECOND_NS
+        if delay_ns and delays.random() < SUBENDS_ONLY:
+            expected_ns = 0
+        check_ns = expected_ns // 4 or 100 * MILLISECOND_NS
         return replace(
             chosen,
+            delay_curiosity_ns=delay_ns,
             gap_curiosity_ns=random.choice((5, 20, 60)) * MILLISECOND_NS,
             nack_repetition_ns=repetition_ns,
             nack_repetition_limit_ns=4 * repetition_ns,
             nack_chunk_ns=random.choice((100, 500)) * MILLISECOND_NS,
             nack_window=random.choice((8, 64)),
             ack_expected_ns=expected_ns,
-            ack_expected_check_ns=expected_ns // 4,
+            ack_expected_check_ns=check_ns,
             ack_interval_ns=random.choice((1, 10, 50)) * MILLISECOND_NS,
             doubt_curiosity_ns=ordering.choice((0, 5, 20)) * MILLISECOND_NS,
             silence_percent=ordering.choice((0, 50, 90)) if chosen.is_total else 0,
@@ -153,4 +162,5 @@ class GryphonPlanning(ProtocolPlanning):
             + 8 * chosen.ack_interval_ns
             + 2 * chosen.send_stall_ns
             + chosen.doubt_curiosity_ns
+            + 4 * chosen.delay_curiosity_ns
         )

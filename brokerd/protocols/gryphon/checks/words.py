@@ -11,6 +11,7 @@ from brokerd.protocols.gryphon.messages import (
     AckExpected,
     Beginnings,
     Done,
+    Doubt,
     Events,
     FilterChange,
     FilterSet,
@@ -67,6 +68,8 @@ class GryphonWording(Wording):
             case AckExpected(stream=stream, through=through, onto=onto):
                 upto = self.tick(stream, through)
                 return f"ack expected{_describe_receiver(onto)} {self.stream(stream)}/{upto}"
+            case Doubt(stream=stream, after=after):
+                return f"doubt {self.stream(stream)}/{self.tick(stream, after)}"
             case LinkStatus(direct=direct, around=around):
                 return f"gets to cells {_numbers(direct)}, around to {_numbers(around)}"
             case Join(stream=stream, incarnation=incarnation, number=number):
