@@ -18,6 +18,7 @@ from brokerd.protocols.gryphon.acknowledgements import ACKS, UNWANTED, Acknowled
 from brokerd.protocols.gryphon.clients import Clients, HostedClients, SubendHost
 from brokerd.protocols.gryphon.curiosity import FORGETTING, Curiosity, drop_repeated
 from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.filter_routes import BEGINNINGS
 from brokerd.protocols.gryphon.filters import (
     FilterExchange,
     FilterNarrowed,
@@ -158,7 +159,9 @@ class Gryphon(LogFirstMachine):
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
         self.streams = streams = Streams(broker, routes, parameters)
         self.pubends = Pubends(broker, parameters)
-        self.filter_exchange = FilterExchange(broker, routes, self.filters, streams, self.sessions)
+        self.filter_exchange = FilterExchange(
+            broker, routes, self.filters, streams, self.sessions, self.links, self.deadlines
+        )
         self.curiosity = Curiosity(parameters, streams, self.links, self.deadlines, self.counters)
         self.acknowledgements = Acknowledgements(
             routes,
@@ -426,6 +429,12 @@ class Gryphon(LogFirstMachine):
         self.effects += messages
         return number
 
+    def on_event_end(self) -> None:
+        """See EventMachine: events for a neighbour follow the filters that it is owed."""
+        routes = self.filter_exchange.change_routes
+        if routes.is_owing:
+            self.effects[:] = [*routes.before_events(self.effects)]
+
     # ------------------------------------------------------------ sessions
 
     def on_session_established(self, event: SessionEstablished) -> None:
@@ -447,6 +456,7 @@ class Gryphon(LogFirstMachine):
                 stream.forget(peer)
         self.links.on_session_change(peer)
         self.effects += self.links.news()
+        self.effects += self.filter_exchange.on_links()
         self.effects += self.acknowledgements.resend(peer)
         for stream in self.streams:
             self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
@@ -463,7 +473,9 @@ class Gryphon(LogFirstMachine):
             if stream.via == event.peer:
                 stream.via = None
         self.links.on_session_change(event.peer)
+        self.filter_exchange.on_session_lost(event.peer)
         self.effects += self.links.news()
+        self.effects += self.filter_exchange.on_links()
         self.flow.on_session_lost(event.peer)
         self._use_room()
         self.look_at_all()
@@ -527,6 +539,7 @@ class Gryphon(LogFirstMachine):
     def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
         self.effects += self.links.news()
+        self.effects += self.filter_exchange.on_links()
         self.look_at_all()
 
     def _on_part_message(self, peer: BrokerNumber, message: Any) -> None:
@@ -571,6 +584,8 @@ class Gryphon(LogFirstMachine):
             self.emit(OpenSession(whose))
         elif purpose == GAPS:
             self._ask_gaps(whose)
+        elif purpose == BEGINNINGS:
+            self.effects += self.filter_exchange.due()
         elif purpose == ACKS:
             self.effects += self.acknowledgements.flush()
         elif purpose == FORGETTING:
