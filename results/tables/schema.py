@@ -452,7 +452,7 @@ TABLES: Mapping[str, Table] = {
             published BIGINT so far
             deliveries BIGINT so far, behind them
         """),
-        _table("transmissions", "Of ges.fig7: per hierarchy, kind of interest, and match rate.", """
+        _table("transmissions", "Of ges.links: per hierarchy, kind of interest, and match rate.", """
             topology STRING its name
             interest STRING each client or each broker: for whom it was drawn
             match_percent INT of so many clients a publication is for each
@@ -462,6 +462,20 @@ TABLES: Mapping[str, Table] = {
             owed BIGINT deliveries that there had to be
             delivered BIGINT deliveries
             violations BIGINT deliveries out of order, twice, with a gap, or of something else
+        """),
+        _table("latency_surfaces", "Of ges.fig7: per hierarchy, match rate, size and rate.", """
+            topology STRING its name
+            match_percent INT of so many clients a publication is for each
+            is_flooding BOOLEAN true: every broker receives every publication
+            size_bytes INT of the payload of a publication
+            rate INT publications per second, at random times
+            publications BIGINT measured, after the warm-up
+            delivered BIGINT of these, at the measuring client
+            mean_ms DOUBLE latency at the measuring client
+            variance_ms2 DOUBLE of the latency
+            p99_ms DOUBLE of the latency
+            busiest DOUBLE share of the time in which the busiest broker sends
+            violations BIGINT missing deliveries of all clients, and wrong ones
         """),
         _table("shapes", "Of ges.scale: per shape of graph and number of brokers.", """
             shape STRING hierarchy, ring or random

@@ -24,12 +24,12 @@ from results.papers.experiment_runs import ExperimentRun
 from results.papers.ges.latency_figures import Latencies, draw_table2, match_percent
 from results.papers.ges.load_figures import draw_load
 from results.papers.ges.scale_figures import draw_scale
-from results.papers.ges.transmission_figures import draw_fig7
+from results.papers.ges.transmission_figures import draw_links
 from tests.pubsubctl.test_claims import OURS
 
 SMALL = TransmissionExperiment(
     schema_="pubsubctl/transmission-experiment/1",
-    name="small", figure="ges.fig7", topologies=["t22-hi"], publisher="n22", measuring="n10",
+    name="small", figure="ges.links", topologies=["t22-hi"], publisher="n22", measuring="n10",
     clients=2, match_percent=[0, 50, 100], interests=["each client", "each broker"],
     publications=10,
 )  # fmt: skip
@@ -65,7 +65,7 @@ def test_a_delivery_that_is_missing_is_counted():
 
 
 def test_the_figure_has_each_number_that_is_claimed_of_it(run):
-    experiment = load_figure_experiment("ges.fig7")
+    experiment = load_figure_experiment("ges.links")
     named = [
         SimpleNamespace(**{**row, "topology": topology, "match_percent": match})
         for row in rows_of(run)
@@ -74,13 +74,13 @@ def test_the_figure_has_each_number_that_is_claimed_of_it(run):
     ]
     manifest = json.loads((run / "manifest.json").read_text())
     loaded = ExperimentRun(run, run, manifest, experiment.model_dump())
-    drawing = draw_fig7(loaded, named)
-    claims = [each for each in load_claims(OURS / "ges.toml") if each.figure == "ges.fig7"]
+    drawing = draw_links(loaded, named)
+    claims = [each for each in load_claims(OURS / "ges.toml") if each.figure == "ges.links"]
     assert {claim.metric for claim in claims} <= {*drawing.metrics}
     assert all(claim.scale.keys() <= manifest["scale"].keys() for claim in claims)
     assert drawing.metrics["missing_or_wrong"].value == 0
     wrong = [SimpleNamespace(**{**vars(each), "delivered": each.owed - 1}) for each in named]
-    assert draw_fig7(loaded, wrong).metrics["missing_or_wrong"].value == len(wrong)
+    assert draw_links(loaded, wrong).metrics["missing_or_wrong"].value == len(wrong)
 
 
 def latencies(match, run, mean_ms, variance_ms2):

@@ -6,9 +6,9 @@ five clients that want a share. The receivers of a publication are drawn and sta
 all shares. Brokers count their forwarded publications. The oracle judges every delivery, and
 nothing may be missing.
 
-    pubsubctl experiment ges.fig7
+    pubsubctl experiment ges.links
 
-Paper: [GES] §5, Fig. 7 (match rates; its numbers are lost).
+Paper: [GES] §5, Fig. 7 (match rates).
 """
 
 from collections.abc import Iterator, Mapping
@@ -85,9 +85,18 @@ def _rows(
 
 
 class Setting:
-    """A hierarchy of brokers and its clients, with all subscriptions known everywhere."""
+    """A hierarchy of brokers and its clients, with all subscriptions known everywhere.
 
-    def __init__(self, experiment: TransmissionExperiment, topology: Topology) -> None:
+    Args:
+        experiment: names the publisher, the measuring client's broker, the clients and the seed.
+        options: of the simulated cluster.
+
+    Attributes:
+        measuring: the client that receives everything.
+    """
+
+    def __init__(self, experiment: Any, topology: Topology, **options: Any) -> None:
+        self.measuring = ALWAYS
         self._experiment = experiment
         self._topology = topology
         self._random = Random(f"{experiment.seed}/{topology.name}")
@@ -97,7 +106,7 @@ class Setting:
             if broker not in (experiment.publisher, experiment.measuring)
         ]
         self.cluster = SimulatedCluster(
-            topology, "ges", seed=experiment.seed, strict=False, trace=False
+            topology, "ges", seed=experiment.seed, strict=False, trace=False, **options
         ).start()
         self.cluster.run_until_quiet()
         self.cluster.client(PUBLISHER, experiment.publisher, publishes=True)
@@ -114,7 +123,7 @@ class Setting:
         before, deliveries = self.cluster.statistics(), self.cluster.oracle.deliveries
         violations = sum(self.cluster.oracle.violations.values())
         owed = reached = 0
-        for wanted in self._draw(interest, match_percent):
+        for wanted in self._draw(interest, match_percent, self._experiment.publications):
             owed += 1 + sum(map(int.bit_count, wanted.values()))
             reached += 1 + len(wanted)
             content = encode_attributes(wanted), b""
@@ -131,12 +140,12 @@ class Setting:
             "violations": sum(self.cluster.oracle.violations.values()) - violations,
         }
 
-    def _draw(self, interest: str, match_percent: int) -> list[dict[str, int]]:
+    def _draw(self, interest: str, match_percent: int, count: int) -> list[dict[str, int]]:
         """Return for each publication the interested clients by broker, as bits.
 
         A client receives exactly the share; only the combination of clients is random.
         """
-        count, clients = self._experiment.publications, self._experiment.clients
+        clients = self._experiment.clients
         shares = range(clients) if interest == EACH_CLIENT else range(1)
         everybody = (1 << clients) - 1
         drawn: list[dict[str, int]] = [{} for _ in range(count)]

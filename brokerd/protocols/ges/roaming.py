@@ -186,6 +186,8 @@ class Fragment:
         self._policy = parameters.partition_policy
         self._home = place.address
         self._stays_until_ns = 0
+        self._waits_since_ns = 0
+        self._is_first = False
         self._returns = 0
         self._deadline = APART, broker
         self._place = place
@@ -226,20 +228,29 @@ class Fragment:
                 self.is_closed = False
                 self._redirected.clear()
                 return [Refusal("")]
-        elif not self.is_closed and self._deadline not in self._deadlines:
-            self._deadlines.set(self._deadline, now_ns + self._patience_ns())
+        elif not self.is_closed:
+            self._wait_for_lowest(now_ns)
         return []
 
-    def _patience_ns(self) -> int:
-        """Return the wait for the lowest member.
+    def _wait_for_lowest(self, now_ns: Instant) -> None:
+        """Begin the wait for the lowest member, or lengthen it.
 
         In a part that is to be readdressed, the others wait for the lowest member of the part to
-        go first. A broker that returned, and left again before reaching the lowest member, waits
-        twice as long every time: sessions may take longer to open than `purge_ns`.
+        go first, also if the part had other members when the wait began. A broker that returned,
+        and left again before reaching the lowest member, waits twice as long every time: sessions
+        may take longer to open than `purge_ns`.
         """
         is_first = self._policy != READDRESS or self._home == min(self._part())
         wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
-        return wait_ns if is_first else wait_ns * 3 // 2
+        if self._deadline not in self._deadlines:
+            self._is_first = is_first
+            self._waits_since_ns = now_ns
+            self._deadlines.set(
+                self._deadline, now_ns + (wait_ns if is_first else wait_ns * 3 // 2)
+            )
+        elif self._is_first and not is_first:
+            self._is_first = False
+            self._deadlines.set(self._deadline, self._waits_since_ns + wait_ns * 3 // 2)
 
     def on_wait_end(self, clients: Iterable[ClientId], now_ns: Instant) -> list[Outcome]:
         """Close this part to clients, or move it, or reopen it `purge_ns` after it closed.

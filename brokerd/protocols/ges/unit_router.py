@@ -365,6 +365,7 @@ class UnitRouter:
         for origin in self.failures.look_for_unknown(self._unknown()):
             yield from self.dissemination.speak_for_unknown(origin)
             yield from self.propagation.speak_for_unknown(origin, now_ns)
+        yield from self._look_at_duty(now_ns)
         if self.failures.is_counting:
             self._look_again(now_ns)
 

@@ -24,6 +24,7 @@ from brokerd.protocols.gryphon.curiosity import (
     drop_repeated,
 )
 from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.filter_routes import BEGINNINGS
 from brokerd.protocols.gryphon.filters import (
     FilterExchange,
     FilterNarrowed,
@@ -168,7 +169,9 @@ class Gryphon(LogFirstMachine):
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
         self.streams = streams = Streams(broker, routes, parameters)
         self.pubends = Pubends(broker, parameters)
-        self.filter_exchange = FilterExchange(broker, routes, self.filters, streams, self.sessions)
+        self.filter_exchange = FilterExchange(
+            broker, routes, self.filters, streams, self.sessions, self.links, self.deadlines
+        )
         self.curiosity = Curiosity(parameters, streams, self.links, self.deadlines, self.counters)
         self._delays = DelayCuriosity(routes, parameters, streams, self.links, self.deadlines)
         self.acknowledgements = Acknowledgements(
@@ -439,6 +442,12 @@ class Gryphon(LogFirstMachine):
         self.effects += messages
         return number
 
+    def on_event_end(self) -> None:
+        """See EventMachine: events for a neighbour follow the filters that it is owed."""
+        routes = self.filter_exchange.change_routes
+        if routes.is_owing:
+            self.effects[:] = [*routes.before_events(self.effects)]
+
     # ------------------------------------------------------------ sessions
 
     def on_session_established(self, event: SessionEstablished) -> None:
@@ -460,6 +469,7 @@ class Gryphon(LogFirstMachine):
                 stream.forget(peer)
         self.links.on_session_change(peer)
         self.effects += self.links.news()
+        self.effects += self.filter_exchange.on_links()
         self.effects += self.acknowledgements.resend(peer)
         for stream in self.streams:
             self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
@@ -476,7 +486,9 @@ class Gryphon(LogFirstMachine):
             if stream.via == event.peer:
                 stream.via = None
         self.links.on_session_change(event.peer)
+        self.filter_exchange.on_session_lost(event.peer)
         self.effects += self.links.news()
+        self.effects += self.filter_exchange.on_links()
         self.flow.on_session_lost(event.peer)
         self._use_room()
         self.look_at_all()
@@ -545,6 +557,7 @@ class Gryphon(LogFirstMachine):
     def on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
         self.effects += self.links.news()
+        self.effects += self.filter_exchange.on_links()
         self.look_at_all()
 
     def _on_part_message(self, peer: BrokerNumber, message: Any) -> None:
@@ -589,6 +602,8 @@ class Gryphon(LogFirstMachine):
             self.emit(OpenSession(whose))
         elif purpose == GAPS:
             self._ask_gaps(whose)
+        elif purpose == BEGINNINGS:
+            self.effects += self.filter_exchange.due()
         elif purpose == ACKS:
             self.effects += self.acknowledgements.flush()
         elif purpose == DELAYS:

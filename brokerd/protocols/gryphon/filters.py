@@ -22,6 +22,7 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import EVERYTHING, DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.filter_routes import BeginningRoutes, ChangeRoutes
 from brokerd.protocols.gryphon.knowledge import RetainedEvents
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
@@ -33,9 +34,10 @@ from brokerd.protocols.gryphon.messages import (
     FilterVersions,
     Named,
 )
-from brokerd.protocols.gryphon.routes import Cell, Routes
+from brokerd.protocols.gryphon.routes import Cell, Links, Routes
 from brokerd.protocols.gryphon.state import FILTERED, PartHandler, Streams
 from brokerd.protocols.interface import Change, Effect, Instant, Send
+from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.selection import RunSelection
 from brokerd.protocols.parts.version_bounds import is_leap
 
@@ -275,6 +277,7 @@ class FilterExchange:
         sessions: the neighbours with a session, as they are at any time.
 
     Attributes:
+        change_routes: the routes of changes, and changes that neighbours are owed.
         outbid: number of statements by others in the name of this broker's filter.
     """
 
@@ -285,14 +288,17 @@ class FilterExchange:
         table: FilterTable,
         streams: Streams,
         sessions: Container[BrokerNumber],
+        links: Links,
+        deadlines: DeadlineQueue[tuple[str, Any]],
     ) -> None:
         self.outbid = 0
+        self.change_routes = ChangeRoutes(routes, links, sessions)
+        self._beginning_routes = BeginningRoutes(broker, routes, links, deadlines)
         self._broker = broker
         self._routes = routes
         self._table = table
         self._streams = streams
         self._sessions = sessions
-        self._beginnings: dict[tuple[BrokerNumber, BrokerNumber], Beginning] = {}
         self._parts: dict[
             tuple[BrokerNumber, BrokerNumber], tuple[FilterVersion, dict[int, Predicate]]
         ] = {}
@@ -342,11 +348,23 @@ class FilterExchange:
             return []
         for key in [key for key in self._parts if key[0] == peer]:
             del self._parts[key]
-        effects: list[Effect] = [Send(peer, self._versions(self._table.versions()))]
-        towards = [each for each in self._beginnings.values() if self._is_for(peer, each)]
-        if towards:
-            effects.append(Send(peer, Beginnings(tuple(towards))))
-        return effects
+        self.on_session_lost(peer)
+        return [Send(peer, self._versions(self._table.versions()))]
+
+    def on_session_lost(self, peer: BrokerNumber) -> None:
+        """Forget the messages that were on their way to a neighbour; `on_links` follows."""
+        self.change_routes.on_session_change(peer)
+        self._beginning_routes.on_session_change(peer)
+
+    def on_links(self) -> list[Effect]:
+        """Return changes and beginnings whose route leads over other neighbours than before."""
+        if not self._table.is_on:
+            return []
+        return [*self.change_routes.on_links(), *self._beginning_routes.on_links()]
+
+    def due(self) -> list[Effect]:
+        """Return the beginnings that have waited for those of other brokers."""
+        return self._beginning_routes.due()
 
     def change(self, added: Predicate | None, removed: Sequence[int]) -> tuple[int, list[Effect]]:
         """Change the filter of this broker's clients; return the version's number, and messages.
@@ -359,7 +377,8 @@ class FilterExchange:
         version = FilterVersion(broker, incarnation, number)
         named = () if added is None else (Named(number, added),)
         self._table.change(version, dict(named), removed)
-        return number, self._to_all(FilterChange(version, named, tuple(removed)))
+        change = FilterChange(version, named, tuple(removed))
+        return number, self.change_routes.send(change, None)
 
     def _to_all(self, message: Any, but: BrokerNumber | None = None) -> list[Effect]:
         return [Send(peer, message) for peer in self._others(but)]
@@ -437,6 +456,7 @@ class FilterExchange:
         self._check(peer, version)
         if self._is_forged(version):
             return self._restate(version)
+        self.change_routes.on_received(peer, version)
         ours = self._table.version(version.broker)
         if version <= ours:
             return []
@@ -447,7 +467,7 @@ class FilterExchange:
             if any(each.number in known for each in message.added):
                 raise RemoteProtocolError(peer, f"adds to {version} what it has"[:300])
             self._table.change(version, dict(message.added), message.removed)
-            outcomes += self._to_all(message, but=peer)
+            outcomes += self.change_routes.send(message, peer)
             if message.removed:
                 outcomes.append(FilterNarrowed())
             if not message.added:
@@ -501,45 +521,36 @@ class FilterExchange:
         self._is_writing = True
         return [FilterWrite(versions)]
 
-    def on_written(self, fact: FilterWrite, _now_ns: Instant) -> list[Any]:
+    def on_written(self, fact: FilterWrite, now_ns: Instant) -> list[Any]:
         """Announce durable versions, and write later ones."""
         self._is_writing = False
-        outcomes = [each for version in fact.versions for each in self._announce_beginning(version)]
+        outcomes = [
+            each for version in fact.versions for each in self._announce_beginning(version, now_ns)
+        ]
         return outcomes + self._write()
 
-    def _announce_beginning(self, version: FilterVersion) -> list[Any]:
+    def _announce_beginning(self, version: FilterVersion, now_ns: Instant = 0) -> list[Any]:
         # Not behind ticks with events that a crash may lose: other events may get these ticks.
         ticks = tuple(self._streams.published_ticks())
-        return self._take(Beginning(self._broker, version, ticks))
+        return self._add((Beginning(self._broker, version, ticks),), now_ns)
 
-    def _on_beginnings(
-        self, peer: BrokerNumber, message: Beginnings, _now_ns: Instant
-    ) -> list[Any]:
+    def _on_beginnings(self, peer: BrokerNumber, message: Beginnings, now_ns: Instant) -> list[Any]:
         for beginning in message.beginnings:
             self._check(peer, beginning.version)
             if self._is_forged(beginning.version):
                 raise RemoteProtocolError(peer, f"there is no filter {tuple(beginning.version)}")
             if beginning.broker not in self._table or len(beginning.ticks) != self._streams.pubends:
                 raise RemoteProtocolError(peer, f"no pubends begin with {beginning}"[:300])
-        return [each for one in message.beginnings for each in self._take(one, peer)]
+        return self._add(message.beginnings, now_ns)
 
-    def _take(self, beginning: Beginning, peer: BrokerNumber | None = None) -> list[Any]:
-        key = beginning.broker, beginning.version.broker
-        known = self._beginnings.get(key)
-        if known is not None and known.version >= beginning.version:
-            return []
-        self._beginnings[key] = beginning
+    def _add(self, beginnings: Iterable[Beginning], now_ns: Instant) -> list[Any]:
+        """Take beginnings; those of an earlier incarnation's filter mean nothing here."""
         ours = self._table.version(self._broker) if self._broker in self._table else None
-        is_ours = ours is not None and beginning.version[:2] == ours[:2]
-        outcomes: list[Any] = [beginning] if is_ours else []
-        onward = [each for each in self._others(peer) if self._is_for(each, beginning)]
-        return outcomes + [Send(each, Beginnings((beginning,))) for each in onward]
-
-    def _is_for(self, peer: BrokerNumber, beginning: Beginning) -> bool:
-        """Return True if a neighbour is at least as near to the filter's broker as this broker."""
-        whose = beginning.version.broker
-        nearer = (self._routes.cell_towards(whose), self._routes.cell)
-        return whose != self._broker and self._routes.cell_of(peer) in nearer
+        return [
+            each
+            for each in self._beginning_routes.add(beginnings, now_ns)
+            if not isinstance(each, Beginning) or (ours and each.version[:2] == ours[:2])
+        ]
 
 
 def _refuse(peer: Peer, message: Any, _now_ns: Instant) -> list[Any]:

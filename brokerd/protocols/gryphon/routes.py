@@ -243,6 +243,10 @@ class Links:
             return [(onto, self.down(stream, onto, sideways=False))]
         return [(cell, self.down(stream, cell)) for cell in children]
 
+    def cover(self, cell: Cell) -> tuple[BrokerNumber, ...]:
+        """Return the neighbours that together reach all cells behind a neighbouring cell."""
+        return tuple(peer for peer, _ in self.down(StreamId(0, 0, 0), cell))
+
     def up(
         self, stream: StreamId, via: BrokerNumber | None, *, sideways: bool = True
     ) -> tuple[BrokerNumber, ...]:

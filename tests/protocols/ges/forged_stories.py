@@ -16,14 +16,22 @@ from brokerd.protocols.interface import MessageReceived
 from brokerd.protocols.registry import parameters_on
 from brokerd.simulator.world.cluster import SimulatedCluster
 
+KEEPER_POLICY = EVERY_NODE
+"""The policy of all brokers, unless a story names one; a test sets another one."""
 FAR: Sequence[Version] = ((1, 1 << 62), (1 << 62, 0), (1 << 40, 2), ((1 << 63) - 1, (1 << 63) - 2))
 NEAR: Sequence[Version] = ((1, 1_000), (2, 0), (500, 8), (500, 9))
 
 
 class Attacked:
-    """Two clusters, a-b-d and c-e; c is attacked through the session of its neighbour b."""
+    """Two clusters, a-b-d and c-e; c is attacked through the session of its neighbour b.
 
-    def __init__(self, protocol: str, policy: str = EVERY_NODE) -> None:
+    Args:
+        has_third: true if c also links a cluster of one broker, f.
+    """
+
+    def __init__(
+        self, protocol: str, policy: str | None = None, *, has_third: bool = False
+    ) -> None:
         values: dict[str, Any] = {
             "schema": SCHEMA,
             "name": "attacked",
@@ -35,8 +43,14 @@ class Attacked:
                 "storages": {"e": 2},
             },
         }
+        if has_third:
+            values["brokers"].append("f")
+            values["hierarchy"]["addresses"]["f"] = "0.2.0"
+            values["hierarchy"]["links"].append(["c", "f"])
         topology = Topology.from_mapping(values, "attacked")
-        parameters = replace(parameters_on(topology, protocol), keeper_policy=policy)
+        parameters = replace(
+            parameters_on(topology, protocol), keeper_policy=policy or KEEPER_POLICY
+        )
         self.cluster = SimulatedCluster(topology, protocol, strict=False, parameters=parameters)
         self.cluster.start().run_until_quiet()
         self.wanted = {name: self.cluster.subscribe(name, "true") for name in "abcde"}
@@ -46,6 +60,18 @@ class Attacked:
         core: Any = self.cluster.broker(name).broker.core
         assert isinstance(core.units, UnitRouter), f"{core} is no broker of a hierarchy"
         return core
+
+    def keepers(self, origin: int) -> list[str]:
+        """Return the brokers that keep the profile of a broker."""
+        own = self.cluster.topology.brokers[origin]
+        place = self.core(own).units.place.address
+        return [
+            name
+            for name in "abcde"
+            if self.core(name).units.keepers.keeps(
+                self.core(name).units.place.outermost_unit_of(place)
+            )
+        ]
 
     def forge(self, message: Any, at: str = "c", by: str = "b") -> bool:
         """Deliver a message in a neighbour's session; return False if the broker refuses."""
@@ -73,7 +99,7 @@ def _profile(origin: int, version: Version) -> ProfileStated:
     return ProfileStated(origin, (0,) if origin in (0, 1, 3) else (0, 1, 1), version, ())
 
 
-def forged_profiles(protocol: str, policy: str = EVERY_NODE) -> None:
+def forged_profiles(protocol: str, policy: str | None = None) -> None:
     """Profiles from the far future or of unknown brokers are refused; others are superseded."""
     story = Attacked(protocol, policy)
     for origin in range(5):
@@ -117,7 +143,9 @@ def forged_changes_of_profiles() -> None:
     change = ProfileChanged(origin, (0, 1), (incarnation, number + 2), (), gone)
     assert story.forge(change, at="b", by="c")
     story.cluster.run_for(5)
-    assert all(story.core(name).units.profiles.size(origin) for name in "abcde")
+    keepers = story.keepers(origin)
+    assert {*"bcd"} <= {*keepers}
+    assert all(story.core(name).units.profiles.size(origin) for name in keepers)
     assert story.is_served()
     many = tuple((SubscriptionId(origin, 1, each), NOTHING) for each in range((1 << 18) + 1))
     known = story.core("b").units.profiles.version(origin)
@@ -145,14 +173,14 @@ def forged_connections(protocol: str) -> None:
 
 def a_broker_that_restarted_beside_the_attacker() -> None:
     """The restarted broker accepts versions that leap; the first honest neighbour corrects them."""
-    story = Attacked("ges")
+    story = Attacked("ges", has_third=True)
     origin = story.cluster.topology.number_of("a")
     for name in ("b", "d"):
         story.cluster.link("c", name).cut()
     story.cluster.run_for(2)
-    for name in ("e", "c"):
+    for name in ("e", "f", "c"):
         story.cluster.broker(name).kill()
-    for name in ("e", "c"):
+    for name in ("e", "f", "c"):
         story.cluster.broker(name).start()
     story.cluster.run_for(2)
     honest = ProfileStated(origin, (0, 0), (1, 4), ())

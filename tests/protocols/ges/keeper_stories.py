@@ -114,6 +114,22 @@ def a_broker_links_gatekeepers_for_a_while() -> None:
     assert _duties(cluster)["b"] == 1
 
 
+def a_duty_ends_with_the_statements_in_the_place_of_lost_brokers() -> None:
+    """Broker b keeps the profiles of all clusters until c and g are lost for ever, both at once.
+
+    The last statement that changes the graph at b is its own, about the link between c and g.
+    """
+    places = {"a": "0.0.0", "b": "0.1.0", "c": "0.1.1", "g": "0.2.0", "d": "1.0.0", "e": "2.0.0"}
+    links = (("a", "b"), ("b", "c"), ("c", "g"), ("a", "g"), ("a", "d"), ("c", "e"), ("d", "e"))
+    cluster = _started(places, links)
+    assert _core(cluster, "b").units.keepers.duty == 3
+    for name in ("c", "g"):
+        cluster.broker(name).kill()
+    cluster.run_for(10 * PURGE_S)
+    assert _core(cluster, "b").units.keepers.duty == 2
+    _settle(cluster)
+
+
 def a_cluster_loses_its_gatekeepers_and_gets_one_again() -> None:
     cluster = _cluster(*_CHAINS)
     inside = cluster.subscribe("b", "true")
@@ -324,6 +340,7 @@ STORIES = (
     a_gatekeeper_decides_before_it_has_profiles_again,
     a_broker_links_gatekeepers_for_a_while,
     a_cluster_loses_its_gatekeepers_and_gets_one_again,
+    a_duty_ends_with_the_statements_in_the_place_of_lost_brokers,
     a_unit_is_a_destination_until_its_last_subscription_ends,
     a_statement_in_the_place_of_a_live_broker_is_refuted,
     a_statement_in_the_place_of_a_broker_names_its_unit,
@@ -342,6 +359,7 @@ SEEN = {
     "new-duty-is-not-served": a_broker_links_gatekeepers_for_a_while,
     "smaller-duty-begins-at-once": a_broker_links_gatekeepers_for_a_while,
     "unkept-profiles-stay": a_broker_links_gatekeepers_for_a_while,
+    "own-statements-leave-the-duty": (a_duty_ends_with_the_statements_in_the_place_of_lost_brokers),
     "no-controller-keeps-the-cluster": a_cluster_loses_its_gatekeepers_and_gets_one_again,
     "answers-overtake-earlier-changes": a_later_change_overtakes_an_earlier_one,
     "all-links-between-units": (

@@ -18,6 +18,8 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 from pubsubctl.deployment.topologies import load_topology
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
+KEEPER_POLICY = EVERY_NODE
+"""The policy of all brokers; a test sets another one."""
 PURGE_S = 3
 
 
@@ -26,7 +28,7 @@ class Readdressed:
 
     retry_ns = 500 * MILLISECOND_NS
 
-    def __init__(self, row: str, policy: str = "readdress") -> None:
+    def __init__(self, row: str, policy: str = "readdress", seed: int = 0) -> None:
         addresses = {name: f"0.0.{number}" for number, name in enumerate(row)} | {"c": "0.1.0"}
         inside = [[a, b] for a, b in pairwise(row)]
         ways = [[name, "c"] for name in row]
@@ -38,19 +40,21 @@ class Readdressed:
             "hierarchy": {"addresses": addresses, "links": inside + ways},
         }
         self.row = row
-        self._begin(Topology.from_mapping(values, "row"), policy)
+        self._begin(Topology.from_mapping(values, "row"), policy, seed)
 
-    def _begin(self, topology: Topology, policy: str) -> None:
+    def _begin(self, topology: Topology, policy: str, seed: int = 0) -> None:
         parameters = GesParameters(
             partition_policy=policy,
-            keeper_policy=EVERY_NODE,
+            keeper_policy=KEEPER_POLICY,
             purge_ns=PURGE_S * SECOND_NS,
             retry_first_ns=self.retry_ns,
             retry_limit_ns=max(self.retry_ns, 2 * SECOND_NS),
             slow_link_ns=SECOND_NS,
             cost_check_ns=100 * MILLISECOND_NS,
         )
-        self.cluster = SimulatedCluster(topology, "ges", strict=False, parameters=parameters)
+        self.cluster = SimulatedCluster(
+            topology, "ges", seed=seed, strict=False, parameters=parameters
+        )
         self.cluster.start().run_until_quiet()
         self.wanted = {
             name: self.cluster.subscribe(name, "true") for name in self.cluster.topology.brokers
@@ -142,6 +146,16 @@ def each_part_is_another_unit() -> None:
     assert [address[1] for address in story.addresses()] == [0, 0, 0, 0, 0]
     story.settle()
     assert all(story.reached(at) == [*"abdefc"] for at in "abdefc")
+
+
+def each_broker_of_a_joined_part_waits_for_its_lowest() -> None:
+    """Brokers that were alone for a moment do not take an address of their own in a larger part."""
+    for seed in (3, 4, 9):
+        story = Readdressed("abdef", seed=seed)
+        story.cut("ab", "de")
+        story.heal("de")
+        assert [address[1] for address in story.addresses()] == [0, 63, 63, 63, 63], seed
+        assert sum(story.moves()) == 12
 
 
 def the_lowest_member_is_away_for_long() -> None:
@@ -299,6 +313,7 @@ STORIES = (
     what_is_away_for_a_moment_stays_what_it_is,
     who_has_come_back_stays_there,
     each_part_is_another_unit,
+    each_broker_of_a_joined_part_waits_for_its_lowest,
     the_lowest_member_is_away_for_long,
     who_restarts_goes_where_its_part_is,
     there_is_no_room_for_another_unit,
@@ -311,6 +326,7 @@ STORIES = (
 SEEN = {
     "each-of-a-part-goes-alone": a_part_that_came_off_is_a_unit_of_its_own,
     "all-parts-are-one-unit": each_part_is_another_unit,
+    "alone-for-a-moment-goes-first": each_broker_of_a_joined_part_waits_for_its_lowest,
     "beside-a-unit-that-it-has-no-way-to": a_part_is_beside_the_unit_that_it_has_ways_to,
     "never-back-in-its-cluster": a_part_that_came_off_is_a_unit_of_its_own,
     "goes-where-it-came-from": who_has_come_back_stays_there,

@@ -3,13 +3,17 @@
 The rule `started early` of the checks judges every report; the stories cause the reports.
 """
 
+from itertools import combinations
+
 from brokerd.overlay.topology import SCHEMA
 from brokerd.protocols.ges.core import Ges
-from brokerd.protocols.ges.parameters import EVERY_NODE
+from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
 from brokerd.protocols.registry import read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import Subscription
 
+KEEPER_POLICY = EVERY_NODE
+"""The policy of all brokers; a test sets another one."""
 PURGE_S = 31
 """A little more than `purge_ns`."""
 _LINKS = (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e"))
@@ -17,13 +21,19 @@ _LINKS = (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e"))
 
 
 def _started(*links: tuple[str, str]) -> SimulatedCluster:
+    """Start a cluster; with profiles at gatekeepers each of its brokers is a gatekeeper."""
     names = sorted({name for link in links for name in link})
-    hierarchy = {
-        "addresses": {name: f"0.{number}" for number, name in enumerate(names)},
-        "links": [list(link) for link in links],
-    }
-    overlay = {"kind": "hierarchy", "hierarchy": hierarchy, "brokers": names}
-    parameters = {"parameters": {"ges": {"keeper_policy": EVERY_NODE}}}
+    addresses = {name: f"0.{number}" for number, name in enumerate(names)}
+    ways = [list(link) for link in links]
+    if KEEPER_POLICY == PAPER:
+        beyond = {f"of-{name}": f"1.{number}" for number, name in enumerate(names)}
+        ways += [[name, f"of-{name}"] for name in names] + [
+            [*pair] for pair in combinations(beyond, 2)
+        ]
+        addresses |= beyond
+    hierarchy = {"addresses": addresses, "links": ways}
+    overlay = {"kind": "hierarchy", "hierarchy": hierarchy, "brokers": [*addresses]}
+    parameters = {"parameters": {"ges": {"keeper_policy": KEEPER_POLICY}}}
     topology = read_topology(
         {"schema": SCHEMA, "name": "starts", **overlay, **parameters}, "starts"
     )

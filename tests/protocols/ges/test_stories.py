@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from random import Random
 
 import pytest
@@ -418,6 +419,17 @@ def test_the_rules_hold_with_profiles_at_gatekeepers_in(
 ) -> None:
     monkeypatch.setattr(Story, "keeper_policy", PAPER)
     story()
+
+
+@pytest.mark.parametrize(
+    "module", [forged_stories, readdress_stories, start_stories], ids=lambda module: module.__name__
+)
+def test_stories_hold_with_profiles_at_gatekeepers_in(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEEPER_POLICY", PAPER)
+    for story in module.STORIES:
+        story()
 
 
 @pytest.mark.drawn("ges")

@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.overlay.generate import chain
 from brokerd.protocols.ges.checks.planning import is_whole_without
-from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER
+from brokerd.protocols.ges.parameters import EVERY_NODE, PAPER, READDRESS
 from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.named_bugs import bugs_of, mistaken_functions
@@ -45,6 +45,15 @@ def test_swarms_with_profiles_at_gatekeepers_break_nothing() -> None:
 def test_later_seeds_draw_the_brokers_that_keep_profiles() -> None:
     drawn = {plan_of(seed, "ges").parameters.keeper_policy for seed in range(201, 231)}
     assert drawn == {EVERY_NODE, PAPER}
+
+
+def test_swarms_with_parts_that_take_other_addresses_break_nothing() -> None:
+    """Later seeds draw the policy often, and some of their clusters come apart for long enough."""
+    drawn = [plan_of(seed, "ges").parameters.partition_policy for seed in range(201, 301)]
+    assert drawn.count(READDRESS) > 35
+    reports = [run_seed(seed, "ges") for seed in (208, 218, 236, 256, 300, 312)]
+    assert not [(each.seed, each.violations) for each in reports if each.violations]
+    assert sum(bool(each.counters["mark_readdressed"]) for each in reports) >= 4
 
 
 def test_a_swarm_sees_the_canary() -> None:

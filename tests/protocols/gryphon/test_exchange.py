@@ -10,9 +10,10 @@ from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.filters import FilterExchange, FilterTable
 from brokerd.protocols.gryphon.messages import FilterSet, FilterVersion, FilterVersions, Named
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.routes import Links, Routes
 from brokerd.protocols.gryphon.state import Streams
 from brokerd.protocols.interface import Send
+from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.wire.attributes import decode_attribute_table
 
 TOPOLOGY = tree_of_cells(("b0", "b1", "b2"), [("b0", "b1"), ("b1", "b2")])
@@ -25,7 +26,10 @@ class Side:
         routes = Routes(broker, TOPOLOGY, 1)
         self.table = FilterTable(broker, routes, decode_attribute_table, is_on=True)
         streams = Streams(broker, routes, GryphonParameters(pubends=1))
-        self.exchange = FilterExchange(broker, routes, self.table, streams, routes.neighbours)
+        near, links = routes.neighbours, Links(routes, routes.neighbours)
+        self.exchange = FilterExchange(
+            broker, routes, self.table, streams, near, links, DeadlineQueue()
+        )
         self.exchange.begin(1, {})
         self.outcomes: list[object] = []
 

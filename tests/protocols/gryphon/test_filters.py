@@ -307,6 +307,11 @@ class TwoWays(Story):
         names = ["p1", *LEFT, *RIGHT, "s1"]
         super().__init__(topology=tree_of_cells(names, bundles, members), pubends=1)
         self.first = subscribe(self, "s1", "a")
+        for link in (("c2", "s1"), ("b2", "c2")):  # a new session begins with all filters
+            self.cluster.link(*link).cut()
+            self.cluster.run_for(1)
+            self.cluster.link(*link).heal()
+            self.cluster.run_for(2)
         self.cut = [("p1", "b2"), ("b1", "b2"), ("b2", "c1"), ("b1", "c2"), ("c1", "c2")]
         for a, b in (*self.cut, ("c2", "s1")):
             self.cluster.link(a, b).cut()

@@ -39,12 +39,17 @@ class GesPlanning(ProtocolPlanning):
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: a broker that does not return is missed within seconds.
 
-        In half of the seeds slow links cost more; only faults make links slow.
+        In half of the seeds slow links cost more; only faults make links slow. In half of the
+        later seeds parts of clusters take other addresses.
         """
         if long:
             return replace(parameters, keeper_policy=keeper_policy(seed))
         policy = partition_policy(seed, (INDUCE_ROAM, READDRESS))
-        purge_ns = Random(f"ges {seed}").choice(purge_choices_ms(policy)) * MILLISECOND_NS
+        choices = purge_choices_ms(policy)
+        if seed > BEFORE_KEEPERS:
+            policy = Random(f"readdress {seed}").choice((policy, policy, READDRESS))
+            choices = (150, 150, 600) if policy == READDRESS else purge_choices_ms(policy)
+        purge_ns = Random(f"ges {seed}").choice(choices) * MILLISECOND_NS
         random = Random(f"ges load {seed}")
         slow_link_ns = random.choice((0, 150)) * MILLISECOND_NS
         cost_check_ns = random.choice((40, 80)) * MILLISECOND_NS
