@@ -70,6 +70,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--swarm", type=int, default=6, help="seeds of each protocol")
     parser.add_argument("--explore", type=float, default=6.0, help="seconds per small world")
     parser.add_argument("--stories", type=float, default=10.0, help="seconds per mutant")
+    parser.add_argument("--longest", type=float, default=1.0, help="seconds of the longest story")
     parser.add_argument("--only", default="", help="mutants whose description has this text")
     parser.add_argument("--list", action="store_true", help="print the chosen mutants, try none")
     options = parser.parse_args(arguments)
@@ -97,7 +98,7 @@ def draw(module: str, options: Any) -> list[Mutant]:
 def _attempt(
     part: str, modules: list[str], chosen: list[Mutant], options: Any
 ) -> list[tuple[Mutant, Verdict]]:
-    bounds = Bounds(mutant_s=options.stories, seeds=options.swarm, explore_s=options.explore)
+    bounds = Bounds(options.longest, options.stories, options.swarm, options.explore)
     killers = Killers(modules, PARTS[part].protocols, bounds, 1 + options.seed % 10_000 * 1_000)
     attempts = Attempts(killers, chosen)
     paths = [str(ROOT / path) for path in PARTS[part].tests]

@@ -31,7 +31,7 @@ _OF_TREES: Final = tuple(
 _OF_JUDGES: Final = tuple(
     f"tests/results/test_{name}.py"
     for name in (
-        *("reference_bounds", "streams", "stretches", "times", "clocks"),
+        *("history_reader", "reference_bounds", "streams", "stretches", "times", "clocks"),
         *("row_counts", "fault_logs", "positions", "churn", "newcomers", "rule_bounds"),
         *("coinciding_ends", "promises", "risks", "withholding", "expectation", "busy_machine"),
         *("witnesses", "reference_check", "both_judges"),
@@ -54,11 +54,11 @@ PARTS: Final[Mapping[str, Part]] = {
         ("tests/protocols/delta_tree", *_OF_TREES, *_COMMON), ("delta_tree",)
     ),
     "brokerd/protocols/gryphon": Part(
-        ("tests/protocols/gryphon", "tests/protocols/durable", *_COMMON), ("gryphon", "durable")
+        ("tests/protocols/gryphon", *_COMMON), ("gryphon", "durable")
     ),
     "brokerd/protocols/durable": Part(("tests/protocols/durable", *_COMMON), ("durable",)),
     "brokerd/protocols/ges": Part(
-        ("tests/protocols/ges", "tests/protocols/ges_reliable", *_COMMON), ("ges", "ges_reliable")
+        ("tests/protocols/ges", *_COMMON), ("ges", "ges_reliable")
     ),
     "brokerd/protocols/ges_reliable": Part(
         ("tests/protocols/ges_reliable", *_COMMON), ("ges_reliable",)
@@ -72,15 +72,13 @@ PARTS: Final[Mapping[str, Part]] = {
     "brokerd/protocols/parts": Part(
         ("tests/protocols", "tests/simulator/test_stories.py"), ("delta_tree", "durable")
     ),
-    "brokerd/client": Part(
-        ("tests/client", "tests/protocols/durable", *_COMMON), ("delta_tree", "durable")
-    ),
+    "brokerd/client": Part(("tests/client", *_COMMON), ("delta_tree", "durable")),
     "brokerd/sessions": Part(
-        ("tests/sessions", "tests/client", "tests/protocols/best_effort", *_OF_TREES, *_COMMON),
+        ("tests/sessions", "tests/protocols/best_effort", "tests/simulator/test_stories.py", *_COMMON),
         ("delta_tree", "gryphon"),
     ),
     "brokerd/storage": Part(
-        ("tests/storage", "tests/protocols/durable", "tests/simulator/test_disk.py", *_COMMON),
+        ("tests/storage", "tests/simulator/test_disk.py", *_COMMON),
         ("durable", "multi_proxy"),
     ),
     "results/reference": Part(_OF_JUDGES, ()),
