@@ -71,7 +71,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--explore", type=float, default=6.0, help="seconds per small world")
     parser.add_argument("--stories", type=float, default=10.0, help="seconds per mutant")
     parser.add_argument("--longest", type=float, default=1.0, help="seconds of the longest story")
-    parser.add_argument("--only", default="", help="mutants whose description has this text")
+    parser.add_argument("--only", nargs="*", default=[""], help="texts; mutants that one describes")
+    parser.add_argument("--tests", nargs="+", help="tests in place of those of the part")
     parser.add_argument("--list", action="store_true", help="print the chosen mutants, try none")
     options = parser.parse_args(arguments)
     modules = [module for path in options.modules for module in modules_of(path)]
@@ -90,7 +91,11 @@ def main(arguments: list[str]) -> int:
 
 def draw(module: str, options: Any) -> list[Mutant]:
     """Return the drawn mutants of a module, in the order of its source."""
-    found = [each for each in mutants_of(module) if options.only in each.describe()]
+    found = [
+        each
+        for each in mutants_of(module)
+        if any(text in each.describe() for text in options.only)
+    ]
     drawn = random.Random(f"{options.seed} {module}").sample(found, min(options.count, len(found)))
     return sorted(drawn, key=lambda each: each.number)
 
@@ -101,7 +106,7 @@ def _attempt(
     bounds = Bounds(options.longest, options.stories, options.swarm, options.explore)
     killers = Killers(modules, PARTS[part].protocols, bounds, 1 + options.seed % 10_000 * 1_000)
     attempts = Attempts(killers, chosen)
-    paths = [str(ROOT / path) for path in PARTS[part].tests]
+    paths = [str(ROOT / path) for path in options.tests or PARTS[part].tests]
     ignored = [f"--ignore-glob=*/{name}" for name in NEVER]
     options_of_tests = ["-qq", "-s", "--no-header", "--no-summary", "-p", "no:cacheprovider"]
     options_of_tests += ["-m", UNMARKED]
