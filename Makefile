@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo lab-demo test bugs lab-long test-report explore campaign fuzz bench peers lint format locks clean
+.PHONY: help setup demo lab-demo test bugs lab-long test-report explore campaign mutants fuzz bench peers lint format locks clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 TEST_OPTIONS ?=
 PEERS_OPTIONS ?=
 # Tests start hundreds of interpreters, and each would compile what it imports.
-test bugs test-report lab-long campaign fuzz explore: export PYTHONDONTWRITEBYTECODE :=
+test bugs test-report lab-long campaign mutants fuzz explore: export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell echo $$(($$(nproc) + 3)))
 RUNS ?=
 SEEDS ?= 1..2000
@@ -79,6 +79,10 @@ campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for 
 	@for protocol in $(PROTOCOLS); do \
 	    $(BIN)/pubsubctl simulate swarm --protocol $$protocol --seeds $(LANDING) \
 	        --ledger $(LEDGER) || exit $$?; done
+
+mutants: setup ## try generated mutants; MODULE=brokerd/sessions COUNT=20 SEED=1
+	@$(BIN)/python -m tests.mutation $(or $(MODULE),brokerd/sessions) --count $(or $(COUNT),20) \
+	    $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## send hostile sessions to real brokers; FRAMES=100000 SEED=1 PROTOCOL=gryphon
 	@$(BIN)/python -m tests.fuzz.sessions --frames $(or $(FRAMES),100000) --seed $(or $(SEED),1) \

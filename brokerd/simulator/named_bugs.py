@@ -169,7 +169,7 @@ def mistaken_functions(bugs: tuple[NamedBug, ...]) -> tuple[tuple[FunctionType, 
     Raises:
         AnchorLost: as `planted`.
     """
-    return tuple(swap for source in _edit(bugs) for swap in _swaps(source))
+    return tuple(swap for source in _edit(bugs) for swap in swaps_of(source))
 
 
 def mistaken_sources(bugs: Iterable[NamedBug], root: Path = _ROOT) -> dict[str, str]:
@@ -194,7 +194,7 @@ def _edit(bugs: Iterable[NamedBug], root: Path | None = None) -> list[Source]:
     return [*sources.values()]
 
 
-def _swaps(source: Source) -> Iterator[tuple[FunctionType, CodeType]]:
+def swaps_of(source: Source) -> Iterator[tuple[FunctionType, CodeType]]:
     """Yield each live function that has edits, with its changed code.
 
     Raises:

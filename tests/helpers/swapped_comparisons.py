@@ -38,13 +38,13 @@ MODULES: Final = (
     *("results.rules.pairs", "results.rules.protocol_words", "results.rules.specification"),
     *("results.rules.terms", "results.rules.verdict_text", "results.reference.predicates"),
     *("results.reference.specification", "results.reference.files"),
-    *("results.reference.contents",),
+    *("results.reference.contents", "results.reference.history_reader"),
 )
 TESTS: Final = (
     *("coinciding_ends", "promises", "reference_check", "risks", "both_judges", "withholding"),
     *("churn", "expectation", "newcomers", "positions", "clocks", "fault_logs", "row_counts"),
     *("times", "witnesses", "streams", "stretches", "rule_bounds", "busy_machine"),
-    "reference_bounds",
+    *("reference_bounds", "history_reader"),
 )
 PROCESSES: Final = 2
 EQUIVALENT: Final[Mapping[str, str]] = {

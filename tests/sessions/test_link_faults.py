@@ -123,3 +123,19 @@ def test_the_fuller_of_two_full_disks_refuses_a_write() -> None:
     large, small = both
     assert (large.counters["refused_writes"], small.counters["refused_writes"]) == (0, 1)
     assert large.counters["written_bytes"] == 10
+
+
+def test_a_fault_without_an_end_never_expires_and_a_renewed_one_expires_later() -> None:
+    together = faults(("cut", 1, "both", {}), ("cut", 2, "both", {}))
+    assert together.list_expired(1 << 62) == []
+    assert together.renew("f1", 50)
+    assert (together.list_expired(49), together.list_expired(50)) == ([], ["f1"])
+    assert together.renew("f1", None)
+    assert together.list_expired(1 << 62) == []
+    assert not together.renew("f2", 50)
+
+
+@pytest.mark.parametrize("peer, direction", [(1, "both"), (None, "out"), (1, "in")])
+def test_a_fault_of_a_disk_is_for_no_link_and_no_direction(peer: int | None, direction: str) -> None:
+    with pytest.raises(ControlError, match="is for a broker"):
+        read_fault("f0", "disk-full", peer, direction, {"free_bytes": 1}, None)

@@ -99,3 +99,11 @@ def test_mutant_m39_speaks_into_a_cut_frame() -> None:
     outbox = filled(b"aaaa")
     outbox.take(100, now_ns=0)
     assert outbox.last_words(b"bye") == b"bye"
+
+
+def test_a_queue_may_be_full_and_not_fuller() -> None:
+    outbox = filled(b"aaaa", limit=10)
+    assert not outbox.add([b"b" * 7], 7)
+    assert outbox.add([b"b" * 6], 6)
+    assert not outbox.add([b"c"], 1)
+    assert (outbox.waiting_bytes, outbox.waiting_frames) == (10, 2)

@@ -1,5 +1,7 @@
 """Tests of state marks: the facts that a mark proves to the broker of a state folder."""
 
+from dataclasses import replace
+
 import pytest
 
 from brokerd.sessions.messages import Farewell, StateMark
@@ -142,3 +144,83 @@ def test_a_witness_keeps_the_newest_mark() -> None:
     for each in (mark(start(2), 1, 1), newest, mark(start(1), 9, 9)):
         witness.take(0, each)
     assert witness.marks == {0: newest}
+
+
+# ---------------------------------------------------------------- each bound of a proof
+
+
+def test_a_mark_has_the_counts_of_the_newest_start_and_later_writes() -> None:
+    now = ledger(start(1, 1, 1), start(2, 7, 9))
+    assert now.mark() == mark(start(2, 7, 9), 7, 9)
+    now.advance(8, 5)
+    assert now.mark() == mark(start(2), 8, 9)
+    now.advance(2, 12)
+    assert now.mark() == mark(start(2), 8, 12)
+
+
+def test_a_folder_is_compared_with_the_start_that_followed_the_mark() -> None:
+    now = ledger(start(1), start(2, 7, 9), start(3, 50, 50), start(4, 60, 60))
+    assert now.loss(mark(start(1), 7, 9)) is None
+    for commits, groups in ((8, 9), (7, 10)):
+        assert now.loss(mark(start(1), commits, groups)) is not None
+    assert now.loss(mark(start(2), 50, 50)) is None
+    assert "1 commits and 0 groups" in str(now.loss(mark(start(2), 51, 40)))
+
+
+def test_a_folder_with_a_first_mark_accepts_no_other_key_afterwards() -> None:
+    now = ledger(start(1), start(2), vouched=False)
+    assert now.loss(mark(start(1), 0, 0)) is None
+    with pytest.raises(ValueError, match="wrong seal"):
+        now.loss(mark(start(4), 50, 50, key=b"n" * 32))
+
+
+@pytest.mark.parametrize(
+    "known, told, loss",
+    [
+        (None, (2, 0, 0), ""),
+        ((2, 0, 0), (2, 0, 0), ""),
+        ((2, 0, 0), (3, 0, 0), ""),
+        ((2, 0, 0), (1, 0, 0), "has run before"),
+        ((2, 0, 0), (2, 5, 0), "another broker"),
+        ((2, 0, 0), (3, 5, 0), ""),
+        ((2, 0, 8), (3, 0, 0), "has run before"),
+        ((2, 0, 8), (2, 5, 9), ""),
+        ((2, 0, 8), (1, 0, 9), ""),
+    ],
+)
+def test_a_witness_compares_lineage_incarnation_and_start_of_marks(
+    known: tuple[int, int, int] | None, told: tuple[int, int, int], loss: str
+) -> None:
+    """A mark is an incarnation, the salt of its start, and a lineage."""
+
+    def marked(incarnation: int, salt: int, lineage: int) -> StateMark:
+        return mark(start(incarnation, salt=salt), 1, 1, lineage)
+
+    witness = StateWitness()
+    if known is not None:
+        witness.take(0, marked(*known))
+    found = witness.loss(0, marked(*told))
+    assert (found is None) == (not loss)
+    assert loss in (found or "")
+
+
+def test_only_another_mark_changes_the_disk_of_a_witness() -> None:
+    witness = StateWitness()
+    first, more = mark(start(2), 1, 1), mark(start(2), 2, 2)
+    for told, changes in ((first, True), (first, False), (more, True), (mark(start(1), 9, 9), False)):
+        witness.changed.clear()
+        witness.take(0, told)
+        assert (0 in witness.changed) == changes
+    witness.take(1, first)
+    witness.forget(1)
+    assert (witness.marks, witness.changed) == ({0: more}, {})
+    witness.forget(1)
+
+
+def test_a_hello_without_a_mark_is_accepted_from_a_broker_whose_mark_is_known() -> None:
+    witness, caller = table(1, ledger(start(1))), table(0, ledger(start(1), start(2)))
+    witness.witness.take(0, mark(start(1), 7, 9))
+    attempt = caller.open(1)
+    assert attempt is not None
+    hello = replace(caller.hello(attempt), state=None)
+    assert isinstance(witness.accept(hello), Accepted)
