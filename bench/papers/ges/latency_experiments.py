@@ -26,8 +26,10 @@ from bench.spec.spec import load_topology
 from brokerd.model.client_messages import Deliveries
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.messages import RoutedPublications
+from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.sessions import NetworkParameters, SessionEnd
+from brokerd.simulator.world.transmission import Transmission
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
@@ -85,8 +87,8 @@ class LatencyExperiment(ExperimentFile):
         return {name: load_topology(name) for name in self.topologies}
 
 
-class BusyNetwork(Network):
-    """A network of brokers that send one copy of a publication after another.
+class BusyTransmission(Transmission):
+    """A carrier for brokers that send one copy of a publication after another.
 
     Attributes:
         cost_ns: the time of a copy.
@@ -102,13 +104,13 @@ class BusyNetwork(Network):
         self.busy_ns: dict[int, int] = defaultdict(int)
         self.arrivals_ns: dict[tuple[str, int], int] = {}
 
-    def _post(self, target: SessionEnd, message: Any) -> None:
-        """See Network: the copy leaves after all earlier copies of its broker."""
+    def post(self, target: SessionEnd, message: Any) -> None:
+        """See Transmission: the copy leaves after all earlier copies of its broker."""
         end = target.other
         broker, peer, kind = end.endpoint.key, end.peer, type(message)
         is_copy = kind is RoutedPublications or kind is Deliveries
         if not isinstance(broker, int) or not is_copy or str(peer).startswith(FLOODED):
-            super()._post(target, message)
+            super().post(target, message)
             return
         now_ns = self.schedule.now_ns
         leaves_ns = max(now_ns, self._free_at_ns.get(broker, 0)) + self.cost_ns
@@ -119,7 +121,16 @@ class BusyNetwork(Network):
             for number in message.run.sequences:
                 self.arrivals_ns[peer, number] = arrives_ns
         self.counters["messages_sent"] += 1
-        self.schedule.post(target.lane, arrives_ns - now_ns, self._arrives, target, message)
+        self.schedule.post(target.lane, arrives_ns - now_ns, self.arrives, target, message)
+
+
+class BusyNetwork(Network):
+    """A network with a BusyTransmission."""
+
+    def __init__(self, schedule: Schedule, random: Random, parameters: NetworkParameters) -> None:
+        super().__init__(schedule, random, parameters)
+        carrier = BusyTransmission(schedule, random, parameters, self.links, self.counters)
+        self.transmission: BusyTransmission = carrier
 
 
 class _Measurement(Setting):
@@ -143,11 +154,12 @@ class _Measurement(Setting):
 
     def follow(self, match_percent: int, size_bytes: int, rate: int) -> dict[str, Any]:
         """Return the latencies of a point; the brokers are idle before and after."""
-        asked, network, cluster = self._experiment, self.cluster.network, self.cluster
-        assert isinstance(network, BusyNetwork), f"{network} takes no time"
-        network.cost_ns = asked.copy_us * 1_000 + size_bytes * asked.byte_ns
-        network.busy_ns.clear()
-        network.arrivals_ns.clear()
+        asked, cluster = self._experiment, self.cluster
+        assert isinstance(cluster.network, BusyNetwork), f"{cluster.network} takes no time"
+        carrier = cluster.network.transmission
+        carrier.cost_ns = asked.copy_us * 1_000 + size_bytes * asked.byte_ns
+        carrier.busy_ns.clear()
+        carrier.arrivals_ns.clear()
         random = Random(f"{asked.seed}/{size_bytes}/{rate}")  # the same times for each match rate
         oracle, payload = cluster.oracle, bytes(size_bytes)
         deliveries, violations = oracle.deliveries, sum(oracle.violations.values())
@@ -163,7 +175,7 @@ class _Measurement(Setting):
         cluster.run_until_quiet()
         before, self._published = self._published, self._published + len(wanted)
         measured = range(asked.warm_up, len(wanted))
-        arrived = network.arrivals_ns
+        arrived = carrier.arrivals_ns
         late_ms = [
             (arrived[self.measuring, before + place + 1] - sent_ns[place]) / 1e6
             for place in measured
@@ -179,7 +191,7 @@ class _Measurement(Setting):
             "mean_ms": fmean(late_ms),
             "variance_ms2": pvariance(late_ms),
             "p99_ms": quantiles(late_ms, n=100)[-1],
-            "busiest": max(network.busy_ns.values()) / took_ns,
+            "busiest": max(carrier.busy_ns.values()) / took_ns,
             "violations": missing + sum(oracle.violations.values()) - violations,
         }
 

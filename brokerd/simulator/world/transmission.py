@@ -47,7 +47,7 @@ class Transmission:
         links: LinkStates,
         counters: dict[str, int],
     ) -> None:
-        self._schedule = schedule
+        self.schedule = schedule
         self._random = random
         self._parameters = parameters
         self._links = links
@@ -62,16 +62,17 @@ class Transmission:
             self.counters["messages_lost"] += 1
             return
         if not self._parameters.encode:
-            self._post(target, message)
+            self.post(target, message)
             return
         parts = transmit(message, self._parameters.session.frame_limit_bytes)
         self.counters["frames_split"] += len(parts) > 1
         for part, frame_bytes in parts:
             if isinstance(end.peer, int) and isinstance(end.endpoint.key, int):
                 self.bytes_between_brokers += frame_bytes
-            self._post(target, part)
+            self.post(target, part)
 
-    def _post(self, target: SessionEnd, message: Any) -> None:
+    def post(self, target: SessionEnd, message: Any) -> None:
+        """Schedule the arrival of a frame at an end."""
         end = target.other
         self.counters["messages_sent"] += 1
         delay_ns = end.latency_ns
@@ -79,7 +80,7 @@ class Transmission:
             delay_ns += int(self._random.random() * self._parameters.jitter_ns)
         if self._links.delays:
             delay_ns += self._links.delays.get((end.endpoint.key, end.peer), 0)
-        self._schedule.post(target.lane, delay_ns, self.arrives, target, message)
+        self.schedule.post(target.lane, delay_ns, self.arrives, target, message)
 
     def arrives(self, end: SessionEnd, message: Any) -> None:
         """Pass a message to its endpoint; a closed session loses the message."""
