@@ -497,6 +497,7 @@ class _Experiment:
                 self._probe if self._probe.is_complete else None,
                 has_rate=all(plan.entry.rate.per_second for plan in self._spec.publisher_plans()),
                 ready_after_s=self._testbed.ready_after_s,
+                shapes=self._spec.rate_shapes(),
             )
         )
 

@@ -52,6 +52,7 @@ METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
     "broker.private_memory": ("size", ("broker_private_bytes_max",)),
     "broker.core_share": ("ratio", ("broker_core_share_mean",)),
     "brokers.ready": ("duration", ("ready_after_us",)),
+    "recovery.time": ("duration", ("recovery", "us")),
     "sessions.lost": ("count", ("sessions_lost",)),
     "matching.hits_ratio": ("ratio", ("matching", "hits_ratio")),
     "matching.miss": ("duration", ("matching", "miss_us")),
@@ -64,8 +65,9 @@ METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
 `acknowledged` from the intended time to the publisher's acknowledgement. `broker.private_memory` is
 the maximum over brokers at the end, `broker.core_share` the mean over brokers during the
 measurement, `brokers.ready` the time since the start of the deployment, and `sessions.lost` counts
-sessions between brokers. The last metrics belong to `bench.components`, with numbers below the
-names of the components.
+sessions between brokers. `recovery.time` counts from the last change of the faults, or from the end
+of a burst of the load, to latencies as before (`bench.run.recovery`). The last metrics belong to
+`bench.components`, with numbers below the names of the components.
 """
 
 
@@ -112,6 +114,8 @@ class Expectation:
         if not isinstance(value, int | float):
             return Judgement(self, None, None)
         holds = _COMPARED[self.comparison](value, self.limit)
+        if holds and self.metric == "recovery.time" and not headline["recovery"]["is_over"]:
+            return Judgement(self, value, None, "the end of the run: it has not recovered")
         is_lower_bound = self.comparison in (">", ">=") and holds
         if kind == "rate" and headline.get("is_load_generator_limit") and not is_lower_bound:
             return Judgement(self, value, None, str(headline.get("limited_by")))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.run.limits import Limit, UseProbe, limit_of
+from bench.run.recovery import Recovery, Trigger, recovery_after, trigger_of
 from bench.run.run_directory import RunState
 from bench.run.run_statistics import (
     Around,
@@ -25,6 +26,7 @@ from bench.run.run_statistics import (
     statistics_of,
     transpose,
 )
+from bench.spec.values import Segment
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES, STRETCH
 from fault_injection.apply.injector import Injection
 
@@ -48,6 +50,8 @@ class RunOutcome:
         acknowledged_us: percentiles of acknowledged minus intended.
         around_faults: deliveries of each subscription before, during and after the faults, for runs
             with faults and few subscriptions.
+        recovery: recovery after the faults, or after a burst of the load; None if there was
+            neither, or the phase is too short.
         limited_by: the limit of the run; empty without a measurement of the limit.
         is_load_generator_limit: True if a load generator was the limit, so that the run is no
             result for a figure of throughput.
@@ -79,6 +83,7 @@ class RunOutcome:
     service_us: Mapping[str, float] = field(default_factory=dict)
     acknowledged_us: Mapping[str, float] = field(default_factory=dict)
     around_faults: Around = field(default_factory=dict)
+    recovery: Recovery | None = None
     limited_by: str = ""
     is_load_generator_limit: bool = False
     broker_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
@@ -135,6 +140,7 @@ def outcome_of(
     *,
     has_rate: bool = False,
     ready_after_s: float | None = None,
+    shapes: Sequence[Sequence[Segment]] = (),
 ) -> RunOutcome:
     """Return the outcome of a run, from the final reports of its load generators and its records.
 
@@ -148,6 +154,7 @@ def outcome_of(
         probe: processor times in the measure phase.
         has_rate: True if every publisher had a rate.
         ready_after_s: see RunOutcome.
+        shapes: see `recovery.trigger_of`.
     """
     reasons = [*reasons]
     lateness_ns = max((each["late_p99_ns"] for each in finished), default=0)
@@ -167,7 +174,8 @@ def outcome_of(
     values: dict[str, Any] = {}
     if measured is not None:
         edges = fault_edges(injection.rows, measured) if injection else None
-        found = measure(run_directory / "raw", *measured, edges)
+        trigger = trigger_of(injection.rows if injection else (), shapes, measured)
+        found = measure(run_directory / "raw", *measured, edges, trigger)
         before, after = cpu_s
         limit: Limit | None = None
         load_cpu_us: dict[str, float] = {}
@@ -196,6 +204,7 @@ def outcome_of(
             "service_us": found.service_us,
             "acknowledged_us": found.acknowledged_us,
             "around_faults": found.around_faults,
+            "recovery": found.recovery,
             "broker_core_share": {
                 broker: (used_s - before.get(broker, 0.0)) * 1e9 / (measured[1] - measured[0])
                 for broker, used_s in after.items()
@@ -244,10 +253,15 @@ class PhaseRecords:
     kept_up: bool
     around_faults: Around
     earlier: int = 0
+    recovery: Recovery | None = None
 
 
 def measure(
-    raw: Path, from_ns: int, to_ns: int, edges: tuple[int, int, int, int] | None = None
+    raw: Path,
+    from_ns: int,
+    to_ns: int,
+    edges: tuple[int, int, int, int] | None = None,
+    trigger: Trigger | None = None,
 ) -> PhaseRecords:
     """Evaluate the record files below `raw` for publications intended in [`from_ns`, `to_ns`).
 
@@ -285,6 +299,7 @@ def measure(
         published, delivered, percentiles_us(response), percentiles_us(service),
         percentiles_us(acknowledged.waits_ns), acknowledged.has_kept_up,
         around_faults(raw, times, edges) if edges else {}, earlier,
+        recovery_after(raw, times, trigger) if trigger else None,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from bench.load.pacing import absences
 from bench.spec.keys import Keys, Overrides, topology_keys, with_keys, with_overrides
 from bench.spec.named_files import find_named_file, is_bare, names_in
 from bench.spec.toml_text import toml_text
+from bench.spec.values import Segment
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
     MAXIMUM_CLIENTS,
@@ -127,6 +128,12 @@ class ExperimentSpec:
                     name = f"{broker}-pub-{places[broker]}"
                     plans.append(PublisherPlan(len(plans), name, broker, entry))
         return plans
+
+    def rate_shapes(self) -> list[tuple[Segment, ...]]:
+        """Return the rates of the measure phase of each publisher with a rate shape."""
+        measure_ns = self.workload.phases.measure
+        shapes = [plan.entry.rate.segments(0, measure_ns) for plan in self.publisher_plans()]
+        return [shape for shape in shapes if shape]
 
     def subscriber_plans(self) -> list[SubscriberPlan]:
         """Return all subscribers, in file order."""

@@ -325,6 +325,9 @@ def numbers_text(outcome: RunOutcome) -> str:
     if outcome.memory_bytes:
         name, memory = max(outcome.memory_bytes.items(), key=lambda item: item[1]["largest"])
         parts.append(f"memory up to {memory['largest'] / 1e6:,.0f} MB ({name})")
+    if outcome.recovery is not None:
+        since = f"{outcome.recovery.us / 1e6:.1f} s after the last fault or burst"
+        parts.append(f"{'recovered' if outcome.recovery.is_over else 'not recovered'} {since}")
     if outcome.limited_by:
         parts.append(f"limited by {outcome.limited_by}")
     if outcome.is_load_generator_limit:
@@ -363,6 +366,7 @@ def result_of(call: Invocation, outcome: RunOutcome, judged: JudgedRun | None) -
             name: {stretch: asdict(each) for stretch, each in of.items()}
             for name, of in outcome.around_faults.items()
         },
+        "recovery": asdict(outcome.recovery) if outcome.recovery is not None else None,
         "limited_by": outcome.limited_by,
         "is_load_generator_limit": outcome.is_load_generator_limit,
         "broker_cpu_us_per_message": outcome.broker_cpu_us_per_message_mean,

@@ -14,6 +14,7 @@ from results.rules.terms import doubt
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import FAULTS, MANIFEST, ProcessFolder, RunFolder
+from results.witnesses.recovery import doubts_about_recovery
 from results.witnesses.rows import Rows
 
 _AROUND_NS = 1_500_000_000
@@ -42,6 +43,7 @@ def doubts_about_figures(folder: RunFolder, rows: Rows) -> Iterator[str]:
     yield from _check_limit(folder, headline, phase, rows)
     yield from _check_processors(folder, headline, phase)
     yield from _check_memory(folder, headline)
+    yield from doubts_about_recovery(folder, headline, phase)
 
 
 def _differ(other: str, what: str, found: Any, wanted: Any) -> str:

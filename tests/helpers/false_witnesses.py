@@ -920,6 +920,11 @@ for _name, _change, _says in (
     ("were_late", _headline(lateness_p99_us=9e8), "headline.lateness_p99_us"),
     ("left_a_broker_down", _headline(down=["c1"]), "headline.down"),
     ("left_a_fault", _headline(not_healed=["away"]), "headline.not_healed"),
+    (
+        "recovered_at_once",
+        _headline(recovery={"us": 0.5, "is_over": True, "limit_us": 1.0}),
+        "headline.recovery",
+    ),
     ("needed_less_memory", _headline(broker_private_bytes_max=1), "broker_private_bytes_max"),
     ("sent_larger_payloads", _of_manifest(payload_bytes=9_999), "payload_bytes"),
     ("did_not_wait_for_a_disk", _of_manifest(without_fsync=["local9"]), "without_fsync"),

@@ -26,6 +26,8 @@ from tests.storage.test_meta_store import index_lost, on_disk
 _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
+    # load generators
+    "unfinished-recovery-meets-a-bound": {"holds": None},
     # effects
     "delay-seen-at-one-end": {"near_us": None},
     # ges_reliable
