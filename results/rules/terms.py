@@ -224,7 +224,7 @@ ON_TRUST: tuple[str, ...] = (
     "made brokers count anew or twice; counts from before the run",
     "processor times and memory below what an agent or another second shows, waits for a "
     "processor, and processor shares in what limited the run",
-    "the time of recovery after a burst of the load, or of records of more than one host",
+    "the time of recovery after a burst of the load, or of more records than are evaluated",
     "the time until the brokers were ready, and the length of the drain within its phase, which "
     "the controller measured once",
     "the specification beyond guarantee, bars and parameters of the protocol, of which other files "

@@ -32,8 +32,7 @@ def doubts_about_recovery(
     """Yield a recovery that records and fault log contradict; bursts of the load are not judged."""
     told = headline.get("recovery")
     shaped = any(isinstance(entry.get("rate"), list) for entry in _publishers(folder))
-    hosts = {process.host for process in folder.processes}
-    if "recovery" not in headline or shaped or len(hosts) > 1:
+    if "recovery" not in headline or shaped:
         return
     edges = edges_of_faults(folder.fault_rows, phase)
     found = None if edges is None else recovery_of_records(folder.path / "raw", edges)
