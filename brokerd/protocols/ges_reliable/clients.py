@@ -34,7 +34,7 @@ from brokerd.protocols.ges_reliable.fetches import (
     EpochFetches,
     stream_of,
 )
-from brokerd.protocols.ges_reliable.handover import CROSSING, Handovers, HandoverStep
+from brokerd.protocols.ges_reliable.handover import ROOT_QUERY, Handovers, HandoverStep
 from brokerd.protocols.ges_reliable.messages import (
     Changed,
     Events,
@@ -83,7 +83,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 from brokerd.protocols.parts.selection import RunSelection, match_run
 
-DEADLINES = (FETCH, RECEIPT, CHANGE, CROSSING, PUT)
+DEADLINES = (FETCH, RECEIPT, CHANGE, ROOT_QUERY, PUT)
 """The purposes of the deadlines of an access broker."""
 
 
@@ -252,8 +252,8 @@ class RoamingClients:
             self.take(self.fetches.receipt_due(storage, now_ns))
         elif purpose == CHANGE:
             self.take(self.requests.due(storage, now_ns))
-        elif purpose == CROSSING:
-            self.take(self.handovers.trees.due(storage))
+        elif purpose == ROOT_QUERY:
+            self.take(self.handovers.trees.query_again(storage))
         else:
             assert purpose == PUT, f"{purpose!r} of broker {storage}"
             self.take(self.publishes.due(now_ns))
@@ -303,11 +303,11 @@ class RoamingClients:
     ) -> None:
         """Begin a subscription at its storage, or ask the successor storage."""
         if local.is_over:
-            self.take(self.handovers.on_begun_over(local, begun))
+            self.take(self.handovers.on_end_answer(local, begun))
             return
         after, heir = begun.after, begun.successor
         if after is None and heir is not None:
-            had = self.handovers.had_at(heir, local.reported_positions)
+            had = self.handovers.position_at(heir, local.reported_positions)
             self.take(self.searches.begin_at(client, local, heir, had, claims=had is None))
             return
         if after is None:
@@ -335,7 +335,7 @@ class RoamingClients:
     def _recall_forgotten(self, local: StoredSubscription, acknowledged: int) -> None:
         """Recall what a client has acknowledged and does not state, for a gap."""
         assert local.storage is not None, f"{local} begins nowhere"
-        had = self.handovers.had_at(local.storage, local.reported_positions)
+        had = self.handovers.position_at(local.storage, local.reported_positions)
         if had is not None:
             stream = stream_of(local.storage)
             known = {stream: acknowledged}

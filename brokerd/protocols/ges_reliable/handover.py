@@ -34,7 +34,7 @@ from brokerd.protocols.ges_reliable.state import (
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
-CROSSING: Final = "crossing"
+ROOT_QUERY: Final = "root query"
 """Purpose of the deadline at which a root is asked again for its epoch."""
 
 Outcomes = Iterator[Request | FetchStart | FetchStop | ReceiptWait | EndConfirmation]
@@ -73,7 +73,7 @@ class TreeHandover:
     Attributes:
         first_root, next_root: of the present storage, and of the successor storage.
         after: the epoch after which the subscription continues at the successor.
-        there: per source, the last number through that epoch.
+        next_received_of: per source, the last number through that epoch.
         until: the last epoch of the present storage.
     """
 
@@ -81,7 +81,7 @@ class TreeHandover:
     first_root: BrokerNumber
     next_root: BrokerNumber
     after: int = 0
-    there: Mapping[SourceId, int] = field(default_factory=dict)
+    next_received_of: Mapping[SourceId, int] = field(default_factory=dict)
     until: int = 0
 
 
@@ -109,7 +109,7 @@ class TreeHandovers:
         self._waiting: dict[BrokerNumber, list[TreeHandover]] = {}
         self.waited = 0
 
-    def cross(
+    def begin(
         self, local: StoredSubscription, first_root: BrokerNumber, next_root: BrokerNumber
     ) -> Outcomes:
         """Begin a subscription at its successor; its storage has been notified of the successor.
@@ -117,93 +117,95 @@ class TreeHandovers:
         A repeated handover, here or elsewhere, uses the later of two epochs. Nothing from the
         successor is delivered before the last requests are durable at both storages.
         """
-        crossing = TreeHandover(local, first_root, next_root)
-        yield _at_successor(Stage.TREE_BEGUN, crossing)
+        handover = TreeHandover(local, first_root, next_root)
+        yield _at_successor(Stage.TREE_BEGUN, handover)
 
-    def due(self, root: BrokerNumber) -> Outcomes:
+    def query_again(self, root: BrokerNumber) -> Outcomes:
         """Ask a root again that was behind a while ago."""
-        for crossing in self._waiting.pop(root, []):
-            if not crossing.local.is_over:
-                yield _look(root, Stage.FIRST_ROOT, crossing)
+        for handover in self._waiting.pop(root, []):
+            if not handover.local.is_over:
+                yield _query(root, Stage.FIRST_ROOT, handover)
 
     def on_answer(
-        self, stage: Stage, crossing: TreeHandover, begun: RequestAnswer, now_ns: Instant
+        self, stage: Stage, handover: TreeHandover, answer: RequestAnswer, now_ns: Instant
     ) -> Outcomes:
         """Take the next step, while a subscription is neither closed nor elsewhere."""
-        local = crossing.local
-        if local.is_over or begun.after is None:
+        local = handover.local
+        if local.is_over or answer.after is None:
             return
         if stage is Stage.TREE_BEGUN:
-            yield _look(crossing.next_root, Stage.NEXT_ROOT, crossing)
+            yield _query(handover.next_root, Stage.NEXT_ROOT, handover)
         elif stage is Stage.NEXT_ROOT:
             # The successor sends everything after its root's epoch.
-            crossing.after, crossing.there = begun.after, dict(begun.received_of)
-            yield _look(crossing.first_root, Stage.FIRST_ROOT, crossing)
+            handover.after, handover.next_received_of = answer.after, dict(answer.received_of)
+            yield _query(handover.first_root, Stage.FIRST_ROOT, handover)
         elif stage is Stage.FIRST_ROOT:
-            yield from self._on_first(crossing, begun.after, begun, now_ns)
+            yield from self._on_first_root(handover, answer.after, answer, now_ns)
         elif stage is Stage.START_SETTLED:
             assert local.storage is not None, f"{local} is stored nowhere"
-            local.successor_start = begun.after, begun.received_of
-            about = local.key, local.generation, local.predicate
-            wish = SubscriptionRequest(*about, successor=local.successor, until=crossing.until)
-            step = HandoverStep(Stage.END_SETTLED, local, crossing)
-            yield Request(local.storage, wish, step)
+            local.successor_start = answer.after, answer.received_of
+            identity = local.key, local.generation, local.predicate
+            request = SubscriptionRequest(
+                *identity, successor=local.successor, until=handover.until
+            )
+            step = HandoverStep(Stage.END_SETTLED, local, handover)
+            yield Request(local.storage, request, step)
         else:
-            assert stage is Stage.END_SETTLED, f"{stage} of {crossing}"
+            assert stage is Stage.END_SETTLED, f"{stage} of {handover}"
             yield ReceiptWait(local)
 
-    def _on_first(
-        self, crossing: TreeHandover, until: int, looked: RequestAnswer, now_ns: Instant
+    def _on_first_root(
+        self, handover: TreeHandover, until: int, answer: RequestAnswer, now_ns: Instant
     ) -> Outcomes:
         """Cut the subscription once the first root has everything that the successor's root has.
 
         Publications from an earlier tree count as present.
         """
-        local, root = crossing.local, crossing.first_root
-        here = dict(looked.received_of)
+        local, root = handover.local, handover.first_root
+        here = dict(answer.received_of)
         for source, last in local.received_of:
             here[source] = max(last, here.get(source, 0))
-        if any(here.get(source, 0) < last for source, last in crossing.there.items()):
+        if any(here.get(source, 0) < last for source, last in handover.next_received_of.items()):
             self.waited += 1
-            self._waiting.setdefault(root, []).append(crossing)
-            if (CROSSING, root) not in self._deadlines:
-                self._deadlines.set((CROSSING, root), now_ns + self._wait_ns)
+            self._waiting.setdefault(root, []).append(handover)
+            if (ROOT_QUERY, root) not in self._deadlines:
+                self._deadlines.set((ROOT_QUERY, root), now_ns + self._wait_ns)
         elif local.delivered_epoch > until:
             # More was delivered after that report: no more is, and the root is asked again.
             yield FetchStop(local)
             local.until = local.delivered_epoch
-            yield _look(root, Stage.FIRST_ROOT, crossing)
+            yield _query(root, Stage.FIRST_ROOT, handover)
         else:
-            yield from self._cut(crossing, until, here)
+            yield from self._divide(handover, until, here)
 
     @staticmethod
-    def _cut(crossing: TreeHandover, until: int, here: Mapping[SourceId, int]) -> Outcomes:
+    def _divide(handover: TreeHandover, until: int, here: Mapping[SourceId, int]) -> Outcomes:
         """Set the last epoch from the first storage; everything after it is the successor's."""
-        local, there = crossing.local, crossing.there
+        local, there = handover.local, handover.next_received_of
         is_held, local.until = local.until is not None, until
-        crossing.until = until
+        handover.until = until
         if is_held:
             yield FetchStart(local, local.delivered_epoch, local.reported_epoch)
         ahead = ((source, last) for source, last in here.items() if last > there.get(source, 0))
         received_of = tuple(sorted(ahead))
         yield _at_successor(
-            Stage.START_SETTLED, crossing, had=crossing.after, received_of=received_of
+            Stage.START_SETTLED, handover, had=handover.after, received_of=received_of
         )
 
 
-def _at_successor(stage: Stage, crossing: TreeHandover, **more: Any) -> Request:
-    local = crossing.local
+def _at_successor(stage: Stage, handover: TreeHandover, **fields: Any) -> Request:
+    local = handover.local
     assert local.successor is not None, f"{local} stays"
-    about = local.key, local.generation, local.predicate
-    wish = SubscriptionRequest(*about, before=local.storage, **more)
-    return Request(local.successor, wish, HandoverStep(stage, local, crossing))
+    identity = local.key, local.generation, local.predicate
+    request = SubscriptionRequest(*identity, before=local.storage, **fields)
+    return Request(local.successor, request, HandoverStep(stage, local, handover))
 
 
-def _look(root: BrokerNumber, stage: Stage, crossing: TreeHandover) -> Request:
+def _query(root: BrokerNumber, stage: Stage, handover: TreeHandover) -> Request:
     """Return a request for the epoch of a root."""
-    local = crossing.local
-    wish = SubscriptionRequest(local.key, local.generation, None, is_query=True)
-    return Request(root, wish, HandoverStep(stage, local, crossing))
+    local = handover.local
+    request = SubscriptionRequest(local.key, local.generation, None, is_query=True)
+    return Request(root, request, HandoverStep(stage, local, handover))
 
 
 class Handovers:
@@ -245,70 +247,72 @@ class Handovers:
             if not local.is_over:
                 yield from self.hand_over(local, local.successor, until)
 
-    def had_at(self, storage: BrokerNumber, brought: Mapping[BrokerNumber, int]) -> int | None:
+    def position_at(
+        self, storage: BrokerNumber, positions: Mapping[BrokerNumber, int]
+    ) -> int | None:
         """Return a client's position in the epochs of a storage; None without a report.
 
         A position of a successor in the same tree is after everything before.
         """
         root = self._roots.get(storage)
         return max(
-            (had for each, had in brought.items() if self._roots.get(each, each) == root),
+            (had for each, had in positions.items() if self._roots.get(each, each) == root),
             default=None,
         )
 
     def hand_over(
         self,
         local: StoredSubscription,
-        heir: BrokerNumber | None = None,
+        successor: BrokerNumber | None = None,
         until: int | None = None,
     ) -> Outcomes:
         """Hand a subscription over to the storage of this broker's unit.
 
         Args:
-            heir: an earlier successor, which takes over first.
+            successor: an earlier successor, which takes over first.
             until: with a successor in another tree, the settled last epoch, if any.
         """
         first = local.storage
         assert first is not None, f"{local} is stored nowhere"
-        if heir is not None:
-            local.successor, local.until = heir, until
-            if heir not in self._roots:
+        if successor is not None:
+            local.successor, local.until = successor, until
+            if successor not in self._roots:
                 self._unknown.append((local, until))  # this broker receives it shortly
-            elif self._are_one_tree(first, heir):
-                yield from self._begin_at_heir(local)
+            elif self._are_one_tree(first, successor):
+                yield from self._begin_at_successor(local)
             elif until is not None:
-                yield from self._take_up(local)
+                yield from self._resume(local)
             else:
-                yield from self._cross(local)
+                yield from self._begin_tree_handover(local)
         elif first != self._servicing and not local.awaits_handover and self._may_leave(first):
             local.successor = self._servicing
-            wish = SubscriptionRequest(
+            request = SubscriptionRequest(
                 local.key, local.generation, local.predicate, successor=local.successor
             )
-            yield Request(first, wish, HandoverStep(Stage.SUCCESSOR_RECORDED, local))
+            yield Request(first, request, HandoverStep(Stage.SUCCESSOR_RECORDED, local))
 
-    def on_answer(self, step: HandoverStep, begun: RequestAnswer, now_ns: Instant) -> Outcomes:
+    def on_answer(self, step: HandoverStep, answer: RequestAnswer, now_ns: Instant) -> Outcomes:
         """Take the step that follows the answer to a request."""
-        stage, local, crossing = step
-        if crossing is not None:
-            yield from self.trees.on_answer(stage, crossing, begun, now_ns)
+        stage, local, handover = step
+        if handover is not None:
+            yield from self.trees.on_answer(stage, handover, answer, now_ns)
         elif stage is Stage.END_FOLLOWED:
-            yield from self.on_begun_over(local, begun)
+            yield from self.on_end_answer(local, answer)
         elif stage is Stage.PREVIOUS_ENDED:
             local.awaits_handover = False
             if not local.is_over:
                 yield self.settle(local)
                 yield from self.hand_over(local)
-        elif local.is_over or begun.after is None:
+        elif local.is_over or answer.after is None:
             return
         elif stage is Stage.SUCCESSOR_RECORDED:
             yield from self._on_recorded(local)
         elif stage is Stage.SUCCESSOR_BEGUN:
-            local.until = max(begun.after, local.delivered_epoch)
+            local.until = max(answer.after, local.delivered_epoch)
             yield ReceiptWait(local)
         else:
             assert stage is Stage.SUCCESSOR_FOUND, f"{stage} of {local}"
-            local.successor_start = begun.after, begun.received_of
+            local.successor_start = answer.after, answer.received_of
             yield ReceiptWait(local)
 
     def _may_leave(self, storage: BrokerNumber) -> bool:
@@ -322,61 +326,63 @@ class Handovers:
         assert local.storage is not None, f"{local} is stored nowhere"
         assert local.successor is not None, f"{local} stays"
         if self._are_one_tree(local.storage, local.successor):
-            yield from self._begin_at_heir(local)
+            yield from self._begin_at_successor(local)
         else:
-            yield from self._cross(local)
+            yield from self._begin_tree_handover(local)
 
-    def _begin_at_heir(self, local: StoredSubscription) -> Outcomes:
+    def _begin_at_successor(self, local: StoredSubscription) -> Outcomes:
         assert local.successor is not None, f"{local} stays"
-        about = local.key, local.generation, local.predicate
-        wish = SubscriptionRequest(
-            *about, before=local.storage, received_of=local.received_of or None
+        identity = local.key, local.generation, local.predicate
+        request = SubscriptionRequest(
+            *identity, before=local.storage, received_of=local.received_of or None
         )
-        yield Request(local.successor, wish, HandoverStep(Stage.SUCCESSOR_BEGUN, local))
+        yield Request(local.successor, request, HandoverStep(Stage.SUCCESSOR_BEGUN, local))
 
-    def _cross(self, local: StoredSubscription) -> Outcomes:
+    def _begin_tree_handover(self, local: StoredSubscription) -> Outcomes:
         assert local.storage is not None, f"{local} is stored nowhere"
         assert local.successor is not None, f"{local} stays"
         roots = self._roots[local.storage], self._roots[local.successor]
-        yield from self.trees.cross(local, *roots)
+        yield from self.trees.begin(local, *roots)
 
-    def _take_up(self, local: StoredSubscription) -> Outcomes:
+    def _resume(self, local: StoredSubscription) -> Outcomes:
         """Resume a handover to another tree after its last epoch was settled."""
         assert local.successor is not None, f"{local} stays"
-        had = self.had_at(local.successor, local.reported_positions)
-        wish = SubscriptionRequest(local.key, local.generation, local.predicate, had, claims=True)
-        yield Request(local.successor, wish, HandoverStep(Stage.SUCCESSOR_FOUND, local))
+        had = self.position_at(local.successor, local.reported_positions)
+        request = SubscriptionRequest(
+            local.key, local.generation, local.predicate, had, claims=True
+        )
+        yield Request(local.successor, request, HandoverStep(Stage.SUCCESSOR_FOUND, local))
 
     def on_last_receipt(self, local: StoredSubscription) -> Outcomes:
         """Switch to the successor storage after the client has acknowledged everything before."""
-        before, heir, after = local.storage, local.successor, local.until
+        before, successor, after = local.storage, local.successor, local.until
         assert before is not None, f"{local} is stored nowhere"
-        assert heir is not None, f"{local} stays"
-        assert after is not None, f"{local} has not begun at {heir}"
+        assert successor is not None, f"{local} stays"
+        assert after is not None, f"{local} has not begun at {successor}"
         yield FetchStop(local)
-        told = 0
+        reported = 0
         if local.successor_start is not None:
             (after, local.received_of), local.successor_start = local.successor_start, None
-            told = after
-        local.storage, local.successor, local.until = heir, None, None
+            reported = after
+        local.storage, local.successor, local.until = successor, None, None
         local.earlier.append(before)
-        yield FetchStart(local, after, told)
+        yield FetchStart(local, after, reported)
         local.awaits_handover = True
-        wish = SubscriptionRequest(local.key, local.generation, None, successor=heir)
-        yield Request(before, wish, HandoverStep(Stage.PREVIOUS_ENDED, local))
+        request = SubscriptionRequest(local.key, local.generation, None, successor=successor)
+        yield Request(before, request, HandoverStep(Stage.PREVIOUS_ENDED, local))
 
     def settle(self, local: StoredSubscription) -> Request:
         """Notify a subscription's storage that the previous storage has confirmed the end."""
         assert local.storage is not None, f"{local} is stored nowhere"
-        about = local.key, local.generation, local.predicate
+        identity = local.key, local.generation, local.predicate
         return Request(
-            local.storage, SubscriptionRequest(*about, claims=True, before=local.storage)
+            local.storage, SubscriptionRequest(*identity, claims=True, before=local.storage)
         )
 
     # ------------------------------------------------------------ ends
 
     def add_pending_end(self, local: StoredSubscription) -> None:
-        """Record the end of a subscription without an answer yet; `on_begun_over` follows."""
+        """Record the end of a subscription without an answer yet; `on_end_answer` follows."""
         self._pending_ends[local.key] = local
 
     def is_pending_end(self, local: StoredSubscription) -> bool:
@@ -391,7 +397,7 @@ class Handovers:
         """
         self._pending_ends.pop(key, None)
 
-    def on_begun_over(self, local: StoredSubscription, begun: RequestAnswer) -> Outcomes:
+    def on_end_answer(self, local: StoredSubscription, answer: RequestAnswer) -> Outcomes:
         """Take an answer about a closed subscription, and end it unless its end was dropped.
 
         Follows successors until one has the subscription.
@@ -401,17 +407,17 @@ class Handovers:
             if ended is not None:
                 yield EndConfirmation(ended)
             return
-        heir = begun.successor if begun.after is None else None
-        if heir is None or local.storage is None:
+        successor = answer.successor if answer.after is None else None
+        if successor is None or local.storage is None:
             self.drop_pending_end(local.key)
-            yield from self.end(local, begun)
+            yield from self.end(local, answer)
             return
         local.earlier.append(local.storage)
-        local.storage = heir
+        local.storage = successor
         asked = SubscriptionRequest(local.key, local.generation, local.predicate, claims=True)
-        yield Request(heir, asked, HandoverStep(Stage.END_FOLLOWED, local))
+        yield Request(successor, asked, HandoverStep(Stage.END_FOLLOWED, local))
 
-    def end(self, local: StoredSubscription, begun: RequestAnswer) -> Outcomes:
+    def end(self, local: StoredSubscription, answer: RequestAnswer) -> Outcomes:
         """End a subscription at its storage and its successor.
 
         A storage that has not confirmed the handover is awaited, too: with the client's next
@@ -423,13 +429,13 @@ class Handovers:
         ended, local.pending_end = local.pending_end, None
         if ended is None or local.storage is None:
             return
-        wish = SubscriptionRequest(local.key, local.generation, None)
-        more = [begun.before] if begun.before not in (None, local.storage) else []
+        request = SubscriptionRequest(local.key, local.generation, None)
+        more = [answer.before] if answer.before not in (None, local.storage) else []
         more += local.earlier[-1:] if local.awaits_handover else []
-        there = [local.storage, *([] if begun.successor is None else [begun.successor]), *more]
-        over_there = PendingEnd(len(there), ended)
+        there = [local.storage, *([] if answer.successor is None else [answer.successor]), *more]
+        pending = PendingEnd(len(there), ended)
         for storage in there:
-            yield Request(storage, wish, over_there)
+            yield Request(storage, request, pending)
         for storage in dict.fromkeys(local.earlier):
             if storage not in there:
-                yield Request(storage, wish)
+                yield Request(storage, request)

@@ -94,7 +94,7 @@ class StorageSearches:
         """
         here = {stream.broker: had for stream, had in brought.items()}
         for storage in here:
-            had = self._handovers.had_at(storage, here) if storage in self.storages else None
+            had = self._handovers.position_at(storage, here) if storage in self.storages else None
             if had is not None:
                 return storage, had
         return None
@@ -167,7 +167,7 @@ class StorageSearches:
             local.storage = first
             found = answers[first]
             assert found.after is not None, f"{first} does not know {local}"
-            had = self._handovers.had_at(first, local.reported_positions) or 0
+            had = self._handovers.position_at(first, local.reported_positions) or 0
             yield SubscriptionStart(client, local, found._replace(after=max(found.after, had)))
         else:
             yield from self.begin_at(client, local, self.storages[0], None)
@@ -210,7 +210,7 @@ class StorageSearches:
         before: BrokerNumber,
     ) -> Request:
         """Ask the previous storage before a subscription continues at its successor."""
-        storage, had = local.storage, self._handovers.had_at(before, local.reported_positions)
+        storage, had = local.storage, self._handovers.position_at(before, local.reported_positions)
         local.earlier.append(before)
         wish = SubscriptionRequest(local.key, local.generation, local.predicate, had, claims=True)
         return Request(before, wish, PreviousStep(client, local, begun, before, storage, had))

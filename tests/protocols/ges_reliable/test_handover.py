@@ -9,7 +9,7 @@ from brokerd.model.client_messages import Unsubscribe, Unsubscribed
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.fetches import stream_of
-from brokerd.protocols.ges_reliable.handover import CROSSING
+from brokerd.protocols.ges_reliable.handover import ROOT_QUERY
 from brokerd.protocols.ges_reliable.messages import (
     Changed,
     Events,
@@ -132,7 +132,7 @@ def the_old_root_is_waited_for_while_it_is_behind() -> None:
     home.looked(FIRST, 14, 14)
     assert not home.told.wishes
     home.gives(FIRST, 12, 13, 20)
-    home.clients.due(CROSSING, FIRST)
+    home.clients.due(ROOT_QUERY, FIRST)
     home.looked(FIRST, 20, 20)
     assert home.answer(NEXT, 120).received_of == ()
     assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 20)]
