@@ -169,6 +169,17 @@ def test_a_storage_with_an_accepted_loss_receives_subscriptions_again(how: str) 
     assert accepted(UNIT.replace("EVENTS", events))["deliveries"] == 5
 
 
+@pytest.mark.parametrize("how, killed, restored", [("copy", 1.12, 1.122), ("empty", 1.38, 1.382)])
+def test_a_storage_may_lose_a_subscription_before_its_start_is_announced(
+    how: str, killed: float, restored: float
+) -> None:
+    """The answer of the storage is under way during the loss; the access broker states it again."""
+    events = f"at 0.9 fault restored b {how} then {killed} {restored}\nat 3 publish p0-a a,10,3"
+    text = UNIT.replace("EVENTS", events).replace("chance 1", f"chance {1 if how == 'copy' else 5}")
+    slow = "network latency_highest_ns=300000000\nlimits"
+    assert accepted(text.replace("limits", slow))["deliveries"] == 3
+
+
 def test_a_subscriber_that_returns_after_a_loss_of_its_storage_receives_a_gap() -> None:
     """The storage lost the subscription, and no access broker had it."""
     events = (
