@@ -39,7 +39,10 @@ from brokerd.simulator.world.faults import (
     CLIENT_KINDS,
     FREE_KINDS,
     LINK_KINDS,
+    KILL_FOR_GOOD,
+    LOST,
     PARTITION,
+    RESTORED,
     Faults,
 )
 from brokerd.wire.attributes import encode_attributes
@@ -498,7 +501,9 @@ class FaultInjection(Move):
     @property
     def _elements(self) -> tuple[str, ...]:
         """The arguments that name brokers or clients."""
-        if self.kind in BROKER_KINDS or self.kind in CLIENT_KINDS:
+        if self.kind == LOST:
+            return self.on
+        if self.kind in (*BROKER_KINDS, *CLIENT_KINDS, KILL_FOR_GOOD, RESTORED):
             return self.on[:1]
         if self.kind in LINK_KINDS or self.kind in FREE_KINDS or self.kind == PARTITION:
             return self.on[:2]
