@@ -163,6 +163,34 @@ end 10
 """.replace(",\n ", ", ")
 
 
+TREE = """
+simulation timed
+protocol delta_tree delta=1
+brokers a b c
+links a-b b-c
+limits failed=2 links=1
+chance 1
+publisher p0-a
+at 0.1 subscribe s1-c kind = 'a'
+at 1 publish p0-a a,10,3 a,40,3
+at 2 fault restored c empty then 3 4
+at 3.5 publish p0-a a,10,3
+at 4.04 fault client_away s1-c then 8
+at 4.04 fault kill c then 4.24
+at 6.5 publish p0-a a,10,3
+at 9 publish p0-a a,10,3 a,40,3
+heal 10
+end 10
+"""
+
+
+def test_a_lost_subscription_receives_its_gap_before_what_has_waited_for_its_client() -> None:
+    """The broker of the subscription crashed before the client had the gap, and is back first."""
+    counters = accepted(TREE)
+    assert counters["in_gaps_of_lost_state"] == 1
+    assert counters["deliveries"] == 5
+
+
 @pytest.mark.parametrize("how", ["copy", "empty"])
 def test_a_storage_with_an_accepted_loss_receives_subscriptions_again(how: str) -> None:
     events = f"at 2 fault restored b {how} then 3 4\nat 2.5 publish p0-a a,10,3"
