@@ -163,10 +163,49 @@ end 10
 """.replace(",\n ", ", ")
 
 
+TREE = """
+simulation timed
+protocol delta_tree delta=1
+brokers a b c
+links a-b b-c
+limits failed=2 links=1
+chance 1
+publisher p0-a
+at 0.1 subscribe s1-c kind = 'a'
+at 1 publish p0-a a,10,3 a,40,3
+at 2 fault restored c empty then 3 4
+at 3.5 publish p0-a a,10,3
+at 4.04 fault client_away s1-c then 8
+at 4.04 fault kill c then 4.24
+at 6.5 publish p0-a a,10,3
+at 9 publish p0-a a,10,3 a,40,3
+heal 10
+end 10
+"""
+
+
+def test_a_lost_subscription_receives_its_gap_before_what_has_waited_for_its_client() -> None:
+    """The broker of the subscription crashed before the client had the gap, and is back first."""
+    counters = accepted(TREE)
+    assert counters["in_gaps_of_lost_state"] == 1
+    assert counters["deliveries"] == 5
+
+
 @pytest.mark.parametrize("how", ["copy", "empty"])
 def test_a_storage_with_an_accepted_loss_receives_subscriptions_again(how: str) -> None:
     events = f"at 2 fault restored b {how} then 3 4\nat 2.5 publish p0-a a,10,3"
     assert accepted(UNIT.replace("EVENTS", events))["deliveries"] == 5
+
+
+@pytest.mark.parametrize("how, killed, restored", [("copy", 1.12, 1.122), ("empty", 1.38, 1.382)])
+def test_a_storage_may_lose_a_subscription_before_its_start_is_announced(
+    how: str, killed: float, restored: float
+) -> None:
+    """The answer of the storage is under way during the loss; the access broker states it again."""
+    events = f"at 0.9 fault restored b {how} then {killed} {restored}\nat 3 publish p0-a a,10,3"
+    text = UNIT.replace("EVENTS", events).replace("chance 1", f"chance {1 if how == 'copy' else 5}")
+    slow = "network latency_highest_ns=300000000\nlimits"
+    assert accepted(text.replace("limits", slow))["deliveries"] == 3
 
 
 def test_a_subscriber_that_returns_after_a_loss_of_its_storage_receives_a_gap() -> None:

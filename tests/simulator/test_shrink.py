@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.simulator.anchors import Edit
 from brokerd.simulator.named_bugs import NamedBug, plant
-from brokerd.simulator.search.moves import LaneChoice
+from brokerd.simulator.search.moves import FaultInjection, LaneChoice
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.shrink import ShrunkPlan, shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
@@ -71,6 +71,24 @@ def test_a_budget_that_is_spent_leaves_the_smallest_so_far() -> None:
 
 def test_a_seed_without_a_violation_is_not_shrunk() -> None:
     assert shrink(plan_of(1, "delta_tree")) is None
+
+
+@pytest.mark.parametrize(
+    "kind, on, moved",
+    [
+        ("restored", ("b2", "copy"), ("b1", "copy")),
+        ("kill_for_good", ("b2",), ("b1",)),
+        ("lost", ("b3", "b2"), ("b3", "b1")),
+        ("kill", ("b2",), ("b1",)),
+    ],
+)
+def test_a_plan_without_a_broker_has_no_fault_of_the_broker(
+    kind: str, on: tuple[str, ...], moved: tuple[str, ...]
+) -> None:
+    fault = FaultInjection(0, kind, on, (1, 2))
+    assert fault.without_broker("b2", "") is None
+    assert fault.without_broker("b2", "b1") == replace(fault, on=moved)
+    assert fault.without_broker("b4", "") == fault
 
 
 def test_only_the_low_limits_that_a_failure_needs_stay() -> None:

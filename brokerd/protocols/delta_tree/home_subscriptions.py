@@ -142,7 +142,10 @@ class HomeSubscriptions:
         self._next_number = 0
 
     def claim(self, client: Client, subscription: LocalSubscription) -> None:
-        """Handle the request for an existing subscription on its client's session."""
+        """Handle the request for an existing subscription on its client's session.
+
+        The client receives gaps before the deliveries that have waited for the request.
+        """
         subscription.claimed = True
         is_started = subscription.phase is Phase.STARTED
         if subscription.is_restarted and is_started and subscription.number not in client.stated:
@@ -150,12 +153,12 @@ class HomeSubscriptions:
             subscription.is_restarted = False
             self._state.commit([subscription_change(subscription, started=True)], lambda: None)
         self.report_state(subscription)
-        for gap in reversed(subscription.forgotten):
+        gaps, subscription.forgotten = [*subscription.forgotten], ()
+        if is_started:
+            gaps += self.clients.gaps_of_lost(client, subscription.number, subscription.start_cut)
+        for gap in reversed(gaps):
             self.windows.announce_first(subscription, gap)
-        subscription.forgotten = ()
         self._queue.finish_deliveries(self.windows.claim(subscription))
-        if subscription.phase is Phase.STARTED:
-            self._announce_forgotten(subscription)
 
     def start(self, local: LocalSubscription, cut: Cut, tags: Region) -> None:
         """Start a confirmed subscription: fix and store the beginnings of its streams.

@@ -108,7 +108,7 @@ class EpochLog:
             StorageCorrupt: epochs do not follow each other; the fault of the disk.
         """
         for index, record in enumerate(event.records, event.first):
-            root, numbers, run = _unpack(record)
+            root, numbers, run = read_record(record)
             first, last = numbers[0], numbers[-1]
             if last > self.released:
                 is_next = first == self.assigned + 1 or not self._is_root or has_marker(run)
@@ -294,7 +294,7 @@ def _front(epochs: range | tuple[int, ...], root: BrokerNumber) -> bytes:
     return _HEAD.pack(epochs[0], root | _ONE_BY_ONE) + struct.pack(f">I{count}Q", count, *epochs)
 
 
-def _unpack(record: Buffer) -> tuple[BrokerNumber, range | tuple[int, ...], PublicationRun]:
+def read_record(record: Buffer) -> tuple[BrokerNumber, range | tuple[int, ...], PublicationRun]:
     """Return the root, the epochs and the publications of a record."""
     first, root = _HEAD.unpack_from(record)
     if not root & _ONE_BY_ONE:

@@ -38,8 +38,11 @@ from brokerd.simulator.world.faults import (
     BROKER_KINDS,
     CLIENT_KINDS,
     FREE_KINDS,
+    KILL_FOR_GOOD,
     LINK_KINDS,
+    LOST,
     PARTITION,
+    RESTORED,
     Faults,
 )
 from brokerd.wire.attributes import encode_attributes
@@ -499,7 +502,9 @@ class FaultInjection(Move):
     @property
     def _elements(self) -> tuple[str, ...]:
         """The arguments that name brokers or clients."""
-        if self.kind in BROKER_KINDS or self.kind in CLIENT_KINDS:
+        if self.kind == LOST:
+            return self.on
+        if self.kind in (*BROKER_KINDS, *CLIENT_KINDS, KILL_FOR_GOOD, RESTORED):
             return self.on[:1]
         if self.kind in LINK_KINDS or self.kind in FREE_KINDS or self.kind == PARTITION:
             return self.on[:2]

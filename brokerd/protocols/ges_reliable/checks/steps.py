@@ -23,13 +23,23 @@ from typing import Any
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
-from brokerd.model.losses import is_behind_loss
+from brokerd.model.losses import is_behind_loss, last_lost_position
 from brokerd.protocols.ges.checks.steps import check_client_counts
 from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.definition import root_of
+from brokerd.protocols.ges_reliable.epochs import read_record
 from brokerd.protocols.ges_reliable.messages import Events
 from brokerd.protocols.ges_reliable.state import HEIRS, REGISTERED
-from brokerd.protocols.interface import Chop, Commit, Effect, Event, LogEffect, Send
+from brokerd.protocols.interface import (
+    Append,
+    Chop,
+    Commit,
+    Effect,
+    Event,
+    LogEffect,
+    Send,
+    Started,
+)
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
@@ -44,13 +54,19 @@ class GesReliableChecks(ProtocolChecks):
         super().__init__(world)
         self._told: dict[tuple[int, int], _Origin] = {}
         self._epochs: dict[tuple[int, _Origin], int] = {}
+        self._stored: dict[_Origin, tuple[BrokerNumber, int]] = {}
+        self._lineages: dict[BrokerNumber, int] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
         """See ProtocolChecks."""
         core: Any = broker.core
+        if type(event) is Started and event.lineage:
+            self._lineages[broker.number] = event.lineage
         for effect in effects:
+            if type(effect) is Append:
+                self._note_stored(broker, effect)
             if core.storage is None:
                 _check_kept(broker, effect)
             elif type(effect) is Chop:
@@ -66,6 +82,18 @@ class GesReliableChecks(ProtocolChecks):
     def keeper_of(self, source: SourceId, sequence: int, home: BrokerNumber) -> BrokerNumber:
         """See ProtocolChecks: the root of the publisher's unit."""
         return root_of(hierarchy_from(self.world.graph.overlay), home)
+
+    def has_lost(self, source: SourceId, sequence: int) -> bool:
+        """See ProtocolChecks: no epoch behind the loss has it; the copy may have it."""
+        storage, epoch = self._stored.get((source, sequence), (-1, 1))
+        return epoch <= last_lost_position(self._lineages.get(storage, 0))
+
+    def _note_stored(self, broker: BrokerView, effect: Append) -> None:
+        """Note the epochs of records; a crash may lose them."""
+        for record in effect.records:
+            _, epochs, run = read_record(b"".join(record))
+            for sequence, epoch in zip(run.sequences, epochs, strict=True):
+                self._stored[run.source, sequence] = broker.number, epoch
 
     def stores_for(self, broker: BrokerNumber, home: BrokerNumber) -> bool:
         """See ProtocolChecks; only a single storage accepts a loss."""
@@ -99,8 +127,21 @@ class GesReliableChecks(ProtocolChecks):
             rows = storage.on_disk()
             if key in rows.get(REGISTERED, {}) or key in rows.get(HEIRS, {}):
                 return
+            if self._awaits_restatement(broker, storage.number):
+                return
         what = f"{broker.name} reports {key} as started, and no storage has it"
         raise InvariantViolated("started early", what)
+
+    def _awaits_restatement(self, home: BrokerView, storage: BrokerNumber) -> bool:
+        """Return True if a storage has lost state, and a broker has no later epoch of the storage.
+
+        The answer is from before the loss. The broker states its subscriptions again once it
+        receives an epoch behind the loss.
+        """
+        core: Any = home.core
+        following = core.access.fetches._storages.get(storage)
+        known = following.latest if following is not None else 0
+        return known < last_lost_position(self._lineages.get(storage, 0))
 
     def _check_told(self, broker: BrokerView, message: Events) -> None:
         """Check that an epoch is one publication for ever, which has no other, in source order."""
