@@ -83,7 +83,9 @@ def lossy() -> tuple[ReceivedPositions, dict[int, Predicate]]:
     fresh, _ = client.new_deliveries(message)
     client.new_deliveries(message)
     client.record_origins(PUBEND, [Deliveries(own, (FIRST, SECOND)) for own in origins(fresh[0])])
-    client.new_gaps(Gap((FIRST, SECOND), PUBEND, 21, 30, STATE_LOST, ((ANN, 3, 3),)), (FIRST, SECOND))
+    client.new_gaps(
+        Gap((FIRST, SECOND), PUBEND, 21, 30, STATE_LOST, ((ANN, 3, 3),)), (FIRST, SECOND)
+    )
     return client, wanted
 
 
@@ -249,4 +251,3 @@ def test_short_runs_are_joined_up_to_the_limit_of_a_frame_and_long_ones_stay() -
     assert [each for run in merged for each in contents(run)] == [
         each for run in runs for each in contents(run)
     ]
-

@@ -92,9 +92,7 @@ def main(arguments: list[str]) -> int:
 def draw(module: str, options: Any) -> list[Mutant]:
     """Return the drawn mutants of a module, in the order of its source."""
     found = [
-        each
-        for each in mutants_of(module)
-        if any(text in each.describe() for text in options.only)
+        each for each in mutants_of(module) if any(text in each.describe() for text in options.only)
     ]
     drawn = random.Random(f"{options.seed} {module}").sample(found, min(options.count, len(found)))
     return sorted(drawn, key=lambda each: each.number)

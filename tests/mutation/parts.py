@@ -57,9 +57,7 @@ PARTS: Final[Mapping[str, Part]] = {
         ("tests/protocols/gryphon", *_COMMON), ("gryphon", "durable")
     ),
     "brokerd/protocols/durable": Part(("tests/protocols/durable", *_COMMON), ("durable",)),
-    "brokerd/protocols/ges": Part(
-        ("tests/protocols/ges", *_COMMON), ("ges", "ges_reliable")
-    ),
+    "brokerd/protocols/ges": Part(("tests/protocols/ges", *_COMMON), ("ges", "ges_reliable")),
     "brokerd/protocols/ges_reliable": Part(
         ("tests/protocols/ges_reliable", *_COMMON), ("ges_reliable",)
     ),
@@ -74,7 +72,12 @@ PARTS: Final[Mapping[str, Part]] = {
     ),
     "brokerd/client": Part(("tests/client", *_COMMON), ("delta_tree", "durable")),
     "brokerd/sessions": Part(
-        ("tests/sessions", "tests/protocols/best_effort", "tests/simulator/test_stories.py", *_COMMON),
+        (
+            "tests/sessions",
+            "tests/protocols/best_effort",
+            "tests/simulator/test_stories.py",
+            *_COMMON,
+        ),
         ("delta_tree", "gryphon"),
     ),
     "brokerd/storage": Part(

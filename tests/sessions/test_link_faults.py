@@ -136,7 +136,9 @@ def test_a_fault_without_an_end_never_expires_and_a_renewed_one_expires_later() 
 
 
 @pytest.mark.parametrize("peer, direction", [(1, "both"), (None, "out"), (1, "in")])
-def test_a_fault_of_a_disk_is_for_no_link_and_no_direction(peer: int | None, direction: str) -> None:
+def test_a_fault_of_a_disk_is_for_no_link_and_no_direction(
+    peer: int | None, direction: str
+) -> None:
     with pytest.raises(ControlError, match="is for a broker"):
         read_fault("f0", "disk-full", peer, direction, {"free_bytes": 1}, None)
 
@@ -185,7 +187,8 @@ def test_a_link_is_limited_by_a_delay_or_by_a_bandwidth() -> None:
 
 def test_slowed_writes_are_counted_for_the_faults_that_slow_them() -> None:
     together = faults(
-        ("slow-fsync", None, "both", {"delay_ms": 5}), ("disk-full", None, "both", {"free_bytes": 9})
+        ("slow-fsync", None, "both", {"delay_ms": 5}),
+        ("disk-full", None, "both", {"free_bytes": 9}),
     )
     together.count_slowed_write()
     together.count_slowed_write()

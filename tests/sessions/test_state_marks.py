@@ -207,7 +207,12 @@ def test_a_witness_compares_lineage_incarnation_and_start_of_marks(
 def test_only_another_mark_changes_the_disk_of_a_witness() -> None:
     witness = StateWitness()
     first, more = mark(start(2), 1, 1), mark(start(2), 2, 2)
-    for told, changes in ((first, True), (first, False), (more, True), (mark(start(1), 9, 9), False)):
+    for told, changes in (
+        (first, True),
+        (first, False),
+        (more, True),
+        (mark(start(1), 9, 9), False),
+    ):
         witness.changed.clear()
         witness.take(0, told)
         assert (0 in witness.changed) == changes

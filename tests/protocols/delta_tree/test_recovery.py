@@ -113,7 +113,9 @@ def test_a_cold_start_waits_for_the_log_and_for_brokers_in_reach(
 
 
 @pytest.mark.parametrize(
-    "reach, can_start", [(Reach.UNREACHABLE, True), (Reach.TRYING, False), (Reach.NOT_WANTED, False)], ids=str
+    "reach, can_start",
+    [(Reach.UNREACHABLE, True), (Reach.TRYING, False), (Reach.NOT_WANTED, False)],
+    ids=str,
 )
 def test_a_neighbour_without_a_session_is_known_to_be_unreachable(
     reach: Reach, can_start: bool

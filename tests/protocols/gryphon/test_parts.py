@@ -55,10 +55,12 @@ def test_pieces_are_exactly_the_unknown_ticks_whatever_happens(seed: int) -> Non
         covered = [(piece.start, piece.end) for piece in table.pieces]
         assert [*IntervalSet(covered)] == [*unknown]
         assert sum(end - start for start, end in covered) == len(ticks_in(unknown))
-        assert all(before[1] <= after[0] for before, after in zip(covered, covered[1:], strict=False))
-        assert {tick for each in table.pieces if each.asked for tick in range(each.start, each.end)} == {
-            *asked_at
-        }
+        assert all(
+            before[1] <= after[0] for before, after in zip(covered, covered[1:], strict=False)
+        )
+        assert {
+            tick for each in table.pieces if each.asked for tick in range(each.start, each.end)
+        } == {*asked_at}
 
 
 def test_a_gap_is_requested_whole_although_few_requests_may_be_unanswered() -> None:
