@@ -96,6 +96,23 @@ def test_every_tick_is_stated_once_and_as_it_is(seed: int, is_total: bool, wants
     assert above.counters["publications_forwarded"] == sum(stated.values())
 
 
+@pytest.mark.parametrize(
+    "final, is_on, counts", [(4, False, 1), (5, False, 0), (6, False, 0), (4, True, 0)]
+)
+def test_silence_contradicts_an_event_that_is_not_final_at_its_sender(
+    final: int, is_on: bool, counts: int
+) -> None:
+    above = Above(is_total=False, wants_all=True)
+    filters: Any = above.forwarding._filters
+    filters.is_on = is_on
+    above.stream.knowledge.accumulate(1, 9, run_at([5]))
+    above.forwarding._compare(above.stream, final, 1, 9, None)
+    assert above.forwarding.contradicted == counts
+    above.forwarding._compare(above.stream, 0, 1, 9, run_at([5]))
+    assert above.forwarding.contradicted == counts
+    assert bool(above.forwarding.discrepancies()) == bool(counts)
+
+
 # ---------------------------------------------------------------- windows
 
 STALL_NS = 1_000

@@ -1,15 +1,17 @@
 """Tests of gryphon's parts on objects: gaps, requests, and retained events at their bounds."""
 
+from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import StreamId
 from brokerd.protocols.gryphon import knowledge as knowledge_module
 from brokerd.protocols.gryphon.curiosity import Curiosity, drop_repeated
-from brokerd.protocols.gryphon.knowledge import IntervalSet, Knowledge
+from brokerd.protocols.gryphon.knowledge import LAST_TICK, IntervalSet, Knowledge
 from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.protocols.gryphon.messages import Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
@@ -55,9 +57,7 @@ def test_pieces_are_exactly_the_unknown_ticks_whatever_happens(seed: int) -> Non
         covered = [(piece.start, piece.end) for piece in table.pieces]
         assert [*IntervalSet(covered)] == [*unknown]
         assert sum(end - start for start, end in covered) == len(ticks_in(unknown))
-        assert all(
-            before[1] <= after[0] for before, after in zip(covered, covered[1:], strict=False)
-        )
+        assert all(before[1] <= after[0] for before, after in pairwise(covered))
         assert {
             tick for each in table.pieces if each.asked for tick in range(each.start, each.end)
         } == {*asked_at}
@@ -138,6 +138,32 @@ def test_each_request_is_counted_as_sent_or_as_consolidated() -> None:
     assert [each.message for each in effects if isinstance(each, Send)] == [
         Nack(STREAM, ((7, 8), (9, 12)))
     ]
+
+
+@pytest.mark.parametrize("is_total", [True, False])
+@pytest.mark.parametrize("has_lost", [True, False])
+def test_a_future_tick_is_requested_in_total_order_or_after_a_loss(
+    is_total: bool, has_lost: bool
+) -> None:
+    class Known(list[Any]):
+        pass
+
+    streams: Any = Known()
+    streams.has_lost = has_lost
+    links: Any = SimpleNamespace()
+    parameters = GryphonParameters(order="total" if is_total else "publisher")
+    counters = {"nacks_received": 0}
+    curiosity = Curiosity(parameters, streams, links, DeadlineQueue(), counters)
+    stream = Stream(STREAM, None, (1,), parameters)
+    stream.knowledge.accumulate(1, 5, None)
+    assert curiosity.on_nack(PARENT, stream, Nack(STREAM, ((2, 5),))) == ([(2, 5)], [])
+    for last in (5, LAST_TICK - 1, LAST_TICK):
+        future = Nack(STREAM, ((3, last + 1),))
+        if (is_total or has_lost) and last < LAST_TICK:
+            assert curiosity.on_nack(PARENT, stream, future) == ([(3, 5)], [(5, last + 1)])
+            continue
+        with pytest.raises(RemoteProtocolError, match="which ends at 4"):
+            curiosity.on_nack(PARENT, stream, future)
 
 
 # ---------------------------------------------------------------- retained events
