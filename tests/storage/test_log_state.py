@@ -1,4 +1,4 @@
-"""Tests of the parts of a volume on objects: places of records, groups with a changed bit, marks."""
+"""Tests of the parts of a volume on objects: places of records, groups, marks."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,7 +22,7 @@ from brokerd.storage.log_groups import (
 )
 from brokerd.storage.log_state import _PLACE_EVERY_BYTES, LogState, SyncedMark
 from brokerd.storage.log_volume import LogVolume
-from tests.storage.test_log_volume import A, LOGS, entry, opened
+from tests.storage.test_log_volume import LOGS, A, entry, opened
 
 SALT = bytes(range(SALT_BYTES))
 
@@ -35,9 +35,8 @@ def test_places_and_stale_records_match_a_list_of_records(seed: int) -> None:
     """The twin has each record of its own, with the group that wrote it."""
     random = Random(seed)
     log, twin = LogState(), {}
-    group = byte = 0
-    for _ in range(60):
-        group += 1
+    byte = 0
+    for group in range(1, 61):
         act = random.randrange(4)
         if act < 2:
             byte += random.choice((1, _PLACE_EVERY_BYTES - 1, _PLACE_EVERY_BYTES))

@@ -1,4 +1,4 @@
-"""Tests of a restarted broker's recovery on objects: each condition of its end, and its messages."""
+"""Tests of a restarted broker's recovery on objects: the conditions of its end, its messages."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -49,8 +49,7 @@ class Restarted:
             def __len__(self) -> int:
                 return 3
 
-            def synchronise(_, node: Any) -> None:  # noqa: N805
-                self.synchronised.append(node.broker)
+            synchronise = staticmethod(lambda node: self.synchronised.append(node.broker))
 
         subscriptions: Any = Subscriptions()
         subscriptions.table = table

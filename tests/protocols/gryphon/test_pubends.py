@@ -1,8 +1,7 @@
-"""The pubends of a broker on objects: ticks and numbers survive a restart, and no tick is reused."""
+"""The pubends of a broker on objects: ticks and numbers survive a restart; no tick is reused."""
 
 from collections import deque
 from random import Random
-from typing import Any
 
 import pytest
 

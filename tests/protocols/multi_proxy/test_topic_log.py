@@ -100,9 +100,10 @@ def state(log: TopicLog, released: dict[Part, int]) -> dict[Part, Any]:
             topic.assigned, topic.durable,
             {source: n for source, n in topic.put.items() if n and source.broker != SERVER},
             {source: n for source, n in topic.stored.items() if n and source.broker != SERVER},
-            [each for run in topic.runs for each in contents(run) if each[0] > released[topic.part]],
+            [each for run in topic.runs for each in contents(run) if each[0] > needed_from],
         )
         for topic in log
+        for needed_from in [released[topic.part]]
         if topic.assigned or topic.put
     }  # fmt: skip
 
