@@ -213,7 +213,7 @@ def test_positions_are_those_of_a_list_of_publications(seed: int) -> None:
             }
         for each in client.acknowledgements():
             acknowledged.update((each.stream, n) for n in range(each.first, each.last + 1))
-        for stream, first, last, those in arrivals:
+        for stream, _, last, those in arrivals:
             is_due = all(done.get((n, stream), 0) >= last for n in those if n in wanted)
             if not is_due and any(n in wanted for n in those):
                 assert (stream, last) not in acknowledged

@@ -116,7 +116,6 @@ class Killers:
         while waiting:
             found, ended = in_fork(partial(self._record, waiting))
             done = [row for row in found if "cpu_s" in row]
-            print(f"{len(waiting)} to record", flush=True)
             for trial, row in zip(waiting, done, strict=False):
                 trial.cpu_s, trial.fault = row["cpu_s"], row["fault"]
                 trial.blocks = {(module, (line, column)) for module, line, column in row["blocks"]}

@@ -94,7 +94,7 @@ SUBSCRIPTION = {
 def test_each_value_of_a_subscription_has_its_type(folder: _Folder, name: str) -> None:
     assert folder._verify(SUBSCRIBERS, SUBSCRIPTION) == ALL
     assert folder.doubts == []
-    with pytest.raises(FileRefusal, match="no subscription|no times"):
+    with pytest.raises(FileRefusal, match=r"no subscription|no times"):
         folder._verify(SUBSCRIBERS, {**SUBSCRIPTION, name: [1]})
 
 

@@ -5,7 +5,12 @@ from random import Random
 import pytest
 
 from brokerd.config import SessionParameters
-from brokerd.sessions.failure_detector import GRACE_NS, FailureDetector, check_interval_ns
+from brokerd.sessions.failure_detector import (
+    GRACE_NS,
+    LATENESS_HALVES_EVERY_NS,
+    FailureDetector,
+    check_interval_ns,
+)
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 DEFAULTS = SessionParameters()
@@ -117,3 +122,19 @@ def test_each_suspicion_has_a_grace_period_of_its_own() -> None:
         assert detector.due_ns == now_ns + detector.allowed_ns
     suspected_ns = watch(detector, now_ns, now_ns + 10 * SECOND_NS)
     assert suspected_ns == now_ns + detector.allowed_ns + GRACE_NS
+
+
+def test_the_allowed_silence_shrinks_after_a_time_without_lateness() -> None:
+    parameters = SessionParameters()
+    detector = FailureDetector(parameters, 0)
+    detector.record_life(parameters.suspicion_ns // 2 + parameters.heartbeat_ns + detector.tick_ns)
+    grown_ns = detector.allowed_ns - parameters.suspicion_ns
+    assert grown_ns == parameters.suspicion_ns
+    began_ns = detector._received_ns
+    assert LATENESS_HALVES_EVERY_NS % TICK_NS == 0
+    for now_ns in range(0, 2 * LATENESS_HALVES_EVERY_NS + 1, TICK_NS):
+        if now_ns > began_ns:
+            detector.record_life(now_ns)
+        assert not detector.check(now_ns)
+        halvings = now_ns // LATENESS_HALVES_EVERY_NS
+        assert detector.allowed_ns - parameters.suspicion_ns == grown_ns >> halvings

@@ -141,3 +141,66 @@ def test_a_fault_of_a_disk_is_for_no_link_and_no_direction(
 ) -> None:
     with pytest.raises(ControlError, match="is for a broker"):
         read_fault("f0", "disk-full", peer, direction, {"free_bytes": 1}, None)
+
+
+@pytest.mark.parametrize(
+    "verb, name, lowest, highest",
+    [("delay", "delay_ms", 1, 60_000), ("disk-full", "free_bytes", 0, 1 << 40)],
+)
+def test_a_number_of_a_fault_is_within_its_bounds(
+    verb: str, name: str, lowest: int, highest: int
+) -> None:
+    for value in (lowest, highest):
+        read_fault("f0", verb, None, "both", {name: value}, None)
+    for value in (lowest - 1, highest + 1):
+        with pytest.raises(ControlError, match="whole number from"):
+            read_fault("f0", verb, None, "both", {name: value}, None)
+
+
+@pytest.mark.parametrize("mode", ["blackhole", "cut"])
+def test_a_partition_has_peers_and_acts_on_these_only(mode: str) -> None:
+    with pytest.raises(ControlError, match="needs the peers"):
+        read_fault("f0", "partition", None, "both", {"mode": mode}, None)
+    with pytest.raises(ControlError, match="one of blackhole, cut"):
+        read_fault("f0", "partition", None, "both", {"mode": "x"}, None, (1,))
+    together = LinkFaults()
+    together.apply(read_fault("f0", "partition", None, "both", {"mode": mode}, None, (1, 2)))
+    for peer, is_cut in ((1, True), (2, True), (3, False)):
+        found = together.treatment(peer, "in")
+        assert (found.blackholed, found.cut) == (is_cut and mode != "cut", is_cut and mode == "cut")
+
+
+@pytest.mark.parametrize("verb, way", [("send-omission", "out"), ("receive-omission", "in")])
+def test_an_omission_holds_one_direction_beside_other_faults(verb: str, way: Any) -> None:
+    together = faults((verb, None, "both", {}), ("delay", 1, "both", {"delay_ms": 5}))
+    other: Any = "in" if way == "out" else "out"
+    assert together.treatment(1, way).absorbs
+    assert not together.treatment(1, other).absorbs
+    assert together.treatment(1, other).delay_ns == 5 * MILLISECOND_NS
+
+
+def test_a_link_is_limited_by_a_delay_or_by_a_bandwidth() -> None:
+    for verb, name in (("delay", "delay_ms"), ("bandwidth", "bytes_per_second")):
+        assert faults((verb, 1, "both", {name: 9})).treatment(1, "in").is_limited
+    assert not faults(("blackhole", 1, "both", {})).treatment(1, "in").is_limited
+
+
+def test_slowed_writes_are_counted_for_the_faults_that_slow_them() -> None:
+    together = faults(
+        ("slow-fsync", None, "both", {"delay_ms": 5}),
+        ("disk-full", None, "both", {"free_bytes": 9}),
+    )
+    together.count_slowed_write()
+    together.count_slowed_write()
+    assert [fault.counters["slowed_writes"] for fault in together] == [2, 0]
+    assert together.write_delay_ns() == 5 * MILLISECOND_NS
+    assert together.treatment(1, "both") == CLEAR
+
+
+def test_absorbed_messages_fill_their_room_exactly() -> None:
+    held = AbsorbedMessages[str, int](10)
+    for size, is_full in ((9, False), (1, True)):
+        held.hold("a", size, size)
+        assert held.is_full == is_full
+    held.take(lambda _: True)
+    assert (held.is_full, held.held_bytes) == (False, 0)

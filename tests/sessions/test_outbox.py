@@ -107,3 +107,12 @@ def test_a_queue_may_be_full_and_not_fuller() -> None:
     assert outbox.add([b"b" * 6], 6)
     assert not outbox.add([b"c"], 1)
     assert (outbox.waiting_bytes, outbox.waiting_frames) == (10, 2)
+
+
+def test_a_write_is_as_long_as_its_limit_and_longer_for_a_single_frame_only() -> None:
+    outbox = filled(b"aaaaaa", b"bb", b"cc", b"d")
+    taken = []
+    for _ in range(3):
+        taken.append(outbox.take(4, now_ns=0))
+        outbox.is_writing = False
+    assert taken == [b"aaaaaa", b"bbcc", b"d"]

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
+from brokerd.sessions.messages import (
+    SEAL_BYTES,
+    START_BYTES,
+    WIRE_VERSION,
+    Farewell,
+    Hello,
+    StateMark,
+)
 from brokerd.sessions.session import (
+    DEPARTED,
+    MAXIMUM_CLIENT_NAME,
     Accepted,
     SelfDescription,
     Session,
@@ -255,3 +264,132 @@ def test_attempts_of_either_end_have_distinct_identities() -> None:
             numbers.append(attempt.identity)
             opener.close(attempt)
     assert len({*numbers}) == 6
+
+
+# ---------------------------------------------------------------- each reason of its own
+
+
+def test_a_broker_with_a_session_or_an_attempt_opens_no_other() -> None:
+    b0, b1 = table(0), table(1)
+    attempt = b0.open(1)
+    assert attempt is not None
+    assert b0.open(1) is None
+    assert b0.attempts == {1: attempt}
+    assert b0.open(2) is not None
+    b0.close(attempt)
+    near, _ = joined(b0, b1)
+    assert b0.open(1) is None
+    b0.close(near)
+    assert b0.open(1) is not None
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"protocol": "x"}, "protocol 'x'"),
+        ({"session": 99}, "answered for session 99"),
+        ({"number": 2, "name": "b2"}, "in the place of broker 1"),
+        ({"role": "client", "number": 1}, "in the place of broker 1"),
+    ],
+)
+def test_each_fault_of_an_answer_is_the_reason_of_its_refusal(
+    changes: dict[str, Any], reason: str
+) -> None:
+    """An answer with several faults is refused for the first of them."""
+    b0, b1 = table(0), table(1)
+    attempt, hello = opened(b0, 1)
+    accepted = b1.accept(hello)
+    assert isinstance(accepted, Accepted)
+    for others in ({}, {"session": 98}) if "session" not in changes else ({},):
+        refusal = b0.on_answer(attempt, replace(accepted.answer, **others, **changes))
+        assert isinstance(refusal, Farewell)
+        assert reason in refusal.reason
+    assert b0.attempts == {1: attempt}
+    assert b0.on_answer(attempt, accepted.answer) is None
+
+
+def test_the_answer_to_a_probe_is_checked_as_any_other() -> None:
+    b0, b1 = table(0), table(1)
+    accepted = b1.accept(replace(b0.probe_hello()))
+    assert isinstance(accepted, Accepted)
+    answer = accepted.answer
+    assert b0.on_probe_answer(1, answer) is None
+    assert "protocol" in str(b0.on_probe_answer(1, replace(answer, protocol="x")))
+    assert "wire version" in str(b0.on_probe_answer(1, replace(answer, wire_version=0)))
+    assert "in the place of broker 2" in str(b0.on_probe_answer(2, answer))
+
+
+class Certificate:
+    """An identity that refuses all names but one, and records the questions."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.questions: list[tuple[str, str, str]] = []
+
+    def refuses(self, role: str, name: str, deployment: str) -> str | None:
+        self.questions.append((role, name, deployment))
+        return None if name == self.name else f"the certificate is of {self.name}"
+
+
+def test_a_certificate_is_checked_for_each_connection_in_either_direction() -> None:
+    own, other = Certificate("b0"), Certificate("b2")
+    b0, b1 = table(0), table(1)
+    _, hello = opened(b0, 1)
+    refusal = b1.accept(hello, other)  # type: ignore[arg-type]
+    assert isinstance(refusal, Farewell)
+    assert refusal.reason == "the certificate is of b2"
+    wrong = b1.accept(replace(hello, protocol="x"), own)  # type: ignore[arg-type]
+    assert isinstance(wrong, Farewell)
+    assert "protocol" in wrong.reason
+    assert own.questions == []
+    assert isinstance(b1.accept(hello, own), Accepted)  # type: ignore[arg-type]
+    assert own.questions == [("broker", "b0", "d")]
+    assert b1.impostor(0, own) is None  # type: ignore[arg-type]
+    assert b1.impostor(0, other) == "the certificate is of b2"  # type: ignore[arg-type]
+    assert b1.impostor(0, None) is None
+    for certificate in (None, own):
+        assert b1.impostor(7, certificate) == DEPARTED  # type: ignore[arg-type]
+
+
+def test_a_broker_that_has_left_leaves_nothing_behind() -> None:
+    b0, b1 = table(0), table(1)
+    near, far = joined(b0, b1)
+    b0.close(near)
+    b1.close(far)
+    for one, peer in ((b0, 1), (b1, 0)):
+        mark = StateMark(0, 1, b"x" * START_BYTES, 1, 1, b"y" * SEAL_BYTES)
+        assert one.on_state_advance(peer, mark, None) is None
+        assert one.witness.marks == {peer: mark}
+        one.forget(peer)
+        for name in ("sessions", "attempts", "_newest", "_last_attempts", "_incarnations"):
+            assert getattr(one, name) == {}, name
+        assert (one.witness.marks, one.witness.changed) == ({}, {})
+        one.forget(peer)
+
+
+def test_a_client_has_no_state_mark() -> None:
+    b0 = table(0)
+    mark = StateMark(0, 1, b"x" * START_BYTES, 1, 1, b"y" * SEAL_BYTES)
+    assert b0.on_state_advance("a client", mark, None) == "a client keeps no state of a broker"
+    assert b0.witness.marks == {}
+
+
+def test_a_refusal_without_a_mark_proves_nothing() -> None:
+    b0 = table(0)
+    b0.on_refusal(1, Farewell("refused", "because"))
+    assert (b0.loss, b0.lost_incarnation) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    "name, accepted",
+    [
+        ("c", True),
+        ("", False),
+        ("c" * MAXIMUM_CLIENT_NAME, True),
+        ("c" * (MAXIMUM_CLIENT_NAME + 1), False),
+        ("c\n", False),
+    ],
+)
+def test_a_client_has_a_short_printable_name(name: str, accepted: bool) -> None:
+    answer = table(0).accept(client_hello(name, "d", 1, 1))
+    assert isinstance(answer, Accepted) == accepted

@@ -229,3 +229,15 @@ def test_a_hello_without_a_mark_is_accepted_from_a_broker_whose_mark_is_known() 
     assert attempt is not None
     hello = replace(caller.hello(attempt), state=None)
     assert isinstance(witness.accept(hello), Accepted)
+
+
+def test_the_latest_lost_incarnation_and_the_first_proof_are_kept() -> None:
+    copy = table(0, ledger(start(1), start(2)))
+    for incarnation in (4, 5, 3):
+        assert copy.on_state_advance(1, mark(start(1), 0, 0), mark(start(incarnation), 0, 0))
+    assert copy.lost_incarnation == 5
+    assert copy.loss.startswith("b1 proves that")
+    assert "incarnation 4 has run" in copy.loss
+    assert copy.witness.marks == {}
+    assert copy.on_state_advance(1, mark(start(1), 0, 0), mark(start(1), 0, 0)) is None
+    assert copy.witness.marks == {1: mark(start(1), 0, 0)}

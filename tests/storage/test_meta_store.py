@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from brokerd.errors import StorageCorrupt
 from brokerd.storage import sqlite_store
 from brokerd.storage.memory import MemoryMetaStore
-from brokerd.storage.meta_store import MetaStore
+from brokerd.storage.meta_store import (
+    VOUCHED,
+    WITNESSED,
+    MetaStore,
+    NewMarks,
+)
 from brokerd.storage.sqlite_store import SqliteMetaStore
 
 Reopen = Callable[[], MetaStore]
@@ -81,7 +86,10 @@ changes = st.dictionaries(
 
 
 @given(commits=st.lists(changes, max_size=5))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_disk_and_memory_agree(
     tmp_path_factory: pytest.TempPathFactory, commits: list[dict[tuple[str, str], object]]
 ) -> None:
@@ -236,3 +244,84 @@ def test_a_refused_store_blocks_nothing_and_repeats_its_error(
         with pytest.raises(StorageCorrupt, match="a stored map with the keys"):
             store.begin("d")
     store.close()
+
+
+# ---------------------------------------------------------------- marks of a folder
+
+
+@ON_BOTH
+def test_transactions_are_counted_unless_they_change_marks_of_others_alone(
+    kept: Callable[[Path], Reopen], tmp_path: Path
+) -> None:
+    reopen = kept(tmp_path)
+    store = reopen()
+    store.begin("d1")
+    for changes, commits in (
+        ([("table", "key", 1)], 1),
+        ([(WITNESSED, "2", 1)], 1),
+        ([(WITNESSED, "2", 1), ("table", "key", None)], 2),
+        ([("table", "key", 1), (WITNESSED, "3", 1)], 3),
+        ([], 3),
+    ):
+        store.commit(changes)
+        assert (store.commits, store.marks().commits) == (commits, commits)
+    store.close()
+    again = reopen()
+    assert again.marks().commits == 3
+    again.begin("d1")
+    again.commit([("table", "other", 1)])
+    assert (again.commits, again.marks().commits) == (4, 4)
+
+
+def new_marks(key: bytes, start: bytes, **values: int) -> NewMarks:
+    return NewMarks(key, start, **{"groups": 0, "kept": 2, **values})
+
+
+def test_a_folder_keeps_its_first_key_and_its_last_starts(tmp_path: Path) -> None:
+    reopen = on_disk(tmp_path)
+    for number, key in enumerate((b"first", b"second", b"third"), start=1):
+        store = reopen()
+        store.begin("d1", new_marks(key, b"start %d" % number, groups=10 * number))
+        store.commit([("table", "key", number)])
+        marks = store.marks()
+        assert (marks.key, marks.lineage, marks.is_vouched) == (b"first", 0, False)
+        assert marks.starts[-1] == (number, b"start %d" % number, number - 1, 10 * number)
+        assert len(marks.starts) == min(number, 2)
+        store.close()
+    store = reopen()
+    store.begin("d2", new_marks(b"other", b"start 4"))
+    marks = store.marks()
+    assert (marks.key, [each[0] for each in marks.starts]) == (b"other", [4])
+
+
+def test_a_start_that_accepts_a_loss_begins_a_lineage_without_a_witness(tmp_path: Path) -> None:
+    reopen = on_disk(tmp_path)
+    store = reopen()
+    store.begin("d1", new_marks(b"key", b"start 1"))
+    store.commit([(WITNESSED, VOUCHED, 1), (WITNESSED, "2", 1)])
+    assert store.marks().is_vouched
+    store.close()
+    store = reopen()
+    store.begin("d1", new_marks(b"new", b"start 2"))
+    assert (store.marks().is_vouched, store.marks().lineage) == (True, 0)
+    store.close()
+    store = reopen()
+    beginning = store.begin("d1", new_marks(b"new", b"start 3", lineage=99))
+    marks = store.marks()
+    assert (marks.key, marks.lineage, marks.is_vouched) == (b"key", 99, False)
+    assert beginning.rows == {WITNESSED: {"2": 1}}
+
+
+@pytest.mark.parametrize(
+    "step, witnessed, incarnation", [(1, 0, 2), (1, 1, 2), (1, 2, 3), (5, 0, 6), (5, 3, 8)]
+)
+def test_an_incarnation_is_above_all_that_a_neighbour_has_proved(
+    tmp_path: Path, step: int, witnessed: int, incarnation: int
+) -> None:
+    store = on_disk(tmp_path)()
+    store.begin("d1", new_marks(b"key", b"start 1"))
+    store.close()
+    store = on_disk(tmp_path)()
+    marks = new_marks(b"key", b"start 2", step=step, witnessed=witnessed)
+    assert store.begin("d1", marks).incarnation == incarnation
+    assert store.marks().starts[-1][0] == incarnation

@@ -189,7 +189,10 @@ class Claims:
             if before not in (None, server) and generation == known:
                 self._forget(topic)
                 continue
-            if before is not None and (before == server or generation < known):
+            if before == server:
+                self._generations[topic] = max(generation, known)
+                continue
+            if before is not None and generation < known:
                 continue
             if before is not None:
                 self._counts[before] -= 1

@@ -232,7 +232,9 @@ class TopicLog:
         """Take publications of this server whose record is durable."""
         placed.topic.retain(placed.run, self._disk.machine.now_ns)
         if placed.last is not None:
-            placed.topic.stored[placed.last.source] = placed.last.through
+            source, through = placed.last
+            stored = placed.topic.stored
+            stored[source] = max(through, stored.get(source, 0))
 
     def carry(self, part: Part, released: int, run: PublicationRun) -> None:
         """Append the next publications of another server's part.

@@ -155,3 +155,88 @@ def test_a_broker_without_its_state_has_the_holds_for_it_questioned() -> None:
     keeper.advance(150)
     assert keeper.told == [Held(4, HERE, *ALL_HOLDS, 0, (), 7), Held(4, HERE, "c", 1, 2, (), 0)]
     assert keeper.held() == {("c", 1, 4), ("c", 1, 5)}
+
+
+# ---------------------------------------------------------------- a table of holds
+
+Ticks = dict[StreamId, int]
+
+
+def less_of(before: Ticks, after: Ticks) -> set[StreamId]:
+    """Return the streams of which less is held after than before."""
+    return {each for each in before if each not in after or after[each] > before[each]}
+
+
+def row_of(generation: int, behind: Ticks) -> list[Any]:
+    """Return the row of a hold."""
+    return [generation, [[list(stream), tick] for stream, tick in behind.items()]]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_bound_of_a_stream_is_the_least_of_its_present_holds(seed: int) -> None:
+    """The twin is a table; nothing is answered before a restart would have it."""
+    random, keeper = Random(seed), Keeper()
+    keeper.holds._streams = SimpleNamespace(  # type: ignore[assignment]
+        get=lambda stream: SimpleNamespace(
+            identity=stream,
+            knowledge=SimpleNamespace(highest=9, events=SimpleNamespace(last_up_to=lambda t: t)),
+        )
+    )
+    keys = [(client, number, at) for client in "cd" for number in (1, 2) for at in (4, 5)]
+    twin: dict[tuple[str, int, int], tuple[int, Ticks]] = {}
+    for stay in range(60):
+        key, generation = random.choice(keys), random.randrange(1, 4)
+        ticks = {each: random.randrange(1, 4) for each in STREAMS if random.random() < 0.7}
+        client, number, at = key
+        message = Hold(HERE, at, client, number, generation, tuple(ticks.items()), 1, stay)
+        known = twin.get(key)
+        was_on_disk = known is not None and keeper.rows.get(Keeper._row_of(key)) == row_of(*known)
+        released = [each.identity for each in keeper.holds.on_hold(message)]
+        if known is None or known[0] <= generation:
+            before = known[1] if known is not None else {}
+            if was_on_disk and not less_of(ticks, before):
+                assert {*released} >= less_of(before, ticks)
+            twin[key] = generation, ticks
+            if not ticks:
+                assert {*released} == {*before}
+                del twin[key]
+            if [each for each in keeper.told if each.stay == stay]:
+                row = keeper.rows.get(Keeper._row_of(key))
+                is_more = not known or less_of(ticks, known[1])
+                assert not ticks or not is_more or row == row_of(generation, ticks)
+        else:
+            assert released == []
+            assert not [each for each in keeper.told if each.stay == stay]
+        for stream in STREAMS:
+            held = [behind[stream] for _, behind in twin.values() if stream in behind]
+            assert keeper.holds.bound(stream) == min(held, default=None)
+            assert keeper.holds.of(stream) == {
+                (*each, generation): behind[stream]
+                for each, (generation, behind) in twin.items()
+                if stream in behind
+            }
+        if random.random() < 0.4:
+            keeper.write()
+            is_answered = stay in [each.stay for each in keeper.told]
+            assert is_answered == (known is None or known[0] <= generation)
+    keeper.write()
+    assert keeper.rows == {Keeper._row_of(key): row_of(*value) for key, value in twin.items()}
+
+
+def test_a_reduced_hold_releases_the_streams_that_it_leaves_out() -> None:
+    keeper = Keeper()
+    one, other = STREAMS
+    keeper.holds._streams = SimpleNamespace(get=lambda stream: stream)  # type: ignore[assignment]
+    keeper.holds._answer = lambda _: None  # type: ignore[method-assign]
+
+    def hold(*behind: tuple[StreamId, int]) -> list[Any]:
+        return keeper.holds.on_hold(Hold(HERE, 4, "c", 1, 1, behind, 1))
+
+    assert hold((one, 3), (other, 3)) == []
+    keeper.write()
+    assert {*hold((one, 5))} == {one, other}
+    assert hold((one, 4)) == [], "more is held"
+    keeper.write()
+    assert hold((one, 4), (other, 9)) == [], "another stream is held"
+    keeper.write()
+    assert {*hold()} == {one, other}

@@ -12,6 +12,7 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
+from tests.helpers.stream_runs import run_at
 
 INTERVAL_NS = 100
 CELL, ABOVE, BELOW = 1, 0, 2
@@ -91,3 +92,77 @@ def test_a_neighbour_with_a_new_session_gets_all_that_is_its_own() -> None:
     member.streams += [member.stream(1), member.stream(2, upstream=BELOW)]
     (sent,) = member.acks.resend(PARENT)
     assert sent == Send(PARENT, Done(CELL, ((member.streams[0].identity, 5),)))
+
+
+# ---------------------------------------------------------------- cells and filters
+
+
+class Filters:
+    """Filters by which the cell below wants some ticks only."""
+
+    def __init__(self, wanted: tuple[int, ...], *, is_on: bool) -> None:
+        self.is_on, self.changes, self._wanted = is_on, 0, wanted
+
+    def first_wanted(self, events: Any, _: int, after: int) -> int | None:
+        return next((tick for tick in events.ticks(after + 1, 99) if tick in self._wanted), None)
+
+    def select(self, run: Any) -> Any:
+        places = [place for place, tick in enumerate(run.sequences) if tick in self._wanted]
+        return SimpleNamespace(wanted=lambda _: run.select(places) if places else None)
+
+
+def between(*wanted: int, is_on: bool = True) -> tuple[Acknowledgements, Stream]:
+    """Return a broker between two cells, which knows ticks 1 to 9 but for 4, with events 3 to 8."""
+    routes: Any = SimpleNamespace(
+        cell=CELL,
+        cells=(ABOVE, BELOW),
+        peers=(),
+        cell_by_broker={PARENT: ABOVE, SIBLINGS[0]: CELL, 30: BELOW},
+    )
+    filters: Any = Filters(wanted, is_on=is_on)
+    parameters = GryphonParameters()
+    stream = Stream(StreamId(9, 1, 0), ABOVE, (BELOW,), parameters)
+    stream.knowledge.accumulate(1, 4, run_at([3]))
+    stream.knowledge.accumulate(5, 10, run_at([5, 6, 7, 8]))
+    streams: Any = {stream.identity: stream}
+    links: Any = SimpleNamespace(targets=lambda *_: ())
+    deadlines: DeadlineQueue[Any] = DeadlineQueue()
+    acks = Acknowledgements(routes, parameters, streams, filters, links, deadlines, {})
+    return acks, stream
+
+
+@pytest.mark.parametrize(
+    "wanted, is_on, through", [((3,), True, 2), ((), True, 3), ((8,), True, 3), ((), False, 0)]
+)
+def test_unwanted_ticks_are_acknowledged_for_a_cell_with_filters_only(
+    wanted: tuple[int, ...], is_on: bool, through: int
+) -> None:
+    acks, stream = between(*wanted, is_on=is_on)
+    acks.settle(stream, 0)
+    assert stream.acknowledged_by(BELOW) == through
+
+
+def test_behind_an_unknown_tick_only_wanted_events_are_kept() -> None:
+    acks, stream = between(6)
+    stream.subend.position = 7
+    stream.note_done(BELOW, 3)
+    assert stream.is_held_up
+    acks.release_unwanted(stream)
+    assert [*stream.knowledge.events.ticks(0, 99)] == [6, 8], "8 is not delivered here"
+    stream.note_done(BELOW, 6)
+    acks.release_unwanted(stream)
+    assert [*stream.knowledge.events.ticks(0, 99)] == [8]
+    acks, stream = between()
+    stream.subend.position = 7
+    acks.release_unwanted(stream)
+    assert [*stream.knowledge.events.ticks(0, 99)] == [8]
+
+
+@pytest.mark.parametrize("peer, asked", [(30, [(8, 12)]), (SIBLINGS[0], [(4, 12)])])
+def test_an_ack_answers_the_nacks_of_its_own_cell(peer: int, asked: list[tuple[int, int]]) -> None:
+    """A member of this cell forwards the ack of the cell below, and still needs the events."""
+    acks, stream = between(3, 5, 6, 7, 8)
+    stream.want(peer, [(4, 12)])
+    assert [*acks.on_done(peer, Done(BELOW, ((stream.identity, 7),)), 0)] == []
+    assert stream.acknowledged_by(BELOW) == 7
+    assert [*stream.curious[peer]] == asked

@@ -1,0 +1,140 @@
+"""Tests of a restarted broker's recovery on objects: the conditions of its end, its messages."""
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.protocols.delta_tree.messages import RecoveryFlag, SyncEnd
+from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
+from brokerd.protocols.delta_tree.sessions import Reach
+
+BROKER, NEIGHBOUR, BEYOND = 0, 1, 2
+
+
+class Restarted:
+    """A recovering broker with a neighbour, and a broker behind the neighbour."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Any]] = []
+        self.synchronised: list[int] = []
+        self.records: list[str] = []
+        self.deadlines: dict[Any, int | None] = {}
+        self.nodes = {number: self.node(number) for number in (NEIGHBOUR, BEYOND)}
+        self.rows: dict[int, Any] = {}
+        state: Any = SimpleNamespace(
+            broker=BROKER,
+            recovering=False,
+            log_is_read=True,
+            neighbourhood=SimpleNamespace(neighbours={BROKER: [NEIGHBOUR]}),
+            parameters=SimpleNamespace(cold_start_after_ns=30),
+            deadlines=SimpleNamespace(
+                set=self.deadlines.__setitem__, cancel=lambda key: self.deadlines.pop(key, None)
+            ),
+            machine=SimpleNamespace(
+                now_ns=5,
+                send=lambda peer, message: self.sent.append((peer, message)),
+                record=lambda name, **_: self.records.append(name),
+            ),
+        )
+        sessions: Any = SimpleNamespace(
+            nodes=self.nodes,
+            node=self.nodes.__getitem__,
+            usable=lambda: [each for each in self.nodes.values() if each.active and each.ready],
+        )
+        table = SimpleNamespace(unconfirmed=self.rows)
+
+        class Subscriptions:
+            def __len__(self) -> int:
+                return 3
+
+            synchronise = staticmethod(lambda node: self.synchronised.append(node.broker))
+
+        subscriptions: Any = Subscriptions()
+        subscriptions.table = table
+        self.state = state
+        self.recovery = Recovery(state, sessions, subscriptions)
+        assert not self.recovery.begin()
+
+    @staticmethod
+    def node(number: int) -> Any:
+        return SimpleNamespace(
+            broker=number, ready=True, active=number == NEIGHBOUR, recovering=True,
+            synchronised=False, complete=False, reach=Reach.UNREACHABLE,
+        )  # fmt: skip
+
+
+def test_it_ends_after_the_subscriptions_of_a_complete_neighbour() -> None:
+    broker = Restarted()
+    assert not broker.recovery.on_sync_end(NEIGHBOUR, SyncEnd(recovering=True))
+    assert not broker.recovery.on_recovery_flag(BEYOND, RecoveryFlag(recovering=False))
+    assert broker.state.recovering
+    assert broker.deadlines == {(COLD_START, -1): 35}
+    assert broker.recovery.on_sync_end(NEIGHBOUR, SyncEnd(recovering=False))
+    assert not broker.state.recovering
+    assert broker.deadlines == {}
+    assert broker.records == ["recovered"]
+    assert not broker.recovery.on_sync_end(NEIGHBOUR, SyncEnd(recovering=False))
+
+
+def test_each_condition_of_its_end_is_needed() -> None:
+    for is_read, is_accepted, is_recovering in product((True, False), repeat=3):
+        broker = Restarted()
+        broker.state.log_is_read = is_read
+        broker.rows[1] = SimpleNamespace(accepted=is_accepted)
+        message = SyncEnd(recovering=is_recovering)
+        ends = is_read and is_accepted and not is_recovering
+        assert broker.recovery.on_sync_end(NEIGHBOUR, message) == ends
+        assert broker.state.recovering == (not ends)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize("is_recovering", [True, False])
+@pytest.mark.parametrize("is_synchronised", [True, False])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_cold_start_waits_for_the_log_and_for_brokers_in_reach(
+    is_ready: bool, is_recovering: bool, is_synchronised: bool, is_read: bool
+) -> None:
+    broker = Restarted()
+    broker.state.log_is_read = is_read
+    broker.nodes[NEIGHBOUR].synchronised = is_synchronised
+    broker.nodes[BEYOND].ready = is_ready
+    broker.nodes[BEYOND].recovering = is_recovering
+    broker.state.machine.now_ns = 35
+    goes_on = is_read and is_synchronised and not (is_ready and not is_recovering)
+    assert broker.recovery.cold_start() == goes_on
+    assert broker.state.recovering == (not goes_on)
+    assert broker.deadlines == ({} if goes_on else {(COLD_START, -1): 65})
+    assert broker.records == (["cold_start", "recovered"] if goes_on else [])
+    if goes_on:
+        assert not broker.recovery.cold_start()
+
+
+@pytest.mark.parametrize(
+    "reach, can_start",
+    [(Reach.UNREACHABLE, True), (Reach.TRYING, False), (Reach.NOT_WANTED, False)],
+    ids=str,
+)
+def test_a_neighbour_without_a_session_is_known_to_be_unreachable(
+    reach: Reach, can_start: bool
+) -> None:
+    broker = Restarted()
+    broker.nodes[NEIGHBOUR].ready = False
+    broker.nodes[NEIGHBOUR].reach = reach
+    assert broker.recovery.cold_start() == can_start
+
+
+def test_its_end_is_announced_to_every_broker_with_a_session() -> None:
+    """Only active sessions carry subscriptions, so only these end with a SyncEnd."""
+    broker = Restarted()
+    for number, active, ready in ((3, False, True), (4, True, False), (5, False, False)):
+        node = broker.nodes[number] = broker.node(number)
+        node.active, node.ready = active, ready
+    broker.nodes[BEYOND].ready = False
+    assert broker.recovery.on_sync_end(NEIGHBOUR, SyncEnd(recovering=False))
+    assert broker.sent == [
+        (NEIGHBOUR, SyncEnd(recovering=False)),
+        (3, RecoveryFlag(recovering=False)),
+    ]
+    assert broker.synchronised == [NEIGHBOUR]

@@ -1,0 +1,283 @@
+"""Tests of durable's parts on objects: retention, stored events, deferred ranges, token commits."""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.model.identity import StreamId
+from brokerd.model.losses import STATE_LOST
+from brokerd.protocols.durable.catchup import Batch, BatchReader, Catchup, LostRange
+from brokerd.protocols.durable.catchup_streams import LOST, CatchupStreams
+from brokerd.protocols.durable.commit_cycle import CommitCycle, TokenCommits, TokenRequest
+from brokerd.protocols.durable.filtering_subsystem import FilterLog
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.release import RETAINED, PassedEvents, Retention
+from brokerd.protocols.gryphon import Stream
+from brokerd.protocols.gryphon.flow_control import EVENT_BYTES
+from brokerd.protocols.gryphon.knowledge import TICK_NS
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.units import SECOND_NS
+from tests.helpers.stream_runs import run_at
+
+STREAM = StreamId(0, 0, 0)
+TICK_S = TICK_NS / SECOND_NS
+RETAIN_NS, GRACE_NS = 100 * SECOND_NS, 5 * SECOND_NS
+
+
+# ---------------------------------------------------------------- retention
+
+
+class Retained:
+    """A broker that has just started, with a stream of its own and events from before."""
+
+    def __init__(self, *ticks_s: int, retain_ns: int = RETAIN_NS) -> None:
+        self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
+        parameters = DurableParameters(max_retain_ns=retain_ns, release_grace_ns=GRACE_NS)
+        self.stream = Stream(STREAM, None, (), parameters)
+        for at_s in ticks_s:
+            tick = at_s * SECOND_NS // TICK_NS + 1
+            start = self.stream.knowledge.highest + 1
+            self.stream.knowledge.accumulate(start, tick + 1, run_at([tick]))
+        self.gryphon: Any = SimpleNamespace(
+            now_ns=0,
+            deadlines=self.deadlines,
+            streams=SimpleNamespace(own=lambda: [self.stream]),
+            pubends=SimpleNamespace(
+                released=lambda _: 7, tick=lambda now_ns: 1 + now_ns // TICK_NS
+            ),
+        )
+        self.retention = Retention(self.gryphon, parameters)
+
+    def at(self, at_s: int) -> None:
+        self.gryphon.now_ns = at_s * SECOND_NS
+
+    def due_s(self) -> float | None:
+        due_ns = self.deadlines.earliest()
+        return None if due_ns is None else due_ns / SECOND_NS
+
+
+def test_events_from_before_a_start_expire_without_any_new_event() -> None:
+    broker = Retained(1, 20)
+    broker.retention.begin()
+    assert broker.stream.held == 7
+    assert broker.due_s() == 101 + TICK_S
+    broker.at(102)
+    assert broker.deadlines.due(102 * SECOND_NS) == [(RETAINED, None)]
+    assert [*broker.retention.expire()] == [broker.stream]
+    assert broker.stream.held == 2 * SECOND_NS // TICK_NS
+    assert broker.due_s() == 120 + TICK_S
+    broker.at(121)
+    assert broker.deadlines.due(121 * SECOND_NS) == [(RETAINED, None)]
+    assert [*broker.retention.expire()] == [broker.stream]
+    assert broker.stream.held == 21 * SECOND_NS // TICK_NS
+
+
+def test_an_expiry_that_is_scheduled_is_not_put_off() -> None:
+    broker = Retained(1)
+    broker.retention.begin()
+    first_s = broker.due_s()
+    for at_s in (50, 90, 100):
+        broker.at(at_s)
+        broker.retention.schedule()
+        assert broker.due_s() == first_s
+
+
+def test_without_a_limit_of_retention_nothing_expires() -> None:
+    broker = Retained(1, retain_ns=0)
+    broker.retention.begin()
+    broker.retention.schedule()
+    broker.at(10_000)
+    assert (broker.due_s(), broker.retention.expired_tick()) == (None, 0)
+
+
+# ---------------------------------------------------------------- stored events
+
+
+@pytest.mark.parametrize("events, kept", [(16, 16), (17, 15), (18, 16), (19, 15)])
+def test_a_full_store_drops_the_oldest_sixteenth(events: int, kept: int) -> None:
+    weight = EVENT_BYTES + 4
+    store, stream = PassedEvents(16 * weight), Stream(STREAM, 0, (), DurableParameters())
+    for tick in range(1, events + 1):
+        stream.knowledge.accumulate(tick, tick + 1, run_at([tick]))
+        store.pass_on(stream, 0)
+    stored = [tick for _, runs in store.runs() for run in runs for tick in run.sequences]
+    assert stored == [*range(events - kept + 1, events + 1)]
+    assert store.stored_bytes == kept * weight
+
+
+# ---------------------------------------------------------------- deferred ranges
+
+
+def catching_up(*ticks: int) -> Catchup:
+    """Return a catch-up stream that lacks these ticks."""
+    catchup = Catchup(BatchReader(FilterLog("log"), 1, 100), 0, 0, 0)
+    assert catchup.next_batch(Batch(0, 0, ticks, ticks[-1]))
+    return catchup
+
+
+@pytest.mark.parametrize(
+    "deferred, upto, open_",
+    [
+        ([(4, 5), (8, 9)], 3, [(2, 3)]),
+        ([(8, 9), (4, 5)], 3, [(2, 3)]),
+        ([(3, 4), (8, 20)], 7, [(2, 3), (4, 5), (6, 7)]),
+        ([(1, 9)], 1, []),
+        ([(3, 4), (5, 6)], 8, [(2, 3), (4, 5), (6, 7), (8, 9)]),
+    ],
+)
+def test_a_batch_ends_before_the_first_deferred_range(
+    deferred: list[tuple[int, int]], upto: int, open_: list[tuple[int, int]]
+) -> None:
+    catchup = catching_up(2, 4, 6, 8)
+    assert catchup.defer(deferred) == (upto != 8)
+    assert (catchup.upto, [*catchup.open]) == (upto, open_)
+
+
+def test_arrived_events_behind_a_deferred_range_are_requested_again() -> None:
+    catchup = catching_up(2, 4, 6, 8)
+    for tick in (2, 8):
+        catchup.take(SimpleNamespace(through=0, origins=()), [(tick, tick + 1)], run_at([tick]))  # type: ignore[arg-type]
+    assert catchup.defer([(6, 7)])
+    assert [*catchup.open] == [(4, 5)]
+    catchup.take(SimpleNamespace(through=0, origins=()), [(4, 5)], run_at([4]))  # type: ignore[arg-type]
+    assert [n for run in catchup.finish() for n in run.sequences] == [2, 4]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("is_busy", [True, False])
+@pytest.mark.parametrize("floor, is_proved", [(2, False), (3, True), (4, True), (5, False)])
+def test_deferred_ranges_end_a_batch_and_prove_the_place_of_each_lane(
+    is_open: bool, is_busy: bool, floor: int, is_proved: bool
+) -> None:
+    """A lane whose batch is complete without the ranges continues, unless its caller does that."""
+    calls: list[Any] = []
+    catchup = SimpleNamespace(defer=lambda _: True, open=is_open, is_busy=is_busy)
+    lanes = [
+        SimpleNamespace(catchup=catchup, floor=floor, subscription="a"),
+        SimpleNamespace(catchup=None, floor=9, subscription="b"),
+        SimpleNamespace(
+            catchup=SimpleNamespace(defer=lambda _: False, open=False, is_busy=False),
+            floor=9,
+            subscription="c",
+        ),
+    ]
+    streams: Any = SimpleNamespace(
+        _table=SimpleNamespace(lanes=lambda _: lanes),
+        _window=SimpleNamespace(on_answer=lambda lane: calls.append(("answer", lane.subscription))),
+        advance=lambda _, lane: calls.append(("advance", lane.subscription)),
+        _admit=lambda: calls.append("admit"),
+        prove=lambda subscription: calls.append(("prove", subscription)),
+    )
+    hosted: Any = SimpleNamespace(identity=STREAM)
+    CatchupStreams._defer(streams, hosted, [(3, 5), (20, 30)])
+    answered = [] if is_open else [("answer", "a"), *([] if is_busy else [("advance", "a")])]
+    assert calls == [*answered, "admit", *([("prove", "a")] if is_proved else [])]
+
+
+def test_a_gap_below_a_loss_of_state_has_that_reason() -> None:
+    gaps: list[Any] = []
+    streams: Any = SimpleNamespace(
+        _windows=SimpleNamespace(say=lambda _, last, gap: gaps.append((last, gap.reason)))
+    )
+    lane: Any = SimpleNamespace(
+        subscription=SimpleNamespace(number=1), stream=STREAM, lost_through=5
+    )
+    CatchupStreams._announce_gap(
+        streams, lane, [LostRange(first, first + 2, ()) for first in (4, 5, 6)]
+    )
+    assert gaps == [(6, STATE_LOST), (7, STATE_LOST), (8, LOST)]
+
+
+# ---------------------------------------------------------------- commits
+
+
+class Commits:
+    """Token commits with a disk that writes on request."""
+
+    def __init__(self, *, lanes: int = 1, most: int = 0) -> None:
+        self.counters: dict[str, int] = {}
+        self.waiting: deque[Any] = deque()
+        self.done: list[int] = []
+        disk: Any = SimpleNamespace(commit=lambda _, then: self.waiting.append(then))
+        self.commits = TokenCommits(disk, lanes, most, self.counters)
+
+    def ask(self, identity: int, number: int, *, is_over: bool = False) -> Any:
+        subscription = self.__dict__.setdefault(f"s{identity}", Subscription(identity))
+        subscription.is_over = is_over
+        self.commits.ask(
+            TokenRequest(subscription, 1, number, {}),
+            lambda taken: self.done.extend(each.number for each in taken),
+        )
+        return subscription
+
+    def write(self) -> None:
+        self.waiting.popleft()()
+
+
+class Subscription:
+    def __init__(self, identity: int) -> None:
+        self.identity = identity
+        self.is_over = False
+
+
+def test_requests_wait_for_the_transaction_under_way_and_share_the_next() -> None:
+    commits = Commits()
+    for identity, number in ((1, 1), (2, 2), (3, 3), (2, 4)):
+        commits.ask(identity, number)
+    assert len(commits.waiting) == 1
+    commits.write()
+    assert commits.done == [1]
+    commits.write()
+    assert sorted(commits.done) == [1, 3, 4], "only the last request of a subscription is answered"
+    assert not commits.waiting
+    assert commits.counters == {"tokens_committed": 3, "token_transactions": 2}
+    commits.ask(1, 5)
+    commits.write()
+    assert commits.counters == {"tokens_committed": 4, "token_transactions": 3}
+
+
+@pytest.mark.parametrize(
+    "lanes, most, transactions", [(1, 0, [1, 5]), (1, 2, [1, 2, 2, 1]), (2, 0, [1, 1, 2, 2])]
+)
+def test_transactions_have_a_limit_and_lanes_of_their_own(
+    lanes: int, most: int, transactions: list[int]
+) -> None:
+    commits = Commits(lanes=lanes, most=most)
+    for identity in range(6):
+        commits.ask(identity, identity)
+    assert len(commits.waiting) == lanes
+    found = []
+    while commits.waiting:
+        before = len(commits.done)
+        commits.write()
+        found.append(len(commits.done) - before)
+    assert found == transactions
+    assert sorted(commits.done) == [*range(6)]
+
+
+def test_an_ended_subscription_commits_no_token() -> None:
+    commits = Commits()
+    commits.ask(1, 1)
+    ended = commits.ask(2, 2)
+    ended.is_over = True
+    commits.ask(3, 3)
+    commits.write()
+    commits.write()
+    assert commits.done == [1, 3]
+    assert commits.counters["tokens_committed"] == 2
+
+
+def test_a_commit_has_nothing_of_an_ended_subscription() -> None:
+    lanes: dict[StreamId, list[Any]] = {STREAM: []}
+    table: Any = SimpleNamespace(lanes=lambda stream: lanes[stream])
+    disk: Any = SimpleNamespace(machine=SimpleNamespace(now_ns=0))
+    cycle = CommitCycle(disk, DeadlineQueue(), 10, {}, table)
+    lane: Any = Subscription(1)
+    lane.stream = STREAM
+    cycle.add(lane)
+    assert [*cycle.uncommitted()] == [STREAM]
+    cycle.forget(lane)
+    cycle.forget(lane)
+    assert [*cycle.uncommitted()] == []
