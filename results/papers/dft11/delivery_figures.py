@@ -187,7 +187,8 @@ def _caption(run: ExperimentRun, rows: Sequence[Row]) -> str:
     return (
         f"Deliveries within {experiment['measured_s']} s, in % of every publication at every live "
         f"broker, {tree_words(run)}; every subscription matches everything; brokers drawn at "
-        f"random fail for good {_failure_time(run)}. The protocol itself ran, on simulated brokers, in "
+        f"random fail for good {_failure_time(run)}. The protocol itself ran, on simulated "
+        "brokers, in "
         f"{experiment['runs']} {'draw' if experiment['runs'] == 1 else 'draws'} per point, "
         f"publications per live broker: {experiment['publications_per_broker']}; "
         f"{violations} deliveries broke exactly-once, order or gaplessness, {withheld} were "
