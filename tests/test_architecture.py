@@ -14,6 +14,7 @@ import pytest
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.protocol_checks import simulation_of
 from pubsubctl.commands.app import VERBS
+from results.figures.run_figures import RUN_FIGURES
 from tests.helpers.architecture import (
     Finding,
     Layer,
@@ -718,6 +719,7 @@ FOUND_BY_NAME = (
     *{f"pubsubctl.commands.{verb.place.partition(':')[0]}" for verb in VERBS},
     "bench.papers.*_experiments",
     "bench.control_traffic.*_experiments",
+    *(f"results.figures.{figure.module}" for figure in RUN_FIGURES),
     "results.papers.*figures",
 )
 """Modules that a registry imports by name."""

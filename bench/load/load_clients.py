@@ -144,25 +144,12 @@ class LoadClient:
         self.session += 1
         self._is_up = True
         self.attached_ns = time.monotonic_ns()
-        self._note_session(self.attached_ns, "up", "")
+        self._generator.files.write_session(self, self.attached_ns, "up", "")
 
     def _on_lost(self, reason: str) -> None:
         self._is_up = False
         self.lost_ns, self.lost_because = time.monotonic_ns(), reason
-        self._note_session(self.lost_ns, "down", reason)
-
-    def _note_session(self, t_ns: int, event: str, reason: str) -> None:
-        self._generator.files.write_line(
-            "sessions",
-            {
-                "t_ns": t_ns,
-                "client": self.name,
-                "broker": self.broker,
-                "session": self.session,
-                "event": event,
-                "reason": reason,
-            },
-        )
+        self._generator.files.write_session(self, self.lost_ns, "down", reason)
 
     def _on_refused(self, request: str, number: int, reason: str) -> None:
         self._generator.note_problem(f"{self.name}: {request} refused: {reason}")

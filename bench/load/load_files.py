@@ -108,6 +108,14 @@ _WITH_DIGEST: Final = (".json", ".jsonl")
 _OF_PUBLISHERS: Final = (PUBLICATIONS.name, ACKS.name, INTENTS.name)
 
 
+class SessionClient(Protocol):
+    """A client with a number for each of its sessions."""
+
+    name: str
+    broker: str
+    session: int
+
+
 class LoadFiles:
     """The files of one load generator: closed in order by `close`, or not at all.
 
@@ -154,6 +162,13 @@ class LoadFiles:
         if lines is None:
             lines = self._lines[name] = LineWriter(self._folder / f"{name}.jsonl")
         lines.write(value)
+
+    def write_session(self, client: SessionClient, t_ns: int, event: str, reason: str) -> None:
+        """Append a line of sessions: a client's session is up, or down for a reason."""
+        line = {"t_ns": t_ns, "client": client.name, "broker": client.broker}
+        self.write_line(
+            "sessions", {**line, "session": client.session, "event": event, "reason": reason}
+        )
 
     def sync(self, layout: str) -> None:
         """Fsync flushed rows; may run in another thread."""

@@ -11,7 +11,7 @@ import random
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
@@ -22,7 +22,7 @@ from typing import Any, Final
 import trio
 
 from bench.load.load_files import ClientHost
-from bench.load.subscriber_process import MOMENTS
+from bench.load.subscriber_process import MOMENTS, read_lines
 from bench.load.subscribers import SubscriberSetting
 from brokerd.client.events import GapAnnounced
 from brokerd.model.identity import SourceId, StreamId
@@ -119,7 +119,7 @@ class ProcessSubscriber:
             if self._issued_ns:
                 await self._send_command("subscribe")
             assert process.stdout is not None, "it was asked for"
-            async for line in _lines(process.stdout):
+            async for line in read_lines(process.stdout):
                 self._heard(json.loads(line))
             await process.wait()
         finally:
@@ -168,7 +168,7 @@ class ProcessSubscriber:
         if what == "attached":
             self.session += 1
             self.is_known, self.attached_ns = True, said["t_ns"]
-            self._note_session(self.attached_ns, "up", "")
+            self._generator.files.write_session(self, self.attached_ns, "up", "")
         elif what == "lost":
             self._on_lost(said["reason"], said["t_ns"])
         elif what == "failed":
@@ -188,20 +188,7 @@ class ProcessSubscriber:
     def _on_lost(self, reason: str, t_ns: int) -> None:
         self.is_known = False
         self.lost_ns, self.lost_because = t_ns, reason
-        self._note_session(t_ns, "down", reason)
-
-    def _note_session(self, t_ns: int, event: str, reason: str) -> None:
-        self._generator.files.write_line(
-            "sessions",
-            {
-                "t_ns": t_ns,
-                "client": self.name,
-                "broker": self.broker,
-                "session": self.session,
-                "event": event,
-                "reason": reason,
-            },
-        )
+        self._generator.files.write_session(self, t_ns, "down", reason)
 
     def _on_started(self) -> None:
         if self.is_started:
@@ -352,11 +339,3 @@ def _run(rows: list[tuple[Any, ...]]) -> PublicationRun:
         tuple(row[7] for row in rows if row[7]),
         place=at,
     )
-
-
-async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
-    waiting = b""
-    while chunk := await stream.receive_some():
-        *whole, waiting = (waiting + bytes(chunk)).split(b"\n")
-        for line in whole:
-            yield line.decode()

@@ -184,7 +184,8 @@ def _report(what: str, **details: Any) -> None:
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
-async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
+async def read_lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
+    """Yield the whole lines of a stream, without their ends."""
     waiting = b""
     while chunk := await stream.receive_some():
         *whole, waiting = (waiting + bytes(chunk)).split(b"\n")
@@ -193,7 +194,7 @@ async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
 
 
 async def _main() -> None:
-    lines = _lines(trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())))
+    lines = read_lines(trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())))
     config = json.loads(await anext(lines))
     await SubscriberProcess(config).run(lines)
 

@@ -252,11 +252,6 @@ def program_facts() -> dict[str, Any]:
     }
 
 
-def boot_id() -> str:
-    """Return the boot id of this machine; stamps of different boots are never compared."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
 def _git(*arguments: str) -> str | None:
     """Return the output of git for the checkout of this file; None on failure."""
     try:

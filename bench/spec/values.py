@@ -32,7 +32,6 @@ _RATE = re.compile(rf"{_NUMBER}\s*(?P<thousand>[kM]?)/(?P<unit>{'|'.join(_PERIOD
 RAMP_STAIRS: Final = 20
 """The stairs of equal length that a ramp consists of."""
 SHORTEST_STEP_NS: Final = 100_000_000
-MOST_SEGMENTS: Final = 20_000
 Segment = tuple[int, int, int]
 """A time of one rate: length in ns, and numerator and denominator of the rate per second."""
 

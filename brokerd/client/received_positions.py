@@ -34,10 +34,6 @@ class ReceivedPositions:
         self._origins: dict[tuple[int, StreamId, SourceId], int] = {}
         self._lossy: dict[tuple[int, StreamId], None] = {}
 
-    def last(self, number: int, stream: StreamId) -> int:
-        """Return the last received position; 0 if there is none."""
-        return self._received.get((number, stream), 0)
-
     def advance(self, number: int, stream: StreamId, last: int) -> None:
         """Count all positions up to `last` as received."""
         self._received[number, stream] = max(self._received.get((number, stream), 0), last)

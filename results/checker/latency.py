@@ -9,7 +9,6 @@ from results.checker.clocks import OneWay, judge_one_way
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKETS_PER_DOUBLING = 128
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count, pairwise
 
-from results.reference import ordering, predicates, streams, verdict
+from results.reference import predicates, streams, verdict
 from results.reference.history import (
     ACKNOWLEDGED,
     DATA,
@@ -39,10 +39,9 @@ from results.reference.history import (
     SubscriptionLog,
     Violation,
 )
-from results.reference.ordering import Publication
 from results.reference.paths import Routes, Tree
 from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
-from results.reference.streams import PlacedPublication
+from results.reference.streams import PlacedPublication, Publication
 from results.reference.withholding import Reasons
 from results.rules.terms import (
     STATE_LOST,
@@ -82,7 +81,7 @@ def check(history: History) -> Judgement:
         violations += _losses_of_streams(subscription, sources, history.promises)
     violations += [found for pair in pairs for found in pair.violations]
     if history.order == "total":
-        violations += ordering.differences(_places(pairs))
+        violations += streams.order_differences(_places(pairs))
     if history.order in STREAMS:
         violations += streams.wrong_places(_list_placed(pairs))
     at_risk, recoveries, reached = _risks(history, pairs)

@@ -1,10 +1,13 @@
-"""Checks of the places of deliveries in streams."""
+"""Checks of the places of deliveries in streams, and of the orders of common publications."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from results.reference.history import Key, Violation
+
+Publication = tuple[str, Key]
+"""A publication: source and key."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,3 +51,19 @@ def wrong_places(logs: Mapping[str, Sequence[PlacedPublication]]) -> Iterator[Vi
         for before, after in pairwise(sorted(placed, key=lambda one: (one.position, one.key))):
             if after.key < before.key:
                 yield after.violation("place_order")
+
+
+def order_differences(places: Mapping[str, Mapping[Publication, int]]) -> Iterator[Violation]:
+    """Yield a violation for any two subscriptions with different orders of publications.
+
+    Args:
+        places: places of publications in the log, by subscription.
+    """
+    for first, second in combinations(sorted(places), 2):
+        there, here = places[first], places[second]
+        both = sorted((one for one in here if one in there), key=here.__getitem__)
+        for before, after in pairwise(both):
+            if there[after] < there[before]:
+                source, key = after
+                yield Violation("order_differs", second, source, *key, here[after])
+                break

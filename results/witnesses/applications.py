@@ -22,6 +22,7 @@ from results.witnesses.folder import (
     Line,
     ProcessFolder,
     RunFolder,
+    differ,
     span_of,
     stamp_of,
 )
@@ -113,7 +114,7 @@ def _check_databases(
             if gap["sub_id"] == subscription
         )
         if gaps != committed.gaps:
-            yield _differ(
+            yield differ(
                 name, f"{process.place}/gaps.jsonl", f"gaps of {subscription}",
                 sum(committed.gaps.values()), sum(gaps.values()),
             )  # fmt: skip
@@ -121,7 +122,7 @@ def _check_databases(
     logged = {*map(str, tables.get("streams") or ())}
     if streams and process.has("positions.rec") and not streams <= logged:
         strange = sorted(streams - logged)[0]
-        yield _differ(
+        yield differ(
             f"{process.place}/*.sqlite", f"{process.place}/positions.rec.json", "streams", strange,
             sorted(logged)[:3],
         )  # fmt: skip
@@ -143,7 +144,7 @@ def _check_lanes(
             wanted += [of.low, of.repeated]
         if found != wanted:
             what = f"deliveries of {source[0]}, {source[1]}"
-            yield _differ(name, records, what, found, wanted)
+            yield differ(name, records, what, found, wanted)
             return
 
 
@@ -201,12 +202,12 @@ def _check_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> 
     ]
     for client, at_ns in ended:
         if not any(one == client and abs(ns - at_ns) <= _SLACK_NS for one, ns in kills):
-            yield _differ(f"{process.place}/sessions.jsonl", name, f"kill of {client}", at_ns, None)
+            yield differ(f"{process.place}/sessions.jsonl", name, f"kill of {client}", at_ns, None)
             return
     faults = [row for row in folder.fault_rows if row["verb"] == CRASH]
     for client, at_ns in kills:
         if client not in own or not any(_find_struck(folder, row, client, at_ns) for row in faults):
-            yield _differ(name, FAULTS, f"kill of {client}", at_ns, f"no {CRASH}")
+            yield differ(name, FAULTS, f"kill of {client}", at_ns, f"no {CRASH}")
             return
     for row in faults:
         clients = {client for client, _ in kills}
@@ -214,7 +215,7 @@ def _check_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> 
             line.get("client") == row["target"] for line in process.lines("sessions.jsonl")
         )
         if is_here and row.get("t_observed_ns") is not None and row["target"] not in clients:
-            yield _differ(FAULTS, name, f"kill of {row['target']}", row["fault_id"], None)
+            yield differ(FAULTS, name, f"kill of {row['target']}", row["fault_id"], None)
 
 
 def _find_struck(folder: RunFolder, row: Line, client: str, at_ns: int) -> bool:
@@ -225,7 +226,3 @@ def _find_struck(folder: RunFolder, row: Line, client: str, at_ns: int) -> bool:
     healed_ns = stamp_of(folder, row, "healed")
     until_ns = span[1] if healed_ns is None else healed_ns
     return asked_ns - _SLACK_NS <= at_ns <= until_ns + _SLACK_NS
-
-
-def _differ(one: str, other: str, what: str, found: object, wanted: object) -> str:
-    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)

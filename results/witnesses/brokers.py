@@ -18,6 +18,7 @@ from results.witnesses.folder import (
     Line,
     ProcessFolder,
     RunFolder,
+    differ,
     span_of,
     stamp_of,
 )
@@ -84,7 +85,7 @@ def _check_output(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     except OSError:
         return
     if _TRACEBACK in printed:
-        yield _differ(name, MANIFEST, "the end", "a traceback", folder.manifest.get("state"))
+        yield differ(name, MANIFEST, "the end", "a traceback", folder.manifest.get("state"))
 
 
 def _check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -98,7 +99,7 @@ def _check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         return
     told = process.document("exit.json")
     if told.get("process") != process.name:
-        yield _differ(name, process.place, "process", told.get("process"), process.name)
+        yield differ(name, process.place, "process", told.get("process"), process.name)
     cause = str(told.get("exit_cause"))
     if cause.startswith("fault:"):
         matching = [row for row in kills if cause == f"fault:{row['fault_id']}"]
@@ -111,7 +112,7 @@ def _check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     ):
         yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
     if told.get("t_start_ns", 0) > told.get("t_exit_ns", 0):
-        yield _differ(name, name, "t_start_ns", told.get("t_start_ns"), told.get("t_exit_ns"))
+        yield differ(name, name, "t_start_ns", told.get("t_start_ns"), told.get("t_exit_ns"))
 
 
 def _check_end(
@@ -121,9 +122,9 @@ def _check_end(
     signals = {"KILL": 9, "TERM": 15, "INT": 2, "HUP": 1}
     wanted = signals.get(str((row.get("params") or {}).get("signal", "KILL")))
     if row["verb"] == "kill" and wanted == 9 and told.get("exit_signal") != 9:
-        yield _differ(name, FAULTS, f"signal of {fault}", told.get("exit_signal"), 9)
+        yield differ(name, FAULTS, f"signal of {fault}", told.get("exit_signal"), 9)
     if told.get("state") != "exited":
-        yield _differ(name, FAULTS, f"state after {fault}", told.get("state"), "exited")
+        yield differ(name, FAULTS, f"state after {fault}", told.get("state"), "exited")
     at_ns = told.get("t_exit_ns")
     applied_ns = stamp_of(folder, row, "applied", last=False)
     observed_ns = stamp_of(folder, row, "observed")
@@ -138,7 +139,7 @@ def _check_end(
         return
     slack_ns = _SLACK_NS if row["verb"] in MACHINE_VERBS else _REAPED_NS
     if not from_ns - error_ns - slack_ns <= exit_ns <= observed_ns + error_ns + slack_ns:
-        yield _differ(name, FAULTS, f"end by {fault}", exit_ns, observed_ns)
+        yield differ(name, FAULTS, f"end by {fault}", exit_ns, observed_ns)
     started_ns = told.get("t_start_ns")
     restarts = [
         stamp_of(folder, other, "applied")
@@ -149,7 +150,7 @@ def _check_end(
         began_ns = folder.timeline.to_timeline(started_ns, process.host)
         first = folder.phase_ns("warmup")
         if first is not None and began_ns > first[0] - folder.origin_ns and not restarts:
-            yield _differ(name, FAULTS, "t_start_ns", began_ns, "no restart before")
+            yield differ(name, FAULTS, "t_start_ns", began_ns, "no restart before")
 
 
 def _check_statistics(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -188,7 +189,7 @@ def _check_counters(
             continue
         for counter in _RISING:
             if after.get(counter, 0) < before.get(counter, 0):
-                yield _differ(name, FAULTS, f"restart by {counter}", after.get(counter), "none")
+                yield differ(name, FAULTS, f"restart by {counter}", after.get(counter), "none")
                 return
 
 
@@ -310,9 +311,9 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     for line in process.lines("events.jsonl"):
         event = line.get("event")
         if event in ("run_begun", "run_ended") and line.get("run_id") != run_id:
-            yield _differ(name, MANIFEST, "run_id", line.get("run_id"), run_id)
+            yield differ(name, MANIFEST, "run_id", line.get("run_id"), run_id)
         if event == "run_begun" and line.get("broker") != process.name:
-            yield _differ(name, MANIFEST, "broker", line.get("broker"), process.name)
+            yield differ(name, MANIFEST, "broker", line.get("broker"), process.name)
         if event == "run_begun" and "parameters" in line:
             yield from _check_parameters(folder, name, line["parameters"])
         if event in _WRONG:
@@ -325,7 +326,7 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             if row is None:
                 yield doubt("not_in_log", fault=line.get("fault_id"), one=name, other=FAULTS)
             elif row["verb"] != line.get("verb"):
-                yield _differ(
+                yield differ(
                     name, FAULTS, f"verb of {row['fault_id']}", line.get("verb"), row["verb"]
                 )
 
@@ -334,11 +335,11 @@ def _check_parameters(folder: RunFolder, name: str, found: Any) -> Iterator[str]
     """Yield each parameter with which a broker ran, and that the manifest contradicts."""
     wanted = folder.manifest.get("parameters")
     if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
-        yield _differ(name, MANIFEST, "parameters", found, wanted)
+        yield differ(name, MANIFEST, "parameters", found, wanted)
         return
     for key in sorted({*found} | {*wanted}):
         if key not in found or key not in wanted or found[key] != wanted[key]:
-            yield _differ(name, MANIFEST, f"parameter {key}", found.get(key), wanted.get(key))
+            yield differ(name, MANIFEST, f"parameter {key}", found.get(key), wanted.get(key))
 
 
 def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:
@@ -368,9 +369,7 @@ def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
             ours = seen.get((here, f"{client}.{run}"), [])
             # A broker also sees sessions that their client gave up before it could use them.
             if len(theirs) > len(ours):
-                yield _differ(
-                    "sessions.jsonl", name, f"{event} of {client}", len(theirs), len(ours)
-                )
+                yield differ("sessions.jsonl", name, f"{event} of {client}", len(theirs), len(ours))
                 continue
             far_ns = max((min(abs(a - b) for b in ours) for a in theirs), default=0)
             if far_ns > limit_ns and not stops:
@@ -419,7 +418,3 @@ def allowed_distance_ns(folder: RunFolder, process: ProcessFolder) -> int:
 
 def _back_s(times: Sequence[int]) -> float:
     return max(a - b for a, b in pairwise(times)) / 1e9
-
-
-def _differ(one: str, other: str, what: str, found: object, wanted: object) -> str:
-    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)

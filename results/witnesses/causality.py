@@ -20,6 +20,7 @@ from results.witnesses.folder import (
     Line,
     ProcessFolder,
     RunFolder,
+    differ,
 )
 
 _JITTER_NS = 20_000_000
@@ -36,7 +37,7 @@ def doubts_about_causality(folder: RunFolder) -> Iterator[str]:
     end_ns = next((line["t_ns"] for line in folder.journal if line.get("what") == "end"), None)
     drain = folder.phase_ns("drain")
     if drain is not None and end_ns is not None and end_ns < drain[1]:
-        yield _differ(JOURNAL, MANIFEST, "the end", end_ns, drain[1])
+        yield differ(JOURNAL, MANIFEST, "the end", end_ns, drain[1])
     for process in folder.processes:
         error_ns = _error_ns(folder, process)
         if error_ns is None:
@@ -48,10 +49,6 @@ def doubts_about_causality(folder: RunFolder) -> Iterator[str]:
     if not folder.is_foreign:
         yield from _check_sessions(folder)
         yield from _check_subscriptions(folder)
-
-
-def _differ(one: str, other: str, what: str, found: object, wanted: object) -> str:
-    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
 
 
 def _error_ns(folder: RunFolder, process: ProcessFolder) -> int | None:
@@ -78,16 +75,16 @@ def _check_life(
     if isinstance(started_ns, int) and deploy is not None:
         at_ns = _stamp(folder, process, started_ns)
         if at_ns < deploy[0] - error_ns:
-            yield _differ(name, MANIFEST, "t_start_ns", at_ns, deploy[0])
+            yield differ(name, MANIFEST, "t_start_ns", at_ns, deploy[0])
     lines = process.lines("sessions.jsonl")
     if isinstance(started_ns, int) and lines and lines[0]["t_ns"] < started_ns:
-        yield _differ(
+        yield differ(
             name, f"{process.place}/sessions.jsonl", "t_start_ns", started_ns, lines[0]["t_ns"]
         )
     if isinstance(ended_ns, int) and end_ns is not None:
         at_ns = _stamp(folder, process, ended_ns)
         if at_ns > end_ns + error_ns:
-            yield _differ(name, JOURNAL, "t_exit_ns", at_ns, end_ns)
+            yield differ(name, JOURNAL, "t_exit_ns", at_ns, end_ns)
 
 
 def _check_broker(
@@ -102,17 +99,17 @@ def _check_broker(
     if begun and deploy is not None:
         at_ns = _stamp(folder, process, min(begun))
         if at_ns < deploy[0] - error_ns:
-            yield _differ(name, MANIFEST, "run_begun", at_ns, deploy[0])
+            yield differ(name, MANIFEST, "run_begun", at_ns, deploy[0])
     if over and drain is not None:
         at_ns = _stamp(folder, process, max(over))
         if at_ns < drain[1] - error_ns:
-            yield _differ(name, MANIFEST, "run_ended", at_ns, drain[1])
+            yield differ(name, MANIFEST, "run_ended", at_ns, drain[1])
     for file in ("events.jsonl", "stats.jsonl"):
         stamps = [line["t_ns"] for line in process.lines(file)]
         if stamps and end_ns is not None:
             at_ns = _stamp(folder, process, max(stamps))
             if at_ns > end_ns + error_ns:
-                yield _differ(f"{process.place}/{file}", JOURNAL, "the last line", at_ns, end_ns)
+                yield differ(f"{process.place}/{file}", JOURNAL, "the last line", at_ns, end_ns)
     told = process.document("exit.json")
     ended_ns = told.get("t_exit_ns")
     stops = [row for row in faults_at(folder, process.name) if row["verb"] == "restart"]
@@ -120,7 +117,7 @@ def _check_broker(
     if isinstance(ended_ns, int) and last and not stops and not replacements(folder, process):
         at_ns, ended_ns = (_stamp(folder, process, ns) for ns in (max(last), ended_ns))
         if at_ns > ended_ns:
-            yield _differ(name, f"{process.place}/exit.json", "the last line", at_ns, ended_ns)
+            yield differ(name, f"{process.place}/exit.json", "the last line", at_ns, ended_ns)
 
 
 # --- Stages of faults -----------------------------------------------------------------------
@@ -154,7 +151,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
         is_late = line["stage"] == "requested" and at_ns < earliest_ns - _WRITTEN_NS - spare_ns
         if is_late or at_ns > latest_ns + _JITTER_NS + error_ns:
             what = f"{line['stage']} of {line['fault_id']}"
-            yield _differ(FAULT_JOURNAL, JOURNAL, what, at_ns, latest_ns)
+            yield differ(FAULT_JOURNAL, JOURNAL, what, at_ns, latest_ns)
 
 
 def _day_ns(line: Line) -> int:
@@ -209,19 +206,19 @@ def _check_clients(
         established = sorted(stamps.get(("session_established", f"{client}.{run}"), ()))
         for up_ns, since_ns in zip(sorted(times), established, strict=False):
             if up_ns < since_ns - error_ns:
-                yield _differ(theirs, name, f"start of a session of {client}", up_ns, since_ns)
+                yield differ(theirs, name, f"start of a session of {client}", up_ns, since_ns)
                 return
     for client, (reason, at_ns, broker) in last.items():
         lost = stamps.get(("session_lost", f"{client}.{run}"), ())
         is_last = (reason, broker) == ("closed_by_us", process.name)
         if is_last and lost and max(lost) < at_ns - error_ns:
-            yield _differ(theirs, name, f"end of the sessions of {client}", at_ns, max(lost))
+            yield differ(theirs, name, f"end of the sessions of {client}", at_ns, max(lost))
             return
         began_ns = _find_last_start(folder, process, f"{client}.{run}", at_ns - error_ns)
         last_ns = max(ups.get(client, ()), default=None)
         if is_last and began_ns is not None and last_ns and last_ns < began_ns - error_ns:
             what = f"start of the last session of {client}"
-            yield _differ(theirs, name, what, last_ns, began_ns)
+            yield differ(theirs, name, what, last_ns, began_ns)
             return
 
 
@@ -277,4 +274,4 @@ def _check_subscriptions(folder: RunFolder) -> Iterator[str]:
             asked_ns = folder.timeline.to_timeline(asked_ns, load.host)
             accepted_ns = folder.timeline.to_timeline(accepted_ns, load.host)
             if not asked_ns - slack_ns <= first_ns <= accepted_ns + slack_ns:
-                yield _differ(theirs, name, what, (asked_ns, accepted_ns), first_ns)
+                yield differ(theirs, name, what, (asked_ns, accepted_ns), first_ns)

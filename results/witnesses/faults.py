@@ -22,6 +22,7 @@ from results.witnesses.folder import (
     SCHEDULE,
     Line,
     RunFolder,
+    differ,
 )
 
 STAGES: Final = (
@@ -51,16 +52,12 @@ def doubts_about_faults(folder: RunFolder) -> Iterator[str]:
         yield from _check_times(folder, row)
 
 
-def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
-    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
-
-
 def _check_schedule(folder: RunFolder) -> Iterator[str]:
     has_schedule = folder.has(SCHEDULE)
     if "schedule" in folder.manifest:
         wanted = folder.schedule.get("name") if has_schedule else None
         if folder.manifest["schedule"] != wanted:
-            yield _differ(MANIFEST, SCHEDULE, "schedule", folder.manifest["schedule"], wanted)
+            yield differ(MANIFEST, SCHEDULE, "schedule", folder.manifest["schedule"], wanted)
     if not has_schedule:
         return
     plan = {line["step"]: line for line in folder.lines(PLAN)}
@@ -68,18 +65,18 @@ def _check_schedule(folder: RunFolder) -> Iterator[str]:
     if folder.schedule and "step" in folder.schedule:
         repeated = {name.rpartition(".")[0] or name for name in plan}
         if not {*steps} <= {*plan} | repeated or not repeated | {*plan} >= {*steps}:
-            yield _differ(PLAN, SCHEDULE, "steps", sorted(plan), sorted(steps))
+            yield differ(PLAN, SCHEDULE, "steps", sorted(plan), sorted(steps))
     for name, step in steps.items():
         line = plan.get(name)
         if line is None:
             continue
         if line["verb"] != step.get("do"):
-            yield _differ(PLAN, SCHEDULE, f"verb of {name}", line["verb"], step.get("do"))
+            yield differ(PLAN, SCHEDULE, f"verb of {name}", line["verb"], step.get("do"))
         yield from _check_step(folder, name, line, step)
         on = step.get("on")
         names = {*folder.brokers}
         if isinstance(on, str) and on in names and line["target"] != on:
-            yield _differ(PLAN, SCHEDULE, f"target of {name}", line["target"], on)
+            yield differ(PLAN, SCHEDULE, f"target of {name}", line["target"], on)
 
 
 def _check_step(folder: RunFolder, name: str, line: Line, step: Line) -> Iterator[str]:
@@ -95,13 +92,13 @@ def _check_step(folder: RunFolder, name: str, line: Line, step: Line) -> Iterato
         wanted["duration_ns"] = _scheduled_ns(line["params"]["for"])
         drawn = _scheduled_ns(step.get("for"))
         if drawn is not None and drawn != wanted["duration_ns"]:
-            yield _differ(PLAN, SCHEDULE, f"duration of {name}", line["params"]["for"], drawn)
+            yield differ(PLAN, SCHEDULE, f"duration of {name}", line["params"]["for"], drawn)
     elif "for" not in step:
         wanted["duration_ns"] = None
     for key, value in wanted.items():
         is_drawn = value is None and key in ("delay_ns", "at_ns") and after is None
         if (key in line or folder.is_witnessed) and not is_drawn and line.get(key) != value:
-            yield _differ(PLAN, SCHEDULE, f"{key} of {name}", line.get(key), value)
+            yield differ(PLAN, SCHEDULE, f"{key} of {name}", line.get(key), value)
 
 
 def _scheduled_ns(text: Any) -> int | None:
@@ -124,7 +121,7 @@ def _check_plan(folder: RunFolder) -> Iterator[str]:
         for name in _NAMED:
             is_said = folder.is_witnessed or (name in line and name in row)
             if is_said and line.get(name) != row.get(name):
-                yield _differ(
+                yield differ(
                     FAULTS, PLAN, f"{name} of {row['fault_id']}", row.get(name), line.get(name)
                 )
         yield from _check_planned_time(folder, row, line)
@@ -147,7 +144,7 @@ def _check_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
             stamp = before[0].get(f"t_{stage}_ns")
             wanted = None if stamp is None else stamp + line.get("delay_ns", 0)
     if wanted is not None and planned_ns != wanted:
-        yield _differ(FAULTS, PLAN, f"planned time of {row['fault_id']}", planned_ns, wanted)
+        yield differ(FAULTS, PLAN, f"planned time of {row['fault_id']}", planned_ns, wanted)
     yield from _check_following(folder, row, line)
     duration_ns = line.get("duration_ns")
     asked_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
@@ -155,7 +152,7 @@ def _check_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
     if not (is_timed and asked_ns and healing_ns and duration_ns):
         return
     if healing_ns - asked_ns < duration_ns - _SLACK_NS:
-        yield _differ(
+        yield differ(
             FAULTS, PLAN, f"duration of {row['fault_id']}", healing_ns - asked_ns, duration_ns
         )
 
@@ -170,7 +167,7 @@ def _check_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
     plan = {each["step"]: each for each in folder.lines(PLAN)}
     lasts_ns, asked_ns = plan.get(step, {}).get("duration_ns"), other.get("t_requested_ns")
     if lasts_ns and asked_ns and row["t_planned_ns"] < asked_ns + lasts_ns - _SLACK_NS:
-        yield _differ(
+        yield differ(
             FAULTS, PLAN, f"planned time of {row['fault_id']}", row["t_planned_ns"],
             asked_ns + lasts_ns,
         )  # fmt: skip
@@ -179,7 +176,7 @@ def _check_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
         return
     if abs(healed_ns - applied_ns) > _DEATH_NS:
         what = f"end of {other['fault_id']} by {row['fault_id']}"
-        yield _differ(FAULTS, FAULTS, what, healed_ns, applied_ns)
+        yield differ(FAULTS, FAULTS, what, healed_ns, applied_ns)
 
 
 def _check_times(folder: RunFolder, row: Line) -> Iterator[str]:
@@ -206,19 +203,19 @@ def _check_times(folder: RunFolder, row: Line) -> Iterator[str]:
     for stage, of_hosts in (row.get("host_stamps") or {}).items():
         at_ns = row.get(f"t_{stage}_ns")
         if at_ns is None:
-            yield _differ(FAULTS, FAULT_JOURNAL, f"{stage} of {name}", None, dict(of_hosts))
+            yield differ(FAULTS, FAULT_JOURNAL, f"{stage} of {name}", None, dict(of_hosts))
             continue
         reference = (folder.manifest.get("clock") or {}).get("host_id", "")
         for host, ns in of_hosts.items():
             error_ns = folder.timeline.error_ns(host, reference)
             off_ns = abs(folder.timeline.to_timeline(ns, host) - (at_ns - folder.origin_ns))
             if error_ns is not None and off_ns > error_ns + 10_000_000_000:
-                yield _differ(FAULTS, FAULTS, f"{stage} of {name} at {host}", ns, at_ns)
+                yield differ(FAULTS, FAULTS, f"{stage} of {name} at {host}", ns, at_ns)
     done = [stage for stage in _PROGRESS if row.get(f"t_{stage}_ns") is not None]
     state = row.get("state")
     is_told = folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown")
     if is_told and done and state != done[-1]:
-        yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
+        yield differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
 
 
 def _check_recovery(folder: RunFolder, row: Line) -> Iterator[str]:
@@ -247,7 +244,7 @@ def _check_recovery(folder: RunFolder, row: Line) -> Iterator[str]:
     for own, its in _ENDED_BY_RESTART:
         if row.get(f"t_{own}_ns") != restart.get(f"t_{its}_ns"):
             what = f"{own} of {name} by {restart['fault_id']}"
-            yield _differ(FAULTS, FAULTS, what, row.get(f"t_{own}_ns"), restart.get(f"t_{its}_ns"))
+            yield differ(FAULTS, FAULTS, what, row.get(f"t_{own}_ns"), restart.get(f"t_{its}_ns"))
 
 
 def _check_lease(folder: RunFolder, row: Line) -> Iterator[str]:
@@ -260,7 +257,7 @@ def _check_lease(folder: RunFolder, row: Line) -> Iterator[str]:
     if applied_ns is None or healed_ns is None:
         return
     if healed_ns - applied_ns < lease_ns - _SLACK_NS - _error_ns(folder, row):
-        yield _differ(
+        yield differ(
             FAULTS, SCHEDULE, f"lease of {row['fault_id']}", healed_ns - applied_ns, lease_ns
         )
 
@@ -319,7 +316,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
         if folder.is_witnessed and fault in rows:
             for name in _NAMED:
                 if line.get(name) != rows[fault].get(name):
-                    yield _differ(
+                    yield differ(
                         FAULTS, FAULT_JOURNAL, f"{name} of {fault}",
                         rows[fault].get(name), line.get(name),
                     )  # fmt: skip
@@ -333,29 +330,29 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
         for stage in STAGES:
             line = told.get((fault, stage), {})
             if row.get(f"t_{stage}_ns") != line.get("t_ns"):
-                yield _differ(
+                yield differ(
                     FAULTS, FAULT_JOURNAL, f"{stage} of {fault}",
                     row.get(f"t_{stage}_ns"), line.get("t_ns"),
                 )  # fmt: skip
             stamps = (row.get("host_stamps") or {}).get(stage) or {}
             if stamps != (line.get("host_stamps") or {}):
-                yield _differ(
+                yield differ(
                     FAULTS, FAULT_JOURNAL, f"host stamps of {stage} of {fault}",
                     dict(stamps), dict(line.get("host_stamps") or {}),
                 )  # fmt: skip
             for name in _NAMED:
                 if line and name in row and line.get(name) != row[name]:
-                    yield _differ(
+                    yield differ(
                         FAULTS, FAULT_JOURNAL, f"{name} of {fault}", row[name], line.get(name)
                     )
         healed = [line.get("healed_by") for (of, _), line in told.items() if of == fault]
         wanted = next((value for value in reversed(healed) if value is not None), None)
         if row.get("healed_by") != wanted:
-            yield _differ(
+            yield differ(
                 FAULTS, FAULT_JOURNAL, f"healed_by of {fault}", row.get("healed_by"), wanted
             )
         if (fault in failed) != (row.get("state") in ("failed", "unknown")):
-            yield _differ(
+            yield differ(
                 FAULTS, FAULT_JOURNAL, f"state of {fault}", row.get("state"),
                 "failed" if fault in failed else "not failed",
             )  # fmt: skip
@@ -364,7 +361,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
             found, least = row.get(column), absorbed.get(fault, {}).get(column)
             is_more = found is not None and least is not None and found > least
             if found != least and not (is_more and not folder.is_witnessed):
-                yield _differ(FAULTS, FAULT_JOURNAL, f"{column} of {fault}", found, least)
+                yield differ(FAULTS, FAULT_JOURNAL, f"{column} of {fault}", found, least)
 
 
 def _check_evidence(
@@ -378,7 +375,7 @@ def _check_evidence(
     except ValueError:
         evidence = row["evidence"]
     if evidence != line.get("evidence"):
-        yield _differ(
+        yield differ(
             FAULTS, FAULT_JOURNAL, f"evidence of {row['fault_id']}", evidence, line.get("evidence")
         )
 
@@ -400,7 +397,7 @@ def _check_journals(folder: RunFolder) -> Iterator[str]:
         if lost:
             yield doubt("not_in_log", fault=lost[0][:120], one=one, other=other)
     if len(ours) != len(theirs):
-        yield _differ(FAULT_JOURNAL, JOURNAL, "number of lines", len(ours), len(theirs))
+        yield differ(FAULT_JOURNAL, JOURNAL, "number of lines", len(ours), len(theirs))
 
 
 def _is_late(line: Line) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from brokerd.model.fault_verbs import SESSION_ENDING_VERBS
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.text import parse_json
-from results.rules.terms import NEVER_NS, WITHOUT_PROCESSES
+from results.rules.terms import NEVER_NS, WITHOUT_PROCESSES, doubt
 
 Line = Mapping[str, Any]
 
@@ -117,6 +117,11 @@ class ProcessFolder:
     @property
     def is_load(self) -> bool:
         return self.is_publisher or self.is_subscriber
+
+
+def differ(one: str, other: str, what: str, found: object, wanted: object) -> str:
+    """Return the doubt that two files of a run disagree."""
+    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
 
 
 @dataclass

@@ -26,6 +26,7 @@ from results.witnesses.folder import (
     Line,
     ProcessFolder,
     RunFolder,
+    differ,
 )
 
 _WITH_DIGEST = (".json", ".jsonl", ".log")
@@ -50,10 +51,6 @@ def doubts_about_closing(folder: RunFolder) -> Iterator[str]:
         yield from _about_counters(process)
     if not folder.is_foreign:
         yield from _about_processors(folder)
-
-
-def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
-    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
 
 
 # --- Files ----------------------------------------------------------------------------------
@@ -86,7 +83,7 @@ def _differences(
     for name in sorted({*found} | {*logged}):
         if found.get(name) != logged.get(name):
             own, theirs = str(found.get(name))[:8], str(logged.get(name))[:8]
-            yield _differ(f"{place}{name}", JOURNAL, what, own, theirs)
+            yield differ(f"{place}{name}", JOURNAL, what, own, theirs)
 
 
 def _about_files(
@@ -126,7 +123,7 @@ def _about_counters(process: ProcessFolder) -> Iterator[str]:
     found = {key: value for key, value in last.items() if key != "t_ns"}
     for key in sorted({*found} | {*counters}):
         if found.get(key) != counters.get(key):
-            yield _differ(
+            yield differ(
                 f"{process.place}/stats.jsonl", name, f"the last {key}", found.get(key),
                 counters.get(key),
             )  # fmt: skip
@@ -160,7 +157,7 @@ def _about_processors(folder: RunFolder) -> Iterator[str]:
         wanted = sum(values) / len(values) if values else nothing
         found = headline.get(name)
         if found != wanted and (not found or not wanted or not isclose(found, wanted)):
-            yield _differ(MANIFEST, JOURNAL, f"headline.{name}", found, wanted)
+            yield differ(MANIFEST, JOURNAL, f"headline.{name}", found, wanted)
     for process in folder.processes:
         if process.name in {*folder.brokers}:
             yield from _about_readings(folder, process, (before, after), phase)
@@ -195,7 +192,7 @@ def _about_readings(
         found = reading.get(process.name)
         is_low = found is not None and found < least_s - _TICK_S
         if is_low or (found is not None and most_s is not None and found > most_s + _TICK_S):
-            yield _differ(
+            yield differ(
                 JOURNAL, f"{process.place}/stats.jsonl", f"processor time of {process.name}",
                 found, (least_s, most_s),
             )  # fmt: skip

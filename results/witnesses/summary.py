@@ -19,6 +19,7 @@ from results.witnesses.folder import (
     Line,
     ProcessFolder,
     RunFolder,
+    differ,
 )
 from results.witnesses.promises import promises_of
 from results.witnesses.rows import LaneRows, Rows
@@ -84,12 +85,8 @@ def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
     for (subscription, source, _), lane in sorted(rows.lanes.items()):
         if lane.again:
             what = f"deliveries given again to {subscription} of {source}"
-            yield _differ("deliveries.rec", TOPOLOGY, what, lane.again, "no redelivery")
+            yield differ("deliveries.rec", TOPOLOGY, what, lane.again, "no redelivery")
             return
-
-
-def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
-    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
 
 
 def _check_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -103,18 +100,18 @@ def _check_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if "columns" in sidecar or folder.is_witnessed:
             found = [*sidecar.get("columns", ())]
             if found != [*columns]:
-                yield _differ(name, f"{process.place}/{layout}.rec", "columns", found, columns)
+                yield differ(name, f"{process.place}/{layout}.rec", "columns", found, columns)
         if sidecar.get("schema") != "pubsubctl/rec/1":
-            yield _differ(name, MANIFEST, "schema", sidecar.get("schema"), "pubsubctl/rec/1")
+            yield differ(name, MANIFEST, "schema", sidecar.get("schema"), "pubsubctl/rec/1")
         sample = (sidecar.get("tables") or {}).get("sample") or {}
         if sample.get("block", _BLOCK) != _BLOCK:
-            yield _differ(name, MANIFEST, "sample.block", sample["block"], _BLOCK)
+            yield differ(name, MANIFEST, "sample.block", sample["block"], _BLOCK)
         if layout == "deliveries" or not sidecar.get("tables"):
             continue
         if first is None:
             first = name, sidecar["tables"]
         elif sidecar["tables"] != first[1]:
-            yield _differ(name, first[0], "tables", sorted(sidecar["tables"]), sorted(first[1]))
+            yield differ(name, first[0], "tables", sorted(sidecar["tables"]), sorted(first[1]))
 
 
 def _check_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -130,7 +127,7 @@ def _check_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         is_number = len(parts) == 3 and all(part.isdecimal() for part in parts)
         plain = "/".join(str(int(part)) for part in parts) if is_number else ""
         if plain != stream or parts[2] != "0" or int(parts[0]) >= brokers:
-            yield _differ(name, TOPOLOGY, "streams", stream, f"streams of {brokers} brokers")
+            yield differ(name, TOPOLOGY, "streams", stream, f"streams of {brokers} brokers")
             return
 
 
@@ -141,7 +138,7 @@ def _check_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")}
     is_again = any(of.again for lane, of in rows.lanes.items() if lane[0] in own)
     if process.place in rows.whole and not is_again and found != wanted:
-        yield _differ(
+        yield differ(
             f"{process.place}/positions.rec", f"{process.place}/deliveries.rec", "positions",
             found, wanted,
         )  # fmt: skip
@@ -157,7 +154,7 @@ def _about_sums_of_positions(
     told = process.document("online.json").get("streams")
     if found != told:
         name = f"{process.place}/online.json"
-        yield _differ(name, f"{process.place}/positions.rec", "streams", told, found)
+        yield differ(name, f"{process.place}/positions.rec", "streams", told, found)
 
 
 def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -195,12 +192,12 @@ def _check_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     for before, after in pairwise(lines):
         back = [key for key in _RISING if after.get(key, 0) < before.get(key, 0)]
         if back:
-            yield _differ(name, name, back[0], after[back[0]], before[back[0]])
+            yield differ(name, name, back[0], after[back[0]], before[back[0]])
     if any(line["proc_id"] != process.name for line in lines):
-        yield _differ(name, process.place, "proc_id", lines[-1]["proc_id"], process.name)
+        yield differ(name, process.place, "proc_id", lines[-1]["proc_id"], process.name)
     answered = rows.acknowledged.get(process.place, 0) + rows.rejected.get(process.place, 0)
     if answered > rows.published.get(process.place, answered):
-        yield _differ(
+        yield differ(
             f"{process.place}/acks.rec", f"{process.place}/publications.rec", "answers", answered,
             rows.published[process.place],
         )  # fmt: skip
@@ -215,7 +212,7 @@ def _check_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     ):
         wanted = counted.get(process.place)
         if wanted is not None and lines[-1].get(column, wanted) != wanted:
-            yield _differ(name, f"{process.place}/{layout}.rec", column, lines[-1][column], wanted)
+            yield differ(name, f"{process.place}/{layout}.rec", column, lines[-1][column], wanted)
 
 
 def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
@@ -223,12 +220,12 @@ def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
     name = f"{process.place}/stats.jsonl"
     lines = process.lines("stats.jsonl")
     if n := rows.early_answers.get(process.place):
-        yield _differ(
+        yield differ(
             f"{process.place}/acks.rec", f"{process.place}/publications.rec",
             "answers before their publication", n, 0,
         )  # fmt: skip
     if n := rows.late_intents.get(process.place):
-        yield _differ(
+        yield differ(
             f"{process.place}/intents.rec", f"{process.place}/publications.rec",
             "reservations behind their first publication", n, 0,
         )  # fmt: skip
@@ -241,7 +238,7 @@ def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
     sending = [line for before, line in pairwise(lines) if line["sent"] > before["sent"]]
     is_late = bool(sending) and all(line.get("saturated") for line in sending)
     if is_late and folder.manifest.get("loadgen_saturated") is False:
-        yield _differ(name, MANIFEST, "loadgen_saturated", True, False)
+        yield differ(name, MANIFEST, "loadgen_saturated", True, False)
     if any(process.path.glob("*.sqlite")):
         return  # deliveries wait in a subscriber's database before they are counted
     for column, layout in (
@@ -254,7 +251,7 @@ def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
             least = rows.until(process.place, layout, line["t_ns"] - 1)
             most = rows.until(process.place, layout, line["t_ns"])
             if least is not None and most is not None and not least <= line[column] <= most:
-                yield _differ(
+                yield differ(
                     name, f"{process.place}/{layout}.rec", f"{column} up to {line['t_ns']}",
                     line[column], (least, most),
                 )  # fmt: skip
@@ -290,7 +287,7 @@ def _check_sums(
                 pairs.append(("saturated", line["saturated"], is_late))
         for what, found, wanted in pairs:
             if found != wanted:
-                yield _differ(name, name, f"{what} at {line['t_ns']}", found, wanted)
+                yield differ(name, name, f"{what} at {line['t_ns']}", found, wanted)
                 return
 
 
@@ -308,11 +305,11 @@ def _check_lateness(
     if not process.is_publisher or not blocked or not largest:
         return
     if any(after < before for before, after in pairwise(blocked)):
-        yield _differ(name, name, "blocked_us", blocked[-1], max(blocked))
+        yield differ(name, name, "blocked_us", blocked[-1], max(blocked))
     elif 1000 * blocked[-1] > total_ns + _SLACK_NS:
-        yield _differ(name, records, "blocked_us", blocked[-1], total_ns // 1000)
+        yield differ(name, records, "blocked_us", blocked[-1], total_ns // 1000)
     if not blocked[-1] and abs(max(largest) - most_ns // 1000) > 1:
-        yield _differ(name, records, "late_max_us", max(largest), most_ns // 1000)
+        yield differ(name, records, "late_max_us", max(largest), most_ns // 1000)
 
 
 def _check_offers(
@@ -334,7 +331,7 @@ def _check_offers(
         is_last = line is lines[-1] and not others
         least = line["sent"] - fences
         if not least <= handed <= (least if is_last else line["sent"]) or line.get("skipped"):
-            yield _differ(
+            yield differ(
                 name, f"{process.place}/publications.rec", f"offered up to {line['t_ns']}",
                 line["offered"], (least + line["backlog"], line["sent"] + line["backlog"]),
             )  # fmt: skip
@@ -366,7 +363,7 @@ def _check_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
         return
     name, told = f"{process.place}/exit.json", process.document("exit.json")
     if told.get("process") != process.name:
-        yield _differ(name, process.place, "process", told.get("process"), process.name)
+        yield differ(name, process.place, "process", told.get("process"), process.name)
     if folder.manifest.get("state") == "complete":
         ended = told.get("state"), told.get("exit_code"), told.get("exit_signal")
         # A new agent is not the parent of the processes that it adopted: it has no exit code.
@@ -375,24 +372,24 @@ def _check_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
             ended not in [("stopped", code, None) for code in codes]
             or told.get("exit_cause") != "planned"
         ):
-            yield _differ(name, MANIFEST, "end", told.get("exit_cause"), "complete")
+            yield differ(name, MANIFEST, "end", told.get("exit_cause"), "complete")
     ends = rows.ends_ns.get(process.place)
     if ends is not None and (told["t_start_ns"] > ends[0] or told["t_exit_ns"] < ends[1]):
-        yield _differ(
+        yield differ(
             name, f"{process.place}/*.rec", "times", (told["t_start_ns"], told["t_exit_ns"]), ends
         )
     began = folder.phase_ns("deploy")
     if began is not None and folder.is_of_processes and told["t_start_ns"] < began[0] - _EARLY_NS:
-        yield _differ(name, MANIFEST, "t_start_ns", told["t_start_ns"], began[0])
+        yield differ(name, MANIFEST, "t_start_ns", told["t_start_ns"], began[0])
     stamps = [line["t_ns"] for line in process.lines("stats.jsonl")]
     if stamps and not told["t_start_ns"] <= min(stamps) <= max(stamps) <= told["t_exit_ns"]:
-        yield _differ(
+        yield differ(
             name, f"{process.place}/stats.jsonl", "times",
             (told["t_start_ns"], told["t_exit_ns"]), (min(stamps), max(stamps)),
         )  # fmt: skip
     drain = folder.phase_ns("drain")
     if drain is not None and told["t_exit_ns"] < drain[0]:
-        yield _differ(name, MANIFEST, "t_exit_ns", told["t_exit_ns"], drain[0])
+        yield differ(name, MANIFEST, "t_exit_ns", told["t_exit_ns"], drain[0])
     yield from _check_usage(process, name, told.get("usage") or {})
 
 
@@ -407,10 +404,10 @@ def _check_usage(process: ProcessFolder, name: str, usage: Line) -> Iterator[str
         )
         wanted_s = sum(each for each in used_s if each is not None)
         if counted_s > wanted_s * _ROUGHLY + _TICK_S:
-            yield _differ(statistics, name, "processor time", counted_s, wanted_s)
+            yield differ(statistics, name, "processor time", counted_s, wanted_s)
     largest = max((line.get("rss_bytes") or 0 for line in lines), default=0)
     if peak is not None and largest > peak * _ROUGHLY:
-        yield _differ(statistics, name, "memory", largest, peak)
+        yield differ(statistics, name, "memory", largest, peak)
 
 
 # --- The online checker ---------------------------------------------------------------------
@@ -421,7 +418,7 @@ def _check_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
     records = f"{process.place}/deliveries.rec"
     run_id = folder.manifest.get("run_id")
     if online.get("run_id", None if folder.is_witnessed else run_id) != run_id:
-        yield _differ(name, MANIFEST, "run_id", online.get("run_id"), run_id)
+        yield differ(name, MANIFEST, "run_id", online.get("run_id"), run_id)
     lanes = {
         (lane["subscription"], lane["publisher"], lane["incarnation"]): lane
         for lane in online["lanes"]
@@ -431,11 +428,11 @@ def _check_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
     for total, value in online["totals"].items():
         is_of_lanes = folder.is_witnessed and total != "order_differs"
         if is_of_lanes and not all(total in lane for lane in online["lanes"]):
-            yield _differ(name, name, f"lanes of {total}", None, value)
+            yield differ(name, name, f"lanes of {total}", None, value)
         summed = sum(lane.get(total, 0) for lane in online["lanes"])
         is_more = total == "phantom" and summed < value
         if total != "order_differs" and summed != value and not is_more:
-            yield _differ(name, name, f"total of {total}", value, summed)
+            yield differ(name, name, f"total of {total}", value, summed)
     yield from _about_sums_of_positions(folder, process, rows)
     if process.place not in rows.whole:
         return
@@ -454,7 +451,7 @@ def _check_lane(
     name: str, records: str, lane: str, told: Line | None, counted: LaneRows
 ) -> Iterator[str]:
     if told is None:
-        yield _differ(name, records, f"deliveries to {lane}", None, counted.data + counted.fences)
+        yield differ(name, records, f"deliveries to {lane}", None, counted.data + counted.fences)
         return
     pairs: list[tuple[str, Any, Any]] = [
         ("deliveries", told["deliveries"] + told["fences"],
@@ -483,7 +480,7 @@ def _check_lane(
         pairs.append(("owed", told["owed"], told["delivered"] + told["missing"]))
     for what, found, wanted in pairs:
         if found != wanted or type(found) is not type(wanted):
-            yield _differ(name, records, f"{what} of {lane}", found, wanted)
+            yield differ(name, records, f"{what} of {lane}", found, wanted)
 
 
 def findings_online(folder: RunFolder, rows: Rows | None) -> dict[str, int]:
@@ -527,7 +524,7 @@ def doubts_about_findings(
     """
     for kind, n in online.items():
         if not violations.get(kind) and order in _ORDERS.get(kind, (order,)):
-            yield _differ("online.json", "deliveries.rec", kind, n, 0)
+            yield differ("online.json", "deliveries.rec", kind, n, 0)
 
 
 # --- Sessions -------------------------------------------------------------------------------
@@ -554,18 +551,16 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
             continue
         elsewhere = {broker for _, _, broker in lines} - {home}
         if elsewhere and client not in roams and home not in failover:
-            yield _differ(
-                "sessions.jsonl", WORKLOAD, f"broker of {client}", sorted(elsewhere), home
-            )
+            yield differ("sessions.jsonl", WORKLOAD, f"broker of {client}", sorted(elsewhere), home)
     for client, lines in folder.session_lines.items():
         if client not in folder.clients:
             yield doubt("not_asked", who=f"client {client} of sessions.jsonl")
         events = [event for _, event, _ in lines]
         is_over = folder.is_of_processes and folder.manifest.get("state") == "complete"
         if is_over and events[-1] != "down" and not folder.is_foreign:
-            yield _differ("sessions.jsonl", MANIFEST, f"last event of {client}", "up", "down")
+            yield differ("sessions.jsonl", MANIFEST, f"last event of {client}", "up", "down")
         if events and events[0] != "up":
-            yield _differ("sessions.jsonl", WORKLOAD, f"first event of {client}", events[0], "up")
+            yield differ("sessions.jsonl", WORKLOAD, f"first event of {client}", events[0], "up")
     for process in folder.processes if folder.is_of_processes else ():
         for line in process.lines("subscriptions.jsonl"):
             asked_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
@@ -576,7 +571,7 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
                 or (accepted_ns and accepted_ns < asked_ns)
                 or (ups and issued_ns < ups[0][0] - _SLACK_NS)
             ):
-                yield _differ(
+                yield differ(
                     f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
                     f"times of {line['sub_id']}", (asked_ns, accepted_ns), ups[:1],
                 )  # fmt: skip
@@ -584,12 +579,12 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
     for (source, incarnation), of in rows.sources.items():
         lines = folder.session_lines.get(named.get(source, ""), ())
         if lines and of.first_ns + _SLACK_NS < lines[0][0]:
-            yield _differ(
+            yield differ(
                 "publications.rec", "sessions.jsonl", f"first of {source}, {incarnation}",
                 of.first_ns, lines[0][0],
             )  # fmt: skip
         if lines and lines[-1][1] == "down" and of.last_ns - _SLACK_NS > lines[-1][0]:
-            yield _differ(
+            yield differ(
                 "publications.rec", "sessions.jsonl", f"last of {source}, {incarnation}",
                 of.last_ns, lines[-1][0],
             )  # fmt: skip
@@ -603,7 +598,7 @@ def _check_numbers(process: ProcessFolder) -> Iterator[str]:
         client = str(line["client"])
         session, event = expected.get(client, (1, "up"))
         if line["session"] != session or line["event"] != event:
-            yield _differ(
+            yield differ(
                 name, name, f"sessions of {client}", (line["session"], line["event"]),
                 (session, event),
             )  # fmt: skip

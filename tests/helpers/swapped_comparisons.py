@@ -27,7 +27,7 @@ import pytest
 REPOSITORY: Final = Path(__file__).parents[2]
 MODULES: Final = (
     *("results.reference.rule", "results.reference.risk", "results.reference.withholding"),
-    *("results.reference.ordering", "results.reference.verdict", "results.rules.risks"),
+    *("results.reference.verdict", "results.rules.risks"),
     *("results.rules.withholding", "results.rules.faults", "results.rules.verdicts"),
     *("results.reference.clocks", "results.reference.row_counts", "results.reference.fault_log"),
     *("results.reference.times", "results.reference.absences", "results.reference.busyness"),
@@ -52,7 +52,7 @@ EQUIVALENT: Final[Mapping[str, str]] = {
     "_find_time(other) >= _find_time(fault)": (
         "only a fault itself has the same time and name, and was left out before"
     ),
-    "results.reference.ordering: there[after] < there[before]  ->  there[after] <= there[before]": (
+    "results.reference.streams: there[after] < there[before]  ->  there[after] <= there[before]": (
         "two publications never have one place in a log"
     ),
     "results.reference.absences: at_ns > gap.received_ns  ->  at_ns >= gap.received_ns": (

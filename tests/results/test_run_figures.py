@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from results.checker.latency import latency_at_share, latency_buckets, latency_percentiles, spectrum
-from results.checker.throughput import count_delivered, count_published
 from results.figures.catalogue import FIGURES, draw
+from results.figures.rate import count_delivered, count_published
 from results.figures.run_figures import FIGURES as RUN_FIGURES
 from results.figures.run_figures import narrow_svg, numbers_beside
 from results.rules.faults import fault_spans

@@ -212,18 +212,6 @@ def make_host_name(text: str) -> str:
     return name
 
 
-def unique_names(texts: Iterable[str]) -> dict[str, str]:
-    """Return foreign name → our name; names that would be equal keep all their labels.
-
-    Raises:
-        UserError: two names are equal even so.
-    """
-    names, problems = settle_names(texts)
-    if problems:
-        raise UserError(*problems.values())
-    return names
-
-
 def key_paths(paths: Iterable[str], source: Path, found: Findings) -> str | list[str]:
     """Return the paths of keys, a single path as text; relative paths begin at the source."""
     absolute: dict[str, None] = {}

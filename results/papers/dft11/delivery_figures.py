@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style, new_figure
 from results.figures.style import MARKERS, line_with_band
+from results.papers.dft11.figures import tree_words
 from results.papers.dft11.simulated_deliveries import (
     check_tables_agree,
     delivered_percent,
@@ -117,7 +118,7 @@ def draw_fig10_seconds(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         columns=[*rows[0].asDict()],
         rows=[[*row] for row in rows],
         caption=(
-            f"Deliveries within the window of figure 10 over time, {_tree(run)}, with {most} "
+            f"Deliveries within the window of figure 10 over time, {tree_words(run)}, with {most} "
             f"of them failed {_failure_time(run)}. The paper gives no such series."
         ),
         scale=dict(run.manifest["scale"]),
@@ -185,8 +186,9 @@ def _caption(run: ExperimentRun, rows: Sequence[Row]) -> str:
     explained = suppressed - sum(row.unexplained for row in rows)
     return (
         f"Deliveries within {experiment['measured_s']} s, in % of every publication at every live "
-        f"broker, {_tree(run)}; every subscription matches everything; brokers drawn at random "
-        f"fail for good {_failure_time(run)}. The protocol itself ran, on simulated brokers, in "
+        f"broker, {tree_words(run)}; every subscription matches everything; brokers drawn at "
+        f"random fail for good {_failure_time(run)}. The protocol itself ran, on simulated "
+        "brokers, in "
         f"{experiment['runs']} {'draw' if experiment['runs'] == 1 else 'draws'} per point, "
         f"publications per live broker: {experiment['publications_per_broker']}; "
         f"{violations} deliveries broke exactly-once, order or gaplessness, {withheld} were "
@@ -198,13 +200,6 @@ def _caption(run: ExperimentRun, rows: Sequence[Row]) -> str:
         "step of δ from 3 down to 1 costs about 4 %, and vast loss with δ = 0. Here "
         f"{most} failed brokers ({share:.0f} %) leave, for δ = {', '.join(map(str, deltas))}: "
         f"{of('delivered_percent')} (bound: {of('bound_percent')})."
-    )
-
-
-def _tree(run: ExperimentRun) -> str:
-    return (
-        f"in a balanced tree of {run.experiment['brokers']:,} brokers in which none has more "
-        "neighbours than the fan-out"
     )
 
 

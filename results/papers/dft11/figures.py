@@ -268,11 +268,12 @@ def _fig9_caption(run: ExperimentRun, rows: Sequence[Row]) -> str:
     deltas = ", ".join(str(delta) for delta in sorted({row.delta for row in rows}))
     return (
         f"Pairs of live brokers with more than δ failed brokers in a row between them, "
-        f"{_tree(run)}. Failed brokers are drawn at random; mean of {run.experiment['runs']} draws "
-        "per point, shaded: 95 % bootstrap interval of the mean. Worked out on the tree; no broker "
-        "ran. The paper counts chains of brokers, where this counts pairs. The paper reports, for "
-        "the same size, fan-outs and number of draws, that a larger δ loses fewer and that fan-out "
-        "3 loses more than fan-out 7; its values cannot be read any more. "
+        f"{tree_words(run)}. Failed brokers are drawn at random; mean of "
+        f"{run.experiment['runs']} draws per point, shaded: 95 % bootstrap interval of the mean. "
+        "Worked out on the tree; no broker ran. The paper counts chains of brokers, where this "
+        "counts pairs. The paper reports, for the same size, fan-outs and number of draws, that "
+        "a larger δ loses fewer and that fan-out 3 loses more than fan-out 7; its values cannot be "
+        "read any more. "
         f"Here {failed} failed brokers cut off, for δ = {deltas}: {ours}."
     )
 
@@ -285,10 +286,10 @@ def _fig11_caption(run: ExperimentRun, by_line: Mapping[Point, Sequence[Row]]) -
     )
     deltas = ", ".join(str(delta) for delta in sorted({point[1] for point in by_line}))
     return (
-        f"How many other brokers lie within Δ = δ + 1 links, {_tree(run)}. Worked out on the tree; "
-        "no broker ran. The paper reports for the same size that with fan-out 3 all neighbourhoods "
-        "have fewer than 100 brokers, and that with fan-out 7 and δ = 3 they grow as large as "
-        f"1,000. Here the largest have, for δ = {deltas}: {ours}."
+        f"How many other brokers lie within Δ = δ + 1 links, {tree_words(run)}. Worked out on the "
+        "tree; no broker ran. The paper reports for the same size that with fan-out 3 all "
+        "neighbourhoods have fewer than 100 brokers, and that with fan-out 7 and δ = 3 they grow "
+        f"as large as 1,000. Here the largest have, for δ = {deltas}: {ours}."
     )
 
 
@@ -312,14 +313,15 @@ def _fig12_caption(
         )
     return (
         f"Live brokers within Δ links with only failed ones between, for δ = {deltas[0]}, "
-        f"{_tree(run)}. Failed brokers are drawn at random; all live brokers of "
+        f"{tree_words(run)}. Failed brokers are drawn at random; all live brokers of "
         f"{run.experiment['runs']} draws together. {how} The "
         "paper reports for the same size, with 16 and 60 failed, that the number remains very low "
         f"for the majority of brokers. Here nine in ten live brokers have at most: {ours}."
     )
 
 
-def _tree(run: ExperimentRun) -> str:
+def tree_words(run: ExperimentRun) -> str:
+    """Return the tree of an experiment, for a caption."""
     return (
         f"in a balanced tree of {run.experiment['brokers']:,} brokers in which none has more "
         "neighbours than the fan-out"
