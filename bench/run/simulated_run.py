@@ -94,6 +94,8 @@ class SimulatedRun:
         self._subscriptions = LineWriter(folder / "subscriptions.jsonl")
         self._gaps: LineWriter | None = None
         self._gaps_path = folder / "gaps.jsonl"
+        self._absences: LineWriter | None = None
+        self._absences_path = folder / "absences.jsonl"
         self._rows = 0
         self._faults: FaultLog | None = None
         if schedule is not None:
@@ -165,6 +167,13 @@ class SimulatedRun:
                 self._identities.index(self._identity(source)), source.incarnation, chosen,
             )
         )  # fmt: skip
+
+    def absence(self, client: ClientId, left_ns: Instant) -> None:
+        if self._absences is None:
+            self._absences = LineWriter(self._absences_path)
+        self._absences.write(
+            {"subscriber": client, "t_left_ns": left_ns + _DAY_NS, "t_back_ns": self._now()}
+        )
 
     def fault(self, step: str, stage: str) -> None:
         assert self._faults is not None, f"{step} is in no schedule"
@@ -312,8 +321,9 @@ class SimulatedRun:
             }
         )
         self._subscriptions.close()
-        if self._gaps is not None:
-            self._gaps.close()
+        for lines in (self._gaps, self._absences):
+            if lines is not None:
+                lines.close()
         if self._faults is not None:
             self._faults.close()
         self.directory.end("complete")
@@ -357,6 +367,7 @@ def simulate_experiment(
                 plan.broker,
                 f"({plan.entry.predicate}){fence}" if fence else plan.entry.predicate,
                 plan.subscribes_ns,
+                plan.absences,
             )
             for plan in spec.subscriber_plans()
         ],
@@ -376,15 +387,9 @@ def count_simulated_steps(
 
     Raises:
         ScheduleError: the schedule has verbs that simulated brokers do not support.
-        SpecError: the workload has churn or failover brokers, which simulated clients do not
-            support.
+        SpecError: the workload has failover brokers, which simulated clients do not support.
     """
     workload = spec.workload
-    if workload.churn is not None:
-        raise SpecError(
-            f"{spec.source}: [churn]: simulated subscribers stay connected; `pubsubctl bench` "
-            "disconnects them, and a swarm's plans do"
-        )
     if any(entry.failover for entry in workload.publishers) or any(
         entry.failover for entry in workload.subscribers
     ):

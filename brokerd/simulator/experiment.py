@@ -40,12 +40,14 @@ class SimulatedSubscriber:
     Attributes:
         subscribes_ns: instant of the subscription, from the start of the measurement; None for an
             earlier one.
+        absences: times without a connection, from the start of the measurement.
     """
 
     name: ClientId
     broker: str
     predicate: str
     subscribes_ns: int | None = None
+    absences: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,9 @@ class ExperimentRecorder(ClientObserver, Protocol):
         self, client: ClientId, sequence: int, intended_ns: Instant, *, fence: bool
     ) -> None:
         """Record that a publisher has passed on a publication."""
+
+    def absence(self, client: ClientId, left_ns: Instant) -> None:
+        """Record that a subscriber may connect again, and the instant of its disconnection."""
 
     def fault(self, step: str, stage: str) -> None:
         """Record that a fault was applied, healed or recovered from."""
@@ -192,6 +197,7 @@ class _Experiment:
         self._origin_ns = 0
         self._damages: list[_Damage] = []
         self._at_risk: list[tuple[ClientId, ClientId, int]] = []
+        self._away: dict[ClientId, None] = {}
         self._story: list[str] = []
 
     def run(self) -> SimulatedVerdict:
@@ -211,6 +217,10 @@ class _Experiment:
             if subscriber.subscribes_ns is not None:
                 self._run_at(
                     self._origin_ns + subscriber.subscribes_ns, self._subscribe, subscriber
+                )
+            for from_ns, to_ns in subscriber.absences:
+                self._run_at(
+                    self._origin_ns + from_ns, self._disconnect, subscriber, to_ns - from_ns
                 )
         if recorder is not None:
             recorder.phase("measure")
@@ -282,15 +292,35 @@ class _Experiment:
 
     def _count_risk(self, publisher: ClientId, sequence: int) -> None:
         damages = [damage for damage in self._damages if damage.until_ns is None]
-        if not damages:
+        if not damages and not self._away:
             return
         cluster = self._cluster
         start = cluster.clients[publisher].broker
         for subscriber in cluster.oracle.obligations.list_owed_subscribers(publisher, sequence):
             path = cluster.graph.path(start, cluster.clients[subscriber].broker)
             names = [cluster.topology.brokers[broker] for broker in path]
-            if any(_leads_through(names, damage.brokers) for damage in damages):
+            is_cut_off = any(_leads_through(names, damage.brokers) for damage in damages)
+            if is_cut_off or subscriber in self._away:
                 self._at_risk.append((subscriber, publisher, sequence))
+
+    # ------------------------------------------------------------ absences
+
+    def _disconnect(self, subscriber: SimulatedSubscriber, length_ns: int) -> None:
+        """Close the session of a subscriber, and keep the subscriber away for a while."""
+        name, left_ns = subscriber.name, self._schedule.now_ns
+        client = self._cluster.clients.get(name)
+        if client is None:
+            return  # it subscribes later
+        self._away[name] = None
+        self._cluster.network.close(client, client.broker, "closed_by_us")
+        self._cluster.link(name, subscriber.broker).cut()
+        self._run_at(left_ns + length_ns, self._connect, subscriber, left_ns)
+
+    def _connect(self, subscriber: SimulatedSubscriber, left_ns: Instant) -> None:
+        del self._away[subscriber.name]
+        self._cluster.link(subscriber.name, subscriber.broker).heal()
+        if self._recorder is not None:
+            self._recorder.absence(subscriber.name, left_ns)
 
     # ------------------------------------------------------------ faults
 

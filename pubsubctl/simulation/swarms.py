@@ -292,7 +292,7 @@ def check_settings(settings: tuple[str, ...], protocol: str) -> None:
 def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | None) -> Result:
     """Shrink a failing seed and write the rest as a plan."""
     plan = plan_of(seed, protocol, options)
-    shrunk = shrink(plan)
+    shrunk = shrink(plan, settings=options.settings)
     which = f"{seed} of {protocol}{options.as_arguments()}"
     if shrunk is None:
         raise UserError(f"seed {which} shows no violation, so it cannot be shrunk")

@@ -72,11 +72,11 @@ def test_a_run_that_cannot_be_simulated_states_the_reason_and_no_verdict(
     capsule: Capsule,
 ) -> None:
     (path,) = capsule.folder.glob("runs/demo/*/spec/workload.toml")
-    churn = '\n[churn]\ndisconnected = "100ms"\nevery = "1s"\n'
-    path.write_text(path.read_text() + churn)
+    text = path.read_text()
+    path.write_text(text.replace("[[subscribers]]", '[[subscribers]]\nfailover = ["b1"]', 1))
     rows = {row.what: row for row in simulate_again(Invocation(), capsule, Quiet())}
     assert rows["verdict"].is_same is None
-    assert "simulated subscribers stay connected" in rows["verdict"].now
+    assert "failover" in rows["verdict"].now
 
 
 def test_a_capsule_with_nothing_to_simulate_is_refused(tmp_path: Path) -> None:

@@ -84,3 +84,30 @@ def test_a_run_in_which_nothing_was_at_risk_shows_nothing_unless_it_is_calm() ->
 def test_the_same_experiment_has_the_same_history() -> None:
     first, again = (_run("delta_tree", STALL_THEN_KILL) for _ in range(2))
     assert first == again
+
+
+def _run_with_absence(protocol: str) -> SimulatedVerdict:
+    blob = encode_attributes({"n": 1})
+    publisher = SimulatedPublisher(
+        "p", "b1", range(0, 6 * SECOND_NS, 20 * MILLISECOND_NS), lambda sequence: (blob, b"x")
+    )
+    absences = ((SECOND_NS, 3 * SECOND_NS),)
+    return simulate_schedule(
+        chain("b1", "b2"),
+        protocol,
+        [publisher],
+        [SimulatedSubscriber("s", "b2", "n = 1", absences=absences)],
+        duration_ns=6 * SECOND_NS,
+    )
+
+
+def test_a_subscriber_receives_the_publications_of_its_absence_after_its_return() -> None:
+    verdict = _run_with_absence("delta_tree")
+    assert verdict.value == "VALID", verdict.describe()
+    assert verdict.counters["deliveries"] == verdict.counters["owed"] == 300
+    assert verdict.counters["recovered"] == verdict.counters["at_risk"] == 100
+
+
+def test_an_absent_subscriber_of_a_protocol_without_memory_misses_all_of_its_absence() -> None:
+    counters = _run_with_absence("best_effort").counters
+    assert 100 <= counters["published"] - counters["deliveries"] < 150

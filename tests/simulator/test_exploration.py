@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.simulator.checks.protocol_checks import with_bugs
+from brokerd.simulator.checks.protocol_checks import simulation_of, with_bugs
 from brokerd.simulator.search.exploration.exploration import Exploration, is_independent
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
 from brokerd.simulator.search.exploration.history_file import (
@@ -20,6 +21,7 @@ from brokerd.simulator.search.exploration.history_file import (
 )
 from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState
 from brokerd.simulator.search.exploration.snapshots import Snapshots
+from tests.helpers.kept_objects import list_kept_objects
 
 ROOT = Path(__file__).parents[2]
 PROTOCOLS = ("best_effort", "delta_tree", "gryphon", "durable", "ges", "ges_reliable")
@@ -81,17 +83,56 @@ def test_a_delay_bound_covers_a_part_of_the_world() -> None:
     assert bounded.fingerprints < whole.fingerprints
 
 
-def test_a_restored_state_equals_its_origin_and_has_a_life_of_its_own() -> None:
+def test_a_world_returns_to_each_snapshot_and_goes_on_from_it() -> None:
     state = WorldState.begin(replace(TINY, protocol="delta_tree"))
+    fingerprints, snapshots = Fingerprints(), Snapshots(state)
+    visited = []
+    for _ in range(8):
+        visited.append((snapshots.take(), fingerprints.of(state), state.enabled()))
+        state.perform(state.enabled()[-1])
+    for snapshot, fingerprint, enabled in (*reversed(visited), *visited):
+        snapshots.restore(snapshot)
+        assert (fingerprints.of(state), state.enabled()) == (fingerprint, enabled)
+        state.perform(enabled[-1])
+        assert fingerprints.of(state) != fingerprint
+
+
+def test_snapshots_share_the_cores_that_no_action_has_touched() -> None:
+    state = WorldState.begin(replace(TINY, protocol="delta_tree", brokers=3))
+    snapshots = Snapshots(state)
+    before = snapshots.take()
+    state.perform(("crash", 0, 0))
+    after = snapshots.take()
+    assert [before.parts[number] is after.parts[number] for number in range(3)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("protocol", ["delta_tree", "gryphon", "durable"])
+def test_a_restart_after_a_crash_always_leads_to_the_same_state(protocol: str) -> None:
+    state = WorldState.begin(replace(TINY, protocol=protocol, faults=1))
     fingerprints = Fingerprints()
-    before = fingerprints.of(state)
-    snapshot = Snapshots().take(state)
-    copy: WorldState = snapshot.restore()
-    assert fingerprints.of(copy) == before
-    copy.perform(copy.enabled()[0])
-    assert fingerprints.of(copy) != before
-    assert fingerprints.of(state) == before
-    assert fingerprints.of(snapshot.restore()) == before
+    snapshots = Snapshots(state, is_whole=simulation_of(protocol).holds_cores)
+    before, found = snapshots.take(), {}
+    for _ in range(4):
+        snapshots.restore(before)
+        state.perform(("crash", 0, 0))
+        state.perform(("restart", 0))
+        found[fingerprints.of(state)] = None
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_checks_keep_objects_of_cores_only_where_the_protocol_says_so(protocol: str) -> None:
+    state = WorldState.begin(replace(TINY, protocol=protocol, faults=1))
+    random, kept = Random(3), dict[str, None]()
+    for _ in range(30):
+        if enabled := state.enabled():
+            state.perform(random.choice(enabled))
+            kept |= dict.fromkeys(list_kept_objects(state))
+    assert bool(kept) == simulation_of(protocol).holds_cores, kept
 
 
 BUGS: Sequence[tuple[str, str, str]] = (

@@ -8,7 +8,7 @@ import pytest
 from brokerd.simulator.anchors import Edit
 from brokerd.simulator.named_bugs import NamedBug, plant
 from brokerd.simulator.search.moves import FaultInjection, LaneChoice
-from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.plan import read_plan, with_settings
 from brokerd.simulator.search.shrink import ShrunkPlan, shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
@@ -89,6 +89,14 @@ def test_a_plan_without_a_broker_has_no_fault_of_the_broker(
     assert fault.without_broker("b2", "") is None
     assert fault.without_broker("b2", "b1") == replace(fault, on=moved)
     assert fault.without_broker("b4", "") == fault
+
+
+def test_a_shrunk_plan_keeps_the_settings_of_its_user() -> None:
+    setting = "audit_interval_ns=7000000000"
+    small = with_settings(shrunk(1, Mutant.CONFIRM_COVERS_PENDING).plan, [setting])
+    found = shrink(small, settings=[setting])
+    assert found is not None
+    assert found.plan.parameters.audit_interval_ns == 7_000_000_000
 
 
 def test_only_the_low_limits_that_a_failure_needs_stay() -> None:

@@ -1,6 +1,6 @@
 """Shrinking: from a failing plan or history to a small one that fails for the same reason."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from brokerd.simulator.search.moves import (
     SubscriptionRequest,
     client_at_neighbour,
 )
-from brokerd.simulator.search.plan import Plan, make_topology, write_plan
+from brokerd.simulator.search.plan import Plan, make_topology, with_settings, write_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.actions import ActedCluster, Action, Scene, describe_action
@@ -70,10 +70,18 @@ class ShrunkPlan:
 
 
 def shrink(
-    plan: Plan, *, most_runs: int = MOST_RUNS, most_steps: int = MOST_STEPS
+    plan: Plan,
+    *,
+    settings: Iterable[str] = (),
+    most_runs: int = MOST_RUNS,
+    most_steps: int = MOST_STEPS,
 ) -> ShrunkPlan | None:
-    """Return a small plan that fails like the given plan; None if the given plan does not fail."""
-    search = _Search(plan, most_runs, most_steps)
+    """Return a small plan that fails like the given plan; None if the given plan does not fail.
+
+    Args:
+        settings: parameters of the protocol, as `name=value`, that the small plan keeps.
+    """
+    search = _Search(plan, most_runs, most_steps, tuple(settings))
     if not search.begin():
         return None
     try:
@@ -91,8 +99,9 @@ class _BudgetSpent(Exception):
 class _Search:
     """The smallest failing plan so far, and the steps to a smaller plan."""
 
-    def __init__(self, plan: Plan, most_runs: int, most_steps: int) -> None:
+    def __init__(self, plan: Plan, most_runs: int, most_steps: int, kept: tuple[str, ...]) -> None:
         self.best = plan
+        self._kept = kept
         self.report: SeedReport | None = None
         self.runs = 0
         self._position = 0
@@ -257,7 +266,7 @@ class _Search:
         """Reset the settings that need not differ from the defaults."""
         tolerated = self._planning.count_tolerated(self.best.topology)
         plain = self._planning.plain(self.best.parameters, tolerated)
-        self._fails(replace(self.best, parameters=plain))
+        self._fails(with_settings(replace(self.best, parameters=plain), self._kept))
         self._fails(replace(self.best, network=replace(NetworkParameters(), jitter_ns=1)))
         self._fails(replace(self.best, network=replace(self.best.network, encode=False)))
         self._fails(replace(self.best, network=replace(self.best.network, keep_old_messages=False)))

@@ -68,8 +68,8 @@ class Scene:
         frame_limit_bytes: messages pass through the codec of the wire, in frames up to this size;
             0: without codec.
         payload_bytes: size of each payload, of which a few bytes distinguish the publications.
-        is_certain: nothing is left to chance: a close loses no message, and no message of a closed
-            session is kept.
+        is_certain: nothing is left to chance: a close loses no message, no message of a closed
+            session is kept, and no wall clock steps.
         strict: raise an error for a broken promise; otherwise broken promises are counted.
     """
 
@@ -113,6 +113,7 @@ class ActedCluster:
             watcher=self._count,
             make_network=make_network,
         )
+        cluster.factory.wall_clocks.are_steady = scene.is_certain
         assert isinstance(cluster.schedule, AdversarialSchedule)
         self.schedule = cluster.schedule
         self.brokers = cluster.brokers
@@ -173,6 +174,11 @@ class ActedCluster:
         self._begin((lane,))
         self.schedule.take_head(found)
         return True
+
+    def forget_actions(self) -> None:
+        """Forget all actions and their outcome, so that the history of a world does not grow."""
+        self.actions.clear()
+        self._effects.clear()
 
     def _begin(self, action: Action) -> None:
         """Record an action in advance, so that the history of a broken rule contains the action."""

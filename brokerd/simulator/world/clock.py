@@ -344,9 +344,13 @@ class WallClocks:
     """Clocks with any start; between two incarnations a clock may step, also backwards.
 
     The clocks draw from a random stream of their own, so that no other choice depends on them.
+
+    Attributes:
+        are_steady: no clock steps between two incarnations.
     """
 
     def __init__(self, seed: object) -> None:
+        self.are_steady = False
         self._random = Random(f"wall clocks {seed}")
         self._ahead_ns: dict[BrokerNumber, int] = {}
         self._most_ns: dict[BrokerNumber, int] = {}
@@ -365,7 +369,7 @@ class WallClocks:
         ahead_ns = self._ahead_ns.get(broker)
         if ahead_ns is None:
             ahead_ns = self._random.randint(_EARLIEST_S, _LATEST_S) * SECOND_NS
-        elif self._random.random() < 0.5:
+        elif not self.are_steady and self._random.random() < 0.5:
             ahead_ns += self._random.randint(-_LARGEST_STEP_NS, _LARGEST_STEP_NS)
         self._ahead_ns[broker] = ahead_ns
         self._most_ns[broker] = max(ahead_ns, self._most_ns.get(broker, 0))

@@ -123,9 +123,10 @@ class Exploration:
         self._bounded = delay_bound is not None
         self._reduced = is_reduced and not self._bounded
         self._delays = delay_bound or 0
-        static = (type(world.scene().parameters),)
-        self._snapshots = Snapshots(static)
-        self._fingerprints = Fingerprints(static)
+        self._static = (type(world.scene().parameters),)
+        self._snapshots: Snapshots
+        self._first: Snapshot
+        self._fingerprints = Fingerprints(self._static)
         self._numbers: dict[bytes, int] = {}
         self._parents: list[tuple[int, Action]] = []
         self._depths: list[int] = []
@@ -133,7 +134,8 @@ class Exploration:
         self._left: list[int] = []
         self._tasks: deque[_Task] = deque()
         self._held = 0
-        self._forgiven = simulation_of(world.protocol).forgiven
+        simulated = simulation_of(world.protocol)
+        self._forgiven, self._holds_cores = simulated.forgiven, simulated.holds_cores
 
     @property
     def fingerprints(self) -> frozenset[bytes]:
@@ -150,7 +152,7 @@ class Exploration:
                 self.progress.waiting = len(self._tasks)
                 yield self.progress
                 task = self._tasks.popleft()
-                self._held -= len(task.snapshot.content) if task.snapshot is not None else 0
+                self._held -= task.snapshot.size if task.snapshot is not None else 0
                 self._expand(task)
             self.progress.waiting = len(self._tasks)
         finally:
@@ -177,6 +179,8 @@ class Exploration:
         except InvariantViolated as violation:
             self.progress.finding = Finding(violation.rule, str(violation), ())
             return
+        self._snapshots = Snapshots(state, self._static, is_whole=self._holds_cores)
+        self._first = self._snapshots.take()
         self._add(state, -1, (), frozenset(), self._delays)
 
     def _expand(self, task: _Task) -> None:
@@ -290,22 +294,24 @@ class Exploration:
             if self.world.is_strict:
                 cluster.oracle.judge_end()
             return
-        copy: WorldState = self._snapshots.take(state).restore()
-        copy.acted.settle(Random(0))
+        state.touch_all()
+        state.acted.settle(Random(0))
 
     # ------------------------------------------------------------ states
 
     def _schedule(self, state: WorldState, task: _Task) -> None:
         snapshot = None
         if self._held < HELD_BYTES:
-            snapshot = self._snapshots.take(state)
-            self._held += len(snapshot.content)
+            snapshot = self._snapshots.take()
+            self._held += snapshot.size
         self._tasks.append(_Task(task.number, snapshot, task.sleep, task.only, task.delays))
 
     def _restore(self, task: _Task) -> WorldState:
-        if task.snapshot is None:
-            return replay(self.world, self._history(task.number))
-        state: WorldState = task.snapshot.restore()
+        if task.snapshot is not None:
+            return self._snapshots.restore(task.snapshot)
+        state = self._snapshots.restore(self._first)
+        for action in self._history(task.number):
+            state.perform(action)
         return state
 
     def _history(self, number: int) -> tuple[Action, ...]:
@@ -315,18 +321,6 @@ class Exploration:
             number = parent[0]
             actions.append(parent[1])
         return tuple(reversed(actions))
-
-
-def replay(world: SmallWorld, actions: Sequence[Action]) -> WorldState:
-    """Return the state after a history.
-
-    Raises:
-        InvariantViolated: a rule was broken.
-    """
-    state = WorldState.begin(world)
-    for action in actions:
-        state.perform(action)
-    return state
 
 
 def is_independent(one: Action, other: Action) -> bool:

@@ -219,6 +219,7 @@ class WorldState:
         acted: the cluster.
         spent: the used part of the bounds.
         digests: the digests of endpoints that are unchanged since their computation.
+        touched: endpoints with cores that may have changed since the last snapshot or return.
     """
 
     def __init__(self, world: SmallWorld, acted: ActedCluster) -> None:
@@ -226,6 +227,7 @@ class WorldState:
         self.acted = acted
         self.spent = Spent()
         self.digests: dict[Peer, bytes] = {}
+        self.touched: dict[Peer, None] = {}
 
     @classmethod
     def begin(cls, world: SmallWorld, *, trace: bool = False) -> "WorldState":
@@ -332,7 +334,7 @@ class WorldState:
         acted = self.acted
         acted.cluster.random.seed(0)
         spent = self.spent.after(action)
-        acted.actions.clear()
+        acted.forget_actions()
         events = [broker.events for broker in acted.brokers]
         by_lane = is_lane(action)
         is_done = acted.take(action[0]) if by_lane else acted.perform(action)
@@ -342,11 +344,20 @@ class WorldState:
         self._drop_void()
         for broker, before in zip(acted.brokers, events, strict=True):
             if broker.events != before:
-                self.digests.pop(broker.number, None)
+                self._touch(broker.number)
         if action == WAIT:
             self.digests.clear()
         for word in re.split(r"[>:#]", action[0]) if by_lane else map(str, action[1:]):
-            self.digests.pop(int(word) if word.isdigit() else word, None)
+            self._touch(int(word) if word.isdigit() else word)
+
+    def touch_all(self) -> None:
+        """Record that any core may have changed."""
+        for key in self.acted.network.endpoints:
+            self._touch(key)
+
+    def _touch(self, key: Peer) -> None:
+        self.digests.pop(key, None)
+        self.touched[key] = None
 
     def _drop_void(self) -> None:
         """Take all entries without an effect: of closed sessions, and of attempts that are over."""
