@@ -14,6 +14,7 @@ from brokerd.protocols.gryphon import BEGINS
 from brokerd.protocols.gryphon.messages import Events, FilterChange, Silent
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.cluster import NotQuietError
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.gryphon_stories import cells, paper_cells
@@ -212,3 +213,25 @@ def test_filters_need_a_bound_for_silence_and_refuse_losses_of_brokers_with_clie
         chosen = DurableParameters(**{**FILTERED, "filters": filtered})
         assert bool(why(topology, chosen, topology.number_of(name))) == refuses
     assert not why(cells("p1-s1"), DurableParameters(), 0)
+
+
+def moved_with_a_commit() -> bool:
+    """Move a consumer whose commit has not been answered to a broker without its predicate."""
+    story = FilteredStory()
+    subscription = story.cluster.consume("s1", "kind = 'a'", uncommitted=1)
+    story.cluster.run_until_quiet()
+    sent = story.send("a", 3)
+    sent.append(story.cluster.publish("p1", kind="a"))
+    story.wait_for(lambda: subscription.client.waits)
+    story.cluster.link(subscription.client.name, "s1").cut()
+    story.cluster.reattach(subscription.client.name, "s2")
+    sent += story.send("a", 5)
+    story.settle()
+    return [*dict.fromkeys(subscription.received)] == sent
+
+
+def test_a_commit_that_moves_along_is_answered_after_the_start() -> None:
+    assert moved_with_a_commit()
+    waits = pytest.raises(NotQuietError, match="waits for what it has consumed")
+    with plant([MUTANTS["commit-before-the-start-is-ignored"]]), waits:
+        moved_with_a_commit()
