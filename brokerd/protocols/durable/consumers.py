@@ -21,6 +21,7 @@ from brokerd.model.identity import ClientId, StreamId
 from brokerd.protocols.durable.catchup_streams import CatchupStreams
 from brokerd.protocols.durable.commit_cycle import CommitCycle, TokenCommits, TokenRequest
 from brokerd.protocols.durable.consolidated_stream import HostedStream
+from brokerd.protocols.durable.filtered_starts import FilteredStarts
 from brokerd.protocols.durable.state import (
     ACKNOWLEDGED,
     DurableClient,
@@ -44,6 +45,7 @@ class Consumers:
     Args:
         table: the clients.
         hosted: the streams.
+        starts: the subscriptions that have not started.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Consumers:
         commits: CommitCycle,
         tokens: TokenCommits,
         catchups: CatchupStreams,
+        starts: FilteredStarts,
     ) -> None:
         self._disk = disk
         self._machine = disk.machine
@@ -62,6 +65,7 @@ class Consumers:
         self._commits = commits
         self._tokens = tokens
         self._catchups = catchups
+        self._starts = starts
         self._early: dict[DurableSubscription, TokenRequest] = {}
 
     # ------------------------------------------------------------ requests for tokens
@@ -131,6 +135,8 @@ class Consumers:
         """Commit the positions of an application."""
         client = self._table.requester(name, "CommitConsumed")
         local = client.subscriptions.get(message.number)
+        if local is None:
+            local = self._starts.waiting(name, message.number)
         if local is None:
             return  # its end was on its way
         streams = [stream for stream, _ in message.positions]

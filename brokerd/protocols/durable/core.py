@@ -162,7 +162,8 @@ class Durable:
         self.arrivals = Arrivals(
             broker, disk, deadlines, parameters, all_streams, self._letters, table
         )
-        self._starts = FilteredStarts(gryphon, hosted)
+        self._starts = starts = FilteredStarts(gryphon, hosted)
+        consumers = Consumers(disk, table, hosted, self.commits, tokens, self._catchups, starts)
         parts = HostingParts(
             gryphon=gryphon,
             table=table,
@@ -173,7 +174,7 @@ class Durable:
             catchups=self._catchups,
             silence=self._silence,
             commits=self.commits,
-            consumers=Consumers(disk, table, hosted, self.commits, tokens, self._catchups),
+            consumers=consumers,
             arrivals=self.arrivals,
             release=self.release,
             starts=self._starts,

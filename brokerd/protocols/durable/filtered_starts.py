@@ -72,13 +72,20 @@ class FilteredStarts:
             return False
         known = self._pending.get(key)
         if known is not None and known.message.predicate == message.predicate:
-            known.local.claimed, known.uncommitted = client.session, client.uncommitted
+            known.local.claimed = client.session
+            known.local.uncommitted = known.uncommitted = client.uncommitted
             return True
         self.drop(client, message.number)
         local = DurableSubscription(*key, message.predicate, client.session)
+        local.uncommitted = client.uncommitted
         pending = self._pending[key] = PendingStart(local, message, client.uncommitted)
         self._filter.add(local, lambda: self._on_known(pending))
         return True
+
+    def waiting(self, client: ClientId, number: int) -> DurableSubscription | None:
+        """Return a subscription that waits; its client may request a commit already."""
+        pending = self._pending.get((client, number))
+        return pending.local if pending is not None else None
 
     def _on_known(self, pending: PendingStart) -> None:
         """Request what is unknown of each stream before the ticks behind which events match."""
@@ -98,12 +105,15 @@ class FilteredStarts:
                 pending.local.begins_after.clear()
                 yield pending
 
-    def drop(self, client: DurableClient, number: int = 0) -> None:
-        """Stop waiting for a subscription of a client, or for all."""
+    def drop(self, client: DurableClient, number: int = 0) -> list[DurableSubscription]:
+        """Stop waiting for a subscription of a client, or for all; return these."""
+        dropped = []
         for key, pending in list(self._pending.items()):
             if key[0] == client.name and number in (0, key[1]):
                 del self._pending[key]
                 self.cancel(pending.local)
+                dropped.append(pending.local)
+        return dropped
 
     def cancel(self, local: DurableSubscription) -> None:
         """Remove the predicate of a subscription that is not on disk."""

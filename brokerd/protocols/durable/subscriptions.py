@@ -201,7 +201,8 @@ class Subscriptions:
 
     def drop_pending(self, client: DurableClient, number: int = 0) -> None:
         """Stop waiting for a subscription of a client that has not started, or for all."""
-        self._starts.drop(client, number)
+        for local in self._starts.drop(client, number):
+            self._consumers.forget(local)
 
     def begin(self, local: DurableSubscription) -> None:
         """Match events with a subscription from now on."""

@@ -39,7 +39,6 @@ from brokerd.protocols.gryphon.messages import (
     AckExpected,
     Beginning,
     Done,
-    Doubt,
     Events,
     LinkStatus,
     Nack,
@@ -198,14 +197,18 @@ class Gryphon(LogFirstMachine):
             Nack: self._on_nack,
             Done: self.on_done,
             AckExpected: self._on_ack_expected,
-            Doubt: self._on_doubt,
+            **dict.fromkeys(self._delays.handlers(), self._on_part_message),
             LinkStatus: self.on_link_status,
             **dict.fromkeys(self.filter_exchange.handlers(), self._on_part_message),
             **dict.fromkeys(self.joins.handlers(), self._on_part_message),
             WindowProbe: self._on_window_probe,
             WindowUpdate: self._on_window_update,
         }
-        self._part_handlers = {**self.filter_exchange.handlers(), **self.joins.handlers()}
+        self._part_handlers = {
+            **self._delays.handlers(),
+            **self.filter_exchange.handlers(),
+            **self.joins.handlers(),
+        }
         if has_clients:
             own_filter = self.own_filter if parameters.filters else None
             clients = Clients(
@@ -548,11 +551,6 @@ class Gryphon(LogFirstMachine):
         if message.onto == EVERYWHERE:
             self._host.look_at(stream)
             self.effects += self.acknowledgements.confirm(peer, stream, message.through)
-
-    def _on_doubt(self, peer: BrokerNumber, message: Doubt) -> None:
-        cell = self._routes.cell_by_broker[peer]
-        stream = self.streams.from_downstream(peer, message.stream, cell)
-        self.effects += self._delays.on_doubt(peer, stream, message, self.now_ns)
 
     def on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)

@@ -19,7 +19,7 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK, TICK_NS, IntervalSet,
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Doubt, Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Links, Routes
-from brokerd.protocols.gryphon.state import Stream, Streams, check_ranges
+from brokerd.protocols.gryphon.state import PartHandler, Stream, Streams, check_ranges
 from brokerd.protocols.interface import (
     Effect,
     Instant,
@@ -194,15 +194,18 @@ class DelayCuriosity:
         self._deadlines.set((DELAYS, None), due_ns)
         return effects
 
-    def on_doubt(
-        self, peer: BrokerNumber, stream: Stream, message: Doubt, now_ns: Instant
-    ) -> list[Effect]:
+    def handlers(self) -> dict[type, PartHandler]:
+        """Return the handlers of neighbours' messages by type."""
+        return {Doubt: self._on_doubt}
+
+    def _on_doubt(self, peer: BrokerNumber, message: Doubt, now_ns: Instant) -> list[Any]:
         """Answer the doubt of a neighbour, and doubt the stream upstream, too.
 
         An ack that is missing for the last event was lost with a broker, and is requested, too.
         """
+        cell, effects = self._routes.cell_of(peer), list[Any]()
+        stream = self._streams.from_downstream(peer, message.stream, cell)
         identity, knowledge = stream.identity, stream.knowledge
-        cell, effects = self._routes.cell_of(peer), list[Effect]()
         is_beside = cell == self._routes.cell
         lacks = not is_beside and stream.acknowledged_by(cell) < knowledge.events.last
         if knowledge.highest > message.after or lacks:

@@ -237,7 +237,8 @@ class Stream:
             done.append(subend.done_with(knowledge) if is_skipping else subend.done)
         if self.held is not None:
             done.append(self.held)
-        return self.finish(min(done))
+        # Without any, all cells below are decommissioned, and nobody needs the stream here.
+        return self.finish(min(done, default=self.knowledge.highest))
 
     def finish(self, through: int) -> bool:
         """Make everything through a tick final; return True if the final tick advanced."""

@@ -10,6 +10,7 @@ import pytest
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.messages import Fetch, Fetched, Hold, Released
+from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.interface import MessageReceived, SessionEstablished
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.named_bugs import bugs_of, plant
@@ -139,6 +140,32 @@ def test_a_hold_that_a_removal_has_overtaken_is_not_set_again() -> None:
 def test_a_broker_without_clients_does_not_wait_for_its_own_disk() -> None:
     with plant([MUTANTS["a-route-holds-back"]]):
         assert fails(moved_meanwhile)
+
+
+def decommissioned() -> bool:
+    """Decommission the only broker with subscribers behind a cell of two brokers."""
+    bundles = [("p1", "left"), ("left", "s1")]
+    topology = tree_of_cells(["p1", "b1", "b2", "s1"], bundles, {"left": ["b1", "b2"]})
+    story = DurableStory(topology=topology, pubends=1)
+    lost, other = story.subscriber("s1"), story.subscriber("p1")
+    sent = story.publish(3)
+    story.cluster.run_for(3)
+    story.away(lost)
+    story.cluster.broker("s1").kill()
+    sent += story.publish(3)
+    story.cluster.run_for(3)
+    assert story.kept("p1") == 3
+    assert not story.cluster.decommission("s1")
+    sent += story.publish(3)
+    story.cluster.run_for(5)
+    return other.received == sent and story.kept("p1") == story.kept("b1") == 0
+
+
+def test_a_cell_without_a_broker_below_holds_nothing_back() -> None:
+    """Seed 64005047: the cell had nothing to wait for, and stopped with a fault."""
+    assert decommissioned()
+    with plant([MUTANTS["a-cell-waits-for-no-cell"]]), pytest.raises(ValueError, match="empty"):
+        decommissioned()
 
 
 def lossy_start() -> bool:

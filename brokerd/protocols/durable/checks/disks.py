@@ -221,10 +221,9 @@ class DurableChecks(GryphonChecks):
         found = [*core.gryphon.dialling.wanted()]
         if routes.is_plain:
             return found
-        wide = sum(
-            routes.behind[cell]
-            for cell in {routes.cell_of(each) for each in found if each not in routes.hosts}
-        )
+        wide = 0
+        for each in found:
+            wide |= routes.behind[routes.cell_of(each)] if each not in routes.hosts else 0
         behind = [each for each in routes.hosts if wide >> routes.cell_of(each) & 1]
         linked = [each for each in found if each in routes.hosts]
         return [each for each in (*linked, *behind) if each not in core._decommissioning]

@@ -52,7 +52,7 @@ class DurablePlanning(GryphonPlanning):
         filters = Random(f"filters of durable {seed}")
         is_filtered, delay_ns = filters.random() < FILTERED, chosen.delay_curiosity_ns
         if is_filtered and not delay_ns:
-            delay_ns = SECOND_NS if long else filters.choice((20, 150)) * MILLISECOND_NS
+            delay_ns = SECOND_NS if long else filters.choice((100, 300)) * MILLISECOND_NS
         options: DurableParameters = replace(
             chosen,
             order="publisher",

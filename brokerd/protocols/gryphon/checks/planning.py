@@ -119,7 +119,7 @@ class GryphonPlanning(ProtocolPlanning):
             return chosen
         repetition_ns = random.choice((30, 80, 200)) * MILLISECOND_NS
         expected_ns = random.choice((100, 400)) * MILLISECOND_NS
-        delay_ns = delays.choice((0, 0, 0, 20, 150)) * MILLISECOND_NS
+        delay_ns = delays.choice((0, 0, 0, 100, 300)) * MILLISECOND_NS
         if delay_ns and delays.random() < SUBENDS_ONLY:
             expected_ns = 0
         check_ns = expected_ns // 4 or 100 * MILLISECOND_NS

@@ -1,0 +1,237 @@
+"""Filters between brokers of durable: events that no subscription wants do not pass a link.
+
+A subscription starts once all pubends match their events with its predicate.
+
+Paper: [GD02] §2.1 (filters at brokers); [DS03] §4.1 (a new subscriber's starting point).
+"""
+
+import pytest
+
+from brokerd.errors import ConfigError
+from brokerd.protocols.durable.messages import Fetch
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon import BEGINS
+from brokerd.protocols.gryphon.messages import Events, FilterChange, Silent
+from brokerd.protocols.registry import definition_of
+from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.cluster import NotQuietError
+from brokerd.units import MILLISECOND_NS
+from tests.helpers.durable_stories import DurableStory, fails
+from tests.helpers.gryphon_stories import cells, paper_cells
+
+MUTANTS = bugs_of("durable")
+FILTERED = {"filters": True, "delay_curiosity_ns": 400 * MILLISECOND_NS}
+
+
+class FilteredStory(DurableStory):
+    """A durable story with filters, on one path with two subscribers' brokers; one pubend each."""
+
+    looks_inside = True
+
+    def __init__(self, **parameters) -> None:
+        super().__init__(**{"pubends": 1, **FILTERED, **parameters})
+
+    def send(self, kind: str, count: int = 1) -> list:
+        """Publish events of a kind, one after another."""
+        sent = []
+        for _ in range(count):
+            sent.append(self.note_published(self.cluster.publish("p1", kind=kind)))
+            self.cluster.run_for(0.02)
+        return sent
+
+    def filters_of(self, at: str, of: str) -> int:
+        """Return the number of predicates in a broker's filter, as another broker has it."""
+        number = self.cluster.topology.number_of(of)
+        known = self.core(at).gryphon.filters.predicates(number)
+        return -1 if known is None else len(known)
+
+
+def withheld() -> bool:
+    """Publish what nobody wants, in front of and behind an event that a subscriber wants."""
+    story = FilteredStory()
+    subscriber = story.subscriber("s1", "kind = 'b'")
+    story.quiet_since()
+    story.send("a", 20)
+    story.cluster.run_for(5)
+    assert not story.from_to("p1", "b1", Events)
+    assert story.from_to("b1", "s1", Silent), "the broker asks for what it has no news of"
+    assert story.kept("p1") == 0
+    sent = story.send("b")
+    story.settle()
+    assert not story.from_to("b1", "s2", Events)
+    return subscriber.received == sent
+
+
+def test_events_without_a_subscriber_do_not_pass_a_link_and_are_released() -> None:
+    assert withheld()
+
+
+def test_events_for_a_subscriber_that_is_away_pass_and_wait_for_it() -> None:
+    story = FilteredStory()
+    away = story.subscriber("s1", "kind = 'b'")
+    link = story.away(away)
+    story.send("a", 5)
+    sent = story.send("b", 5)
+    story.cluster.run_for(3)
+    assert story.logged("s1", "matches.0.0") == 5
+    link.heal()
+    story.settle()
+    assert away.received == sent
+
+
+def restarted() -> bool:
+    """Restart the broker of a subscriber that is away, and publish for it."""
+    story = FilteredStory()
+    away = story.subscriber("s1", "kind = 'b'")
+    link = story.away(away)
+    broker = story.cluster.broker("s1")
+    broker.kill()
+    sent = story.send("b", 3)
+    broker.start()
+    story.cluster.run_for(2)
+    sent += story.send("b", 3)
+    link.heal()
+    story.settle()
+    return away.received == sent
+
+
+def test_a_restart_keeps_the_filter_of_subscribers_that_are_away() -> None:
+    assert restarted()
+    with plant([MUTANTS["predicates-are-not-restored"]]):
+        assert fails(restarted)
+
+
+def moved_behind_withheld_events() -> bool:
+    """Move a subscription to a broker from which its events were withheld so far."""
+    story = FilteredStory(commit_interval_ns=20 * MILLISECOND_NS)
+    mover, other = story.subscriber("s1", "kind = 'a'"), story.subscriber("s2", "kind = 'b'")
+    first = story.send("a")
+    story.send("b")
+    story.cluster.run_for(3)
+    story.away(mover)
+    sent = story.send("a", 5)
+    story.quiet_since()
+    story.cluster.reattach(mover.client.name, "s2")
+    story.cluster.run_for(0.3)
+    sent += story.send("a", 5)
+    story.settle()
+    assert len(other.received) == 1
+    assert story.from_to("s2", "b1", Fetch)
+    return mover.received == first + sent
+
+
+def test_a_subscription_that_moves_receives_what_its_new_broker_was_not_sent() -> None:
+    assert moved_behind_withheld_events()
+    with plant([MUTANTS["starts-before-the-streams-pass"]]):
+        assert fails(moved_behind_withheld_events)
+
+
+def test_a_subscription_starts_while_the_route_changes_and_misses_nothing_from_then_on() -> None:
+    story = FilteredStory(topology=paper_cells())
+    other = story.subscriber("s3", "kind = 'a'")
+    story.cluster.link("p1", "b1").cut()
+    subscriber = story.cluster.subscribe("s1", "kind = 'a'")
+    sent = story.send("a", 3)
+    story.cluster.broker("b2").kill()
+    story.cluster.link("p1", "b1").heal()
+    story.cluster.run_for(3)
+    sent += story.send("a", 20)
+    story.settle()
+    assert other.received == sent
+    assert subscriber.received == sent[-len(subscriber.received) :]
+    assert len(subscriber.received) >= 20
+
+
+def changed_in_catch_up() -> bool:
+    """Begin and end other subscriptions at a broker while one of it catches up."""
+    story = FilteredStory(catchup_batch=3)
+    away, leaver = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
+    link = story.away(away)
+    sent = story.send("a", 30)
+    story.cluster.run_for(2)
+    link.heal()
+    story.wait_for(lambda: len(away.received) > 3)
+    story.cluster.unsubscribe(leaver.client.name, leaver.number)
+    late = story.cluster.subscribe("s1", "kind = 'c'")
+    sent += story.send("a", 5)
+    story.cluster.run_for(2)
+    wanted = story.send("c", 2)
+    story.settle()
+    assert story.filters_of("p1", "s1") == 2
+    return away.received == sent and late.received == wanted
+
+
+def test_filters_change_during_catch_up() -> None:
+    assert changed_in_catch_up()
+
+
+def left_while_waiting() -> bool:
+    """Close the session of a client whose subscription waits for an unreachable pubend."""
+    story = FilteredStory()
+    link = story.cluster.link("p1", "b1").cut()
+    story.cluster.run_for(1)
+    subscriber = story.cluster.subscribe("s1", "kind = 'a'")
+    story.cluster.run_for(1)
+    assert story.filters_of("b1", "s1") == 1
+    assert not story.core("s1").registered.present, "it waits"
+    client = story.away(subscriber)
+    assert story.filters_of("b1", "s1") == 0
+    link.heal()
+    client.heal()
+    story.settle()
+    sent = story.send("a", 2)
+    story.settle()
+    assert story.from_to("s1", "b1", FilterChange)
+    return subscriber.received == sent
+
+
+def test_a_subscription_waits_for_all_pubends_and_ends_with_its_client_meanwhile() -> None:
+    assert left_while_waiting()
+    with plant([MUTANTS["a-start-outlives-its-client"]]):
+        assert fails(left_while_waiting)
+
+
+def test_the_end_of_a_subscription_removes_its_beginning() -> None:
+    story = FilteredStory()
+    subscriber = story.subscriber("s1", "kind = 'a'")
+    broker = story.cluster.broker("s1").broker
+    assert len(broker.disk.recovered()[BEGINS]) == 1
+    story.cluster.unsubscribe(subscriber.client.name, subscriber.number)
+    story.send("a")
+    story.settle()
+    assert not broker.disk.recovered().get(BEGINS)
+    assert story.filters_of("p1", "s1") == 0
+
+
+def test_filters_need_a_bound_for_silence_and_refuse_losses_of_brokers_with_clients() -> None:
+    with pytest.raises(ConfigError, match="filters = true and delay_curiosity_ns = 0"):
+        DurableParameters(filters=True).check("here")
+    DurableParameters(**FILTERED).check("here")
+    why = definition_of("durable").keeps_loss
+    topology = paper_cells()
+    for name, filtered, refuses in (("s1", True, True), ("s1", False, False), ("b1", True, False)):
+        chosen = DurableParameters(**{**FILTERED, "filters": filtered})
+        assert bool(why(topology, chosen, topology.number_of(name))) == refuses
+    assert not why(cells("p1-s1"), DurableParameters(), 0)
+
+
+def moved_with_a_commit() -> bool:
+    """Move a consumer whose commit has not been answered to a broker without its predicate."""
+    story = FilteredStory()
+    subscription = story.cluster.consume("s1", "kind = 'a'", uncommitted=1)
+    story.cluster.run_until_quiet()
+    sent = story.send("a", 3)
+    sent.append(story.cluster.publish("p1", kind="a"))
+    story.wait_for(lambda: subscription.client.waits)
+    story.cluster.link(subscription.client.name, "s1").cut()
+    story.cluster.reattach(subscription.client.name, "s2")
+    sent += story.send("a", 5)
+    story.settle()
+    return [*dict.fromkeys(subscription.received)] == sent
+
+
+def test_a_commit_that_moves_along_is_answered_after_the_start() -> None:
+    assert moved_with_a_commit()
+    waits = pytest.raises(NotQuietError, match="waits for what it has consumed")
+    with plant([MUTANTS["commit-before-the-start-is-ignored"]]), waits:
+        moved_with_a_commit()
