@@ -67,7 +67,7 @@ class LatencyExperiment(ExperimentFile):
     runs: ClassVar[int] = 1
 
     def points(self) -> Iterator[Point]:
-        """Yield the lines and surfaces: each match rate of a hierarchy, with and without flooding."""
+        """Yield each match rate of each hierarchy, with and without flooding."""
         for topology, is_flooding, match in product(
             self.topologies, (False, True), self.match_percent
         ):
