@@ -148,7 +148,9 @@ class _Measurement(Setting):
         network.cost_ns = asked.copy_us * 1_000 + size_bytes * asked.byte_ns
         network.busy_ns.clear()
         network.arrivals_ns.clear()
-        random = Random(f"{asked.seed}/{size_bytes}/{rate}")  # the same times for each match rate
+        # The same times for each match rate, and the same receivers with and without flooding.
+        random = Random(f"{asked.seed}/{size_bytes}/{rate}")
+        self._random = Random(f"{asked.seed}/{match_percent}/{size_bytes}/{rate}")
         oracle, payload = cluster.oracle, bytes(size_bytes)
         deliveries, violations = oracle.deliveries, sum(oracle.violations.values())
         wanted = self._draw(EACH_CLIENT, match_percent, asked.warm_up + asked.publications)

@@ -95,12 +95,7 @@ def draw_fig7(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         above.set_title(name)
         below = figure.add_subplot(2, len(topologies), len(topologies) + place)
         _draw_lines(below, surfaces)
-    top = max(row.mean_ms for row in rows) * 1.05
-    for axes in figure.axes:
-        if hasattr(axes, "set_zlim"):
-            axes.set_zlim(0, top)
-        else:
-            axes.set_ylim(0, top)
+    _limit(figure, rows)
     return Drawing(
         figure=figure,
         columns=(
@@ -120,6 +115,16 @@ def draw_fig7(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     )  # fmt: skip
 
 
+def _limit(figure: Any, rows: Sequence[Row]) -> None:
+    """Give all surfaces one scale, and all lines another; no latency is near 0."""
+    middle = {row.size_bytes for row in rows if row.is_flooding}
+    for axes in figure.axes:
+        is_surface = hasattr(axes, "set_zlim")
+        shown = [row.mean_ms for row in rows if is_surface or row.size_bytes in middle]
+        limits = 0.9 * min(shown), 1.05 * max(shown)
+        (axes.set_zlim if is_surface else axes.set_ylim)(*limits)
+
+
 def _draw_surfaces(axes: Any, surfaces: _Surfaces) -> None:
     """Draw a surface per match rate, and a line for flooding at the middle size."""
     import numpy as np
@@ -133,13 +138,13 @@ def _draw_surfaces(axes: Any, surfaces: _Surfaces) -> None:
             ]
         )
         colour = COLOURS[place % len(COLOURS)]
-        axes.plot_surface(rates, sizes, heights, color=colour, alpha=0.35, shade=False)
-        axes.plot_wireframe(rates, sizes, heights, color=colour, linewidth=0.8)
+        axes.plot_surface(rates, sizes, heights, color=colour, alpha=0.2, shade=False)
+        axes.plot_wireframe(rates, sizes, heights, color=colour, linewidth=1)
     line = _flooding_line(surfaces)
     axes.plot(
         surfaces.rates, [surfaces.middle_size] * len(line), line, color=FLOODING, linestyle="--"
     )
-    axes.view_init(elev=18, azim=-125)
+    axes.view_init(elev=14, azim=-120)
     axes.set_xlabel("publications per second")
     axes.set_ylabel("bytes")
     axes.set_zlabel("mean latency (ms)")
@@ -165,7 +170,7 @@ def _draw_lines(axes: Any, surfaces: _Surfaces) -> None:
     )  # fmt: skip
     axes.set_xlabel(f"publications of {size} bytes per second")
     axes.set_ylabel("mean latency (ms)")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left")
 
 
 def _metrics(found: Mapping[str, _Surfaces], rows: Sequence[Row]) -> Iterator[tuple[str, Metric]]:
