@@ -69,7 +69,7 @@ class LatencyExperiment(ExperimentFile):
     runs: ClassVar[int] = 1
 
     def points(self) -> Iterator[Point]:
-        """Yield lines and surfaces: each match rate of a hierarchy, with and without flooding."""
+        """Yield each match rate of each hierarchy, with and without flooding."""
         for topology, is_flooding, match in product(
             self.topologies, (False, True), self.match_percent
         ):
@@ -160,7 +160,9 @@ class _Measurement(Setting):
         carrier.cost_ns = asked.copy_us * 1_000 + size_bytes * asked.byte_ns
         carrier.busy_ns.clear()
         carrier.arrivals_ns.clear()
-        random = Random(f"{asked.seed}/{size_bytes}/{rate}")  # the same times for each match rate
+        # The same times for each match rate, and the same receivers with and without flooding.
+        random = Random(f"{asked.seed}/{size_bytes}/{rate}")
+        self._random = Random(f"{asked.seed}/{match_percent}/{size_bytes}/{rate}")
         oracle, payload = cluster.oracle, bytes(size_bytes)
         deliveries, violations = oracle.deliveries, sum(oracle.violations.values())
         wanted = self._draw(EACH_CLIENT, match_percent, asked.warm_up + asked.publications)

@@ -154,6 +154,11 @@ def _excess(topology: Topology, parameters: Any, lost: FailedElements) -> Excess
 def _keeps_loss(topology: Topology, parameters: Any, broker: BrokerNumber) -> str:
     """See ProtocolDefinition: only storages keep state for others."""
     storages = [storage for storage, _ in hierarchy_of(topology).all_storages]
+    if broker in storages and not parameters.fetch_wait_ns:
+        return (
+            "it is a storage, and fetches wait without a limit (fetch_wait_ns = 0): subscribers "
+            "may not be notified of the loss"
+        )
     if broker in storages and len(storages) > 1:
         return (
             "it is one of several storages: it lost which subscriptions have moved to others and "

@@ -297,8 +297,14 @@ class EpochFetches:
         self, message: Fetched, now_ns: Instant
     ) -> Iterator[LastReceipt | Fetch | StorageLoss]:
         """Take the end of an answer, and fetch missing publications again."""
+        if message.is_request:
+            yield from self._fetch_again(message.storage, now_ns)
+            return
         following = self._is_current(message)
         if following is None:
+            return
+        if message.waits:
+            self._on_waiting(following, message.number)
             return
         loss = self._lose(following, message.through)
         if loss is not None:
@@ -310,15 +316,39 @@ class EpochFetches:
             yield from self._let_leave(following)
         if message.number != following.number or not following.locals:
             return
+        self._take_report(following)
+        if not is_whole:  # the rest may be on its way still; or else it is asked for again, later
+            if not self._parameters.fetch_wait_ns:
+                due_ns = now_ns + self._parameters.timeout_ns
+                self._deadlines.set((FETCH, following.storage), due_ns)
+            return
+        following.is_fetching = False
+        self._deadlines.cancel((FETCH, following.storage))
+        yield from self._fetch(following, now_ns)
+
+    @staticmethod
+    def _take_report(following: FollowedStorage) -> None:
+        """Record the acknowledgements of the last fetch, which the storage has."""
         done, told = following.report
         for local in told:
             local.reported_epoch = max(local.reported_epoch, done)
         following.report = 0, ()
-        if not is_whole:
-            return  # the rest may be on its way still; or else it is asked for again, later
-        following.is_fetching = False
-        self._deadlines.cancel((FETCH, following.storage))
-        yield from self._fetch(following, now_ns)
+
+    def _on_waiting(self, following: FollowedStorage, number: int) -> None:
+        """Await the answer to a fetch that the storage keeps, for as long as that takes."""
+        if number == following.number and following.is_fetching:
+            self._take_report(following)
+            self._deadlines.cancel((FETCH, following.storage))
+
+    def _fetch_again(self, storage: BrokerNumber, now_ns: Instant) -> Iterator[Fetch]:
+        """Repeat a fetch that a storage has lost in a restart."""
+        following = self._storages.get(storage)
+        if following is None or not following.locals:
+            return
+        if following.is_fetching:
+            yield self._ask(following, now_ns)
+        else:
+            yield from self._fetch(following, now_ns)
 
     @staticmethod
     def _reach(following: FollowedStorage, epoch: int) -> None:

@@ -211,6 +211,7 @@ class Fetched:
     Attributes:
         after: the end of the previous message; a follower that has less has missed a part.
         through: the later epoch.
+        waits: the storage keeps the fetch until there are publications; not an answer.
     """
 
     target: Target
@@ -221,6 +222,12 @@ class Fetched:
     after: int
     through: int
     stores: bool = False
+    waits: bool = False
+
+    @property
+    def is_request(self) -> bool:
+        """True for a request to fetch again: the storage has restarted."""
+        return not self.number
 
 
 Carried = Change | Changed | Store | Stored | Fetch | Events | Fetched

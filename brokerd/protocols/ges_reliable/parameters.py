@@ -9,7 +9,7 @@ from brokerd.errors import ConfigError
 from brokerd.protocols.ges import EVERY_NODE, INDUCE_ROAM, STAY, check_hints, warn_of_hints
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
-_AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
+_AT_LEAST_ONE = ("timeout_ns", "fetch_publications", "home_window", "held_limit")
 
 _KEPT_NS = 100 * 365 * 24 * 3600 * SECOND_NS
 """For ever, as the time that a client may be disconnected."""
@@ -27,7 +27,8 @@ class GesReliableParameters:
         reroute_limit: how often a message may leave its chosen route.
         timeout_ns: the wait for a storage's answer before a request is repeated; doubles up to
             `retry_limit_ns`.
-        fetch_wait_ns: how long a storage may wait for publications before it answers a fetch.
+        fetch_wait_ns: how long a storage may wait for publications before it answers a fetch; 0:
+            until there are some, so that nothing is sent while nothing happens.
         fetch_publications: the most publications in an answer to a fetch.
         home_window: publications that the clients of a broker may have unacknowledged before it
             stops fetching.
@@ -79,6 +80,8 @@ class GesReliableParameters:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        if self.fetch_wait_ns < 0:
+            raise ConfigError(f"{where}: fetch_wait_ns = {self.fetch_wait_ns}; at least 0")
         check_hints(self, where, (STAY, INDUCE_ROAM))
         if self.keeper_policy != EVERY_NODE:
             raise ConfigError(

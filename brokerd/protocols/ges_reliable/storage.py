@@ -74,10 +74,14 @@ class Follower:
     Attributes:
         latest: incarnation and number of the last fetch.
         waits: that fetch, while not answered.
+        repeated: the message that is repeated until the next fetch.
+        repeat_ns: the wait before it is repeated again.
     """
 
     latest: tuple[int, int] = (0, 0)
     waits: Fetch | None = None
+    repeated: Fetched | None = None
+    repeat_ns: int = 0
 
 
 class Storage:
@@ -222,6 +226,35 @@ class Storage:
         if self._lineage:
             self._take(self.log.announce_loss(self._lineage))
         self._take(self.feeds.begin(self._machine.now_ns))
+        if not self._parameters.fetch_wait_ns:
+            self._request_fetches()
+
+    def _request_fetches(self) -> None:
+        """Request the fetches that followers had here before a restart, and await answers to."""
+        homes = [each.home for each in self.registrations.subscriptions().values()]
+        askers = [(home, False) for home in homes]
+        askers += [(storage, True) for storage in self.dependents.reached()]
+        for asker in dict.fromkeys(askers):
+            home, stores = asker
+            target = self._forwarding.to(home)
+            request = Fetched(target, 0, self._broker, 0, 0, 0, 0, stores)
+            self._forwarding.send(request)
+            self._repeat_later(asker, request, self._parameters.timeout_ns)
+
+    def _repeat_later(self, asker: _Asker, message: Fetched, wait_ns: int) -> None:
+        follower = self._followers.setdefault(asker, Follower())
+        follower.repeated, follower.repeat_ns = message, wait_ns
+        self._deadlines.set(_count_waiting(asker), self._machine.now_ns + wait_ns)
+
+    def _repeat(self, asker: _Asker) -> None:
+        """Repeat that there is an answer, or a restart, while the follower follows."""
+        home, stores = asker
+        follower = self._followers[asker]
+        homes = (each.home for each in self.registrations.subscriptions().values())
+        if follower.repeated is not None and (home in self.dependents if stores else home in homes):
+            self._forwarding.send(follower.repeated)
+            wait_ns = min(2 * follower.repeat_ns, self._parameters.retry_limit_ns)
+            self._repeat_later(asker, follower.repeated, wait_ns)
 
     def change(self, place: StoragePlace) -> None:
         """Take storages that were added or retired."""
@@ -238,6 +271,8 @@ class Storage:
             asker = broker, purpose == OTHER_WAITING
             if self._followers[asker].waits is not None:
                 self._answer(asker)
+            else:
+                self._repeat(asker)
         elif purpose == INTAKE:
             self._forwarding.send(self.feeds.due(broker, now_ns))
         else:
@@ -280,6 +315,7 @@ class Storage:
             follower = self._followers.get(asker)
             if follower is not None and follower.waits is not None:
                 self._answer(asker)
+        self.feeds.report(self._machine.now_ns)
         self._release()
 
     def _on_events(self, _peer: Peer, message: Events) -> None:
@@ -416,10 +452,16 @@ class Storage:
         if latest <= follower.latest:
             return
         follower.latest = latest
+        follower.repeated = None
+        self._deadlines.cancel(_count_waiting(asker))
         self._take_receipts(message)
         follower.waits = message
         if self._find(message)[0]:
             self._answer(asker)
+        elif not self._parameters.fetch_wait_ns:
+            target, number = self._forwarding.to(message.follower), message.number
+            about = self._broker, message.incarnation, number, message.after, message.after
+            self._forwarding.send(Fetched(target, 0, *about, message.stores, waits=True))
         else:
             due_ns = self._machine.now_ns + self._parameters.fetch_wait_ns
             self._deadlines.set(_count_waiting(asker), due_ns)
@@ -477,6 +519,9 @@ class Storage:
             self._forwarding.send(Events(target, 0, *about, after, run, fetch.stores))
             after = run.last
         self._forwarding.send(Fetched(target, 0, *about, after, through, fetch.stores))
+        if not self._parameters.fetch_wait_ns:  # a loss of it would stay unnoticed
+            empty = Fetched(target, 0, *about, fetch.after, fetch.after, fetch.stores)
+            self._repeat_later(asker, empty, self._parameters.timeout_ns)
 
     def _release(self) -> None:
         """Release publications that all followers have acknowledged."""

@@ -136,6 +136,7 @@ class Feed:
         after: the epoch through which everything has arrived.
         open: publications of another root that are not on disk, in its order.
         number: of the last fetch.
+        reported: the epoch that the last fetch reports as on disk.
     """
 
     storage: BrokerNumber
@@ -143,6 +144,7 @@ class Feed:
     open: deque[OpenRange] = field(default_factory=deque)
     number: int = 0
     waited_ns: int = 0
+    reported: int = 0
 
 
 class StorageFeeds:
@@ -221,16 +223,40 @@ class StorageFeeds:
 
     def on_fetched(self, message: Fetched, now_ns: Instant) -> Iterator[Fetch]:
         """Take the end of an answer, and fetch missing publications again."""
+        feed = self._feeds.get(message.storage)
+        if message.is_request:
+            if feed is not None and self._log.is_read:
+                yield self._ask(feed, now_ns)
+            return
         feed = self._feed_of(message)
         if feed is None:
+            return
+        if message.waits:
+            if message.number == feed.number and self._has_room(feed):
+                self._deadlines.cancel((INTAKE, feed.storage))
+                self.report(now_ns)
             return
         is_whole = message.after <= feed.after
         if is_whole:
             feed.after = max(feed.after, message.through)
             if feed.storage == self._place.parent:
                 self._log.reach(feed.after)
-        if message.number == feed.number and is_whole and self._has_room(feed):
+        if message.number != feed.number:
+            return
+        if is_whole and self._has_room(feed):
             yield self._ask(feed, now_ns)
+        elif not self._parameters.fetch_wait_ns:
+            self._deadlines.set((INTAKE, feed.storage), now_ns + self._parameters.timeout_ns)
+
+    def report(self, now_ns: Instant) -> None:
+        """Report later what is on disk, if no fetch does: a storage may keep the last one."""
+        if self._parameters.fetch_wait_ns:
+            return
+        for feed in self._feeds.values():
+            is_scheduled = (INTAKE, feed.storage) in self._deadlines
+            if not is_scheduled and self._on_disk(feed) > feed.reported:
+                due_ns = now_ns + self._parameters.receipt_interval_ns
+                self._deadlines.set((INTAKE, feed.storage), due_ns)
 
     def _feed_of(self, message: Events | Fetched) -> Feed | None:
         feed = self._feeds.get(message.storage)
@@ -261,6 +287,7 @@ class StorageFeeds:
             feed.after = through
             feed.open.clear()
         feed.number += 1
+        feed.reported = through
         feed.waited_ns = waited_ns or parameters.timeout_ns
         due_ns = now_ns + feed.waited_ns + parameters.fetch_wait_ns
         self._deadlines.set((INTAKE, feed.storage), due_ns)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from random import Random
+from types import ModuleType
 
 import pytest
 

@@ -590,7 +590,7 @@ def whose_heir_is_down_is_given_all_by_its_first_storage() -> None:
 
 
 def a_storage_comes_while_publications_do() -> None:
-    """New and old subscriptions of the unit continue there; the storage dies meanwhile (a19)."""
+    """The storage dies meanwhile; all subscriptions continue there (a19_finer_mid_traffic)."""
     trees = Trees()
     local = trees.subscribe("g", "kind = 'b'")
     for number in range(12):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
@@ -27,6 +27,10 @@ _ONE_UNIT = 0.4
 """Share of seeds with a single root."""
 _FINER = 0.3
 """Share of smaller units that have a storage of their own."""
+BEFORE_PATIENCE: Final = 200
+"""The last seed whose history is older than fetches that wait without a limit."""
+_PATIENT = 0.3
+"""Share of the later seeds with such fetches."""
 _ROUNDS = 6
 """A unit is missed after one and a half times `purge_ns`, and consequences take as long again."""
 
@@ -56,12 +60,15 @@ class GesReliablePlanning(ProtocolPlanning):
         chosen: GesReliableParameters = replace(
             parameters, purge_ns=random.choice(purge_choices_ms(policy)) * MILLISECOND_NS
         )
+        is_patient = seed > BEFORE_PATIENCE and Random(f"patient {seed}").random() < _PATIENT
         if long:
-            return parameters
+            return replace(parameters, fetch_wait_ns=0) if is_patient else parameters
+        timeout_ns = random.choice((40, 150)) * MILLISECOND_NS
+        fetch_wait_ns = random.choice((50, 200)) * MILLISECOND_NS
         return replace(
             chosen,
-            timeout_ns=random.choice((40, 150)) * MILLISECOND_NS,
-            fetch_wait_ns=random.choice((50, 200)) * MILLISECOND_NS,
+            fetch_wait_ns=0 if is_patient else fetch_wait_ns,
+            timeout_ns=timeout_ns,
             fetch_publications=random.choice((30, 50, 4_096)),
             home_window=random.choice((64, 256, 16_384)),
             receipt_interval_ns=random.choice((1, 100)) * MILLISECOND_NS,
