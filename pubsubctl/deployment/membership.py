@@ -17,6 +17,7 @@ from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.interface import CoreStatus, Farewell
 from brokerd.protocols.registry import definition_of
 from brokerd.runtime.growth import topology_change
+from brokerd.text import counted
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.deployment.other_deployments import nothing_deployed
@@ -116,7 +117,7 @@ async def _wait_until_drained(
     with trio.move_on_after(timeout_s):
         while True:
             status = await agent.broker(name, "status", {})
-            reasons = [f"{status['clients']} clients"] if status["clients"] else []
+            reasons = [counted(status["clients"], "client")] if status["clients"] else []
             reasons += CoreStatus.from_mapping(status).idle_reasons
             if not reasons:
                 return

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 from brokerd.agent.host.probe import core_threads, numa_nodes
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol
+from brokerd.text import counted
 from pubsubctl.deployment.loss_safety import counter_example, loss_units, safe_assignment
 from pubsubctl.errors import HostError, PreflightFailed, UserError
 from pubsubctl.inventory.inventory import Host
@@ -251,8 +252,9 @@ class _Seats:
                     "`pubsubctl inventory facts` queries them"
                 )
             raise PreflightFailed(
-                f"a core for each, but only {len(placed) - without} cores for {wanting} "
-                "brokers; take cores = 'share', fewer brokers, or a larger machine"
+                f"each broker needs a core, and there are {counted(len(placed) - without, 'core')} "
+                f"for {counted(wanting, 'broker')}; let them share cores (cores = 'share', or "
+                "--policy spread), or take fewer brokers or a larger machine"
             )
         return tuple(placed)
 
@@ -266,8 +268,8 @@ class _Seats:
         needed = max(list(assigned.values()).count(name) for name in self._hosts)
         raise UserError(
             f"host {host.name}: ports = {host.ports.start}-{host.ports.stop - 1}: "
-            f"{len(host.broker_ports)} ports, but topology {self._topology.name} puts "
-            f"up to {needed} brokers there"
+            f"{counted(len(host.broker_ports), 'port')}, but topology {self._topology.name} puts "
+            f"up to {counted(needed, 'broker')} there"
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brokerd.text import counted
 from results.rules.terms import CHURN, STREAMS, Counts, Recovery
 
 SECOND_NS = 1_000_000_000
@@ -99,12 +100,15 @@ def churn_in_words(churn: Mapping[str, Any], fate: str) -> str:
         fate: of deliveries that did not arrive: lost, or undecided.
     """
     what = (
-        f"churn: {churn['subscribers']:,} subscribers disconnected {churn['absences']:,} times, "
+        f"churn: {counted(churn['subscribers'], 'subscriber')} disconnected "
+        f"{counted(churn['absences'], 'time')}, "
         f"{churn['away_ns_mean'] / SECOND_NS:.2f} s on the mean"
     )
     if not churn["at_risk"]:
         return f"{what}: nothing was at risk"
-    text = f"{what}: {churn['at_risk']:,} deliveries at risk, {churn['recovered']:,} recovered"
+    text = (
+        f"{what}: {counted(churn['at_risk'], 'delivery')} at risk, {churn['recovered']:,} recovered"
+    )
     if churn["recovered"] < churn["at_risk"]:
         return f"{text}, {churn['at_risk'] - churn['recovered']:,} {fate}"
     if churn["recovered_after_ns_max"] is None:
@@ -122,7 +126,9 @@ def recovery_in_words(recovery: Recovery, fate: str) -> str:
         what += f", then {window.ended_by}" if window.ended_by != "release" else ""
     if not recovery.at_risk:
         return f"{what}: nothing was at risk"
-    text = f"{what}: {recovery.at_risk:,} deliveries at risk, {recovery.recovered:,} recovered"
+    text = (
+        f"{what}: {counted(recovery.at_risk, 'delivery')} at risk, {recovery.recovered:,} recovered"
+    )
     if recovery.recovered < recovery.at_risk:
         return f"{text}, {recovery.at_risk - recovery.recovered:,} {fate}"
     if recovery.recovered_after_ns is None:
