@@ -25,6 +25,8 @@ _SAID_OF_TOML: Final = (
     ("Cannot overwrite a value", "this key has a value already"),
     ("Cannot mutate immutable namespace", "this table has its keys already:"),
 )
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+"""Names of brokers, hosts and topologies."""
 _MOST_DECIMALS: Final = 12
 _RANGE = re.compile(r"\[(\d{1,20}):(\d{1,20})(?::(\d{1,20}))?\]")
 

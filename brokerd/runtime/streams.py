@@ -8,15 +8,16 @@ has no free file descriptor cannot accept either. Neither is a fault of the list
 import encodings.idna  # noqa: F401
 import errno
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.runtime.tls import TlsCredentials, is_loopback
 from brokerd.sessions.messages import Farewell, Hello
-from brokerd.wire.codec import decode
-from brokerd.wire.framing import FrameDecoder
+
+if TYPE_CHECKING:
+    from brokerd.wire.framing import FrameDecoder
 
 HELLO_RECEIVE_BYTES: Final = 1 << 16
 
@@ -58,12 +59,15 @@ async def _open_tcp(address: str) -> trio.SocketStream:
     return await trio.open_tcp_stream(host.strip("[]"), int(port))
 
 
-async def first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
+async def first_message(stream: trio.abc.Stream, decoder: "FrameDecoder") -> Any:
     """Return the Hello or Farewell that a connection begins with.
 
     Raises:
         RemoteProtocolError: the connection begins with another message, or ends before.
     """
+    # Clients of control sockets need no codec: it imports every protocol.
+    from brokerd.wire.codec import decode
+
     while True:
         chunk = await stream.receive_some(HELLO_RECEIVE_BYTES)
         if not chunk:

@@ -416,7 +416,7 @@ def reproduce(
     Status 1: something differs. Status 3: a new run cannot decide. Status 8: the capsule has
     changed.
     """
-    from brokerd.overlay.topology import nearest
+    from brokerd.text import nearest
     from pubsubctl.runs.reproduction import LEVELS
     from pubsubctl.runs.reproduction import reproduce as reproduced
 

@@ -86,6 +86,18 @@ def generate(
         levels=levels,
     )
     topology = topologies.generate(kind, call.project, measures, kinds)
+    return _write_generated(call, topology, output)
+
+
+def _write_generated(call: Invocation, topology: "Topology", output: Path | None) -> Result:
+    """Write a generated topology, with the name of its file; print it without a file.
+
+    Raises:
+        UserError: the file exists, and may not be replaced.
+        PreflightFailed: the file cannot be written; names it.
+    """
+    from pubsubctl.deployment import topologies
+
     if output is None:
         text = topologies.topology_file(topology)
         return Result(document=topology.to_mapping(), text=text)

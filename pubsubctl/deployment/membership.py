@@ -13,11 +13,11 @@ import trio
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
-from brokerd.overlay.topology import Topology, nearest
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import CoreStatus, Farewell
 from brokerd.protocols.registry import definition_of
 from brokerd.runtime.growth import topology_change
-from brokerd.text import counted
+from brokerd.text import counted, nearest
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.deployment.other_deployments import nothing_deployed

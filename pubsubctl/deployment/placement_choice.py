@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from brokerd.overlay.topology import Topology, nearest
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, protocol_on
-from brokerd.text import counted
+from brokerd.text import counted, nearest
 from pubsubctl.deployment.loss_safety import (
     CounterExample,
     LossUnit,

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from brokerd.overlay.kinds import KINDS
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import definition_of
 from brokerd.text import counted
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.errors import PreflightFailed
@@ -212,6 +210,8 @@ def _refuse_changes(wanted: DesiredState, before: Topology, changes: Sequence[St
     """Refuse changes that the protocol does not support: membership, or roles."""
     words = {"join": "would join", "stop-broker": "would leave"}
     moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
+    from brokerd.protocols.registry import definition_of
+
     promises = definition_of(wanted.protocol).promises
     members = wanted.topology.present() != before.present()
     roles = wanted.topology.has_other_roles(before)
@@ -274,6 +274,8 @@ def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     if topology["kind"] != other["kind"]:
         kinds = topology["kind"]
         return f"{name} of kind {kinds if isinstance(kinds, str) else ' and '.join(kinds)}"
+    from brokerd.overlay.kinds import KINDS
+
     for kind in KINDS:
         if topology.get(kind) != other.get(kind):
             delta = topology[kind].get("delta")

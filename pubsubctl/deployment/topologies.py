@@ -18,9 +18,9 @@ from brokerd.overlay.generate import (
     random_tree,
     star,
 )
-from brokerd.overlay.topology import ALL_PROTOCOLS, NAME, TREE, Topology, nearest
+from brokerd.overlay.topology import ALL_PROTOCOLS, TREE, Topology
 from brokerd.protocols.registry import check_runs_on, parameters_on, read_topology
-from brokerd.text import counted
+from brokerd.text import NAME, counted, nearest
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import load_toml, shown

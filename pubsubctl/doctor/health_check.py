@@ -33,9 +33,8 @@ from bench.systems.configuration import NotInstalled, load_configuration
 from brokerd.agent.host import probe as host_probe
 from brokerd.history.records import ROW_BYTES
 from brokerd.model.fault_verbs import CLIENT_VERBS, LINK_VERBS, VERBS
-from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import protocol_on
-from brokerd.text import counted
+from brokerd.text import counted, nearest
 from brokerd.units import SECOND_NS
 from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
 from pubsubctl.doctor.host_facts import HostFacts, gather_host_facts

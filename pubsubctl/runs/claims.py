@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from brokerd.overlay.topology import nearest
-from brokerd.text import format_number
+from brokerd.text import format_number, nearest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.hosts.files import check_schema, load_toml, shown, validate
 from pubsubctl.runs.runs import read_json

@@ -24,10 +24,9 @@ from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
 from bench.spec.spec import ExperimentSpec, validate
 from bench.spec.sweep import Sweep, SweepPoint, points_of
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from brokerd.simulator.scenario import play_scenario
-from brokerd.text import counted, format_number
+from brokerd.text import counted, format_number, nearest
 from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result

@@ -18,7 +18,7 @@ from bench.papers.figure_experiments import figures as figures_of
 from bench.spec.experiment import figures as deployed_figures
 from bench.spec.experiment import is_deployed_experiment, load_deployed_experiment, points_of
 from bench.spec.keys import Overrides
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from bench.run.run_directory import RUN_ID, append_line, utc_now
 from bench.run.series import KIND as SERIES
-from brokerd.overlay.topology import nearest
-from brokerd.text import counted, parse_json, problem_of
+from brokerd.text import counted, nearest, parse_json, problem_of
 from brokerd.units import parse_duration_ns
 from pubsubctl.console.console import Console, Progress
 from pubsubctl.errors import IntegrityError, PreflightFailed, UserError

@@ -21,8 +21,7 @@ from bench.spec.sweep import (
     points_of,
 )
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import nearest
-from brokerd.text import counted
+from brokerd.text import counted, nearest
 from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result

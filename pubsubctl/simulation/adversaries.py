@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from brokerd.overlay.topology import nearest
 from brokerd.simulator.search.adversary import (
     AdversaryOptions,
     run_adversaries,
@@ -11,7 +10,7 @@ from brokerd.simulator.search.adversary import (
 )
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
-from brokerd.text import counted
+from brokerd.text import counted, nearest
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictInvalid

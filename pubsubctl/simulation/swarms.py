@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT
 from brokerd.simulator.checks.marks import (
     MarkCoverage,
@@ -35,6 +34,7 @@ from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
+from brokerd.text import nearest
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.outputs import write_output
