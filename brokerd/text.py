@@ -25,6 +25,9 @@ _SAID_OF_TOML: Final = (
     ("Cannot overwrite a value", "this key has a value already"),
     ("Cannot mutate immutable namespace", "this table has its keys already:"),
 )
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+"""Names of brokers, hosts and topologies."""
+_MOST_DECIMALS: Final = 12
 _RANGE = re.compile(r"\[(\d{1,20}):(\d{1,20})(?::(\d{1,20}))?\]")
 
 
@@ -36,7 +39,27 @@ def shown(value: Any, limit: int = 80) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless the number is one."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a regular noun: `brokers`, `proxies`, `losses`."""
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits, and all digits before the point.
+
+    Thousands have commas, and there is no exponent: `1,545`, `26.19`, `0.01723`.
+    """
+    if isinstance(value, int) or not math.isfinite(value):
+        return f"{value:,}"
+    magnitude = math.floor(math.log10(abs(value))) if value else 0
+    text = f"{value:,.{min(_MOST_DECIMALS, max(0, digits - 1 - magnitude))}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
 
 
 def problem_of(error: Exception) -> str:

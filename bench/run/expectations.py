@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from bench.spec.values import parse_rate
 from brokerd.overlay.topology import nearest
+from brokerd.text import format_number
 from brokerd.units import parse_duration_ns, parse_size_bytes
 
 Component = Literal["matching", "simulator", "verdict"]
@@ -156,8 +157,8 @@ class Judgement:
         return {
             "duration": _duration(self.value),
             "rate": f"{self.value:.1f}/s",
-            "count": f"{self.value:g}",
-            "ratio": f"{self.value:.3g}",
+            "count": format_number(self.value),
+            "ratio": format_number(self.value, 3),
             "size": f"{self.value / (1 << 20):.1f} MiB",
         }[kind]
 
@@ -172,7 +173,9 @@ class Judgement:
 
 
 def _duration(value_us: float) -> str:
-    return f"{value_us / 1e6:.3g} s" if value_us >= 10e6 else f"{value_us / 1000:.3g} ms"
+    if value_us >= 10e6:
+        return f"{format_number(value_us / 1e6, 3)} s"
+    return f"{format_number(value_us / 1000, 3)} ms"
 
 
 def _limit(kind: Kind, text: str) -> float:

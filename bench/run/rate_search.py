@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bench.run.outcome import RunOutcome
-from bench.run.run_directory import RunDirectory, json_text, new_run_directory, point_latest
+from bench.run.run_directory import (
+    RunDirectory,
+    json_text,
+    new_run_directory,
+    point_latest,
+    write_whole,
+)
 from bench.run.series import (
     HOSTS,
     Hosts,
@@ -282,7 +288,7 @@ class RateFolder:
     def close(self, summary: Mapping[str, Any]) -> None:
         """Write the summary after the last probe, and seal the folder."""
         assert self.search.next() is None, f"{self.search.next()} was not tried"
-        (self.path / "search.json").write_text(json_text(summary), encoding="utf-8")
+        write_whole(self.path / "search.json", json_text(summary))
         self.directory.end("complete")
         self.directory.add_to_index({"kind": KIND})
         point_latest(self.path)

@@ -42,6 +42,13 @@ _LEDGER = "results/reliability.json"
 
 def new_run_directory(runs: Path, experiment: str) -> Path:
     """Return a new, empty run folder `runs`/`experiment`/`run_id`, with `latest` links."""
+    path = new_run_folder(runs, experiment)
+    point_latest(path)
+    return path
+
+
+def new_run_folder(runs: Path, experiment: str) -> Path:
+    """Return a new, empty run folder `runs`/`experiment`/`run_id`."""
     while True:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         run_id = f"{stamp}-{secrets.token_hex(3)}"
@@ -50,7 +57,6 @@ def new_run_directory(runs: Path, experiment: str) -> Path:
             path.mkdir(parents=True)
         except FileExistsError:
             continue
-        point_latest(path)
         return path
 
 
@@ -190,8 +196,12 @@ def json_text(value: Any) -> str:
 def write_whole(path: Path, text: str) -> None:
     """Write a file atomically: a reader sees either the old or the new content."""
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:

@@ -30,6 +30,7 @@ from bench.run.run_directory import (
     new_run_directory,
     point_latest,
     program_facts,
+    write_whole,
 )
 from brokerd.errors import ConfigError
 from brokerd.text import parse_json
@@ -259,7 +260,7 @@ class Series:
         assert not self.remaining(), f"{self.remaining()} are missing"
         runs = {point: [run.name for run in of_point] for point, of_point in self.runs().items()}
         self.directory.manifest["runs"] = runs
-        (self.path / "series.json").write_text(json_text(summary), encoding="utf-8")
+        write_whole(self.path / "series.json", json_text(summary))
         self.directory.end("complete")
         self.directory.add_to_index({"kind": KIND})
         point_latest(self.path)

@@ -28,6 +28,7 @@ from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
 from bench.spec.values import FASTEST_SIMULATED
 from brokerd.model.predicate import Scalar
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.text import format_number
 from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from fault_injection.schedule.targets import read_target
@@ -282,8 +283,9 @@ def _describe_open_pairs(
         if least is not None and minimum:
             pair, share = least
             needs = (
-                f"; {pair.subscriber} is owed {100 * share:.3g} % of them, so the verdict is "
-                f"UNKNOWN below about {round(minimum / share):,} publications of {pair.publisher}"
+                f"; {pair.subscriber} is owed {format_number(100 * share, 3)} % of them, "
+                f"so the verdict is UNKNOWN below about {round(minimum / share):,} publications "
+                f"of {pair.publisher}"
             )
         yield Prediction(
             "open",

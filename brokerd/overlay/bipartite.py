@@ -21,6 +21,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.routes import Bundle, Link, Route, Step
 from brokerd.overlay.section_checks import broker_numbers, table
+from brokerd.text import counted
 
 _KEYS = ("proxies", "servers", "edges")
 
@@ -54,7 +55,7 @@ class Bipartite:
     @property
     def description(self) -> str:
         """A description for people, as `2 proxies`."""
-        return f"{len(self.proxies)} proxies"
+        return counted(len(self.proxies), "proxy")
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the content of the file's `[bipartite]`."""

@@ -29,6 +29,7 @@ from brokerd.overlay.section_checks import (
     pairs,
     table,
 )
+from brokerd.text import counted
 
 _KEYS = ("bundles", "links", "members")
 
@@ -62,7 +63,7 @@ class CellGraph:
     @property
     def description(self) -> str:
         """A description for people, as `5 cells`."""
-        return f"{len(self.cells)} cells"
+        return counted(len(self.cells), "cell")
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the content of the file's `[cells]`."""

@@ -17,7 +17,6 @@ must be first. A section is read only when its kind is named.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -30,13 +29,13 @@ from brokerd.overlay.kinds import KINDS, Overlay, Section, as_deployed, follows,
 from brokerd.overlay.section_checks import nearest as nearest
 from brokerd.overlay.section_checks import pairs, table
 from brokerd.overlay.tree_section import TreeSection, read_delta
+from brokerd.text import NAME as NAME
 from brokerd.units import MILLISECOND_NS, SECOND_NS, format_duration, parse_duration_ns
 
 SCHEMA = "pubsubctl/topology/2"
 FLAT_SCHEMA = "pubsubctl/topology/1"
 """In this schema, one table has `delta` and the parameters of the protocol that runs."""
 TREE = "tree"
-NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 SHORTEST_SESSION_NS = 10 * MILLISECOND_NS
 LONGEST_SESSION_NS = 600 * SECOND_NS
 _KEYS = ("schema", "name", "kind", "parameters", "session", "brokers", "links", "joined", "left")

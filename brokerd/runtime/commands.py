@@ -52,6 +52,7 @@ class Commands:
         decommission: decommissions a broker by a signed act; `farewell` reports when that is
             durable.
         end_subscription: ends a subscription, by client and number.
+        broker_names: returns the names of all brokers of the topology, by number.
         started: set once the broker need not wait for the others any more.
         is_started: True once the core was started with its state on disk. Before, `status`
             reports "recovering", and `drain` waits.
@@ -78,6 +79,7 @@ class Commands:
         self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
         self.decommission: Callable[[str, bytes], None] = lambda _name, _signature: None
         self.end_subscription: Callable[[str, int], None] = lambda _client, _number: None
+        self.broker_names: Callable[[], Sequence[str]] = tuple
         self.reload_topology: Callable[[bytes], dict[str, Any]] = lambda _signature: {}
         self.reload_certificate: Callable[[], str] = str
         self.discrepancies: Callable[[], list[str]] = list
@@ -187,7 +189,8 @@ class Commands:
         """List the subscriptions of this broker's clients, connected or not."""
         _take(arguments)
         found = self._list_subscriptions()
-        return {"subscriptions": [self._subscription(each) for each in found]}
+        brokers = self.broker_names()
+        return {"subscriptions": [_describe_subscription(each, brokers) for each in found]}
 
     async def _end_subscription(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """End a subscription; the answer follows when that is durable."""
@@ -222,20 +225,6 @@ class Commands:
         if self._core_status().state == "recovering":
             raise ControlError("busy", "it reads the state of its earlier incarnation")
         return core.list_subscriptions(clock_ns())
-
-    def _subscription(self, state: SubscriptionState) -> dict[str, Any]:
-        def name(stream: StreamId) -> str:
-            return f"{self._own.names[stream.broker]}.{stream.publisher}"
-
-        return {
-            "client": state.client,
-            "number": state.number,
-            "predicate": state.predicate,
-            "mode": state.mode,
-            "away_ms": None if state.away_ns is None else state.away_ns // MILLISECOND_NS,
-            "behind_ms": {name(key): us // 1_000 for key, us in state.behind_us.items()},
-            "holds": [name(each) for each in state.holds],
-        }
 
     async def _reload_topology(self, arguments: dict[str, Any]) -> dict[str, Any]:
         (signature,) = _take(arguments, signature=(str, ""))
@@ -498,3 +487,20 @@ def _take(arguments: dict[str, Any], /, **wanted: Any) -> list[Any]:
             raise ControlError("user", f"argument {name!r} must be of type {kind.__name__}")
         taken.append(value)
     return taken
+
+
+def _describe_subscription(state: SubscriptionState, brokers: Sequence[str]) -> dict[str, Any]:
+    """Return a subscription for JSON; its streams have the names of any brokers."""
+
+    def name(stream: StreamId) -> str:
+        return f"{brokers[stream.broker]}.{stream.publisher}"
+
+    return {
+        "client": state.client,
+        "number": state.number,
+        "predicate": state.predicate,
+        "mode": state.mode,
+        "away_ms": None if state.away_ns is None else state.away_ns // MILLISECOND_NS,
+        "behind_ms": {name(key): us // 1_000 for key, us in state.behind_us.items()},
+        "holds": [name(each) for each in state.holds],
+    }

@@ -121,6 +121,10 @@ class BrokerProcess:
         parameters = asdict(self._around.parameters)
         return self._around.topology.digest(self._config.protocol, parameters)
 
+    def _broker_names(self) -> tuple[str, ...]:
+        """Return the names of all brokers by number, also of those that joined or left."""
+        return self._around.topology.brokers
+
     @property
     def logs(self) -> tuple[str, ...]:
         """The names of the broker's logs."""
@@ -225,6 +229,7 @@ class BrokerProcess:
         commands.farewell = partial(self._farewell, core)
         commands.decommission = partial(self._decommission, driver)
         commands.end_subscription = partial(_end_subscription, driver)
+        commands.broker_names = self._broker_names
         if volume is not None and volume.torn_bytes:
             log.record("log_end_cut_off", {"bytes": volume.torn_bytes})
         log.record(

@@ -9,15 +9,16 @@ import encodings.idna  # noqa: F401
 import errno
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.runtime.tls import TlsCredentials, is_loopback, transport_of
 from brokerd.sessions.messages import Farewell, Hello
-from brokerd.wire.codec import decode
-from brokerd.wire.framing import FrameDecoder
+
+if TYPE_CHECKING:
+    from brokerd.wire.framing import FrameDecoder
 
 HELLO_RECEIVE_BYTES: Final = 1 << 16
 
@@ -59,12 +60,15 @@ async def _open_tcp(address: str) -> trio.SocketStream:
     return await trio.open_tcp_stream(host.strip("[]"), int(port))
 
 
-async def first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
+async def first_message(stream: trio.abc.Stream, decoder: "FrameDecoder") -> Any:
     """Return the Hello or Farewell that a connection begins with.
 
     Raises:
         RemoteProtocolError: the connection begins with another message, or ends before.
     """
+    # Clients of control sockets need no codec: it imports every protocol.
+    from brokerd.wire.codec import decode
+
     while True:
         chunk = await stream.receive_some(HELLO_RECEIVE_BYTES)
         if not chunk:

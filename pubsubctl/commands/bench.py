@@ -89,8 +89,8 @@ def demo(
     Runs the usual protocol, which must lose nothing, and a protocol without a promise, which must
     lose something. Deploys, loads, injects faults, takes down, checks, and writes a report.
     """
-    from brokerd.overlay.topology import nearest
     from brokerd.protocols.registry import DEFINITIONS
+    from brokerd.text import nearest
     from pubsubctl.hosts.files import shown
     from pubsubctl.runs.demo import PROTOCOLS, demonstrable_protocols, run_demo
 

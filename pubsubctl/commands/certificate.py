@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from brokerd.text import counted
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.console.outputs import written
@@ -120,7 +121,8 @@ def _renew(call: Invocation, inventory: "Inventory") -> Result:
             "schema": "pubsubctl/certificates/1",
             "ends": {name: f"{end:%Y-%m-%dT%H:%M:%SZ}" for name, end in sorted(ends.items())},
         },
-        text=f"{len(ends)} brokers show new certificates, until {first:%Y-%m-%d %H:%M} UTC",
+        text=f"new certificates at {counted(len(ends), 'broker')}, until "
+        f"{first:%Y-%m-%d %H:%M} UTC",
     )
 
 

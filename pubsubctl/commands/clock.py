@@ -112,10 +112,10 @@ def show(
     import json
 
     from bench.run.clocks import CLOCK_FILE
-    from pubsubctl.runs.runs import find_run
+    from pubsubctl.runs.runs import find_one_run
 
     call = invocation(context)
-    folder = find_run(call.project, run)
+    folder = find_one_run(call.project, run)
     path = folder / CLOCK_FILE
     if not path.is_file():
         raise UserError(f"run {folder.name}: no record of its hosts' clocks")

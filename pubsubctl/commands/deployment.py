@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from brokerd.text import counted
 from pubsubctl.commands import names
 from pubsubctl.commands.options.cluster import MaxUnavailable, Rolling, Verify
 from pubsubctl.commands.options.workload import Protocol
@@ -231,7 +232,7 @@ def _steps(
     notes = [note for rows in upgrades.values() for note in rows]
     if must_be_none and (plan.steps or (rolling and notes)):
         steps = [*map(str, plan.steps), *(notes if rolling else ())]
-        raise PreflightFailed(f"--expect-noop, but there are {len(steps)} steps to take", *steps)
+        raise PreflightFailed(f"--expect-noop, but there are steps to take: {len(steps):,}", *steps)
     lines = [f"on {host}: {line}" for host, rows in commands.items() for line in rows]
     what = [plan.text()] if plan.steps or not notes else ["nothing to start, but to replace:"]
     return Result(
@@ -251,8 +252,7 @@ def _result(deployment: "Deployment", rolled: "RollOutcome") -> Result:
     parameters = parameters_in_words(wanted.topology, wanted.protocol)
     text = (
         f"deployment {identity}: {wanted.topology.name}, {wanted.protocol}{parameters}, "
-        f"{brokers} brokers on "
-        f"{hosts} hosts, all sessions up"
+        f"{counted(brokers, 'broker')} on {counted(hosts, 'host')}, all sessions up"
     )
     if any(row.core >= 0 for row in wanted.placement.brokers):
         text += ", each pinned broker on its core (verified in /proc)"
@@ -371,7 +371,7 @@ def _describe_stopped(
     from pubsubctl.inventory.inventory_model import format_ranges
 
     stopped = sum(step.verb != "remove" for step in plan.steps)
-    text = f"stopped {stopped} agents" if stopped else "nothing was running"
+    text = f"stopped {counted(stopped, 'agent')}" if stopped else "nothing was running"
     kind = LabDirty if verify else HostError
     if verify:
         hosts = format_ranges(connector.host.name for connector in lab.connectors)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from brokerd.text import counted
 from pubsubctl.commands import names
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -298,7 +299,7 @@ def _preview(
     targets = targets_of(settled, seen.topology, machines)
     windows = [] if check.lint else preview_windows(steps, targets, seen)
     shown = [*map(str, steps), *(window.text() for window in windows)]
-    lines = [f"{schedule.source}: ok, {len(steps)} steps"] if check.lint else shown
+    lines = [f"{schedule.source}: ok, {counted(len(steps), 'step')}"] if check.lint else shown
     return Result(
         document={
             "schema": "pubsubctl/inject-preview/1",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from brokerd.text import nearest
+from brokerd.text import format_number, nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
@@ -136,7 +136,9 @@ def _facts_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
         str(len(facts["cores"]) if isinstance(facts.get("cores"), list) else "?"),
         _gib(facts.get("memory_bytes")),
         _gib(facts.get("disk_free_bytes")),
-        f"{fsync[len(fsync) // 2] / 1e6:.2g} ms" if isinstance(fsync, list) and fsync else "?",
+        f"{format_number(fsync[len(fsync) // 2] / 1e6, 2)} ms"
+        if isinstance(fsync, list) and fsync
+        else "?",
         ".".join(map(str, python)) if isinstance(python, list) else "?",
         str(facts.get("kernel") or "?"),
     )

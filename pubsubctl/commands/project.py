@@ -16,7 +16,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation, topic_files
-from pubsubctl.console.outputs import create_folder, output_file, written
+from pubsubctl.console.outputs import create_folder, write_output, written
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
@@ -199,7 +199,7 @@ def schema(
         return Result(document=document, text=text)
     if call.dry_run:
         return Result(document=document, text=f"would write {output}")
-    output_file(output).write_text(f"{text}\n", encoding="utf-8")
+    write_output(output, f"{text}\n")
     return Result(document=document, text=str(output))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from brokerd.text import counted
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.commands.options.results import (
@@ -206,7 +207,7 @@ def remove(
     }
     return Result(
         document=document,
-        text="\n".join([*lines, f"{len(lines)} runs, {size}"]),
+        text="\n".join([*lines, f"{counted(len(lines), 'run')}, {size}"]),
         because=(UserError("nothing was removed; add --yes"),) if is_refused else (),
     )
 
@@ -262,12 +263,12 @@ def pack(
     `check`, `plot` and `report` accept the copy like the run itself.
     """
     from pubsubctl.runs.redaction import pack_run
-    from pubsubctl.runs.runs import find_run
+    from pubsubctl.runs.runs import find_one_run
 
     call = invocation(context)
     call.refuse_dry_run("results pack")
-    packed = pack_run(find_run(call.project, run), output_folder(output), keep_hosts=keep_hosts)
-    text = f"{packed.folder}: {packed.renamed} names replaced"
+    packed = pack_run(find_one_run(call.project, run), output_folder(output), keep_hosts=keep_hosts)
+    text = f"{packed.folder}: {counted(packed.renamed, 'name')} replaced"
     if packed.left_out:
         text += f"; left out: {', '.join(packed.left_out)}"
     return Result(
@@ -415,7 +416,7 @@ def reproduce(
     Status 1: something differs. Status 3: a new run cannot decide. Status 8: the capsule has
     changed.
     """
-    from brokerd.overlay.topology import nearest
+    from brokerd.text import nearest
     from pubsubctl.runs.reproduction import LEVELS
     from pubsubctl.runs.reproduction import reproduce as reproduced
 

@@ -1,17 +1,19 @@
 """`topology gen|show|lint|place|join|leave`: topology files and placements."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from brokerd.text import counted
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
-from pubsubctl.console.outputs import write_output, written
+from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,8 +54,12 @@ def generate(
             "the members of a unit (hierarchy).",
         ),
     ] = 3,
-    delta: Annotated[int, typer.Option("--delta", help="Tolerate N failures at once.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", help="Draw random topologies from this seed.")] = 1,
+    delta: Annotated[
+        int, typer.Option("--delta", help="Tolerate N consecutive failures on a path (trees).")
+    ] = 1,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Draw from this seed (random, random-hierarchy).")
+    ] = 1,
     cell_size: Annotated[
         int, typer.Option("--cell-size", help="Put N brokers into an inner cell (cells).")
     ] = 2,
@@ -80,14 +86,27 @@ def generate(
         levels=levels,
     )
     topology = topologies.generate(kind, call.project, measures, kinds)
-    text = topologies.topology_file(topology)
+    return _write_generated(call, topology, output)
+
+
+def _write_generated(call: Invocation, topology: "Topology", output: Path | None) -> Result:
+    """Write a generated topology, with the name of its file; print it without a file.
+
+    Raises:
+        UserError: the file exists, and may not be replaced.
+        PreflightFailed: the file cannot be written; names it.
+    """
+    from pubsubctl.deployment import topologies
+
     if output is None:
+        text = topologies.topology_file(topology)
         return Result(document=topology.to_mapping(), text=text)
-    if output.exists() and not call.yes:
+    topology = topologies.named_after(topology, output)
+    if output.exists() and not output.is_dir() and not call.yes:
         raise UserError(f"{output}: exists already; --yes overwrites it")
     if call.dry_run:
         return Result(document=topology.to_mapping(), text=f"would write {output}")
-    write_output(output, text)
+    write_output(output, topologies.topology_file(topology))
     return Result(
         document={**topology.to_mapping(), "file": str(output)},
         text=f"{output}: {topologies.describe_briefly(topology)}",
@@ -349,9 +368,10 @@ def _change(context: typer.Context, file: str, change: "Callable[[Topology], Top
     document = {**topology.to_mapping(), "file": str(path)}
     if call.dry_run:
         return Result(document=document, text=f"would change {path}")
-    fresh = path.with_suffix(".new")
-    with written(path):
-        fresh.write_text(topologies.format_changed_file(path, topology), encoding="utf-8")
-        fresh.replace(path)
+    write_output(path, topologies.format_changed_file(path, topology))
     present = len(topology.present())
-    return Result(document=document, text=f"{path}: {present} brokers; `pubsubctl deploy` does it")
+    return Result(
+        document=document,
+        text=f"{path}: {counted(present, 'broker')}; `pubsubctl deploy {shlex.quote(file)}` "
+        "applies the change",
+    )

@@ -38,13 +38,13 @@ def why(
     Prints the events in the order of time: sending, acknowledgement, arrival, and gaps, with the
     faults and lost sessions on the path. The last line is the outcome, by the rules of the verdict.
     """
-    from pubsubctl.runs.runs import find_run
+    from pubsubctl.runs.runs import find_one_run
     from results.reference.files import FileRefusal
     from results.report.delivery_trace import TraceRefusal, trace_delivery
 
     call = invocation(context)
     call.refuse_dry_run("why")
-    folder = find_run(call.project, run, output)
+    folder = find_one_run(call.project, run, output)
     try:
         trace = trace_delivery(folder, publication, subscription)
     except TraceRefusal as error:

@@ -430,20 +430,15 @@ def _colorize(stream: TextIO, choice: ColorChoice, environment: Mapping[str, str
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:,.1f}".replace(",", " ")
+        return f"{value:,.1f}"
     if isinstance(value, int) and not isinstance(value, bool):
-        return thousands(value)
+        return f"{value:,}"
     return str(value)
 
 
 def _cell(value: object) -> str:
     text = "" if value is None else str(value)
     return text if text.isprintable() else ascii(text)[1:-1]
-
-
-def thousands(number: int) -> str:
-    """Return a whole number with digits in groups of three."""
-    return f"{number:,}".replace(",", " ")
 
 
 def visible(text: str) -> str:

@@ -1,6 +1,8 @@
 """Files that a command writes where the user says."""
 
+import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,6 +74,29 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a fresh folder, which gets the name of a new output when the block has filled it.
+
+    A block that fails leaves nothing.
+
+    Raises:
+        PreflightFailed: the disk is full; names the output.
+    """
+    create_folder(folder.parent)
+    fresh = folder.with_name(f".{folder.name[:_LONGEST_NAME]}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        yield fresh
+        fresh.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise PreflightFailed(f"{folder}: cannot be written: {reason_of(error)}") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 @contextmanager

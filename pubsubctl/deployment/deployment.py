@@ -14,8 +14,8 @@ import trio
 
 from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
-from brokerd.overlay.topology import nearest
 from brokerd.runtime.program import UNVERSIONED_WIRE_VERSION, Program, read_own_program
+from brokerd.text import nearest
 from pubsubctl.deployment.placement import PlacedBroker, Placement
 from pubsubctl.deployment.plan import DesiredState, Plan
 from pubsubctl.errors import HostError, PreflightFailed, UserError

@@ -6,12 +6,14 @@ all contained brokers. A counter-example is a minimal set of brokers that the pr
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.routes import FailedElements
-from brokerd.protocols.registry import RunningProtocol
 from pubsubctl.inventory.inventory import Host
+
+if TYPE_CHECKING:
+    from brokerd.protocols.registry import RunningProtocol
 
 Kind = Literal["machine", "failure domain"]
 
@@ -80,7 +82,7 @@ def loss_units(hosts: Iterable[Host]) -> tuple[LossUnit, ...]:
 
 
 def counter_example(
-    tolerance: RunningProtocol, host_of: Mapping[str, str], units: Sequence[LossUnit]
+    tolerance: "RunningProtocol", host_of: Mapping[str, str], units: Sequence[LossUnit]
 ) -> CounterExample | None:
     """Return a loss that is not tolerated, or None if the placement is safe.
 
@@ -105,7 +107,7 @@ def counter_example(
 
 
 def brokers_lost_with(
-    unit: LossUnit, tolerance: RunningProtocol, host_of: Mapping[str, str]
+    unit: LossUnit, tolerance: "RunningProtocol", host_of: Mapping[str, str]
 ) -> tuple[BrokerNumber, ...]:
     """Return the brokers that are lost with a unit, in ascending order."""
     there = (broker for broker, host in host_of.items() if host in unit.hosts)
@@ -113,7 +115,7 @@ def brokers_lost_with(
 
 
 def safe_assignment(
-    tolerance: RunningProtocol, hosts: Sequence[Host], capacity: Mapping[str, int]
+    tolerance: "RunningProtocol", hosts: Sequence[Host], capacity: Mapping[str, int]
 ) -> dict[str, str] | None:
     """Return broker → host such that every loss is tolerated; None if the search found none.
 
@@ -139,7 +141,7 @@ class _Search:
     """A depth-first search over brokers, each after a placed neighbour if possible."""
 
     def __init__(
-        self, tolerance: RunningProtocol, hosts: Sequence[Host], units: Sequence[LossUnit]
+        self, tolerance: "RunningProtocol", hosts: Sequence[Host], units: Sequence[LossUnit]
     ) -> None:
         self._tolerance = tolerance
         self._topology = topology = tolerance.topology

@@ -13,10 +13,11 @@ import trio
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
-from brokerd.overlay.topology import Topology, nearest
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import CoreStatus, Farewell
 from brokerd.protocols.registry import definition_of
 from brokerd.runtime.growth import topology_change
+from brokerd.text import counted, nearest
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.deployment.other_deployments import nothing_deployed
@@ -116,7 +117,7 @@ async def _wait_until_drained(
     with trio.move_on_after(timeout_s):
         while True:
             status = await agent.broker(name, "status", {})
-            reasons = [f"{status['clients']} clients"] if status["clients"] else []
+            reasons = [counted(status["clients"], "client")] if status["clients"] else []
             reasons += CoreStatus.from_mapping(status).idle_reasons
             if not reasons:
                 return

@@ -8,14 +8,17 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from brokerd.agent.host.probe import core_threads, numa_nodes
-from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import RunningProtocol
+from brokerd.text import counted
 from pubsubctl.deployment.loss_safety import counter_example, loss_units, safe_assignment
 from pubsubctl.errors import HostError, PreflightFailed, UserError
 from pubsubctl.inventory.inventory import Host
+
+if TYPE_CHECKING:
+    from brokerd.overlay.topology import Topology
+    from brokerd.protocols.registry import RunningProtocol
 
 LOOPBACK = "127.0.0.1"
 Policy = Literal["pack", "spread", "pin"]
@@ -106,12 +109,12 @@ class Placement:
 
 
 def place(
-    topology: Topology,
+    topology: "Topology",
     hosts: Sequence[Host],
     cores: Mapping[str, Sequence[int]],
     policy: Policy = "spread",
     *,
-    tolerance: RunningProtocol | None = None,
+    tolerance: "RunningProtocol | None" = None,
 ) -> Placement:
     """Assign a host, a port and, if required, a dedicated core to every broker.
 
@@ -146,7 +149,7 @@ def brokers_hosts(hosts: Sequence[Host]) -> list[Host]:
 
 
 def _spread(
-    topology: Topology, hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
+    topology: "Topology", hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
     # By the number in the file, so that a join or departure moves no other broker.
     return {
@@ -155,7 +158,7 @@ def _spread(
 
 
 def _pack(
-    topology: Topology, hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
+    topology: "Topology", hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
     """Fill hosts one by one, along the links; distribute brokers beyond all cores evenly."""
     order = _order_along_links(topology)
@@ -173,7 +176,7 @@ _ASSIGNING = {"spread": _spread, "pack": _pack, "pin": _spread}
 
 
 def _safe(
-    tolerance: RunningProtocol,
+    tolerance: "RunningProtocol",
     hosts: Sequence[Host],
     cores: Mapping[str, Sequence[int]],
     policy: Policy,
@@ -203,7 +206,7 @@ class _Seats:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: "Topology",
         hosts: Sequence[Host],
         cores: Mapping[str, Sequence[int]],
         *,
@@ -249,8 +252,9 @@ class _Seats:
                     "`pubsubctl inventory facts` queries them"
                 )
             raise PreflightFailed(
-                f"a core for each, but only {len(placed) - without} cores for {wanting} "
-                "brokers; take cores = 'share', fewer brokers, or a larger machine"
+                f"each broker needs a core, and there are {counted(len(placed) - without, 'core')} "
+                f"for {counted(wanting, 'broker')}; let them share cores (cores = 'share', or "
+                "--policy spread), or take fewer brokers or a larger machine"
             )
         return tuple(placed)
 
@@ -264,8 +268,8 @@ class _Seats:
         needed = max(list(assigned.values()).count(name) for name in self._hosts)
         raise UserError(
             f"host {host.name}: ports = {host.ports.start}-{host.ports.stop - 1}: "
-            f"{len(host.broker_ports)} ports, but topology {self._topology.name} puts "
-            f"up to {needed} brokers there"
+            f"{counted(len(host.broker_ports), 'port')}, but topology {self._topology.name} puts "
+            f"up to {counted(needed, 'broker')} there"
         )
 
 
@@ -278,7 +282,7 @@ def _cores_for_brokers(host: Host, cores: Mapping[str, Sequence[int]]) -> int:
     return min(len(list(_usable(host, cores))) or 1, len(host.broker_ports))
 
 
-def _order_along_links(topology: Topology) -> list[str]:
+def _order_along_links(topology: "Topology") -> list[str]:
     """Return brokers ordered so that neighbours are close: depth first from the first."""
     neighbours = topology.neighbours()
     order: dict[str, None] = {}

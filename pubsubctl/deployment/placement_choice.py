@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from brokerd.overlay.topology import Topology, nearest
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, protocol_on
+from brokerd.text import counted, nearest
 from pubsubctl.deployment.loss_safety import (
     CounterExample,
     LossUnit,
@@ -93,8 +94,8 @@ class AssessedPlacement:
         used = len({row.host for row in self.placement.brokers})
         links = len(self.tolerance.topology.overlay().links)
         lines = [
-            f"{len(self.placement.brokers)} brokers on {used} hosts, "
-            f"{self.links_between_hosts} of {links} links between hosts"
+            f"{counted(len(self.placement.brokers), 'broker')} on {counted(used, 'host')}, "
+            f"{self.links_between_hosts:,} of {counted(links, 'link')} between hosts"
         ]
         if self.counter_example is not None:
             lines.append(f"not safe with {self.tolerance.description}: {self.counter_example}")

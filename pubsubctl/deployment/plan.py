@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from brokerd.overlay.kinds import KINDS
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import definition_of
+from brokerd.text import counted
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.errors import PreflightFailed
 
@@ -164,7 +163,9 @@ def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
             started.append(row.broker)
     if started or changes:
         count = len(placed)
-        steps.append(Step("await-ready", "all", f"{count} brokers", f"digest {wanted.digest[:8]}"))
+        steps.append(
+            Step("await-ready", "all", counted(count, "broker"), f"digest {wanted.digest[:8]}")
+        )
     gone = tuple(row.broker for row in wanted.placement.brokers if row.broker in recorded)
     return Plan(tuple(steps), gone)
 
@@ -209,6 +210,8 @@ def _refuse_changes(wanted: DesiredState, before: Topology, changes: Sequence[St
     """Refuse changes that the protocol does not support: membership, or roles."""
     words = {"join": "would join", "stop-broker": "would leave"}
     moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
+    from brokerd.protocols.registry import definition_of
+
     promises = definition_of(wanted.protocol).promises
     members = wanted.topology.present() != before.present()
     roles = wanted.topology.has_other_roles(before)
@@ -271,6 +274,8 @@ def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     if topology["kind"] != other["kind"]:
         kinds = topology["kind"]
         return f"{name} of kind {kinds if isinstance(kinds, str) else ' and '.join(kinds)}"
+    from brokerd.overlay.kinds import KINDS
+
     for kind in KINDS:
         if topology.get(kind) != other.get(kind):
             delta = topology[kind].get("delta")
@@ -282,7 +287,7 @@ def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         return f"{name} with {', '.join(session) or 'the sessions of the defaults'}"
     count, links = len(topology["brokers"]), len(topology.get("links", ()))
     if (count, links) != (len(other["brokers"]), len(other.get("links", ()))):
-        return f"{name} with {count} brokers"
+        return f"{name} with {counted(count, 'broker')}"
     changes = [f"{row[0]} joined" for row in topology.get("joined", ())]
     changes += [f"{left} left" for left in topology.get("left", ())]
     if changes or "joined" in other or "left" in other:

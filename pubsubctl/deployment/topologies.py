@@ -1,10 +1,10 @@
 """Topology files at the command line: generated, read, and drawn as text."""
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError
@@ -18,8 +18,9 @@ from brokerd.overlay.generate import (
     random_tree,
     star,
 )
-from brokerd.overlay.topology import ALL_PROTOCOLS, TREE, Topology, nearest
+from brokerd.overlay.topology import ALL_PROTOCOLS, TREE, Topology
 from brokerd.protocols.registry import check_runs_on, parameters_on, read_topology
+from brokerd.text import NAME, counted, nearest
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import load_toml, shown
@@ -38,6 +39,17 @@ SHAPES = (
     "random-hierarchy",
     "bipartite",
 )
+
+
+_USERS: Final[Mapping[str, Sequence[str]]] = {
+    "fanout": ("tree", "cells", "hierarchy"),
+    "delta": ("chain", "tree", "star", "random", "demo"),
+    "seed": ("random", "random-hierarchy"),
+    "cell_size": ("cells",),
+    "proxies": ("bipartite",),
+    "levels": ("random-hierarchy",),
+}
+"""The shapes that use a measure; all use `brokers`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +73,23 @@ class Measures:
     cell_size: int = 2
     proxies: int = 2
     levels: int = 3
+
+    def check_used_by(self, shape: str) -> None:
+        """Check that a shape uses each measure that is not the default.
+
+        Raises:
+            UserError: names each other measure, with the shapes that use it.
+        """
+        unused = [
+            f"topology gen {shape}: --{measure.name.replace('_', '-')}: only {', '.join(users)} "
+            f"{'uses' if len(users) == 1 else 'use'} it"
+            for measure in fields(self)
+            if (users := _USERS.get(measure.name))
+            and shape not in users
+            and getattr(self, measure.name) != measure.default
+        ]
+        if unused:
+            raise UserError(*unused)
 
 
 def load_topology(path: Path, protocol: str | None = None) -> Topology:
@@ -111,12 +140,18 @@ def generate(
     }
     if shape not in makers:
         raise UserError(f"topology gen: no kind called {shown(shape)}{nearest(shape, SHAPES)}")
+    measures.check_used_by(shape)
     try:
         topology = makers[shape]()
-        topology.check_delta(f"{len(topology.brokers)} brokers")
+        topology.check_delta(counted(len(topology.brokers), "broker"))
         return topology if kinds is None else of_kinds(topology, kinds.split(","))
     except ConfigError as error:
         raise UserError(f"topology gen {shape}: {error}") from None
+
+
+def named_after(topology: Topology, path: Path) -> Topology:
+    """Return the topology with the name of its file, if that can be a topology's name."""
+    return replace(topology, name=path.stem) if NAME.fullmatch(path.stem) else topology
 
 
 def of_kinds(topology: Topology, kinds: Sequence[str]) -> Topology:
@@ -151,7 +186,7 @@ def of_kinds(topology: Topology, kinds: Sequence[str]) -> Topology:
 
 def describe_briefly(topology: Topology) -> str:
     """Return `20 brokers, delta 2`, with the kinds of overlays other than a tree."""
-    words = [f"{len(topology.brokers)} brokers", topology.section.description]
+    words = [counted(len(topology.brokers), "broker"), topology.section.description]
     if topology.kinds != (TREE,):
         words.append(f"kind {' and '.join(topology.kinds)}")
     return ", ".join(words)
@@ -266,15 +301,16 @@ def summary(topology: Topology) -> dict[str, Any]:
 
 def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
     """Return the summary, for people."""
-    parts = [f"{facts['brokers']} brokers, {facts['links']} links"]
+    parts = [f"{counted(facts['brokers'], 'broker')}, {counted(facts['links'], 'link')}"]
     parts.append(f", {topology.section.description}")
     parts += [parameters_in_words(topology), sessions_of(topology)]
     if "longest_path_links" in facts:
-        parts.append(f", longest path {facts['longest_path_links']} links")
+        parts.append(f", longest path {counted(facts['longest_path_links'], 'link')}")
     smallest, largest = facts["neighbourhood_smallest"], facts["neighbourhood_largest"]
-    parts.append(f"\na broker keeps state of {smallest} to {largest} others")
+    least = f"{smallest:,} to " if smallest < largest else ""
+    parts.append(f"\na broker keeps state of {least}{counted(largest, 'other')}")
     if "known_within_links" in facts:
-        parts.append(f" (within {facts['known_within_links']} links)")
+        parts.append(f" (within {counted(facts['known_within_links'], 'link')})")
     for found in (facts, *facts["further"].values()):
         if "gatekeepers" in found:
             parts.append(f"\n{_hierarchy_in_words(found)}")
@@ -284,9 +320,10 @@ def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
 def _hierarchy_in_words(facts: dict[str, Any]) -> str:
     by_level = [str(facts[f"links_of_level_{level}"]) for level in range(facts["levels"])]
     return (
-        f"{facts['levels']} levels with {', '.join(by_level)} links, "
-        f"{facts['gatekeepers']} gatekeepers; {facts['critical_links']} links that alone hold a "
-        f"unit together\nmean degree {facts['mean_degree']}, clustering {facts['clustering']}, "
+        f"{counted(facts['levels'], 'level')} with {', '.join(by_level)} links, "
+        f"{counted(facts['gatekeepers'], 'gatekeeper')}; links whose loss alone splits a unit: "
+        f"{facts['critical_links']}\n"
+        f"mean degree {facts['mean_degree']}, clustering {facts['clustering']}, "
         f"mean path {facts['mean_path_links']} links, longest {facts['longest_path_links']}"
     )
 

@@ -29,8 +29,8 @@ from bench.systems.configuration import NotInstalled, load_configuration
 from brokerd.agent.host import probe as host_probe
 from brokerd.history.records import ROW_BYTES
 from brokerd.model.fault_verbs import CLIENT_VERBS, LINK_VERBS, VERBS
-from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import protocol_on
+from brokerd.text import counted, nearest
 from brokerd.units import SECOND_NS
 from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
 from pubsubctl.doctor.host_facts import HostFacts, gather_host_facts
@@ -227,7 +227,7 @@ def _java(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 def _cores(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     usable = len(os.sched_getaffinity(0))
     quota = _cpu_quota()
-    text = f"{usable} cores" + (f", limited to {quota:g} by a cgroup" if quota else "")
+    text = counted(usable, "core") + (f", limited to {quota:g} by a cgroup" if quota else "")
     if min(usable, quota or usable) < 2:
         yield "warn", text, "load generator and brokers share a core; latencies will show it"
     else:
@@ -299,7 +299,7 @@ def _limits(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 def _load(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     one_minute, _, _ = os.getloadavg()
     cores = len(os.sched_getaffinity(0))
-    text = f"load average {one_minute:.1f} on {cores} cores"
+    text = f"load average {one_minute:.1f} on {counted(cores, 'core')}"
     if one_minute > cores / 2:
         yield "warn", text, "latencies will be noisy; wait, or end other programs"
     else:

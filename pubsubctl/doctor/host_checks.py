@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from brokerd.runtime.program import read_own_program
+from brokerd.text import counted, format_number
 from brokerd.units import format_duration, format_size
 from pubsubctl.deployment.certificates import warn_of_expiry
 from pubsubctl.deployment.placement import cores_of
@@ -91,7 +92,8 @@ def _fsync(look: HostFacts) -> Iterator[Row]:
     if not took:
         return
     median, worst = took[len(took) // 2], took[-1]
-    text = f"fsync takes {median / 1e6:.2g} ms, at most {worst / 1e6:.2g} ms of {len(took)}"
+    most = format_number(worst / 1e6, 2)
+    text = f"fsync takes {format_number(median / 1e6, 2)} ms, at most {most} ms of {len(took)}"
     if median > SLOW_FSYNC_NS:
         yield "warn", text, "persistence waits for it; a faster disk, or data_dir on one"
     else:
@@ -102,7 +104,7 @@ def _cores(look: HostFacts) -> Iterator[Row]:
     cores, quota = look.probe["cores"], look.probe["cpu_quota"]
     given = cores_of(look.host, look.probe)
     usable = [core for core in given if core not in look.host.cores_reserved]
-    text = f"{len(cores)} cores" + (f", limited to {quota:g} by a cgroup" if quota else "")
+    text = counted(len(cores), "core") + (f", limited to {quota:g} by a cgroup" if quota else "")
     text += f", {len(cores) - len(usable)} reserved" if len(usable) < len(cores) else ""
     if not given:
         remedy = f"its nodes are {', '.join(look.probe.get('numa_nodes') or {}) or 'unknown'}"
@@ -130,7 +132,7 @@ def _memory(look: HostFacts) -> Iterator[Row]:
         return
     text = f"{available / 2**30:.1f} GiB of memory available"
     if each := look.host.mem_per_broker_bytes:
-        text += f", room for {available // each} brokers of {format_size(each)}"
+        text += f", room for {counted(available // each, 'broker')} of {format_size(each)}"
     if each and not available // each:
         yield "fail", text, "less mem_per_broker, or a larger machine"
     elif available < MEMORY_BYTES_WANTED:
@@ -141,7 +143,7 @@ def _memory(look: HostFacts) -> Iterator[Row]:
 
 def _load(look: HostFacts) -> Iterator[Row]:
     load, cores = look.probe["load_1min"], len(look.probe["cores"])
-    text = f"load average {load:.1f} on {cores} cores"
+    text = f"load average {load:.1f} on {counted(cores, 'core')}"
     if load > cores / 2:
         yield "warn", text, "latencies will be noisy; wait, or use another host"
     else:
@@ -225,7 +227,7 @@ def _leftovers(look: HostFacts) -> Iterator[Row]:
         yield "fail", f"{strays} of an earlier deployment still runs", "pubsubctl down"
     elif found.agent is not None:
         running = sum(state == "running" for state in (found.processes or {}).values())
-        yield "ok", f"deployment {found.agent} runs, {running} processes", ""
+        yield "ok", f"deployment {found.agent} runs, {counted(running, 'process')}", ""
     elif found.files:
         yield "warn", "files of an earlier deployment are there", "pubsubctl down"
     else:
@@ -329,7 +331,7 @@ def _rtt(look: HostFacts) -> Iterator[Row]:
             text = f"{peer} cannot be reached from it: {row.get('problem')}"
             yield "fail", text, "open the brokers' ports between hosts, or another bench_address"
     if times:
-        text = f"round trips to {len(times)} hosts take {min(times) / 1e6:.2f}"
+        text = f"round trips to {counted(len(times), 'host')} take {min(times) / 1e6:.2f}"
         text += f"-{max(times) / 1e6:.2f} ms"
         if max(times) > SLOW_RTT_NS:
             yield "warn", text, "latencies will show it; another bench_nic?"

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.model.fault_verbs import CLIENT_VERBS, FAILING_VERBS, LINK_VERBS, VERBS
-from brokerd.overlay.topology import Topology, nearest
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, parameters_on, protocol_on
+from brokerd.text import nearest
 from fault_injection.schedule.limits import FaultGuard
 from fault_injection.schedule.lint import check_backends, lint
 from fault_injection.schedule.plan import Placed, draw_targets, resolve_roles

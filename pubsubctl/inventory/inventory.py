@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokerd.overlay.topology import NAME, nearest
-from brokerd.text import MOST_NAMES, expand_range
+from brokerd.text import MOST_NAMES, NAME, expand_range, nearest
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import Place, TomlFile, check_schema, load_toml, shown, validate
 from pubsubctl.inventory.inventory_model import (

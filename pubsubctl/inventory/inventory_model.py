@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from brokerd.overlay.topology import nearest
-from brokerd.text import expand_range, is_range
+from brokerd.text import expand_range, is_range, nearest
 from brokerd.units import format_size
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown

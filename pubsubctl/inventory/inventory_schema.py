@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from brokerd.overlay.topology import NAME, nearest
+from brokerd.text import NAME, nearest
 from brokerd.units import SECOND_NS, format_duration, parse_duration_ns, parse_size_bytes
 
 MOST_IDENTITIES = 16

@@ -17,6 +17,7 @@ from secrets import token_hex
 import trio
 
 from brokerd.agent.processes import ProcessIdentity
+from brokerd.text import counted
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.doctor.host_facts import facts_file
@@ -192,8 +193,9 @@ def _is_unchanged(state: LabState, hosts: int, gateways: int) -> LabState:
         )
     if (spec.hosts, spec.gateways) != (hosts, gateways):
         raise PreflightFailed(
-            f"lab {spec.name} is there with {spec.hosts} hosts and {spec.gateways} gateways, not "
-            f"{hosts} and {gateways}; {down} first, or choose another --name"
+            f"lab {spec.name} is there with {counted(spec.hosts, 'host')} and "
+            f"{counted(spec.gateways, 'gateway')}, not {hosts} and {gateways}; "
+            f"{down} first, or choose another --name"
         )
     return state
 

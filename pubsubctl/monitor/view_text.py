@@ -239,10 +239,10 @@ def _rate(value: float | None) -> str:
 
 def _count(number: int) -> str:
     if abs(number) < 100_000:
-        return f"{number:,}".replace(",", " ")
+        return f"{number:,}"
     if abs(number) < 10_000_000:
-        return f"{number / 1000:,.0f}k".replace(",", " ")
-    return f"{number / 1_000_000:,.0f}M".replace(",", " ")
+        return f"{number / 1000:,.0f}k"
+    return f"{number / 1_000_000:,.0f}M"
 
 
 def _bytes(number: int) -> str:

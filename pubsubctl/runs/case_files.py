@@ -144,7 +144,7 @@ def _numbers(run: Path) -> dict[str, str]:
     if headline.get("delivered_per_s") is not None:
         found["per second"] = f"{headline['delivered_per_s']:,.0f}"
     found |= {
-        name: f"{response[name] / 1000:.2f} ms" for name in ("p50", "p99") if name in response
+        name: f"{response[name] / 1000:,.2f} ms" for name in ("p50", "p99") if name in response
     }
     return found
 

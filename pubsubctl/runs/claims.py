@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from brokerd.overlay.topology import nearest
+from brokerd.text import format_number, nearest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.hosts.files import check_schema, load_toml, shown, validate
 from pubsubctl.runs.runs import read_json
@@ -175,8 +175,8 @@ class Outcome:
             "tolerance": str(self.claim.tolerance),
             "tests": self.claim.tests,
             "wrong": f"{self.claim.wrong.value:g}: {self.claim.wrong.system}",
-            "ours": "" if self.ours is None else f"{self.ours:.4g}",
-            "ci": "" if self.interval is None else "{:.4g} … {:.4g}".format(*self.interval),
+            "ours": "" if self.ours is None else format_number(self.ours),
+            "ci": "" if self.interval is None else " … ".join(map(format_number, self.interval)),
             "verdict": self.state,
             "because": self.because,
             "differs": self.claim.differs,

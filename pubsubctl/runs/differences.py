@@ -22,10 +22,9 @@ from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
 from bench.spec.spec import ExperimentSpec, validate
 from bench.spec.sweep import Sweep, SweepPoint, points_of
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from brokerd.simulator.scenario import play_scenario
-from brokerd.text import counted
+from brokerd.text import counted, format_number, nearest
 from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
@@ -120,16 +119,18 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
 def _row(row: "ComparedNumber") -> tuple[str, ...]:
     difference = row.difference
     low, high = difference.low, difference.high
-    interval = "" if low is None or high is None else f"{low:.3g} … {high:.3g}"
+    interval = (
+        "" if low is None or high is None else f"{format_number(low, 3)} … {format_number(high, 3)}"
+    )
     if difference.ratio is None and interval:
         interval = f"{interval} (difference)"
     unit = f" {row.number.unit}" if row.number.unit else ""
     return (
         f"{row.group} ({len(row.second.values)})",
         row.number.name,
-        f"{row.first.mean:.4g}{unit}",
-        f"{row.second.mean:.4g}{unit}",
-        "" if difference.ratio is None else f"{difference.ratio:.3g}",
+        f"{format_number(row.first.mean)}{unit}",
+        f"{format_number(row.second.mean)}{unit}",
+        "" if difference.ratio is None else format_number(difference.ratio, 3),
         interval,
         row.verdict,
     )

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +32,12 @@ def check_results(folder: Path, spec: ExperimentSpec | None = None) -> None:
     probe = folder / f".probe-{os.getpid()}"
     try:
         probe.write_bytes(b"\\0")
-        probe.unlink()
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         raise PreflightFailed(f"{folder}: no run can be written here: {reason_of(error)}") from None
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
     needed_bytes = 0 if spec is None else bytes_of(spec)
     if needed_bytes > free_bytes:
         raise PreflightFailed(

@@ -18,8 +18,8 @@ from bench.papers.figure_experiments import figures as figures_of
 from bench.spec.experiment import figures as deployed_figures
 from bench.spec.experiment import is_deployed_experiment, load_deployed_experiment, points_of
 from bench.spec.keys import Overrides
-from brokerd.overlay.topology import nearest
-from pubsubctl.console.console import Progress, Result, thousands
+from brokerd.text import nearest
+from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
@@ -182,9 +182,9 @@ def _speed(call: Invocation) -> Result:
     rows = [
         (
             row.what,
-            thousands(row.broker_events),
+            f"{row.broker_events:,}",
             f"{row.processor_s:.2f}",
-            thousands(row.per_second),
+            f"{row.per_second:,}",
         )
         for row in measured
     ]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.text import expand_range
+from pubsubctl.console.outputs import whole_folder
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from pubsubctl.inventory.inventory_schema import json_schema
@@ -167,10 +168,10 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
         IntegrityError: the run differs from its content at its end.
     """
     from results.tables.manifest import read_run
-    from results.tables.seals import CHECKSUMS, DERIVED, seal, verify_seal
+    from results.tables.seals import seal, verify_seal
 
     if folder.exists():
-        raise UserError(f"{folder} is there already")
+        raise UserError(f"{folder}: exists already")
     verify_seal(run)
     said = read_json(run / MANIFEST)
     renames: dict[str, str] = {}
@@ -191,8 +192,27 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
                 *words_of_ours(),
             }
             renames |= pseudonyms_of_words(found, renames, structure)
-    words = _pattern(renames)
     left_out: list[str] = []
+    with whole_folder(folder) as fresh:
+        copied = _copy_renamed(run, fresh, renames, left_out, keep_hosts=keep_hosts)
+        _renew_digests(run, fresh, copied)
+        _check(fresh)
+        seal(fresh)
+    return RedactedRun(folder, len(renames), tuple(left_out))
+
+
+def _copy_renamed(
+    run: Path, folder: Path, renames: dict[str, str], left_out: list[str], *, keep_hosts: bool
+) -> dict[str, str]:
+    """Copy the files of a run; return the names of the copies by the names in the run.
+
+    Args:
+        left_out: gets the names of files that are not copied.
+    """
+    from results.tables.seals import CHECKSUMS, DERIVED
+
+    said = read_json(run / MANIFEST)
+    words = _pattern(renames)
     copied: dict[str, str] = {}
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run)
@@ -216,10 +236,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
             target.write_text(text, encoding="utf-8", errors="surrogateescape")
         else:
             shutil.copyfile(path, target)
-    _renew_digests(run, folder, copied)
-    _check(folder)
-    seal(folder)
-    return RedactedRun(folder, len(renames), tuple(left_out))
+    return copied
 
 
 def copy_without_place(run: Path, folder: Path) -> None:
@@ -231,11 +248,20 @@ def copy_without_place(run: Path, folder: Path) -> None:
         UserError: the folder exists.
         IntegrityError: the run differs from its content at its end.
     """
-    from results.tables.seals import CHECKSUMS, DERIVED, seal, verify_seal
+    from results.tables.seals import seal, verify_seal
 
     if folder.exists():
-        raise UserError(f"{folder} is there already")
+        raise UserError(f"{folder}: exists already")
     verify_seal(run)
+    with whole_folder(folder) as fresh:
+        _copy_plain(run, fresh)
+        _renew_digests(run, fresh, {})
+        seal(fresh)
+
+
+def _copy_plain(run: Path, folder: Path) -> None:
+    from results.tables.seals import CHECKSUMS, DERIVED
+
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run)
         if path.is_dir() or name.parts[0] in (*DERIVED, CHECKSUMS) or name.as_posix() in LEFT_OUT:
@@ -250,8 +276,6 @@ def copy_without_place(run: Path, folder: Path) -> None:
             text = _without_place(read_json(path))
         text = _HOMES.sub("/home/user", text)
         target.write_text(text, encoding="utf-8", errors="surrogateescape")
-    _renew_digests(run, folder, {})
-    seal(folder)
 
 
 def _renew_digests(run: Path, folder: Path, renamed: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import Axis
 from brokerd.errors import ConfigError, ControlError
 from brokerd.protocols.registry import definition_of
+from brokerd.text import counted, format_number
 from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
@@ -234,7 +235,7 @@ def _partial(series: Series) -> Result:
     """Return the result of an unfinished series: missing runs, and reasons."""
     missing = series.remaining()
     failed = [f"{instance} failed: {why}" for instance, why in series.failed.items()]
-    told = f"{len(missing)} runs of {series.path} are missing; the same command resumes"
+    told = f"{counted(len(missing), 'run')} of {series.path} missing; the same command resumes"
     document = {
         "schema": SCHEMA,
         "run_directory": str(series.path),
@@ -373,17 +374,21 @@ def _explain_broken_promise(judged: JudgedRun) -> list[PubsubctlError]:
     return judged.because
 
 
+def _range(low: float, high: float) -> str:
+    return f"{format_number(low)} … {format_number(high)}"
+
+
 def _result(
     call: Invocation, series: Series, summary: Mapping[str, Any], because: list[PubsubctlError]
 ) -> Result:
     rows = []
     for point, found in summary["points"].items():
         for name, spread in found["numbers"].items():
-            interval = (
-                "" if spread["low"] is None else f"{spread['low']:.4g} … {spread['high']:.4g}"
+            interval = "" if spread["low"] is None else _range(spread["low"], spread["high"])
+            extremes = _range(spread["smallest"], spread["largest"]) if spread["n"] > 1 else ""
+            rows.append(
+                (point, name, format_number(spread["mean"]), interval, extremes, spread["n"])
             )
-            extremes = f"{spread['smallest']:.4g} … {spread['largest']:.4g}"
-            rows.append((point, name, f"{spread['mean']:.4g}", interval, extremes, spread["n"]))
         for reason in found["beyond"] if summary["bounds"] else ():
             call.console.say(f"{point} is in the danger zone: {reason}")
     header = ("POINT", "NUMBER", "MEAN", "95 % INTERVAL", "SMALLEST … LARGEST", "RUNS")

@@ -16,6 +16,7 @@ from typing import Any, Final
 from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ConfigError
+from brokerd.text import counted
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -208,7 +209,7 @@ def _rows_of(run: Path) -> dict[str, bytes]:
 def _count(rows: Mapping[str, bytes]) -> str:
     lines = sum(content.count(b"\n") for content in rows.values())
     digest = hashlib.sha256(b"".join(rows[name] for name in sorted(rows))).hexdigest()
-    return f"{lines:,} rows {digest[:8]}"
+    return f"{counted(lines, 'row')} {digest[:8]}"
 
 
 def _name(run: Path, capsule: Capsule) -> str:
@@ -226,7 +227,7 @@ def _judge(found: Mapping[str, Any]) -> str:
 def _files(drawn: Mapping[str, str], recorded: Mapping[str, str]) -> str:
     """Return the number of files of a figure, or the names of files with other bytes."""
     differ = [name for name in recorded if drawn.get(name) != recorded[name]]
-    return f"{len(recorded)} files" if not differ else f"other bytes in {', '.join(differ)}"
+    return counted(len(recorded), "file") if not differ else f"other bytes in {', '.join(differ)}"
 
 
 def _claims(call: Invocation, capsule: Capsule) -> list[dict[str, Any]]:

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from bench.run.run_directory import RUN_ID, append_line, utc_now
 from bench.run.series import KIND as SERIES
-from brokerd.overlay.topology import nearest
-from brokerd.text import parse_json, problem_of
+from brokerd.text import counted, nearest, parse_json, problem_of
 from brokerd.units import parse_duration_ns
 from pubsubctl.console.console import Console, Progress
 from pubsubctl.errors import IntegrityError, PreflightFailed, UserError
@@ -54,6 +53,24 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
         raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")
     hint = nearest(name, [*known, "latest"])
     raise UserError(f"run {shown(name)}: no such folder or run id{hint}")
+
+
+def find_one_run(project: Project, name: str, results: Path | None = None) -> Path:
+    """Return the folder of a run that is no series; see `find_run`.
+
+    Raises:
+        UserError: there is no such run, or it is a series; names the runs of the series.
+    """
+    folder = find_run(project, name, results)
+    members = [
+        run for of_point in (manifest(folder).get("runs") or {}).values() for run in of_point
+    ]
+    if not members:
+        return folder
+    more = f" and {len(members) - RUNS_SHOWN:,} more" if len(members) > RUNS_SHOWN else ""
+    raise UserError(
+        f"{folder}: this is a series; name one of its runs: {', '.join(members[:RUNS_SHOWN])}{more}"
+    )
 
 
 def _explain_no_run(folder: Path) -> str:
@@ -506,7 +523,8 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "labels", labels_text(record.labels)
     if record.members:
         yield "runs", " ".join(record.members)
-    yield "machine", f"{about.get('cpu')}, {about.get('cores')} cores, Python {about.get('python')}"
+    cores = counted(about.get("cores") or 0, "core")
+    yield "machine", f"{about.get('cpu')}, {cores}, Python {about.get('python')}"
     commit = str(about.get("git_commit") or "")
     dirty = ", changed" if about.get("git_dirty") else ""
     yield "program", f"{about.get('tool_version')} {commit[:12]}{dirty}"

@@ -21,7 +21,7 @@ from bench.spec.sweep import (
     points_of,
 )
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import nearest
+from brokerd.text import counted, nearest
 from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
@@ -99,8 +99,9 @@ def run_sweep(
         return _plan_runs(sweep, planned, times, predictions)
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
-            f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
-            f"the budget is {format_duration(budget_ns)}; --yes starts all the same; the same "
+            f"{where}: about {_minutes(expected)} for "
+            f"{counted(sweep.repetitions * len(planned), 'run')}, and the budget is "
+            f"{format_duration(budget_ns)}; --yes starts all the same; the same "
             "command resumes later"
         )
     axes = axes_of(sweep)

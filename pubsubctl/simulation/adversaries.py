@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from brokerd.overlay.topology import nearest
 from brokerd.simulator.search.adversary import (
     AdversaryOptions,
     run_adversaries,
@@ -11,7 +10,8 @@ from brokerd.simulator.search.adversary import (
 )
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
-from pubsubctl.console.console import Result, thousands
+from brokerd.text import counted, nearest
+from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictInvalid
 from pubsubctl.hosts.files import shown
@@ -69,11 +69,11 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
             story = found.describe() if found is not None else ""
         elif wrong and (len(seeds) == 1 or call.console.verbose):
             story = run_adversary(wrong[0].seed, replace(options, story=True)).describe()
-    counted = total(reports)
+    sums = total(reports)
     sentence = (
-        f"{len(seeds)} seeds, {len(wrong)} with a violation; "
-        f"{thousands(counted['actions'])} actions, "
-        f"{thousands(counted['deliveries'])} deliveries, {thousands(counted['at_risk'])} at risk"
+        f"{counted(len(seeds), 'seed')}, {len(wrong):,} with a violation; "
+        f"{counted(sums['actions'], 'action')}, "
+        f"{counted(sums['deliveries'], 'delivery')}, {sums['at_risk']:,} at risk"
     )
     return Result(
         document={

@@ -16,8 +16,10 @@ from brokerd.simulator.search.exploration.history_file import read_history, writ
 from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState
 from brokerd.simulator.search.workers import with_rare_collections
 from brokerd.simulator.world.cluster import SimulatedCluster
-from pubsubctl.console.console import Result, thousands
+from brokerd.text import counted
+from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import UserError, VerdictInvalid, VerdictUnknown
 
 _SHOWN_EVERY: Final = 50
@@ -78,19 +80,21 @@ def _report(found: Progress, request: ExplorationRequest, cpu_s: float) -> Resul
     marks, unreached = [*marks_of(world.protocol)], found.unreached(world.protocol)
     per_s = found.transitions / cpu_s if cpu_s else 0.0
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    extent = "complete" if found.is_complete else f"{thousands(found.waiting)} states not expanded"
+    extent = "complete" if found.is_complete else f"{counted(found.waiting, 'state')} not expanded"
     lines = [
         world.describe(),
-        f"{extent}: {thousands(found.states)} states, {thousands(found.transitions)} transitions, "
-        f"depth {found.depth}, {thousands(found.finals)} final states",
+        f"{extent}: {counted(found.states, 'state')}, {counted(found.transitions, 'transition')}, "
+        f"depth {found.depth}, {counted(found.finals, 'final state')}",
         f"{len(marks) - len(unreached)} of {len(marks)} marks reached; {cpu_s:.1f} s of CPU, "
-        f"{per_s:.0f} transitions/s, {memory >> 20} MB",
+        f"{per_s:,.0f} transitions/s, {memory >> 20:,} MB",
     ]
     if found.is_complete and unreached and request.delay_bound is None:
         lines.append(f"out of reach in this world: {', '.join(unreached)}")
     path = _write(request, finding) if finding is not None else None
     if finding is not None:
-        lines.append(f"{finding.violation}\nafter {len(finding.actions)} actions: {path}")
+        lines.append(
+            f"{finding.violation}\nafter {counted(len(finding.actions), 'action')}: {path}"
+        )
     return Result(
         document={
             "schema": "pubsubctl/exploration/1",
@@ -134,8 +138,8 @@ def _because(
     if not found.is_complete:
         return (
             VerdictUnknown(
-                f"the search ended before the world was complete: {found.waiting} states were not "
-                "expanded; raise --max-states and --max-time, or bound --delay-bound"
+                f"the search ended with {counted(found.waiting, 'state')} to expand; "
+                "raise --max-states and --max-time, or bound --delay-bound"
             ),
         )
     return ()
@@ -145,11 +149,7 @@ def _write(request: ExplorationRequest, finding: Finding) -> Path:
     world = request.world
     named = "".join(f"-{mutant}" for mutant in sorted(world.mutants))
     path = request.output or Path(f"explored-{world.protocol}{named}.history")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(write_history(world, finding), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    write_output(path, write_history(world, finding))
     return path
 
 

@@ -22,7 +22,8 @@ from bench.papers.dft11.duplicate_detection import (
 from bench.papers.dft11.stalls import Stalls, count_stalls, total_stalls
 from bench.papers.ges.routing import TOPOLOGIES, RoutingCheck, RoutingError, check, measure
 from bench.spec.spec import load_topology
-from pubsubctl.console.console import Result, thousands
+from brokerd.text import counted
+from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import VerdictInvalid
 
@@ -77,11 +78,11 @@ def _traffic(call: Invocation, rows: list[Row]) -> str:
                         (
                             variant,
                             name,
-                            thousands(row.deliveries),
+                            f"{row.deliveries:,}",
                             f"{100 * row.duplicates / row.deliveries:.1f}",
                             f"{100 * row.resent / row.deliveries:.1f}",
-                            f"{row.wire_bytes / row.deliveries:.0f}",
-                            thousands(row.disagreements),
+                            f"{row.wire_bytes / row.deliveries:,.0f}",
+                            f"{row.disagreements:,}",
                         )
                     )
     header = (
@@ -97,8 +98,8 @@ def _costs(call: Invocation, costs: list[Cost]) -> str:
         (
             cost.dedupe,
             cost.delta,
-            thousands(cost.publishers),
-            thousands(cost.state_bytes),
+            f"{cost.publishers:,}",
+            f"{cost.state_bytes:,}",
             *(f"{cost.header_bytes[length]:.2f}" for length in lengths),
         )
         for cost in costs
@@ -131,11 +132,11 @@ def simulate_stalls(call: Invocation, first: int, last: int) -> Result:
         (
             str(row["delta"]),
             row["assist"],
-            thousands(row["stories"]),
-            thousands(row["links"]),
-            thousands(row["owed"]),
-            thousands(row["missing"]),
-            thousands(row["closed"]),
+            f"{row['stories']:,}",
+            f"{row['links']:,}",
+            f"{row['owed']:,}",
+            f"{row['missing']:,}",
+            f"{row['closed']:,}",
         )
         for row in rows
     ]
@@ -197,6 +198,6 @@ def _describe(checked: list[RoutingCheck], wrong: list[str]) -> Iterator[str]:
     brokers = sum(row.brokers for row in checked)
     events = sum(row.events for row in checked)
     yield (
-        f"{len(checked) + len(wrong)} drawn hierarchies, {thousands(brokers)} brokers, "
-        f"{thousands(events)} publications, {len(wrong)} wrong"
+        f"{counted(len(checked) + len(wrong), 'drawn hierarchy')}, {counted(brokers, 'broker')}, "
+        f"{counted(events, 'publication')}, {len(wrong):,} wrong"
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT
 from brokerd.simulator.checks.marks import (
     MarkCoverage,
@@ -35,8 +34,10 @@ from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
-from pubsubctl.console.console import Result, thousands
+from brokerd.text import nearest
+from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import (
     IntegrityError,
     PubsubctlError,
@@ -203,8 +204,8 @@ def simulate_campaign(
                 }
             )
             lines.append(
-                f"{name:24} {count:6} runs {len(wrong):3} violations "
-                f"{thousands(counted['deliveries']):>12} deliveries  {row.describe()}"
+                f"{name:24} {count:6,} runs {len(wrong):3,} violations "
+                f"{counted['deliveries']:>12,} deliveries  {row.describe()}"
             )
             if row.bound:
                 because += _complaints(wrong[:5], options)
@@ -299,11 +300,7 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
     named = "".join(f"-{mutant}" for mutant in sorted(options.mutants))
     path = output or Path(f"seed-{seed}{named}.plan")
     text = shrunk.describe(f"Seed {which}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    write_output(path, text)
     # With a folder, no name of a file is taken for a word or a figure.
     name = shlex.quote(str(path) if len(path.parts) > 1 else f"./{path}")
     command = f"pubsubctl simulate run {name}"

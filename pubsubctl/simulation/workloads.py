@@ -1,12 +1,15 @@
 """Simulated workloads, scenarios and plans, for the command line."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.run.run_directory import RunDirectory, new_run_folder, point_latest
 from bench.run.simulated_run import count_simulated_steps, simulate_experiment
 from bench.spec.keys import Overrides
 from bench.spec.predictions import Stage
@@ -17,14 +20,16 @@ from brokerd.simulator.search.plan import is_plan, read_plan
 from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.trace import with_all_steps
+from brokerd.text import counted
 from brokerd.units import format_duration
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.console.outputs import output_file, written
+from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.runs.forecast import Run, announce, describe_doubts
+from pubsubctl.runs.outputs import check_results
 from pubsubctl.runs.plan import plan_experiment
 from pubsubctl.simulation.diagram import Diagram, diagram_of, write_page, write_svg
 from pubsubctl.simulation.explorations import draw_history, play_history
@@ -73,8 +78,10 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
         return _plan_simulation(spec, schedule, predictions)
     with call.console.progress() as progress:
         progress.phase(f"simulating {spec.name}")
-        directory = RunDirectory(new_run_directory(runs, spec.name)) if runs else None
-        verdict = simulate_experiment(spec, schedule, mutants=request.mutants, directory=directory)
+        with _record(runs, spec.name) as directory:
+            verdict = simulate_experiment(
+                spec, schedule, mutants=request.mutants, directory=directory
+            )
     problems: dict[str, tuple[PubsubctlError, ...]] = {
         "INVALID": (VerdictInvalid(f"{spec.name}: promise violated", *verdict.violations),),
         "UNKNOWN": (VerdictUnknown(f"{spec.name}: nothing was at risk, so nothing was shown"),),
@@ -98,6 +105,27 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
     )
 
 
+@contextmanager
+def _record(runs: Path | None, experiment: str) -> Iterator[RunDirectory | None]:
+    """Yield the folder of a recorded run; a block that fails leaves none.
+
+    Raises:
+        PreflightFailed: the folder of runs cannot be written; names it.
+    """
+    if runs is None:
+        yield None
+        return
+    check_results(runs)
+    directory = RunDirectory(new_run_folder(runs, experiment))
+    try:
+        yield directory
+    except BaseException:
+        directory.leave()
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise
+    point_latest(directory.path)
+
+
 def _plan_simulation(
     spec: ExperimentSpec,
     schedule: FaultSchedule | None,
@@ -111,9 +139,11 @@ def _plan_simulation(
     count_simulated_steps(spec, schedule)
     steps = [str(step) for step in expand(schedule, spec.seed)] if schedule is not None else []
     measure = format_duration(spec.workload.phases.measure)
+    publishers = counted(len(spec.publisher_plans()), "publisher")
+    subscribers = counted(len(spec.subscriber_plans()), "subscriber")
     load = (
-        f"simulate {spec.name} for {measure}: {len(spec.publisher_plans())} publishers, "
-        f"{len(spec.subscriber_plans())} subscribers, {spec.protocol} on {spec.topology.name}"
+        f"simulate {spec.name} for {measure}: {publishers}, {subscribers}, "
+        f"{spec.protocol} on {spec.topology.name}"
     )
     return Result(
         document={
@@ -156,7 +186,7 @@ def play_file(path: Path) -> Result:
     try:
         played = play_scenario(text)
     except ScenarioError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {_kind_of(text) or error}") from None
     differences: list[str] = []
     if "\n----" in text:
         lines = text.splitlines(), played.splitlines()
@@ -172,6 +202,12 @@ def play_file(path: Path) -> Result:
         text=played,
         because=problems if differences else (),
     )
+
+
+def _kind_of(text: str) -> str:
+    """Return why a file of another kind cannot be played; "" for a scenario."""
+    named = _SCHEMA.search(text)
+    return f"a file of {named[1]} is no plan, no scenario and no history" if named else ""
 
 
 def draw_file(path: Path, target: Path, most_steps: int) -> Result:
@@ -198,10 +234,9 @@ def draw_file(path: Path, target: Path, most_steps: int) -> Result:
             else:
                 cluster = cluster_after(text)
     except (PlanError, ScenarioError) as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {_kind_of(text) or error}") from None
     diagram = diagram_of(cluster, path.name, violations, most_steps)
-    with written(output_file(target)):
-        target.write_text(_PICTURES[target.suffix](diagram), encoding="utf-8")
+    write_output(target, _PICTURES[target.suffix](diagram))
     document = {
         "schema": "pubsubctl/diagram/1",
         "file": str(path),
@@ -215,6 +250,7 @@ def draw_file(path: Path, target: Path, most_steps: int) -> Result:
     return Result(document=document, text="\n".join([*violations, str(target)]))
 
 
+_SCHEMA: Final = re.compile(r'^schema *= *"(pubsubctl/[^"]+)"', re.MULTILINE)
 _PICTURES: Final[Mapping[str, Callable[[Diagram], str]]] = {".svg": write_svg, ".html": write_page}
 
 

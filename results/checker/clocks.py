@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brokerd.text import format_number
+
 CLOCK_FILE = "clock.jsonl"
 MOST_ERROR = 0.10
 """Limit of the error as a share of the median; a one-way latency with more uncertainty is
@@ -72,7 +74,7 @@ def judge_one_way(median_us: float, error_us: float | None) -> OneWay:
     if error_us == 0:
         return OneWay(True, 0.0, "both stamps are of one clock")
     share = error_us / median_us if median_us > 0 else math.inf
-    told = f"clocks known to ±{error_us / 1000:.3g} ms"
+    told = f"clocks known to ±{format_number(error_us / 1000, 3)} ms"
     if share > MOST_ERROR:
         why = "a median that is not positive" if median_us <= 0 else f"{share:.0%} of the median"
         return OneWay(False, share, f"refused: {told}, {why}")

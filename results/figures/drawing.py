@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.tables.json_files import write_whole
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -94,14 +96,16 @@ class Drawing:
         written = []
         with house_style():
             for suffix in formats:
-                path = folder / f"{name}.{suffix}"
+                picture = io.BytesIO()
                 metadata = (
                     {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
                 )
-                self.figure.savefig(path, format=suffix, metadata=metadata)
+                self.figure.savefig(picture, format=suffix, metadata=metadata)
+                content = picture.getvalue()
                 if suffix == "svg":
-                    text = path.read_text(encoding="utf-8")
-                    path.write_text(adapt_to_dark_pages(text), encoding="utf-8")
+                    content = adapt_to_dark_pages(content.decode()).encode()
+                path = folder / f"{name}.{suffix}"
+                write_whole(path, content)
                 written.append(path)
         words = {
             "schema": FIGURE_SCHEMA,
@@ -117,7 +121,7 @@ class Drawing:
         }
         for suffix, text in (("csv", self._csv()), ("json", _json(words))):
             path = folder / f"{name}.{suffix}"
-            path.write_text(text, encoding="utf-8")
+            write_whole(path, text)
             written.append(path)
         return written
 

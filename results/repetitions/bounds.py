@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Final
 
+from brokerd.text import format_number
 from results.repetitions.numbers import NUMBERS, Number
 from results.tables.json_files import ResultsError
 
@@ -46,4 +47,4 @@ def beyond(about: Mapping[str, Any], bounds: Mapping[str, float]) -> Iterator[st
         if spread is None:
             yield f"no {name}"
         elif passes(_NUMBERS[name], spread["mean"], bound):
-            yield f"{name} {spread['mean']:.4g}, bound {bound:g}"
+            yield f"{name} {format_number(spread['mean'])}, bound {format_number(bound)}"

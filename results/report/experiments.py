@@ -13,6 +13,7 @@ from typing import Any
 
 import jinja2
 
+from brokerd.text import format_number
 from results.report import text
 from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import ResultsError, read_json, write_whole
@@ -138,4 +139,4 @@ def _short(cell: str) -> str:
         value = float(cell)
     except ValueError:
         return cell
-    return f"{int(value):,}" if value.is_integer() else f"{value:,.4g}"
+    return format_number(value)

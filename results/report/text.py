@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
+from brokerd.text import counted, format_number
 from results.report.run_reader import RunStory
 from results.rules.nothing_owed import with_publisher_names
 from results.rules.timing import publisher_entries
@@ -44,11 +45,6 @@ def visible(value: Any) -> Any:
 def count(value: int | None) -> str:
     """Return a number such as `18,007`; a dash for None."""
     return "–" if value is None else f"{value:,}"
-
-
-def plural(value: int, one: str, many: str = "") -> str:
-    """Return a count with its noun: `1 delivery`, `2 deliveries`."""
-    return f"{value:,} {one if value == 1 else many or one + 's'}"
 
 
 def seconds(stamp_ns: int | None, digits: int = 3) -> str:
@@ -119,7 +115,7 @@ def outcome(story: RunStory) -> str:
     if story.word == "VALID":
         if at_risk:
             return (
-                f"{name} lost nothing. {plural(at_risk, 'delivery', 'deliveries')} of {owed:,} "
+                f"{name} lost nothing. {counted(at_risk, 'delivery')} of {owed:,} "
                 f"{'was' if at_risk == 1 else 'were'} put at risk, and every one arrived.{told}"
             )
         return (
@@ -139,12 +135,12 @@ def paragraph(story: RunStory) -> str:
     promise = f"The run is judged against {guarantee}. " if guarantee else ""
     publishers = len(publisher_entries(run.workload))
     subscribers = len(story.subscriptions)
-    load = f"{sentence(plural(publishers, 'publisher'))} published for {_whole(story.measured_ns)}"
-    load += f" to {plural(subscribers, 'subscription')}" if subscribers else ""
-    load += f", on {plural(len(run.topology['brokers']), 'broker')}. "
+    load = f"{sentence(counted(publishers, 'publisher'))} published for {_whole(story.measured_ns)}"
+    load += f" to {counted(subscribers, 'subscription')}" if subscribers else ""
+    load += f", on {counted(len(run.topology['brokers']), 'broker')}. "
     faults = [f"{row['verb']} {row['target']}" for row in run.fault_rows]
     shown = ", ".join(faults[:4]) + (f" and {len(faults) - 4} more" if len(faults) > 4 else "")
-    broken = f"{sentence(plural(len(faults), 'fault'))}: {shown}. " if faults else ""
+    broken = f"{sentence(counted(len(faults), 'fault'))}: {shown}. " if faults else ""
     took_s = (run.manifest.get("drain") or {}).get("took_s")
     drained = f" The drain took {took_s:.1f} s." if isinstance(took_s, int | float) else ""
     values = (run.manifest.get("headline") or {}).get("response_us") or {}
@@ -188,7 +184,7 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     elif ended_by in ("kill", "cut") and verb != ended_by:
         lasted = f"{seconds(to_ns - from_ns, 2)} s"
         end = "killed" if ended_by == "kill" else "cut"
-        held = f" with {plural(absorbed, 'publication')} inside" if absorbed else ""
+        held = f" with {counted(absorbed, 'publication')} inside" if absorbed else ""
         happened += f" for {lasted}, then was {end}{held}. "
     else:
         happened += f" for {seconds(to_ns - from_ns, 2)} s. "
@@ -197,7 +193,7 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
         return happened + "Nothing was at risk."
     verb_form = "was" if at_risk == 1 else "were"
     route = "for" if verb in CLIENT_VERBS else "routed through"
-    happened += f"{plural(at_risk, 'delivery', 'deliveries')} {verb_form} {route} it meanwhile; "
+    happened += f"{counted(at_risk, 'delivery')} {verb_form} {route} it meanwhile; "
     if recovered < at_risk:
         lost = at_risk - recovered
         if not recovered:
@@ -219,9 +215,9 @@ def churn(story: RunStory) -> str:
         return ""
     absences, at_risk = found["absences"], found["at_risk"]
     happened = (
-        f"{plural(found['subscribers'], 'subscriber')} lost the connection and returned, "
-        f"{plural(absences, 'time')} in all, after {seconds(found['away_ns_mean'], 2)} s on the "
-        f"mean. {plural(at_risk, 'delivery', 'deliveries')} were for them meanwhile; "
+        f"{counted(found['subscribers'], 'subscriber')} lost the connection and returned, "
+        f"{counted(absences, 'time')} in all, after {seconds(found['away_ns_mean'], 2)} s on the "
+        f"mean. {counted(at_risk, 'delivery')} were for them meanwhile; "
     )
     if found["recovered"] < at_risk:
         lost = at_risk - found["recovered"]
@@ -266,7 +262,9 @@ def fault_clock(story: RunStory) -> str:
     worst_ns = max((error or 0 for error in errors), default=0)
     if not worst_ns:
         return f"{told}."
-    return f"{told}; the clocks of other machines are known to ±{worst_ns / 1e6:.2g} ms."
+    return (
+        f"{told}; the clocks of other machines are known to ±{format_number(worst_ns / 1e6, 2)} ms."
+    )
 
 
 def describe_recovery(recovery: Mapping[str, Any]) -> str:
@@ -296,7 +294,7 @@ def further_losses(story: RunStory) -> str:
     further = story.violations.get("missing", 0) - lost
     if not story.verdict.get("recoveries") or further <= 0:
         return ""
-    what = plural(further, "delivery", "deliveries")
+    what = counted(further, "delivery")
     return f"Another {what}, of publications sent outside these times, never arrived either."
 
 
@@ -306,11 +304,11 @@ def resent(story: RunStory) -> str:
     twice = story.exercise_of("duplicates_received")
     if not (lost or resent or twice):
         return ""
-    parts = [f"the brokers saw {plural(lost, 'session')} end"]
+    parts = [f"the brokers saw {counted(lost, 'session')} end"]
     if resent:
-        parts.append(f"sent {plural(resent, 'publication')} again")
+        parts.append(f"sent {counted(resent, 'publication')} again")
     if twice:
-        parts.append(f"recognised {plural(twice, 'copy', 'copies')} as seen before")
+        parts.append(f"recognised {counted(twice, 'copy')} as seen before")
     said = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
     return f"In this run {said}."
 
@@ -343,13 +341,15 @@ def clocks(story: RunStory) -> list[str]:
     if others:
         worst_ns = max(row.err_ns for row in others)
         told.append(
-            f"{plural(len(others), 'other clock')} put on its time line, to "
-            f"±{worst_ns / 1e6:.3g} ms at worst"
+            f"{counted(len(others), 'other clock')} put on its time line, to "
+            f"±{format_number(worst_ns / 1e6, 3)} ms at worst"
         )
     for across in story.across_clocks:
-        what = f"{plural(across.n, 'delivery', 'deliveries')} between clocks"
+        what = f"{counted(across.n, 'delivery')} between clocks"
         if across.judgement.is_told:
-            what += f": median {across.median_us / 1000:.3g} ms; {across.judgement.words}"
+            what += (
+                f": median {format_number(across.median_us / 1000, 3)} ms; {across.judgement.words}"
+            )
         else:
             what += f": latency {across.judgement.words}"
         told.append(what)

@@ -92,6 +92,10 @@ def churn_of(recoveries: Sequence[Recovery]) -> dict[str, Any]:
     }
 
 
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def churn_in_words(churn: Mapping[str, Any], fate: str) -> str:
     """Return the deliveries at risk during absences, and their outcome.
 
@@ -99,12 +103,14 @@ def churn_in_words(churn: Mapping[str, Any], fate: str) -> str:
         fate: of deliveries that did not arrive: lost, or undecided.
     """
     what = (
-        f"churn: {churn['subscribers']:,} subscribers disconnected {churn['absences']:,} times, "
+        f"churn: {_count(churn['subscribers'], 'subscriber', 'subscribers')} disconnected "
+        f"{_count(churn['absences'], 'time', 'times')}, "
         f"{churn['away_ns_mean'] / SECOND_NS:.2f} s on the mean"
     )
     if not churn["at_risk"]:
         return f"{what}: nothing was at risk"
-    text = f"{what}: {churn['at_risk']:,} deliveries at risk, {churn['recovered']:,} recovered"
+    at_risk = _count(churn["at_risk"], "delivery", "deliveries")
+    text = f"{what}: {at_risk} at risk, {churn['recovered']:,} recovered"
     if churn["recovered"] < churn["at_risk"]:
         return f"{text}, {churn['at_risk'] - churn['recovered']:,} {fate}"
     if churn["recovered_after_ns_max"] is None:
@@ -122,7 +128,8 @@ def recovery_in_words(recovery: Recovery, fate: str) -> str:
         what += f", then {window.ended_by}" if window.ended_by != "release" else ""
     if not recovery.at_risk:
         return f"{what}: nothing was at risk"
-    text = f"{what}: {recovery.at_risk:,} deliveries at risk, {recovery.recovered:,} recovered"
+    at_risk = _count(recovery.at_risk, "delivery", "deliveries")
+    text = f"{what}: {at_risk} at risk, {recovery.recovered:,} recovered"
     if recovery.recovered < recovery.at_risk:
         return f"{text}, {recovery.at_risk - recovery.recovered:,} {fate}"
     if recovery.recovered_after_ns is None:

@@ -88,12 +88,12 @@ def write_json_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> None:
     write_whole(path, "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file atomically: a reader finds the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

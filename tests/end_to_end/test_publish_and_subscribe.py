@@ -42,6 +42,8 @@ def test_publications_of_one_command_are_lines_of_another(lab: Lab) -> None:
     durable = ("subscribe", "kind = 'order'", "--durable", "--name", "dora")
     assert lab.call(*durable, "--timeout", "1s").status == 0
     assert lab.call("publish", "kind=order,price=1", "--count", "5").status == 0
+    (absent,) = json.loads(lab.call("subscriptions", "list", "--json").out)["subscriptions"]
+    assert ([*absent["behind_ms"]], absent["holds"]) == (["c1.3"], ["c1.3"])
     first, second = lab.call(*durable, "--count", "2"), lab.call(*durable, "--count", "3")
     sequences = [json.loads(line)["sequence"] for line in (first.out + second.out).splitlines()]
     assert sequences == [1, 2, 3, 4, 5]

@@ -54,7 +54,7 @@ def interpreter() -> str | None:
     return words[0] if len(words) == 1 and "python" in words[0] else None
 
 
-def listed(
+def list_by_ansible(
     python: str, folder: Path, texts: Mapping[str, str], beside: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return file name → the listing of an inventory, or the text of the program's refusal.

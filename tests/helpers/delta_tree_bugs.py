@@ -71,7 +71,7 @@ class Mutant(StrEnum):
 
 
 @contextmanager
-def mutated(mutants: Iterable[Mutant]) -> Iterator[None]:
+def plant_mutants(mutants: Iterable[Mutant]) -> Iterator[None]:
     """Plant these bugs in this process for the duration of the context."""
     with plant([bugs_of("delta_tree")[mutant] for mutant in sorted(mutants)]):
         yield

@@ -239,12 +239,12 @@ def _pick(
 
 
 @_register(LEGAL)
-def nothing_changed(history: History, rng: random.Random) -> History:
+def keep_all(history: History, rng: random.Random) -> History:
     return history
 
 
 @_register(LEGAL)
-def swap_of_two_sources(history: History, rng: random.Random) -> History | None:
+def swap_two_sources(history: History, rng: random.Random) -> History | None:
     for number, subscription in enumerate(history.subscriptions):
         rows = list(subscription.delivered)
         for place in range(1, len(rows)):
@@ -354,7 +354,7 @@ def phantom(history: History, rng: random.Random) -> History | None:
 
 
 @_register(MUTATIONS)
-def rejected_publication_delivered(history: History, rng: random.Random) -> History | None:
+def deliver_rejected_publication(history: History, rng: random.Random) -> History | None:
     for number, subscription in enumerate(history.subscriptions):
         for log in history.publishers:
             for row in log.published:
@@ -365,7 +365,7 @@ def rejected_publication_delivered(history: History, rng: random.Random) -> Hist
 
 
 @_register(MUTATIONS)
-def unknown_seen_by_one_only(history: History, rng: random.Random) -> History | None:
+def show_unknown_to_one_only(history: History, rng: random.Random) -> History | None:
     """One of two matching subscriptions loses a publication that was never acknowledged."""
     for log_place, log in enumerate(history.publishers):
         for row in log.published[2:-2]:
@@ -394,7 +394,7 @@ def unknown_seen_by_one_only(history: History, rng: random.Random) -> History | 
 
 
 @_register(MUTATIONS)
-def acknowledged_and_lost_for_everyone(history: History, rng: random.Random) -> History | None:
+def lose_acknowledged(history: History, rng: random.Random) -> History | None:
     if (picked := _pick(history, rng)) is None:
         return None
     _, rows, places = picked
@@ -420,7 +420,7 @@ def acknowledged_and_lost_for_everyone(history: History, rng: random.Random) -> 
 
 
 @_register(MUTATIONS)
-def unanswered_and_lost_for_everyone(history: History, rng: random.Random) -> History | None:
+def lose_unanswered(history: History, rng: random.Random) -> History | None:
     """A publication loses the acknowledgement and all deliveries."""
     if (picked := _pick(history, rng)) is None:
         return None
@@ -450,7 +450,7 @@ def unanswered_and_lost_for_everyone(history: History, rng: random.Random) -> Hi
 
 
 @_register(MUTATIONS)
-def not_matching_delivered(history: History, rng: random.Random) -> History | None:
+def deliver_mismatch(history: History, rng: random.Random) -> History | None:
     for number, subscription in enumerate(history.subscriptions):
         for log in history.publishers:
             for row in log.published:
@@ -464,7 +464,7 @@ def not_matching_delivered(history: History, rng: random.Random) -> History | No
 
 
 @_register(MUTATIONS)
-def payload_corrupted(history: History, rng: random.Random) -> History | None:
+def corrupt_payload(history: History, rng: random.Random) -> History | None:
     if (picked := _pick(history, rng)) is None:
         return None
     number, rows, places = picked
@@ -474,7 +474,7 @@ def payload_corrupted(history: History, rng: random.Random) -> History | None:
 
 
 @_register(MUTATIONS)
-def matcher_off_by_a_boundary(history: History, rng: random.Random) -> History | None:
+def shift_matcher_boundary(history: History, rng: random.Random) -> History | None:
     """Publications that match only by equality with a bound are dropped."""
     if (picked := _pick(history, rng)) is None:
         return None
@@ -492,18 +492,18 @@ def matcher_off_by_a_boundary(history: History, rng: random.Random) -> History |
 
 
 @_register(MUTATIONS)
-def one_subscriber_got_nothing(history: History, rng: random.Random) -> History | None:
+def starve_one_subscriber(history: History, rng: random.Random) -> History | None:
     return _with_rows(history, rng.randrange(len(history.subscriptions)), ())
 
 
 @_register(MUTATIONS)
-def all_subscribers_got_nothing(history: History, rng: random.Random) -> History | None:
+def starve_all_subscribers(history: History, rng: random.Random) -> History | None:
     nothing = [replace(subscription, delivered=()) for subscription in history.subscriptions]
     return replace(history, subscriptions=tuple(nothing))
 
 
 @_register(MUTATIONS)
-def log_truncated(history: History, rng: random.Random) -> History | None:
+def truncate_log(history: History, rng: random.Random) -> History | None:
     number = rng.randrange(len(history.subscriptions))
     subscriptions = list(history.subscriptions)
     rows = subscriptions[number].delivered
@@ -513,7 +513,7 @@ def log_truncated(history: History, rng: random.Random) -> History | None:
 
 
 @_register(MUTATIONS)
-def line_lost_in_the_publishers_log(history: History, rng: random.Random) -> History | None:
+def lose_publisher_log_line(history: History, rng: random.Random) -> History | None:
     number = rng.randrange(len(history.publishers))
     publishers = list(history.publishers)
     rows = publishers[number].published
@@ -524,7 +524,7 @@ def line_lost_in_the_publishers_log(history: History, rng: random.Random) -> His
 
 
 @_register(MUTATIONS)
-def records_of_an_old_run(history: History, rng: random.Random) -> History | None:
+def use_records_of_an_old_run(history: History, rng: random.Random) -> History | None:
     """The reader sets the rows of the foreign file aside and reports a doubt."""
     number = rng.randrange(len(history.subscriptions))
     subscriptions = list(history.subscriptions)
@@ -534,7 +534,7 @@ def records_of_an_old_run(history: History, rng: random.Random) -> History | Non
 
 
 @_register(MUTATIONS)
-def sequence_number_used_again(history: History, rng: random.Random) -> History | None:
+def reuse_sequence_number(history: History, rng: random.Random) -> History | None:
     number = rng.randrange(len(history.publishers))
     publishers = list(history.publishers)
     log = publishers[number]

@@ -28,19 +28,19 @@ OUTCOMES = {0: "unknown", 1: "acked", 2: "rejected"}
 KINDS = ("data", "fence", "gap", "notice", "redelivered")
 
 
-def judged_on_spark(
+def judge_on_spark(
     spark: "SparkSession", of: Mapping[str, History]
 ) -> dict[str, tuple[VerdictName, set[str], Findings]]:
     """Return the verdict, all doubts and all findings of each history, from shared Spark jobs."""
     facts = {name: facts_of(name, history) for name, history in of.items()}
     found = {}
-    for name, findings in found_on_spark(spark, of, facts).items():
+    for name, findings in find_on_spark(spark, of, facts).items():
         verdict, _, doubts = decide_verdict(facts[name], findings)
         found[name] = verdict, {*doubts}, findings
     return found
 
 
-def found_on_spark(
+def find_on_spark(
     spark: "SparkSession", of: Mapping[str, History], facts: Mapping[str, RunFacts]
 ) -> Mapping[str, Findings]:
     """Return the findings of the Spark check in these histories, from shared jobs."""

@@ -89,7 +89,7 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
         yield place, value
 
 
-def spoilt(document: Mapping[str, Any], place: tuple[Any, ...], token: str) -> str:
+def spoil(document: Mapping[str, Any], place: tuple[Any, ...], token: str) -> str:
     """Return a document as text with a token in one place."""
     changed: Any = deepcopy(dict(document))
     target = changed
@@ -109,7 +109,7 @@ def cases(kind: str) -> Iterator[tuple[str, str]]:
             tokens = ("nan", "1180591620717411303424", *(f'"{text}"' for text in _DURATIONS))
         for token in tokens:
             name = ".".join(str(part) for part in place)
-            yield f"{name} = {token}", spoilt(document, place, token)
+            yield f"{name} = {token}", spoil(document, place, token)
     if kind not in _ONE_OF_A_READER:
         return
     yield "nesting", f"deep = {'[' * 100_000}{']' * 100_000}\n"

@@ -15,7 +15,7 @@ from results.tables.json_files import IntegrityError
 from results.tables.load import LoadedRun
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
-from tests.helpers.history_tables import found_on_spark, notices_of
+from tests.helpers.history_tables import find_on_spark, notices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def on_spark(
         # A place in these tables does not count notices, and one in a file does.
         facts[run_id] = replace(RunFacts.from_run(loaded[name]), notices=notices_of(history))
         read[run_id] = history
-    for run_id, findings in found_on_spark(spark, read, facts).items():
+    for run_id, findings in find_on_spark(spark, read, facts).items():
         of = facts[run_id]
         more = doubts_about_exercise(loaded[ids[run_id]], of, findings)
         verdict, _, doubts = decide_verdict(of, findings, more)

@@ -10,7 +10,7 @@ from results.reference.history import REDELIVERED, History, PublisherLog, Subscr
 from tests.helpers.histories import BROKERS
 
 
-def heard(history: History) -> Oracle:
+def observe(history: History) -> Oracle:
     """Return the oracle at the end of a history of one incarnation, all acknowledged and closed."""
     content = history.content
     promises = Promises(

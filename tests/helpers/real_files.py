@@ -16,7 +16,7 @@ from typing import Any
 from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.config_syntax import local_user
 from pubsubctl.inventory.importers.ansible import _USED
-from tests.helpers.ansible_program import interpreter, listed
+from tests.helpers.ansible_program import interpreter, list_by_ansible
 from tests.helpers.ssh_program import NoEquivalentError, RefusedError, resolve_hosts, route_by_ssh
 
 FOLDER = Path(__file__).parents[1] / "pubsubctl" / "real_files"
@@ -77,7 +77,7 @@ def answers_of_ansible(python: str, asked: list[Case], folder: Path) -> list[Any
         for at, case in enumerate(asked)
         for name, text in case.get("beside", {}).items()
     }
-    listings = listed(python, folder, texts, beside)
+    listings = list_by_ansible(python, folder, texts, beside)
     return [_plain(listings[name]) for name in texts]
 
 

@@ -82,8 +82,8 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     # reference
     "beginning-never-missing": {"mutation": MUTATIONS["drop_the_first_after_accept"]},
     "acknowledged-numbers-counted-as-rows": {"folder": SAMPLE},
-    "content-not-compared": {"mutation": MUTATIONS["payload_corrupted"]},
-    "reuse-not-looked-for": {"mutation": MUTATIONS["sequence_number_used_again"]},
+    "content-not-compared": {"mutation": MUTATIONS["corrupt_payload"]},
+    "reuse-not-looked-for": {"mutation": MUTATIONS["reuse_sequence_number"]},
     "doubt-before-proof": {"decide": reference_verdict.decide},
     "late-though-all-had-come": {"decide": reference_verdict.decide},
     "nothing-at-risk-is-fine": {"decide": reference_verdict.decide},

@@ -19,7 +19,7 @@ from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import chain, star
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 from tests.helpers.paper_stories import names, publish, settle, start
 
 # ---------------------------------------------------------------- abstract and §I
@@ -120,7 +120,7 @@ def test_the_gap_of_figure_1_is_prevented() -> None:
 def test_the_gap_of_figure_1_is_there_without_tags() -> None:
     with (
         pytest.raises(InvariantViolated, match="gap: s2/1"),
-        mutated([Mutant.NO_TAGS_UNREACHABLE_DONE]),
+        plant_mutants([Mutant.NO_TAGS_UNREACHABLE_DONE]),
     ):
         _figure_1()
 
@@ -193,7 +193,7 @@ def _ask_while_a_publication_is_kept() -> None:
 def test_the_safety_condition_needs_a_start_cut() -> None:
     """Only aware brokers forward (lines 236-239, 614-621): true of n=6, and not enough."""
     _ask_while_a_publication_is_kept()
-    with pytest.raises(InvariantViolated, match="gap: late/1"), mutated([Mutant.NO_CUT]):
+    with pytest.raises(InvariantViolated, match="gap: late/1"), plant_mutants([Mutant.NO_CUT]):
         _ask_while_a_publication_is_kept()
 
 

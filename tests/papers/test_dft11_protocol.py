@@ -15,7 +15,7 @@ from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle, Subscription
 from tests.helpers.cluster import chain, tree
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 from tests.helpers.paper_stories import names, publish, settle, start
 
 # ---------------------------------------------------------------- §III and §IV
@@ -186,7 +186,7 @@ def test_a_broker_with_subscribers_is_waited_for() -> None:
 def test_the_invariants_detect_dropped_publications_for_unreachable_brokers() -> None:
     with (
         pytest.raises(InvariantViolated, match="too early"),
-        mutated([Mutant.DROP_UNREACHABLE_DESTINATIONS]),
+        plant_mutants([Mutant.DROP_UNREACHABLE_DESTINATIONS]),
     ):
         _subscribers_broker_dies()
 
@@ -291,7 +291,7 @@ def test_a_recovery_notifier_opens_the_gate() -> None:
 
 
 def test_without_notifiers_it_stays_closed() -> None:
-    with mutated([Mutant.NO_NOTIFIERS]):
+    with plant_mutants([Mutant.NO_NOTIFIERS]):
         subscriber, _ = _barrier_heals()
     assert subscriber.received == []
 

@@ -14,7 +14,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.inventory.importers import ansible
 from pubsubctl.inventory.importers.ansible import read_folders
 from pubsubctl.inventory.importers.ansible_groups import Groups
-from tests.helpers.ansible_program import VARIABLE, interpreter, listed
+from tests.helpers.ansible_program import VARIABLE, interpreter, list_by_ansible
 
 SEED = 20_261_128
 GENERATED = 24
@@ -318,7 +318,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def listings(folder: Path) -> dict[str, Any]:
     assert PYTHON is not None
-    return listed(PYTHON, folder, {**ALL, **REFUSED}, BESIDE)
+    return list_by_ansible(PYTHON, folder, {**ALL, **REFUSED}, BESIDE)
 
 
 @real_ansible

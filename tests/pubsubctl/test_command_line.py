@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 RUNS_NOT = (
-    "protocol 'delta_tree' runs on kind 'tree', and cells-8 is of kind cells; "
+    "protocol 'delta_tree' runs on kind 'tree', and t is of kind cells; "
     "protocols that run on it: gryphon"
 )
 
@@ -147,7 +147,7 @@ def test_generated_topologies_can_be_read_back(call: Call, project: Path) -> Non
     arguments = ("topology", "gen", "random", "--brokers", "20", "--seed", "4", "--delta", "2")
     assert call(*arguments, "-o", "r.toml").status == 0
     assert call("topology", "lint", "r.toml").out == "r.toml: ok, 20 brokers, delta 2\n"
-    assert (project / "r.toml").read_text() == call(*arguments).out
+    assert (project / "r.toml").read_text() == call(*arguments).out.replace("random-20", "r")
     again = call(*arguments, "-o", "r.toml")
     assert (again.status, "exists already" in again.err) == (2, True)
     assert "\n[tree]\ndelta = 2\n" in call("topology", "gen", "demo", "--delta", "2").out
@@ -177,14 +177,52 @@ def test_other_kinds_are_made_and_listed(
     assert document["topology"]["kind"] == kind
 
 
+def test_a_generated_topology_has_the_name_of_its_file(call: Call, project: Path) -> None:
+    assert call("topology", "gen", "chain", "-o", "sub/nine.toml").status == 0
+    assert 'name = "nine"' in Path("sub/nine.toml").read_text()
+    assert call("topology", "gen", "chain", "--brokers", "9", "-o", "Größe.toml").status == 0
+    assert 'name = "chain-9"' in Path("Größe.toml").read_text()
+    answer = call("topology", "gen", "chain", "-o", "sub")
+    assert (answer.status, answer.err) == (4, "error: sub: cannot be written: is a directory\n")
+
+
+@pytest.mark.parametrize(
+    "shape, option, users",
+    [
+        ("chain", "--fanout", "tree, cells, hierarchy use it"),
+        ("bipartite", "--delta", "chain, tree, star, random, demo use it"),
+        ("tree", "--cell-size", "cells uses it"),
+        ("cells", "--levels", "random-hierarchy uses it"),
+        ("star", "--proxies", "bipartite uses it"),
+        ("tree", "--seed", "random, random-hierarchy use it"),
+    ],
+)
+def test_a_shape_refuses_measures_of_other_shapes(
+    call: Call, shape: str, option: str, users: str
+) -> None:
+    answer = call("topology", "gen", shape, option, "4")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == f"error: topology gen {shape}: {option}: only {users}\n"
+
+
+def test_a_topology_of_one_broker_has_no_plural(call: Call, project: Path) -> None:
+    assert call("topology", "gen", "chain", "--brokers", "1", "-o", "one.toml").status == 0
+    answer = call("topology", "show", "one.toml")
+    assert answer.out.splitlines()[2:] == [
+        "1 broker, 0 links, delta 1, longest path 0 links",
+        "a broker keeps state of 0 others (within 2 links)",
+    ]
+
+
 def test_a_random_hierarchy_is_drawn_from_its_seed_and_described(call: Call, project: Path) -> None:
     arguments = ("topology", "gen", "random-hierarchy", "--brokers", "30", "--levels", "4")
     assert call(*arguments, "--seed", "4", "-o", "t.toml").status == 0
-    assert (project / "t.toml").read_text() == call(*arguments, "--seed", "4").out
-    assert (project / "t.toml").read_text() != call(*arguments, "--seed", "5").out
+    drawn = (project / "t.toml").read_text().replace('"t"', '"random-hierarchy-30"')
+    assert drawn == call(*arguments, "--seed", "4").out
+    assert drawn != call(*arguments, "--seed", "5").out
     shown = call("topology", "show", "t.toml").out
     assert "\n4 levels with " in shown
-    assert "links that alone hold a unit together\nmean degree " in shown
+    assert "; links whose loss alone splits a unit: " in shown
 
 
 def test_every_kind_that_a_file_carries_is_shown(call: Call, project: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.text import counted, format_number
 from pubsubctl.console.console import Console, Result, estimate_left, share_of
 from pubsubctl.console.waits import RunTime, WaitTimes
 
@@ -40,6 +41,48 @@ def test_the_colours_of_a_result_are_its_own() -> None:
     console = Console(stdout=out, color="always", environment={})
     console.result(Result(document={}, text=f"{console.colorize('VALID', 'good')} \x1b[2Jrest"))
     assert out.getvalue() == "\x1b[32mVALID\x1b[0m \\x1b[2Jrest\n"
+
+
+@pytest.mark.parametrize(
+    "value, digits, text",
+    [
+        (1_394, 4, "1,394"),
+        (25_812.4, 4, "25,812"),
+        (1_545.2, 3, "1,545"),
+        (26.194, 4, "26.19"),
+        (0.017234, 4, "0.01723"),
+        (120.0, 2, "120"),
+        (-0.04, 1, "-0.04"),
+        (-0.0, 4, "0"),
+        (1.0, 4, "1"),
+        (0.0000012, 2, "0.0000012"),
+    ],
+)
+def test_a_number_has_commas_and_no_exponent(value: float, digits: int, text: str) -> None:
+    assert format_number(value, digits) == text
+
+
+def test_a_count_agrees_with_its_noun() -> None:
+    nouns = ("broker", "proxy", "delivery", "day", "loss", "branch")
+    assert [counted(1, noun) for noun in nouns] == [f"1 {noun}" for noun in nouns]
+    assert [counted(2_000, noun) for noun in nouns] == [
+        *("2,000 brokers", "2,000 proxies", "2,000 deliveries"),
+        *("2,000 days", "2,000 losses", "2,000 branches"),
+    ]
+
+
+def test_one_formatter_writes_the_numbers_of_messages() -> None:
+    folders = ("pubsubctl", "bench/run", "bench/spec", "results/rules", "results/report")
+    files = [path for each in folders for path in (ROOT / each).rglob("*.py")]
+    other = re.compile(r"""\.[0-9]+g\}|replace\(",", " "\)""")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in files
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if other.search(line)
+    ]
+    assert len(files) > 100
+    assert not found, found
 
 
 def test_a_message_is_not_endless() -> None:

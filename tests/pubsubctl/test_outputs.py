@@ -1,7 +1,9 @@
 """Stories about outputs that cannot be written, and about hosts whose login scripts print."""
 
+import errno
 import io
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,11 +14,12 @@ import pytest
 import trio
 
 from pubsubctl.console.console import StandardOutput
-from pubsubctl.errors import Unreachable
+from pubsubctl.errors import PreflightFailed, Unreachable
 from pubsubctl.hosts.ssh.connections import SshConnections
 from pubsubctl.hosts.ssh.fabric_connection import Garbled, files_on
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.runs.crates import CrateFile, crate_of
+from pubsubctl.runs.outputs import check_results
 from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -259,6 +262,41 @@ def test_a_folder_that_cannot_be_created_is_named_before_any_work(
     Path("run/manifest.json").write_text("{}")
     result = call(*line.split())
     assert (result.status, "cannot be created: " in result.err) == (4, True), result.err
+
+
+def test_a_folder_of_runs_without_room_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_bytes
+
+    def fail(path: Path, content: bytes) -> int:
+        write(path, b"")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(PreflightFailed, match="no run can be written here: no space left"):
+        check_results(tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "words", [["schema", "workload"], ["topology", "gen", "chain"], ["simulate", "draw", "a.plan"]]
+)
+def test_an_output_on_a_full_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(ROOT / "tests/simulator/plans/M14.plan", "a.plan")
+    write = Path.write_text
+
+    def fail(path: Path, text: str, *arguments: object, **options: object) -> int:
+        write(path, text[:9], encoding="utf-8")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    result = call(*words, "-o", "out/file.svg")
+    assert (result.status, "no space left on device" in result.err) == (4, True), result.err
+    assert [*Path("out").iterdir()] == []
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs the device /dev/full")

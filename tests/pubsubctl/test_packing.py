@@ -1,5 +1,6 @@
 """S-LOG-1: a packed run names no host and no user, and is the same run."""
 
+import errno
 import json
 import re
 import shutil
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.run.series import open_series
-from pubsubctl.errors import UserError
+from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.runs import redaction
 from pubsubctl.runs.redaction import copy_without_place, pack_run
 from results.reference.history_reader import judge_folder
 from results.tables.logs import read_logs
@@ -166,7 +168,33 @@ def test_the_command_packs_once(call: Call, written: Path, tmp_path: Path) -> No
     assert answer.document["left_out"] == ["spec/inventory.toml"]
     again = call("results", "pack", str(written), "-o", str(tmp_path / "packed"))
     assert again.status == 2
-    assert "is there already" in again.err
+    assert "exists already" in again.err
+
+
+@pytest.mark.parametrize("copier", ["pack_run", "copy_without_place"])
+def test_a_copy_on_a_full_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copier: str
+) -> None:
+    def fail(source: Path, target: Path) -> None:
+        target.write_bytes(b"part")
+        raise OSError(errno.ENOSPC, "No space left on device", str(source))
+
+    monkeypatch.setattr("shutil.copyfile", fail)
+    with pytest.raises(PreflightFailed, match="packed: cannot be written: no space left"):
+        getattr(redaction, copier)(WITNESSED, tmp_path / "copies" / "packed")
+    assert [*(tmp_path / "copies").iterdir()] == []
+
+
+def test_a_series_is_not_packed_and_names_its_runs(call: Call, tmp_path: Path) -> None:
+    series = open_series(tmp_path, "story", {"seed": 1}, ["calm"], 2, hosts={})
+    for place, instance in enumerate(series.remaining()):
+        series.end(instance, tmp_path / f"20261124T00000{place}Z-abcdef", "complete")
+    series.close({})
+    verbs = (["results", "pack", "-o", "copy"], ["why", "p1:1", "s1"], ["clock", "show"])
+    for verb, *words in verbs:
+        answer = call(verb, *words, str(series.path))
+        assert answer.status == 2, answer.err
+        assert "this is a series; name one of its runs: 20261124T000000Z-abcdef, " in answer.err
 
 
 def test_a_copied_series_contains_no_host_names(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Stories about `simulate` at the command line."""
 
+import errno
 import fcntl
 import json
 import os
@@ -187,6 +188,26 @@ def test_a_recorded_simulation_can_be_judged_from_its_records(call: Call, projec
     judgement = check(read_history(run))
     assert judgement.verdict == "VALID", judgement.because
     assert judgement.counts.recovered == judgement.counts.at_risk > 500
+
+
+def test_a_record_on_a_full_disk_leaves_nothing(
+    call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*details: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("bench.run.run_directory.RunDirectory.end", fail)
+    answer = call("simulate", "run", "chain3", "-d", "1s", "--record", "-o", "kept")
+    assert answer.status == 4, answer.err
+    assert [path for path in Path("kept").rglob("*") if not path.is_dir()] == []
+
+
+@pytest.mark.parametrize("verb", ["draw", "run"])
+def test_a_file_of_another_kind_is_named(call: Call, project: Path, verb: str) -> None:
+    Path("plan").write_text('schema = "pubsubctl/faults/1"\nname = "plan"\n')
+    answer = call("simulate", verb, "./plan")
+    assert answer.status == 2
+    assert "a file of pubsubctl/faults/1 is no plan, no scenario and no history" in answer.err
 
 
 def test_late_subscriptions_are_for_simulated_brokers(call: Call, project: Path) -> None:

@@ -11,12 +11,15 @@ import sys
 
 import pytest
 
+from tests.pubsubctl.conftest import Call
+
 SLOW = (
     *("pydantic", "trio", "numpy", "pandas", "pyarrow", "pyspark", "matplotlib", "jinja2", "rich"),
     *("cbor2", "psutil", "importlib.metadata"),
     *("brokerd.protocols.registry", "brokerd.overlay.topology", "bench.run", "results.checker"),
     *("brokerd.simulator", "fault_injection.schedule", "pubsubctl.runs.runs"),
 )
+PROTOCOLS = ("brokerd.protocols.registry", "brokerd.wire.codec", "brokerd.simulator")
 MEASURED = (
     ("--version",), ("bench", "--help"), ("help", "tour"), ("config", "show"), ("results", "list"),
     ("topology", "lint", "demo"), ("workload", "lint", "demo"), ("claims", "list"), ("status",),
@@ -44,6 +47,41 @@ def test_the_verbs_are_listed_without_slow_modules() -> None:
 def test_the_version_needs_no_verbs() -> None:
     found = modules_after("from pubsubctl.entry import main; main()", "--version")
     assert [name for name in ("typer", "pubsubctl.commands.app") if name in found] == []
+
+
+def modules_of(*arguments: str) -> set[str]:
+    """Return the modules that a command line imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "pubsubctl", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+@pytest.mark.parametrize("words", [["bench", "--help"], ["inject", "--list"], ["config", "show"]])
+def test_plain_options_are_read_without_pydantic(words: list[str]) -> None:
+    found = modules_of(*words)
+    assert "typer" in found
+    assert [name for name in ("pydantic", "typer._adapters") if name in found] == []
+
+
+def test_status_needs_no_protocols(call: Call) -> None:
+    found = modules_of("status")
+    assert "pubsubctl.hosts.hosts" in found
+    assert [name for name in PROTOCOLS if name in found] == []
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("publish a --count 0", "'--count': 0: a whole number from 1 to 10,000,000"),
+        ("publish a --count two", "'--count': two: a whole number from 1 to 10,000,000"),
+        ("bench demo --seed -1", "'--seed': -1: a whole number from 0"),
+        ("-f 2000 status", "'--forks' / '-f': 2000: a whole number from 1 to 1,024"),
+    ],
+)
+def test_a_number_out_of_range_is_named_with_its_range(call: Call, words: str, said: str) -> None:
+    answer = call(*words.split())
+    assert answer.status == 2
+    assert answer.err.splitlines()[0] == f"error: invalid value for {said}"
 
 
 @pytest.mark.parametrize(

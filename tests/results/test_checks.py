@@ -25,7 +25,7 @@ from results.tables.json_files import IntegrityError
 from results.tables.load import load_run
 from results.tables.seals import file_hashes, seal, verify_seal
 from tests.helpers.histories import LEGAL, MUTATIONS, random_history
-from tests.helpers.history_tables import judged_on_spark
+from tests.helpers.history_tables import judge_on_spark
 from tests.helpers.judged_folders import histories_of, on_spark
 from tests.helpers.runs import Scenario, write_demo_run
 
@@ -55,7 +55,7 @@ def histories(count: int) -> dict[str, History]:
 
 def test_the_plain_checker_and_spark_agree_on_many_histories(spark: "SparkSession") -> None:
     of = histories(400)
-    found = judged_on_spark(spark, of)
+    found = judge_on_spark(spark, of)
     invalid = at_risk = 0
     for name, history in of.items():
         plain = check(history)
@@ -75,7 +75,7 @@ def test_long_logs_are_walked_in_stretches(
     """With four places per stretch, most violations lie across two stretches."""
     monkeypatch.setattr("results.checker.delivery.STRETCH_BITS", 2)
     of = histories(150)
-    found = judged_on_spark(spark, of)
+    found = judge_on_spark(spark, of)
     for name, history in of.items():
         _, _, findings = found[name]
         assert findings.counts == check(history).counts, name

@@ -27,7 +27,7 @@ from results.tables.manifest import read_run
 from results.tables.seals import seal
 from tests.helpers.forged_runs import DURATION, NEAR, S1, RunFolder, write_honest_run
 from tests.helpers.histories import random_history
-from tests.helpers.history_tables import judged_on_spark
+from tests.helpers.history_tables import judge_on_spark
 from tests.helpers.promised_histories import CASES, RELEASED, promised_history, with_noise
 from tests.helpers.runs import (
     DEMO_TOPOLOGY,
@@ -91,7 +91,7 @@ def agree(
     spark: "SparkSession", counted: dict[str, History], more: dict[str, History]
 ) -> Counter[str]:
     """Check that both judges agree; return how many of `counted` have each kind of violation."""
-    found = judged_on_spark(spark, counted | more)
+    found = judge_on_spark(spark, counted | more)
     seen: Counter[str] = Counter()
     for name, history in (counted | more).items():
         plain = check(history)

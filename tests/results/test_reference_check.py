@@ -30,8 +30,8 @@ from tests.helpers.histories import (
 
 SEEDS = range(40)
 UNDECIDED = {
-    "unanswered_and_lost_for_everyone",
-    "log_truncated", "line_lost_in_the_publishers_log", "records_of_an_old_run", "nothing_at_risk",
+    "lose_unanswered",
+    "truncate_log", "lose_publisher_log_line", "use_records_of_an_old_run", "nothing_at_risk",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from results.reference.history import FENCE, REDELIVERED, DeliveryRow, History
 from results.reference.rule import check
 from results.rules.terms import Guarantee, Promises
 from results.rules.verdict_text import describe_absent
-from tests.helpers.history_tables import judged_on_spark
+from tests.helpers.history_tables import judge_on_spark
 from tests.helpers.promised_histories import promised_history, with_log
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def test_spark_judges_all_of_them_alike(spark: "SparkSession") -> None:
         for name in CASES
         for seed, history in enumerate(histories(name)[:2])
     }
-    for name, (verdict, doubts, findings) in judged_on_spark(spark, of).items():
+    for name, (verdict, doubts, findings) in judge_on_spark(spark, of).items():
         plain = check(of[name])
         assert (verdict, findings.counts) == (plain.verdict, plain.counts), name
         assert doubts == {*plain.doubts}, name

@@ -12,7 +12,7 @@ from results.rules.risks import Tree
 from results.rules.terms import Fault, Guarantee, Notice, Partition
 from results.rules.verdict_text import describe_withheld
 from results.rules.withholding import Barriers, RequestTimes, stretches_of
-from tests.helpers.history_tables import judged_on_spark
+from tests.helpers.history_tables import judge_on_spark
 from tests.helpers.withheld_histories import (
     BARRIER,
     CUTS,
@@ -184,7 +184,7 @@ def test_spark_agrees_on_each_of_them(spark: "SparkSession") -> None:
             rng = Random(seed)
             history = barrier_history(rng, f"run-{seed}", predicate=predicate)
             of[f"{name}, {seed}"] = spoil(history, rng)
-    found = judged_on_spark(spark, of)
+    found = judge_on_spark(spark, of)
     for name, history in of.items():
         plain = check(history)
         verdict, doubts, findings = found[name]

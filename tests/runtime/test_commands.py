@@ -98,7 +98,7 @@ def test_subscriptions_are_listed_with_the_names_of_streams() -> None:
         core = ListingCore()
         assert isinstance(core, ListingProtocol)
         commands = commands_of(core)
-        commands._own.names[0] = "p1"  # type: ignore[index]
+        commands.broker_names = lambda: ("p1", "b0")  # the broker has no session with either
         ask = commands.handlers()["subscriptions"]
         with pytest.raises(ControlError, match="earlier incarnation"):
             await ask({})

@@ -6,7 +6,7 @@ import trio
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
 from brokerd.units import SECOND_NS
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 from tests.helpers.memory_links import (
     LinkedBroker,
     MemoryNet,
@@ -93,7 +93,7 @@ async def test_a_broker_that_omits_receives_sends_on_and_is_not_suspected() -> N
         assert b0.sequences(1) == [1, 2, 3, 4, 5, 6]
 
 
-@mutated([Mutant.HEARTBEATS_IN_QUEUE])
+@plant_mutants([Mutant.HEARTBEATS_IN_QUEUE])
 @in_virtual_time
 async def test_mutant_m40_makes_an_absorbing_broker_look_dead() -> None:
     net = MemoryNet()

@@ -15,7 +15,7 @@ from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionL
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import encode
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 from tests.helpers.memory_links import (
     LinkedBroker,
     MemoryNet,
@@ -308,7 +308,7 @@ async def test_a_peer_that_never_reads_loses_its_session_and_no_frame_before_tha
 
 @in_virtual_time
 async def test_mutant_m38_drops_a_required_publication() -> None:
-    with mutated([Mutant.FULL_QUEUE_DROPS_OLDEST]):
+    with plant_mutants([Mutant.FULL_QUEUE_DROPS_OLDEST]):
         b0, deaf = await flood_one_who_never_reads()
     assert b0.of(SessionLost) == []
     received = [m.run.first for m in deaf.messages() if isinstance(m, Deliveries)]
@@ -366,7 +366,7 @@ async def test_nothing_follows_a_frame_that_was_cut_short() -> None:
 
 @in_virtual_time
 async def test_mutant_m39_writes_into_the_middle_of_a_frame() -> None:
-    with mutated([Mutant.HALF_A_FRAME]):
+    with plant_mutants([Mutant.HALF_A_FRAME]):
         old = await supersede_inside_a_frame()
     assert len(old.received) < 20_000
     assert b"superseded" in old.received

@@ -1,7 +1,7 @@
 """Tests of the outbox: whole frames in order, heartbeats first, a bound, and no half frame."""
 
 from brokerd.sessions.outbox import Outbox
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 
 def filled(*frames: bytes, limit: int = 1_000) -> Outbox:
@@ -51,7 +51,7 @@ def test_only_heartbeats_leave_while_the_link_absorbs() -> None:
     assert outbox.take(100, now_ns=0) == b"aa"
 
 
-@mutated([Mutant.HEARTBEATS_IN_QUEUE])
+@plant_mutants([Mutant.HEARTBEATS_IN_QUEUE])
 def test_mutant_m40_lets_a_heartbeat_wait_behind_the_data() -> None:
     outbox = filled(b"aa")
     outbox.beat()
@@ -69,7 +69,7 @@ def test_a_frame_larger_than_the_bound_passes_when_nothing_else_waits() -> None:
     assert outbox.add([b"aaaa"], 4)
 
 
-@mutated([Mutant.FULL_QUEUE_DROPS_OLDEST])
+@plant_mutants([Mutant.FULL_QUEUE_DROPS_OLDEST])
 def test_mutant_m38_drops_the_oldest_instead() -> None:
     outbox = filled(b"aaaa", b"bbbb", limit=10)
     assert outbox.add([b"cccc"], 4)
@@ -94,7 +94,7 @@ def test_last_words_follow_whole_frames_only() -> None:
     assert outbox.last_words(b"bye") == b"bye"
 
 
-@mutated([Mutant.HALF_A_FRAME])
+@plant_mutants([Mutant.HALF_A_FRAME])
 def test_mutant_m39_speaks_into_a_cut_frame() -> None:
     outbox = filled(b"aaaa")
     outbox.take(100, now_ns=0)

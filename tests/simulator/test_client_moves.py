@@ -16,7 +16,7 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 CORES = os.cpu_count() or 1
 MOVES = SwarmOptions(moves=True)
@@ -82,7 +82,7 @@ def test_a_client_at_its_subscription_limit_can_move() -> None:
     ],
 )
 def test_a_move_that_leaves_a_step_out_is_seen(line_ms: int, mutant: Mutant, rule: str) -> None:
-    with pytest.raises(InvariantViolated, match=rule), mutated([mutant]):
+    with pytest.raises(InvariantViolated, match=rule), plant_mutants([mutant]):
         _move_among_publications(line_ms)
 
 

@@ -17,7 +17,7 @@ from brokerd.protocols.delta_tree.partition_table import partition_kind
 from brokerd.protocols.delta_tree.regions import covers
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 TREES = {
     "seed": st.integers(0, 10_000),
@@ -114,7 +114,7 @@ def test_an_island_treated_as_a_barrier_is_safe_but_withholds_more(mutant: Mutan
     withheld = {True: 0, False: 0}
     for seed in range(40):
         for wrong in (False, True):
-            with mutated([mutant] if wrong else []):
+            with plant_mutants([mutant] if wrong else []):
                 cluster, dead, home = around_dead_brokers(seed, 8, 1, strict=not wrong)
             out = covered(cluster, home)
             assert out >= out_of_reach(cluster, dead, home)

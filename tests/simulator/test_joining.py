@@ -7,7 +7,7 @@ from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain, star
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 
 def _settled(cluster: SimulatedCluster) -> None:
@@ -40,7 +40,7 @@ def test_publications_wait_until_a_newcomer_has_the_subscriptions() -> None:
 def test_publications_are_lost_if_a_newcomer_considers_itself_complete() -> None:
     with (
         pytest.raises(InvariantViolated, match="acknowledged too early: n calls"),
-        mutated([Mutant.NEWCOMER_IS_COMPLETE]),
+        plant_mutants([Mutant.NEWCOMER_IS_COMPLETE]),
     ):
         _publish_from_a_newcomer_at_once()
 
@@ -73,7 +73,7 @@ def test_a_newcomer_behind_an_unreachable_broker_is_withheld_until_the_links_hea
 def test_an_unreachable_newcomer_counted_as_reached_loses_publications() -> None:
     with (
         pytest.raises(InvariantViolated, match=r"too early|silent|gap"),
-        mutated([Mutant.NEWCOMERS_ARE_HEARD]),
+        plant_mutants([Mutant.NEWCOMERS_ARE_HEARD]),
     ):
         _join_behind_a_broker_that_a_subscriber_cannot_reach()
 

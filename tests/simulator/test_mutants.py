@@ -17,7 +17,7 @@ import pytest
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, NOT_SIMULATED
 from brokerd.simulator.named_bugs import bugs_of, mistaken_functions
 from brokerd.simulator.search.ablations import first_catch
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 MUTANTS = bugs_of("delta_tree")
 
@@ -48,7 +48,7 @@ def test_a_bug_outside_the_simulated_code_survives() -> None:
 
 @pytest.mark.parametrize("mutant", Mutant)
 def test_the_row_of_a_mutant_fits_the_source(mutant: Mutant) -> None:
-    with mutated([mutant]):
+    with plant_mutants([mutant]):
         pass
     assert mistaken_functions((MUTANTS[mutant],))
 

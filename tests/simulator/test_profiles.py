@@ -12,7 +12,7 @@ from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_s
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, tree
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 SEEDS = 8
 LITERAL = "paper-literal"
@@ -33,7 +33,7 @@ def bypass_resurrects(profile: str, **switches: str) -> tuple[list[int], list[st
     topology = tree("s-x", "x-v", "v-p", "x-z")
     chosen = (("profile", profile.removesuffix("-literal")), *switches.items())
     topology = replace(topology, settings=(("delta_tree", chosen),))
-    with mutated(PAPER_LITERAL if profile == LITERAL else ()):
+    with plant_mutants(PAPER_LITERAL if profile == LITERAL else ()):
         return _played(topology)
 
 

@@ -7,7 +7,7 @@ from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle
 from tests.helpers.cluster import STEADY, chain
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 LOGGED = DeltaTreeParameters(delta=1, publication_log=True)
 
@@ -42,14 +42,14 @@ def test_acknowledged_publications_survive_their_publisher_and_broker() -> None:
 
 
 def test_publications_acknowledged_before_they_are_durable_are_lost() -> None:
-    with mutated([Mutant.ACKNOWLEDGED_BEFORE_DURABLE]):
+    with plant_mutants([Mutant.ACKNOWLEDGED_BEFORE_DURABLE]):
         assert _missing_after_publisher_and_broker_die()
 
 
 def test_a_log_that_releases_unconfirmed_publications_causes_a_gap() -> None:
     with (
         pytest.raises(InvariantViolated, match=r"gap: s1-s/1 got .* without 2, 3, 4"),
-        mutated([Mutant.LOG_RELEASED_ON_APPEND]),
+        plant_mutants([Mutant.LOG_RELEASED_ON_APPEND]),
     ):
         _missing_after_publisher_and_broker_die()
 
@@ -197,5 +197,5 @@ def test_a_broker_publishes_nothing_before_its_log_is_read() -> None:
 
 @pytest.mark.parametrize("bug", [Mutant.CLIENTS_BEFORE_LOG, Mutant.RECOVERED_BEFORE_LOG])
 def test_a_broker_that_does_not_wait_for_its_log_is_detected(bug: Mutant) -> None:
-    with pytest.raises(AssertionError), mutated([bug]):
+    with pytest.raises(AssertionError), plant_mutants([bug]):
         _publish_before_the_log_is_read()

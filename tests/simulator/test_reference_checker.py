@@ -22,7 +22,7 @@ from brokerd.simulator.world.clock import NEVER_NS
 from results.reference.history import History
 from results.reference.rule import check
 from results.rules.terms import STREAMS
-from tests.helpers.oracle_histories import heard
+from tests.helpers.oracle_histories import observe
 from tests.helpers.promised_histories import ALL, CASES, promised_history, with_noise
 from tests.helpers.swarm_histories import Recorder
 
@@ -109,7 +109,7 @@ OF_STREAMS = {"place_back", "place_taken", "place_order", "reordered"}
 
 def agree(history: History, name: str) -> Counter[str]:
     """Check that both judges report the same kinds; return the findings."""
-    counts, oracle = check(history).counts, heard(history)
+    counts, oracle = check(history).counts, observe(history)
     told = {kind for rule in oracle.violations for kind in PROMISED_ALIKE[rule]}
     found = {*counts.violations} - (OF_STREAMS if history.order in STREAMS else set())
     assert found <= told, f"{name}: {counts.violations}, {oracle.violations}"

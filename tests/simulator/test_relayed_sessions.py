@@ -16,7 +16,7 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, chain, star, tree
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 
 class Story:
@@ -249,7 +249,7 @@ def test_messages_in_flight_at_either_switch_arrive_once_and_in_order() -> None:
     ids=str,
 )
 def test_a_switch_without_sending_again_or_out_of_order_is_caught(mutant: Mutant) -> None:
-    with pytest.raises((InvariantViolated, AssertionError)), mutated([mutant]):
+    with pytest.raises((InvariantViolated, AssertionError)), plant_mutants([mutant]):
         _published_over_both_switches()
 
 
@@ -279,7 +279,7 @@ def test_a_relayed_session_that_has_lost_something_is_never_continued() -> None:
 
 @pytest.mark.parametrize("mutant", [Mutant.RELAY_RESUMES, Mutant.RELAYED_OUTLIVES_LEG], ids=str)
 def test_a_relayed_session_that_is_continued_is_caught(mutant: Mutant) -> None:
-    with pytest.raises((InvariantViolated, AssertionError)), mutated([mutant]):
+    with pytest.raises((InvariantViolated, AssertionError)), plant_mutants([mutant]):
         _published_over_a_relay_whose_link_blips()
 
 

@@ -9,7 +9,7 @@ from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 
 def _chain() -> SimulatedCluster:
@@ -37,7 +37,7 @@ def test_a_dead_broker_may_be_closed_off() -> None:
 def test_an_answering_broker_past_a_dead_one_may_not_be_closed_off(mutant: Mutant) -> None:
     with (
         pytest.raises(InvariantViolated, match=r"closed too much: s1-b1/1 starts without \[3\]"),
-        mutated([mutant]),
+        plant_mutants([mutant]),
     ):
         _subscribe_past_a_dead_broker(_chain())
 

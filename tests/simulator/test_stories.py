@@ -15,7 +15,7 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain, star, tree
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 
 def _settle(cluster: SimulatedCluster) -> None:
@@ -73,7 +73,7 @@ def test_e1_publications_before_the_start_are_no_part_of_the_stream() -> None:
 
 
 def test_e1_is_a_gap_without_the_start_cut() -> None:
-    with pytest.raises(InvariantViolated, match="gap: late/1"), mutated([Mutant.NO_CUT]):
+    with pytest.raises(InvariantViolated, match="gap: late/1"), plant_mutants([Mutant.NO_CUT]):
         _start_behind_a_lost_publication()
 
 
@@ -114,7 +114,10 @@ def test_publications_forwarded_before_the_start_are_not_part_of_the_stream() ->
 
 
 def test_a_start_cut_without_the_position_of_the_home_leaves_a_gap() -> None:
-    with pytest.raises(InvariantViolated, match="gap: late/1"), mutated([Mutant.NO_LAST_IN_CUT]):
+    with (
+        pytest.raises(InvariantViolated, match="gap: late/1"),
+        plant_mutants([Mutant.NO_LAST_IN_CUT]),
+    ):
         _start_behind_what_home_has_seen()
 
 
@@ -352,7 +355,7 @@ def test_publications_of_sources_behind_an_island_are_received_at_once() -> None
 
 
 def test_islands_treated_as_barriers_are_safe_but_receive_less() -> None:
-    with mutated([Mutant.ISLANDS_AS_BARRIERS]):
+    with plant_mutants([Mutant.ISLANDS_AS_BARRIERS]):
         assert _heard_across_an_island(strict=False) == []
 
 

@@ -12,7 +12,7 @@ from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.tombstones import LAST_NUMBER
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain, star
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 
 def _cluster(*names: str, linger_s: float = 60) -> SimulatedCluster:
@@ -165,7 +165,7 @@ def test_the_end_overtakes_the_subscription_and_stays_the_end() -> None:
 
 
 def test_without_tombstones_a_late_copy_brings_the_subscription_back() -> None:
-    with mutated([Mutant.NO_TOMBSTONES]):
+    with plant_mutants([Mutant.NO_TOMBSTONES]):
         assert _end_overtakes_subscription()
 
 
@@ -190,7 +190,7 @@ def test_a_returning_broker_is_notified_of_an_ended_subscription() -> None:
 
 
 def test_without_tombstones_it_brings_the_subscription_back() -> None:
-    with mutated([Mutant.NO_TOMBSTONES]):
+    with plant_mutants([Mutant.NO_TOMBSTONES]):
         left = _broker_is_away_when_it_is_told()
     assert "v routes by (0, 1, 1), which is over" in left
 
@@ -216,7 +216,7 @@ def test_the_end_is_remembered_on_disk_where_the_subscription_is() -> None:
 
 
 def test_volatile_tombstones_leave_a_row_for_ever() -> None:
-    with mutated([Mutant.TOMBSTONES_VOLATILE]):
+    with plant_mutants([Mutant.TOMBSTONES_VOLATILE]):
         left = _all_who_know_crash()
     assert "x routes by (0, 1, 1), which is over" in left
 
@@ -239,7 +239,7 @@ def test_an_access_broker_revokes_subscriptions_pending_at_its_crash() -> None:
 
 
 def test_a_pending_subscription_remains_without_the_authority_of_its_access_broker() -> None:
-    with mutated([Mutant.NO_HOME_AUTHORITY]):
+    with plant_mutants([Mutant.NO_HOME_AUTHORITY]):
         assert _home_crashes_with_a_pending_subscription()
 
 

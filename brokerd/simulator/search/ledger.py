@@ -14,6 +14,7 @@ from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.search.ablations import CanaryReport, Caught
 from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.text import counted, format_number
 
 SCHEMA = "pubsubctl/reliability/1"
 
@@ -154,14 +155,16 @@ def with_caught(
     return {**document, "mutants": dict(sorted(table.items()))}
 
 
-def describe_totals(counted: Mapping[str, int]) -> str:
+def describe_totals(sums: Mapping[str, int]) -> str:
     """Return the totals of `swarm.total` as a line for people."""
-    broken, seeds = counted["seeds_with_links_broken_for_ever"], counted["seeds"]
+    broken, seeds = sums["seeds_with_links_broken_for_ever"], sums["seeds"]
+    hours = sums["simulated_ms"] / _MS_PER_HOUR
     return (
-        f"{seeds:,} seeds, {counted['simulated_ms'] / _MS_PER_HOUR:.1f} simulated hours, "
-        f"{counted['faults_landed']:,} faults landed, {counted['deliveries']:,} deliveries, "
-        f"{counted['at_risk']:,} at risk, {broken:,} seeds with links broken for ever, "
-        f"{counted['violations']} violations"
+        f"{counted(seeds, 'seed')}, {format_number(hours, 3)} simulated hours, "
+        f"{counted(sums['faults_landed'], 'fault')} landed, "
+        f"{counted(sums['deliveries'], 'delivery')}, {sums['at_risk']:,} at risk, "
+        f"{counted(broken, 'seed')} with links broken for ever, "
+        f"{counted(sums['violations'], 'violation')}"
     )
 
 

@@ -42,6 +42,7 @@ from brokerd.simulator.search.moves import (
 )
 from brokerd.simulator.search.plan_scope import PlanError, PlanScope
 from brokerd.simulator.world.sessions import NetworkParameters
+from brokerd.text import counted
 
 LAYERS = ("timed", "adversarial")
 _BOOLEANS = ("True", "False")
@@ -121,8 +122,9 @@ class Plan:
         """Return the size in words."""
         subscriptions = sum(type(move) is SubscriptionRequest for move in self.moves)
         return (
-            f"{self.faults} faults, {len(self.topology.brokers)} brokers, "
-            f"{self.publications} publications, {subscriptions} subscriptions"
+            f"{counted(self.faults, 'fault')}, {counted(len(self.topology.brokers), 'broker')}, "
+            f"{counted(self.publications, 'publication')}, "
+            f"{counted(subscriptions, 'subscription')}"
         )
 
     def with_moves(self, moves: Iterable[Move]) -> "Plan":

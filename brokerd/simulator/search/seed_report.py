@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class SeedReport:
         """Return the report of a violation, or one line for a run without one."""
         what = f"seed {self.seed}" if self.seed >= 0 else "plan"
         if not self.violations:
-            return f"{what}: no violation, {self.counters['deliveries']} deliveries"
+            return f"{what}: no violation, {counted(self.counters['deliveries'], 'delivery')}"
         lines = [f"{what}: {violation}" for violation in self.violations]
         if self.last_steps:
             lines += ["last steps:", *(f"  {line}" for line in self.last_steps)]

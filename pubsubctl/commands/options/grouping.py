@@ -9,6 +9,8 @@ from typing import Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pubsubctl.commands.options.plain_values import read_plainly
+
 GLOBAL_OPTIONS = "Global options (pubsubctl --help) may stand here too."
 _ARGUMENTS = "Arguments"
 _OPTIONS = "Options"
@@ -56,6 +58,10 @@ def _fields_of(group: Any) -> Iterable[inspect.Parameter]:
 class GroupedCommand(TyperCommand):
     """A command whose help text has a section per group of options."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters with `--help`, with values that need no pydantic."""
+        return read_plainly(super().get_params(ctx))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options by group."""
         write_options(self, ctx, formatter)
@@ -63,6 +69,10 @@ class GroupedCommand(TyperCommand):
 
 class GroupedVerbs(TyperGroup):
     """A group of commands whose help text has a section per group of commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters with `--help`, with values that need no pydantic."""
+        return read_plainly(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, then the commands by group."""

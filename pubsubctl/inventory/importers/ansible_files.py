@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import yaml
 
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.inventory.importers.ansible_groups import (

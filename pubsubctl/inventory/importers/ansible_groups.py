@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 

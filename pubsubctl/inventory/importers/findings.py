@@ -11,8 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from bench.spec.toml_text import toml_text
-from brokerd.overlay.topology import NAME
-from brokerd.text import BYTE_ORDER_MARK
+from brokerd.text import BYTE_ORDER_MARK, NAME
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.config_syntax import abbreviate_home

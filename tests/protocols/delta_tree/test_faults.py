@@ -13,7 +13,7 @@ from brokerd.protocols.delta_tree.messages import (
 )
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived, OpenSession
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 from tests.helpers.exchange import Exchange, blob, run_of, states
 
 CHAIN4 = ((0, 1), (1, 2), (2, 3))
@@ -272,7 +272,7 @@ def test_a_stream_never_starts_before_a_lost_publication():
 
 
 def test_without_the_cut_the_story_ends_in_a_gap():
-    with mutated([Mutant.NO_CUT, Mutant.NO_LAST_IN_CUT]):
+    with plant_mutants([Mutant.NO_CUT, Mutant.NO_LAST_IN_CUT]):
         assert bypass_resurrects() == [1, 3]
 
 
@@ -602,7 +602,7 @@ def test_frames_that_are_sent_again_are_of_bounded_size_and_in_order():
     ],
 )
 def test_a_mutant_of_re_sending_loses_publications(mutant, lost):
-    with mutated([mutant]):
+    with plant_mutants([mutant]):
         assert _lost_by_a_cut() == lost
 
 

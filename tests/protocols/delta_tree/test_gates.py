@@ -9,7 +9,7 @@ from brokerd.protocols.delta_tree.regions import (
     replace_tags,
     replacement_for,
 )
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 OF_3, OF_5 = SourceId(3, 0, 1), SourceId(5, 0, 1)
 
@@ -90,5 +90,5 @@ def test_a_stale_emitter_closes_no_open_gate():
 
 
 def test_a_stale_emitter_closes_a_gate_if_receivers_accept_any_tags():
-    with mutated([Mutant.RECEIVER_TAKES_ANY_TAGS]):
+    with plant_mutants([Mutant.RECEIVER_TAKES_ANY_TAGS]):
         assert stale_emitter() == [0, 1, 2, 4, 5, 6, 7]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.simulator.scenario import play_scenario
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
@@ -131,11 +131,11 @@ def test_each_numbered_scenario_names_its_rule() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_a_scenario_changes_without_its_rule(name: str) -> None:
     told = (HERE / "scenarios" / f"{name}.txt").read_text(encoding="utf-8")
-    with mutated([RULES[name]]):
+    with plant_mutants([RULES[name]]):
         assert play_scenario(told) != told
 
 
 def test_without_the_start_cut_a_bypass_brings_back_one_and_loses_the_next() -> None:
     told = (HERE / "scenarios" / "01_bypass_resurrects.txt").read_text(encoding="utf-8")
-    with mutated([Mutant.NO_LAST_IN_CUT]):
+    with plant_mutants([Mutant.NO_LAST_IN_CUT]):
         assert "gap: c-s/1 got (3, 0, 1) 3 after 1, without 2" in play_scenario(told)

@@ -20,7 +20,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 from tests.helpers.exchange import Exchange, blob
 
 
@@ -63,7 +63,7 @@ def test_a_partition_is_announced_within_twice_delta_and_no_farther():
 
 
 def test_the_mutant_that_spreads_partitions_within_delta_misses_farther_brokers():
-    with mutated([Mutant.PARTITIONS_SPREAD_DELTA]):
+    with plant_mutants([Mutant.PARTITIONS_SPREAD_DELTA]):
         exchange = line(8)
     kill(exchange, 5)
     assert (4, (5,)) in table(exchange, 3)
@@ -221,7 +221,7 @@ def test_a_partition_is_withdrawn_after_confirmation_of_its_notifiers():
 
 
 def test_the_early_withdrawal_mutant_drops_a_partition_before_its_gate_opens():
-    with mutated([Mutant.GONE_EARLY]):
+    with plant_mutants([Mutant.GONE_EARLY]):
         exchange = gone_while_a_notifier_is_under_way()
     assert (1, (2,)) not in table(exchange, 1)
 

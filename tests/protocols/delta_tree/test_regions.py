@@ -15,7 +15,7 @@ from brokerd.protocols.delta_tree.regions import (
     region,
     select_tags_under,
 )
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 from tests.helpers.strategies import trees
 
 
@@ -102,7 +102,7 @@ def test_regions_do_not_depend_on_the_order_of_tags(case):
 
 def forgets_the_second_half(old, new):
     """Intersect as first specified: old tags are cut back, and no new tag is added."""
-    with mutated([Mutant.HALF_AN_INTERSECTION]):
+    with plant_mutants([Mutant.HALF_AN_INTERSECTION]):
         return intersect(old, new)
 
 

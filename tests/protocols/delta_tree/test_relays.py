@@ -22,7 +22,7 @@ from brokerd.protocols.registry import make_protocol
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.cluster import chain
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 
 class Broker1:
@@ -272,5 +272,5 @@ def test_a_relayed_session_ends_with_the_session_to_its_relay(times: int) -> Non
 
 
 def test_a_relayed_session_that_outlives_the_session_to_its_relay_is_seen() -> None:
-    with mutated([Mutant.RELAYED_OUTLIVES_LEG]):
+    with plant_mutants([Mutant.RELAYED_OUTLIVES_LEG]):
         assert not relayed_over_the_other(1)

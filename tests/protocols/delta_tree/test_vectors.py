@@ -19,7 +19,7 @@ from brokerd.protocols.delta_tree.messages import (
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived
 from brokerd.wire.codec import decode, encode, frames
-from tests.helpers.delta_tree_bugs import Mutant, mutated
+from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 from tests.helpers.exchange import Exchange, blob, run_of
 
 A, B = blob(kind="a"), blob(kind="b")
@@ -294,7 +294,7 @@ def test_a_publication_that_bypasses_too_many_brokers_waits_with_its_successors(
 
 
 def test_publications_withheld_one_by_one_lose_the_first_to_a_later_one():
-    with mutated([Mutant.HOLD_OUT_OF_ORDER]):
+    with plant_mutants([Mutant.HOLD_OUT_OF_ORDER]):
         exchange, _, subscriber = held()
     assert subscriber.got() == [2]
     exchange.start(3)
@@ -347,7 +347,7 @@ def test_a_drained_session_that_is_renewed_has_nothing_of_the_old_one():
 
 
 def test_comparison_by_peer_loses_publications_of_a_lost_session():
-    with mutated([Mutant.DRAIN_COMPARES_PEERS]):
+    with plant_mutants([Mutant.DRAIN_COMPARES_PEERS]):
         assert _drained_session_renewed() == []
 
 

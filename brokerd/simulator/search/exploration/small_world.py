@@ -27,6 +27,7 @@ from brokerd.simulator.world.clock import NEVER_NS, PATIENCE_NS
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.transmission import Transmission
+from brokerd.text import counted
 from brokerd.units import SECOND_NS
 
 FAULT_KINDS: Final = {
@@ -158,9 +159,11 @@ class SmallWorld:
     def describe(self) -> str:
         """Return the bounds in words."""
         return (
-            f"{self.protocol}, {self.brokers} brokers, {self.publications} publications, "
-            f"{self.subscriptions} subscriptions, {self.faults} faults ({', '.join(self.kinds)}), "
-            f"{self.early} early deadlines"
+            f"{self.protocol}, {counted(self.brokers, 'broker')}, "
+            f"{counted(self.publications, 'publication')}, "
+            f"{counted(self.subscriptions, 'subscription')}, "
+            f"{counted(self.faults, 'fault')} ({', '.join(self.kinds)}), "
+            f"{counted(self.early, 'early deadline')}"
         )
 
 
