@@ -6,14 +6,13 @@ if its 99th percentile is above twice the highest percentile before the first ch
 """
 
 import json
+import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from results.rules.terms import doubt
-from results.tables.record_files import RECORDS
 from results.witnesses.folder import FAULTS, MANIFEST, RunFolder
 
 _DATA, _APPLICATION = 0, 1
@@ -21,6 +20,8 @@ _WINDOW_NS, _PER_WINDOW, _LEAST = 100_000_000, 20, 5
 _SAMPLED_ROWS = 2_000_000
 """Number of rows from which on the run's own figure is of a sample."""
 _ROUNDING_US = 1.0
+_PUBLICATION = struct.Struct("<qqqHHI")  # number, intended, sent, publisher, incarnation, set
+_DELIVERY = struct.Struct("<qqIIHHBBH")  # number, received, …, publisher, incarnation, kind, layer
 
 Edges = tuple[int, int, int, int]
 """Start of the phase, first change, last change, end of the phase."""
@@ -63,89 +64,70 @@ _SAMPLED = (-1.0, False)
 def recovery_of_records(raw: Path, edges: Edges) -> tuple[float, bool] | None:
     """Return the recovery time in µs, and whether the run has recovered; None if unmeasured."""
     intended = _intended(raw)
-    due: list[Any] = []
-    waits: list[Any] = []
+    due: list[tuple[int, int]] = []
     size = 0
     for tables, rows in _files(raw, "deliveries"):
-        size += len(rows)
+        size += len(rows) // _DELIVERY.size
+        if size >= _SAMPLED_ROWS:
+            return _SAMPLED
         if "sample" in tables:
             continue
-        rows = rows[(rows["kind"] == _DATA) & (rows["layer"] == _APPLICATION)]
-        for place, name in enumerate(tables["publishers"]):
-            for incarnation in np.unique(rows["incarnation"][rows["publisher"] == place]):
-                mine = rows[(rows["publisher"] == place) & (rows["incarnation"] == incarnation)]
-                known = intended.get((name, int(incarnation)), np.zeros(1, "i8"))
-                numbers = np.where(mine["sequence"] < len(known), mine["sequence"], 0)
-                due.append(known[numbers])
-                waits.append(mine["received_ns"] - known[numbers])
-    if size >= _SAMPLED_ROWS:
-        return _SAMPLED
-    at = np.concatenate([np.zeros(0, "i8"), *due])
-    wait = np.concatenate([np.zeros(0, "i8"), *waits])
-    wait, at = wait[at > 0], at[at > 0]
-    sent = np.concatenate([np.zeros(0, "i8"), *(each[each > 0] for each in intended.values())])
-    return _judge(at, wait, sent, edges)
+        for number, received, _, _, place, incarnation, kind, layer, _ in _DELIVERY.iter_unpack(
+            rows
+        ):
+            at = intended.get((tables["publishers"][place], incarnation, number))
+            if at is not None and kind == _DATA and layer == _APPLICATION:
+                due.append((at, received - at))
+    return _judge(due, list(intended.values()), edges)
 
 
-def _judge(at: Any, wait: Any, sent: Any, edges: Edges) -> tuple[float, bool] | None:
+def _judge(due: list[tuple[int, int]], sent: list[int], edges: Edges) -> tuple[float, bool] | None:
     from_ns, begin_ns, end_ns, to_ns = edges
-    before = int(((at >= from_ns) & (at < begin_ns)).sum())
+    before = sum(from_ns <= at < begin_ns for at, _ in due)
     if not before:
         return None
     window_ns = max(_WINDOW_NS, _PER_WINDOW * (begin_ns - from_ns) // before)
-    calm = max(0, begin_ns - from_ns) // window_ns
-    count = max(0, to_ns - end_ns) // window_ns
-    if calm < _LEAST or count < _LEAST:
+    n_calm, n_later = (begin_ns - from_ns) // window_ns, max(0, to_ns - end_ns) // window_ns
+    calm: dict[int, list[int]] = {}
+    later: dict[int, list[int]] = {}
+    for at, wait in due:
+        calm.setdefault((at - from_ns) // window_ns, []).append(wait)
+        later.setdefault((at - end_ns) // window_ns, []).append(wait)
+    if n_calm < _LEAST or n_later < _LEAST or any(place not in calm for place in range(n_calm)):
         return None
-    highest = 0
-    for place in range(calm):
-        waits = _within(at, wait, from_ns + place * window_ns, window_ns)
-        if not len(waits):
-            return None
-        highest = max(highest, _percentile(waits))
-    published = int(((sent >= from_ns) & (sent < begin_ns)).sum())
+    limit_ns = 2 * max(_percentile(calm[place]) for place in range(n_calm)) + 1_000_000
+    published = sum(from_ns <= at < begin_ns for at in sent)
+    n_sent = Counter((at - end_ns) // window_ns for at in sent)
     last = 0
-    for place in range(count):
-        start_ns = end_ns + place * window_ns
-        waits = _within(at, wait, start_ns, window_ns)
-        n_sent = int(((sent >= start_ns) & (sent < start_ns + window_ns)).sum())
-        is_short = 2 * len(waits) * published < before * n_sent
-        if n_sent and (is_short or _percentile(waits) > 2 * highest + 1_000_000):
+    for place in range(n_later):
+        waits = later.get(place, [])
+        is_short = 2 * len(waits) * published < before * n_sent[place]
+        if n_sent[place] and (is_short or _percentile(waits) > limit_ns):
             last = place + 1
-    return last * window_ns / 1000, count - last >= _LEAST
+    return last * window_ns / 1000, n_later - last >= _LEAST
 
 
-def _within(at: Any, wait: Any, start_ns: int, window_ns: int) -> Any:
-    return np.sort(wait[(at >= start_ns) & (at < start_ns + window_ns)])
+def _percentile(waits: list[int]) -> int:
+    return sorted(waits)[max(0, -(-99 * len(waits) // 100) - 1)]
 
 
-def _percentile(ordered: Any) -> int:
-    return int(ordered[max(0, -(-99 * len(ordered) // 100) - 1)])
-
-
-def _intended(raw: Path) -> dict[tuple[str, int], Any]:
-    """Return by source the intended times by number; 0 for fences and numbers without a row."""
-    found: dict[tuple[str, int], Any] = {}
+def _intended(raw: Path) -> dict[tuple[str, int, int], int]:
+    """Return the intended time of each publication, by source and number; without fences."""
+    found: dict[tuple[str, int, int], int] = {}
     for tables, rows in _files(raw, "publications"):
-        rows = rows[rows["attribute_set"] != len(tables["attribute_sets"]) - 1]
-        for row in rows:
-            key = tables["publishers"][int(row["publisher"])], int(row["incarnation"])
-            number = int(row["sequence"])
-            known = found.get(key, np.zeros(1, "i8"))
-            if number >= len(known):
-                known = np.concatenate([known, np.zeros(max(number + 1, len(known)), "i8")])
-            known[number] = row["intended_ns"]
-            found[key] = known
+        fence = len(tables["attribute_sets"]) - 1
+        for number, intended, _, place, incarnation, chosen in _PUBLICATION.iter_unpack(rows):
+            if chosen != fence and intended:
+                found[tables["publishers"][place], incarnation, number] = intended
     return found
 
 
-def _files(raw: Path, layout: str) -> Iterator[tuple[Mapping[str, Any], Any]]:
+def _files(raw: Path, layout: str) -> Iterator[tuple[Mapping[str, Any], memoryview]]:
     for path in sorted(raw.glob(f"*/*/{layout}.rec")):
         tables = json.loads(path.with_name(f"{path.name}.json").read_text("utf-8"))["tables"]
         if tables.get("publishers"):
-            content = path.read_bytes()
-            whole = len(content) // RECORDS[layout].itemsize * RECORDS[layout].itemsize
-            yield tables, np.frombuffer(content[:whole], RECORDS[layout])
+            content = memoryview(path.read_bytes())
+            yield tables, content[: len(content) // _DELIVERY.size * _DELIVERY.size]
 
 
 def _publishers(folder: RunFolder) -> list[Mapping[str, Any]]:
