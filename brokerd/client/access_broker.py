@@ -162,7 +162,7 @@ class AccessBroker:
         if progress.mode == "automatic":
             raise ClientError(f"client {self.name} commits by itself: automatic_commit = True")
         if not progress.commit(number, source, last):
-            raise ClientError(f"subscription {number} was not given {last} of {source}")
+            raise ClientError(f"subscription {number} has not received {last} of {source}")
         self.line.acknowledge()
         await self.wait_saved()
 

@@ -66,7 +66,7 @@ class Attachment:
             theirs, ours = home.deployment[:64], self.home.deployment
             return f"{home.broker} is of deployment {theirs!r}, not {ours!r}"
         if home.broker != self.home.broker and not self.may_leave(unfinished):
-            return f"{home.broker} is not {self.home.broker}, which has what is not done"
+            return f"{home.broker} is not {self.home.broker}, which has unfinished work"
         return None
 
     def may_leave(self, unfinished: Unfinished) -> bool:

@@ -19,7 +19,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class NobodyTakesUs:
+class AllRefused:
     """The end of all attempts; `reason` contains the replies of the brokers."""
 
     reason: str
@@ -110,17 +110,17 @@ class Brokers:
             self._pause_s = RECONNECT_FIRST_S
         return self._next(may_leave)
 
-    def on_refusal(self, reason: str, *, may_leave: bool) -> Attempt | NobodyTakesUs:
+    def on_refusal(self, reason: str, *, may_leave: bool) -> Attempt | AllRefused:
         """Return the next attempt after a broker refused the client, now or later.
 
         The broker is tried again in the next round, unless all others have refused in this round.
         """
         if not (may_leave and self.has_others):
-            return NobodyTakesUs(reason)
+            return AllRefused(reason)
         self._refusals[self.address] = reason
         if len(self._refusals) == len(self._addresses):
             told = [f"{address}: {self._refusals[address]}" for address in self._addresses]
-            return NobodyTakesUs("; ".join(told))
+            return AllRefused("; ".join(told))
         return self._next(may_leave)
 
     def _next(self, may_leave: bool) -> Attempt:

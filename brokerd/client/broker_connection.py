@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from brokerd.client.broker_choice import Attempt, Brokers, NobodyTakesUs
+from brokerd.client.broker_choice import AllRefused, Attempt, Brokers
 from brokerd.client.core import ClientCore
 from brokerd.client.events import (
     Attached,
@@ -118,12 +118,12 @@ class BrokerConnection:
                     self.last_failure = f"{here}: {why}"
                     details = {"reason": why, "address": here}
                     self._listener.session_changed(self, "failed", details)
-                if isinstance(step, NobodyTakesUs):
+                if isinstance(step, AllRefused):
                     self.fail(step.reason)
                     return
                 await trio.sleep(step.pause_s * random.uniform(0.5, 1.0))
 
-    def _next_step(self, why: str | None) -> Attempt | NobodyTakesUs:
+    def _next_step(self, why: str | None) -> Attempt | AllRefused:
         """Return the next step after the end of a session, or after a failed attempt."""
         may_leave = self.core.can_leave or self._seeks_home
         if self._refusal:

@@ -101,7 +101,7 @@ class CommitRequests:
 
     # ------------------------------------------------------------ commits
 
-    def ask(self, number: int, positions: Positions) -> CommitConsumed:
+    def request(self, number: int, positions: Positions) -> CommitConsumed:
         """Return the request to send, now and after each attachment until answered.
 
         Args:

@@ -255,7 +255,7 @@ class ClientCore:
     def request_commit(self, number: int) -> int:
         """Request a commit of the application's positions; return the number of the request."""
         positions = self.progress.committed_positions(number)
-        message = self.subscriptions.commits.ask(number, positions)
+        message = self.subscriptions.commits.request(number, positions)
         if self.attached:
             self._urgent.append(message)
         return message.request

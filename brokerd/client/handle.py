@@ -233,7 +233,7 @@ class Client:
             raise ClientError(f"client {self.name} has no tokens to resume by")
         predicate = predicate_of(predicate)
         if any(known != predicate for known in self.subscriptions.values()):
-            text = f"client {self.name} has a subscription that asks for something else"
+            text = f"client {self.name} has a subscription with another predicate"
             raise ClientError(f"{text}; `detach` ends it")
         number = next(iter(self.subscriptions), 0) or self._subscribe(predicate)
         await self.wait_started(number)

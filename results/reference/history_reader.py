@@ -1,15 +1,14 @@
 """A run folder as a history, read row by row with the standard library alone."""
 
 import hashlib
-from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from results.reference import busyness, specification
-from results.reference.absences import SessionRow, explained_until_ns
+from results.reference.announcements import absences_of, commits_of, gaps_of
 from results.reference.clocks import Clocks
 from results.reference.contents import Contents, clients_of
 from results.reference.fault_log import FaultLog
@@ -26,7 +25,6 @@ from results.reference.files import (
     read_toml,
 )
 from results.reference.history import (
-    DATA,
     GAP,
     DeliveryRow,
     History,
@@ -39,14 +37,12 @@ from results.reference.history import (
 from results.reference.predicates import wants
 from results.reference.row_counts import Count
 from results.reference.rule import check
+from results.reference.stretches import Stretches
 from results.reference.times import TimeFacts
 from results.rules.terms import (
-    STATE_LOST,
     STREAMS,
     WITHOUT_PROCESSES,
-    Commit,
     Fault,
-    Gap,
     Guarantee,
     Notice,
     Partition,
@@ -57,8 +53,6 @@ from results.witnesses.promises import promises_of
 from results.witnesses.summary import findings_online
 
 _APPLICATION = 1
-_LONGEST_STRETCH = 1 << 20
-"""Limit of deliveries; the tenth of a second of a stretch has room for no more."""
 
 
 def judge_folder(folder: Path) -> Judgement:
@@ -161,10 +155,10 @@ class _Folder:
         self._records: list[tuple[str, Records]] = []
         self.host_of: dict[str, str] = {}
         self._publisher_of: dict[str, str] = {}
-        self._are_any_wanted: dict[str, bool] = {}
         for sidecar in sorted(folder.glob("raw/*/*/publications.rec.json")):
             tables = read_json(sidecar).get("tables") or {}
             self._publisher_of |= tables.get("publisher_names") or {}
+        self._stretches = Stretches(self.content, self._publisher_of)
         self.promises = promises_of(self.workload, self.topology)
         self.records: dict[tuple[Path, str], Records] = {}
 
@@ -197,7 +191,9 @@ class _Folder:
         subscriptions: list[SubscriptionLog] = []
         absences: list[Fault] = []
         for process in sorted(self.folder.glob("raw/*/*")):
-            absences += self._absences(process, load_hosts)
+            host = process.parent.name
+            err_ns = self.clocks.worst_ns((host, other) for other in load_hosts)
+            absences += absences_of(process, err_ns, self._to_timeline)
             publishers += self._publishers(process, publishers)
             subscriptions += self._subscriptions(process, subscriptions)
         busy = busyness.signs(self.folder, self.manifest, fault_log.faults, self._to_timeline)
@@ -502,7 +498,7 @@ class _Folder:
                         continue
                     name = records.tables["subscriptions"][row["subscription"]]
                     predicate = self._predicates().get(name.partition("/")[0], "true")
-                    keys = {one.key for one in self._unfold(source, predicate, row, 0)}
+                    keys = {one.key for one in self._stretches.unfold(source, predicate, row, 0)}
                 found.setdefault(source, set()).update(keys & open_[source])
         return {source: frozenset(keys) for source, keys in found.items()}
 
@@ -588,7 +584,7 @@ class _Folder:
                     )
                 )  # fmt: skip
             elif row["kind"] == STRETCH:
-                delivered += self._unfold(source, predicate, row, at_ns)
+                delivered += self._stretches.unfold(source, predicate, row, at_ns)
                 places += range(place, place + row["digest"])
             else:
                 places.append(place)
@@ -609,136 +605,16 @@ class _Folder:
             started=bool(accepted_ns),
             issued_ns=self._to_timeline(issued_ns, host) if issued_ns else None,
             accepted_ns=self._to_timeline(accepted_ns, host) if accepted_ns else None,
-            gaps=self._gaps(process, name, places),
-            commits=_commits(process / "commits.jsonl", name, places),
+            gaps=gaps_of(
+                process, name, places, self._publisher_of, self.promises, self._to_timeline
+            ),
+            commits=commits_of(process / "commits.jsonl", name, places),
         )
-
-    def _unfold(
-        self, source: str, predicate: str, row: Mapping[str, int], at_ns: int
-    ) -> list[DeliveryRow]:
-        """Return the deliveries of a stretch: the last matching publications up to its number."""
-        publisher = self.content.publishers.get(self._publisher_of.get(source, ""))
-        if publisher is None:
-            raise FileRefusal(f"a stretch of {source}, which is no publisher's")
-        incarnation, number, numbers = row["incarnation"], row["sequence"], list[int]()
-        is_wanted = wants(predicate)
-        if predicate not in self._are_any_wanted:
-            sets = map(self.content.attributes, range(self.content.fence_set))
-            self._are_any_wanted[predicate] = any(map(is_wanted, sets))
-        if row["digest"] > _LONGEST_STRETCH or not self._are_any_wanted[predicate]:
-            raise FileRefusal(
-                f"a stretch of {row['digest']} of {source} up to {number} is too long"
-            )
-        while len(numbers) < row["digest"]:
-            if number < 1:
-                raise FileRefusal(f"a stretch of {source} up to {row['sequence']} is too long")
-            chosen, _ = self.content.choice(publisher.index, incarnation, number)
-            if is_wanted(self.content.attributes(chosen)):
-                numbers.append(number)
-            number -= 1
-        late_ns = 1_000_000 * row["partition"]
-        return [
-            DeliveryRow(
-                source, incarnation, number, at_ns - late_ns,
-                self.content.digest(publisher, incarnation, number, fence=False), DATA, late_ns,
-            )
-            for number in reversed(numbers)
-        ]  # fmt: skip
-
-    def _gaps(self, process: Path, subscription: str, places: Sequence[int]) -> list[Gap]:
-        path, host = process / "gaps.jsonl", process.parent.name
-        gaps = [
-            Gap(
-                *_parse_range(path, line, self._publisher_of),
-                str(line.get("reason")),
-                bisect_left(places, line["place"]),
-                self._to_timeline(_announcement_ns(path, line), host),
-            )
-            for line in read_lines(path)
-            if _is_of(path, line, subscription, "reason", publishers=self._publisher_of)
-        ]
-        sessions = self._sessions(process, subscription.partition("/")[0]) if gaps else []
-        return [
-            replace(gap, absent_until_ns=explained_until_ns(gap, sessions, self.promises))
-            for gap in gaps
-        ]
-
-    def _sessions(self, process: Path, client: str) -> list[SessionRow]:
-        """Return the sessions of a client in the order of time, if absences may explain gaps."""
-        rows: list[SessionRow] = []
-        for line in read_lines(process / "sessions.jsonl") if self.promises.absence_gaps else ():
-            at_ns, broker, session = map(line.get, ("t_ns", "broker", "session"))
-            if line.get("client") == client and type(at_ns) is int and type(broker) is str:
-                is_up, number = line.get("event") == "up", session if type(session) is int else 0
-                rows.append((self._to_timeline(at_ns, process.parent.name), is_up, broker, number))
-        return sorted(rows)
-
-    def _absences(self, process: Path, load_hosts: Sequence[str]) -> Iterator[Fault]:
-        """Yield the absences of subscribers by the workload, for a load generator."""
-        host = process.parent.name
-        err_ns = self.clocks.worst_ns((host, other) for other in load_hosts)
-        for place, line in enumerate(read_lines(process / "absences.jsonl"), start=1):
-            name, left_ns, back_ns = map(line.get, ("subscriber", "t_left_ns", "t_back_ns"))
-            if type(name) is not str or type(left_ns) is not int or type(back_ns) is not int:
-                raise FileRefusal(f"{process}: {dict(line)} is no absence")
-            from_ns, to_ns = self._to_timeline(left_ns, host), self._to_timeline(back_ns, host)
-            yield Fault(
-                f"churn-{process.name}-{place}", "churn", name, from_ns, from_ns, to_ns,
-                (f"client:{name}",), err_ns,
-            )  # fmt: skip
 
     def _home_of(self, subscription: str) -> str:
         clients = clients_of(self.workload, "subscribers", "sub")
         brokers = {name: broker for name, broker, _ in clients}
         return brokers.get(subscription.partition("/")[0], "unknown")
-
-
-def _commits(path: Path, subscription: str, places: Sequence[int]) -> list[Commit]:
-    return [
-        Commit(*_parse_range(path, line), bisect_left(places, line["place"]))
-        for line in read_lines(path)
-        if _is_of(path, line, subscription)
-    ]
-
-
-def _is_of(
-    path: Path,
-    line: Mapping[str, Any],
-    subscription: str,
-    *texts: str,
-    publishers: Container[str] | None = None,
-) -> bool:
-    """Return True if a line belongs to a subscription; refuse any invalid line."""
-    if not all(isinstance(line.get(name), str) for name in ("sub_id", "source", *texts)):
-        raise FileRefusal(f"{path}: {dict(line)} has not the texts that it needs")
-    _parse_range(path, line, publishers)
-    return bool(line["sub_id"] == subscription)
-
-
-def _parse_range(
-    path: Path, line: Mapping[str, Any], publishers: Container[str] | None = None
-) -> tuple[str, int, int, int]:
-    """Return source, incarnation, first and last sequence number.
-
-    Args:
-        publishers: all publishers; other sources may be streams that began with a loss.
-    """
-    values = [line.get(name) for name in ("incarnation", "first", "last", "place")]
-    if any(type(value) is not int or value < 0 for value in values):
-        raise FileRefusal(f"{path}: {values} are no numbers")
-    incarnation, first, last = (int(line[name]) for name in ("incarnation", "first", "last"))
-    is_of_stream = publishers is not None and line["source"] not in publishers
-    is_loss = is_of_stream and line.get("reason") == STATE_LOST
-    most, end = (2**31, 2**63) if is_loss else (2**16, 2**47)
-    if incarnation >= most or not 0 < first <= last < end:
-        raise FileRefusal(f"{path}: {values} are no publications")
-    return str(line["source"]), incarnation, first, last
-
-
-def _announcement_ns(path: Path, line: Mapping[str, Any]) -> int:
-    if type(line.get("t_ns")) is not int:
-        raise FileRefusal(f"{path}: {dict(line)} has no time")
-    return int(line["t_ns"])
 
 
 def _select_source(records: Records | None, source: str) -> list[dict[str, int]]:

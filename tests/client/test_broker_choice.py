@@ -1,6 +1,6 @@
 """Tests of the choice among brokers of a list: order, pauses and exclusions."""
 
-from brokerd.client.broker_choice import REDIRECTED_FOR_S, Attempt, Brokers, NobodyTakesUs
+from brokerd.client.broker_choice import REDIRECTED_FOR_S, AllRefused, Attempt, Brokers
 
 
 def attempts(brokers: Brokers, count: int, *, may_leave: bool = True) -> list[tuple[str, float]]:
@@ -47,12 +47,12 @@ def test_a_client_refused_by_all_brokers_fails_with_each_reason() -> None:
     assert brokers.on_refusal("full", may_leave=True) == Attempt("b", 0)
     assert brokers.failed(may_leave=True) == Attempt("a", 0.1)
     assert brokers.on_refusal("full", may_leave=True) == Attempt("b", 0)
-    assert brokers.on_refusal("unknown", may_leave=True) == NobodyTakesUs("a: full; b: unknown")
+    assert brokers.on_refusal("unknown", may_leave=True) == AllRefused("a: full; b: unknown")
 
 
 def test_a_refusal_where_it_has_to_stay_is_the_end() -> None:
     brokers = Brokers(["a", "b"])
-    assert brokers.on_refusal("evicted", may_leave=False) == NobodyTakesUs("evicted")
+    assert brokers.on_refusal("evicted", may_leave=False) == AllRefused("evicted")
 
 
 def test_a_redirected_client_moves_to_the_first_configured_address() -> None:

@@ -14,17 +14,17 @@ STREAMS = (SourceId(1, 0, 1), SourceId(2, 0, 1))
 def test_a_late_answer_to_the_first_request_does_not_answer_the_second() -> None:
     commits = CommitRequests()
     commits.begin(1, 10)
-    first = commits.ask(1, ((STREAMS[0], 3),))
-    second = commits.ask(1, ((STREAMS[0], 5),))
+    first = commits.request(1, ((STREAMS[0], 3),))
+    second = commits.request(1, ((STREAMS[0], 5),))
     assert commits.on_committed(1, first.request)
     assert commits.unanswered() == [second]
     assert commits.is_committed(1, first.request)
     assert not commits.is_committed(1, second.request)
-    third = commits.ask(1, ((STREAMS[0], 5),))
+    third = commits.request(1, ((STREAMS[0], 5),))
     assert third.positions == ((STREAMS[0], 5),)
     assert commits.on_committed(1, third.request)
     assert commits.unanswered() == []
-    assert commits.ask(1, ((STREAMS[0], 5),)).positions == ()
+    assert commits.request(1, ((STREAMS[0], 5),)).positions == ()
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -42,7 +42,7 @@ def test_a_request_without_a_confirming_answer_is_repeated(seed: int) -> None:
         match random.randrange(4):
             case 0:
                 reached[random.choice(STREAMS)] += random.randrange(3)
-                request = commits.ask(1, tuple(reached.items()))
+                request = commits.request(1, tuple(reached.items()))
                 asked = request.request
                 on_their_way.append(request)
             case 1 if on_their_way:
@@ -62,7 +62,7 @@ def test_a_request_without_a_confirming_answer_is_repeated(seed: int) -> None:
                 )
         for number in range(1, asked + 1):
             assert commits.is_committed(1, number) == any(each >= number for each in answered)
-    last = commits.ask(1, tuple(reached.items()))
+    last = commits.request(1, tuple(reached.items()))
     for stream, position in last.positions:
         durable[stream] = max(durable[stream], position)
     assert durable == reached, "the last request asks for all that no answer has confirmed"

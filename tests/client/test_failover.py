@@ -504,7 +504,7 @@ def test_another_broker_in_place_of_the_one_with_the_rest_is_refused() -> None:
     core.on_lost()
     other = Home("b1", "d", "delta_tree", may_lose=False)
     assert core.objection(HOME) is None
-    assert core.objection(other) == "b1 is not b0, which has what is not done"
+    assert core.objection(other) == "b1 is not b0, which has unfinished work"
 
 
 def test_a_broker_of_another_deployment_is_refused_though_nothing_is_left() -> None:

@@ -201,7 +201,7 @@ async def test_a_publisher_that_starts_again_looks_for_its_home() -> None:
                 await publisher.wait_attached()
                 assert publisher.source == SourceId(1, 0, 1)
         async with connect(["b0", "b2"], "p", publishes=True, dial=dial, store=store) as publisher:
-            with pytest.raises(ClientError, match="is not b1, which has what is not done"):
+            with pytest.raises(ClientError, match="is not b1, which has unfinished work"):
                 await publisher.wait_attached()
 
 
@@ -308,7 +308,7 @@ async def test_an_undelivered_publication_cannot_be_committed() -> None:
         await other.subscribe("topic = 'oil'")
         await publisher.publish(OIL, b"")
         (deliveries,) = await other.receive()
-        with pytest.raises(ClientError, match="subscription 1 was not given 1 of"):
+        with pytest.raises(ClientError, match="subscription 1 has not received 1 of"):
             await subscriber.subscription(number).commit(deliveries)
         with pytest.raises(ClientError, match="commits by itself"):
             await other.subscription(1).commit(deliveries)

@@ -373,7 +373,7 @@ async def test_conflicting_token_uses_are_refused(tmp_path: Path) -> None:
         async with client_of(broker, tokens=SqliteTokens(database)) as client:
             subscription = await resumed(client)
             token = subscription.token
-            with pytest.raises(ClientError, match="asks for something else"):
+            with pytest.raises(ClientError, match="a subscription with another predicate"):
                 await client.resume("price > 6")
             with pytest.raises(ClientError, match="does not receive"):
                 await client.receive()
