@@ -166,9 +166,22 @@ def test_a_storage_keeps_the_epochs_of_another_and_may_have_read_further() -> No
         disk.take(disk.log.keep(from_root((3, 9)), ROOT))
 
 
-@pytest.mark.parametrize("kept", [(0, 2), (1, 2), (1, 0), (0, 0)])
-def test_a_record_that_does_not_follow_is_a_fault_of_the_disk(kept: tuple[int, int]) -> None:
-    disk = Disk()
+@pytest.mark.parametrize(
+    "kept, is_root",
+    [
+        ((0, 2), True),
+        ((1, 2), True),
+        ((1, 0), True),
+        ((0, 0), True),
+        ((1, 0), False),
+        ((0, 0), False),
+    ],
+)
+def test_a_record_that_does_not_follow_is_a_fault_of_the_disk(
+    kept: tuple[int, int], is_root: bool
+) -> None:
+    """A storage with publications of another one has no others between its epochs."""
+    disk = Disk(is_root=is_root)
     for number in (1, 2, 3):
         disk.take(disk.log.store(published(SOURCES[0], number, number), 3))
     disk.write()

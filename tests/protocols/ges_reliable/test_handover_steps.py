@@ -101,7 +101,7 @@ def ends(local: Any, answer: Any) -> tuple[list[Any], list[Any]]:
     handovers: Any = SimpleNamespace()
     found = [*Handovers.end(handovers, local, answer)]
     awaited = [each for each in found if isinstance(each, Request) and each.step is not None]
-    assert {each.step for each in awaited} <= {PendingEnd(len(awaited), ENDED)}  # type: ignore[arg-type]
+    assert all(each.step == PendingEnd(len(awaited), ENDED) for each in awaited)  # type: ignore[arg-type]
     others = [each.storage for each in found if isinstance(each, Request) and each.step is None]
     assert len(awaited) + len(others) == len(found)
     return [each.storage for each in awaited], others
