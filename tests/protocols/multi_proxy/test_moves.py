@@ -29,7 +29,9 @@ def moves(**values: Any) -> Any:
         _send_topic=lambda number: calls.append(("sent", number)),
         _disk=SimpleNamespace(commit=lambda changes, then: calls.append((changes, then))),
         _log=SimpleNamespace(holds=lambda _: False, carry=lambda *all_: calls.append(all_)),
-        _followers=SimpleNamespace(of=lambda _: [(HOME, {})], leave=lambda number: (("left", number),)),
+        _followers=SimpleNamespace(
+            of=lambda _: [(HOME, {})], leave=lambda number: (("left", number),)
+        ),
         release=lambda number: calls.append(("released", number)),
         notify_moved=lambda home, numbers: calls.append(("moved", home, numbers)),
     )  # fmt: skip
@@ -186,7 +188,7 @@ def test_a_moving_topic_takes_no_new_follower(
 
 
 def test_a_get_of_an_unknown_follower_or_of_an_earlier_version_is_not_answered() -> None:
-    """A server that lost its followers awaits their Follow; an old copy of a get changes nothing."""
+    """A server that lost its followers awaits their Follow; an old get changes nothing."""
     follower: Any = SimpleNamespace(got=(1, 5), version=SimpleNamespace(incarnation=1))
     for found, number in ((None, 7), (follower, 5), (follower, 4)):
         server: Any = SimpleNamespace(
