@@ -1,7 +1,7 @@
 """Try mutants of modules: `python -m tests.mutation MODULE ... --seed S --count N`.
 
-Draws N mutants of each module, and prints for each which killer detects it, then the survivors and
-a table. A folder stands for all of its modules. Status 1 if a mutant survives.
+Draws N mutants of every module, and prints the killer of every mutant, then the survivors and a
+table. A folder stands for all of its modules. Status 1 if a mutant survives.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Attempts:
         self.unusable: list[Mutant] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Record the blocks of all tests and seeds, then judge each mutant."""
+        """Record the blocks of all tests and seeds, then judge the mutants."""
         killers = self._killers
         killers.stories = [Trial(item.nodeid, story_job(session, item)) for item in session.items]
         began_s = time.monotonic()
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
 
 
 def draw(module: str, options: Any) -> list[Mutant]:
-    """Return the drawn mutants of a module, in the order of its source."""
+    """Return the drawn mutants of a module, in the order of the source."""
     found = [
         each for each in mutants_of(module) if any(text in each.describe() for text in options.only)
     ]

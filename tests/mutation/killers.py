@@ -1,11 +1,11 @@
 """The killers of mutants: stories of the suite, seeds of a swarm, and all states of a small world.
 
-Each attempt runs in a process that is forked from this one, after the tests were collected, with
-the code of one function exchanged. The process ends at the first detection. It is killed if a story
-or seed needs ten times its usual processor time, which counts as a detection.
+An attempt runs in a process that is forked from this process, after the tests were collected, with
+the code of one function exchanged. The process ends at the first detection. A process in which a
+story or seed needs ten times the usual processor time is killed, which counts as a detection.
 
-First, each story and seed runs once without a mutant, and records the blocks of statements that it
-runs. Only stories and seeds that run the block of a mutant can detect the mutant.
+First, stories and seeds run once without a mutant, and record the executed blocks of statements.
+Only stories and seeds that run the block of a mutant can detect the mutant.
 """
 
 import json
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -30,7 +29,7 @@ from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.mutation.mutants import Block, Mutant, Swap, swaps_of_mutant, swaps_with_records
 
 WAITS_S: Final = 60
-"""Limit of the time that one story or seed waits, whatever its processor time."""
+"""Limit of the waiting time of a story or seed, whatever the processor time."""
 UNMARKED: Final = "not (spark or end_to_end or lab or report or slow or drawn)"
 
 Report = Callable[..., None]
@@ -56,7 +55,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Trial:
-    """One story or seed: its usual processor time, and the blocks that it runs.
+    """A story or seed with the usual processor time and the executed blocks.
 
     Attributes:
         fault: words of a failure without any mutant; "" for a usable trial.
@@ -78,8 +77,8 @@ class Verdict:
     Attributes:
         killer: "stories", "swarm", "explore"; "" for a survivor.
         by: the detecting story, seed or world.
-        is_timeout: the mutant was killed because it needed too long.
-        trials: number of stories and seeds that run its block.
+        is_timeout: the mutant was killed because of the time limit.
+        trials: number of stories and seeds that run the block.
     """
 
     killer: str
@@ -111,7 +110,7 @@ class Killers:
         ]
 
     def record(self) -> None:
-        """Run each story and seed once, and record its blocks."""
+        """Run all stories and seeds once, and record the executed blocks."""
         waiting = [*self.stories, *self.seeds]
         while waiting:
             found, ended = in_fork(partial(self._record, waiting))
@@ -139,7 +138,7 @@ class Killers:
             report(cpu_s=_cpu_s() - began_s, fault=fault, blocks=blocks)
 
     def judge(self, mutant: Mutant) -> Verdict | None:
-        """Return the fate of a mutant; None if its function cannot be changed."""
+        """Return the fate of a mutant; None if the function cannot be changed."""
         swaps = swaps_of_mutant(mutant)
         if not swaps:
             return None
@@ -162,7 +161,7 @@ class Killers:
 
 
 def _within(trials: list[Trial], most_s: float) -> list[Trial]:
-    """Return the first trials that need no more than a time together; at least one."""
+    """Return the first trials that need no more than a time together; at least the first."""
     spent = 0.0
     chosen: list[Trial] = []
     for trial in trials:
@@ -203,7 +202,7 @@ class Detected(Exception):
 
 
 def story_job(session: pytest.Session, item: pytest.Item) -> Job:
-    """Return the job that runs one test of a collected session."""
+    """Return the job that runs a test of a collected session."""
 
     def run(_: Report) -> None:
         for phase in runtestprotocol(item, log=False, nextitem=None):
@@ -241,7 +240,7 @@ def _world_job(protocol: str, most_s: float) -> Job:
 
 
 def in_fork(job: Job) -> tuple[list[dict[str, Any]], str]:
-    """Run a job in a forked process; return its reports, and the signal or status of its end."""
+    """Run a job in a forked process; return the reports, and the signal or status of the end."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -273,7 +272,7 @@ def _run_child(job: Job, writing: int) -> None:
 
 
 def _lines(reading: int) -> Iterator[str]:
-    """Yield the lines of a pipe; a process that outlives its parent does not keep the pipe open."""
+    """Yield the lines of a pipe; a process that outlives the parent does not keep the pipe open."""
     content = b""
     while select.select([reading], [], [], 4 * WAITS_S)[0] and (more := os.read(reading, 1 << 16)):
         content += more
@@ -303,9 +302,3 @@ def _exchange(swaps: Iterable[Swap]) -> None:
 
 def _loaded(module: str) -> Any:
     return import_module(module.removesuffix(".py").replace("/", "."))
-
-
-def tests_exist(paths: Iterable[str], root: Path) -> None:
-    """Refuse paths of tests that are not here."""
-    missing = [path for path in paths if not (root / path).exists()]
-    assert not missing, missing

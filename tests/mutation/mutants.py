@@ -1,4 +1,4 @@
-"""Mutants of a module: small mistakes, generated from its syntax tree.
+"""Mutants of a module: small mistakes, generated from the syntax tree.
 
 The kinds are mistakes of everyday changes: a boundary, an off by one, a dropped statement, swapped
 branches, a dropped condition or operand, `min` for `max`, a forgotten field, and a reset that is
@@ -35,13 +35,13 @@ _REMOVALS: Final = ("clear", "pop", "discard", "remove", "popleft", "reset")
 _JUMPS: Final = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _FIXED: Final = (ast.Assert, ast.Raise, ast.Pass, ast.Import, ast.ImportFrom, ast.ClassDef)
 _FIRST: Final = ("__init__", "__post_init__", "__new__")
-"""Functions whose statements give attributes their first values, which any use would miss."""
+"""Functions that set the first values of attributes, which any use would miss."""
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake in one function.
+    """A mistake in a function.
 
     Attributes:
         module: path in the project.
@@ -60,7 +60,7 @@ class Mutant:
     after: str
 
     def describe(self) -> str:
-        """Return one line with file, line, and mutated text."""
+        """Return a line with file, line, and mutated text."""
         return f"{self.module}:{self.line} {self.function} [{self.kind}] {self.change}"
 
     @property
@@ -76,7 +76,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place of a tree and its mistake: `new` replaces the node at `owner.field[index]`."""
+    """A place of a tree and the mistake there: `new` replaces the node at `owner.field[index]`."""
 
     kind: str
     block: Block
@@ -100,7 +100,7 @@ class _Place:
 
 
 def mutants_of(module: str) -> list[Mutant]:
-    """Return all mutants of a module, in the order of its source."""
+    """Return all mutants of a module, in the order of the source."""
     source = read_source(module)
     return [
         Mutant(
@@ -123,7 +123,7 @@ def read_source(module: str) -> Source:
 
 
 def swaps_of_mutant(mutant: Mutant) -> list[Swap]:
-    """Return the live function of a mutant with its changed code; empty if it cannot be changed."""
+    """Return the live function of a mutant with the changed code; empty if that is impossible."""
     source = read_source(mutant.module)
     name, place = [*_places(source)][mutant.number]
     place.apply()
@@ -135,7 +135,7 @@ def swaps_of_mutant(mutant: Mutant) -> list[Swap]:
 
 
 def swaps_with_records(module: str) -> list[Swap]:
-    """Return all live functions of a module with code that records each block that runs.
+    """Return all live functions of a module with code that records every executed block.
 
     The blocks are in the set `__reached__` of the module.
     """
@@ -171,7 +171,7 @@ def _places(source: Source) -> Iterator[tuple[str, _Place]]:
 
 
 def _lists(node: ast.AST) -> Iterator[tuple[ast.AST, str, Block]]:
-    """Yield each list of statements: its owner, the field, and its block."""
+    """Yield every list of statements: the owner, the field, and the block."""
     for field, value in ast.iter_fields(node):
         if not isinstance(value, list) or not value:
             continue
@@ -192,7 +192,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _kind_of_drop(statement: ast.stmt, yields: int) -> str:
-    """Return the kind of mistake of a statement that is dropped; "" if it stays."""
+    """Return the kind of mistake of a statement that is dropped; "" if the statement stays."""
     match statement:
         case ast.Expr(value=ast.Yield() | ast.YieldFrom()):
             return "statement" if yields > 1 else ""
@@ -241,7 +241,7 @@ def _of_branches(
 
 
 def _of_expressions(statement: ast.stmt, block: Block) -> Iterator[_Place]:
-    """Yield the places of the expressions of a statement, without those of statements inside."""
+    """Yield the places of the expressions of a statement, without statements inside."""
     if isinstance(statement, _SCOPES):
         return
     for field, value in ast.iter_fields(statement):
@@ -309,5 +309,5 @@ def _copies(nodes: list[Any]) -> list[Any]:
 
 
 def _shorten(node: ast.AST) -> str:
-    """Return the source of a node in one line."""
+    """Return the source of a node in a line."""
     return " ⏎ ".join(line.strip() for line in ast.unparse(node).splitlines())

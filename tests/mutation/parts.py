@@ -38,7 +38,7 @@ _OF_JUDGES: Final = tuple(
     )
 )
 NEVER: Final = ("test_swarm.py", "test_bugs.py", "test_mutants.py")
-"""Tests of swarms, whose seeds are a killer of their own, and of bugs of their own."""
+"""Tests of swarms, because the seeds are another killer, and tests that plant bugs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def part_of(module: str) -> str:
 
 
 def modules_of(path: str) -> list[str]:
-    """Return the modules of a path of the project, without checkers; a module is its own."""
+    """Return the modules of a path of the project, without checkers; a module stands for itself."""
     if (ROOT / path).is_file():
         return [path]
     found = sorted((ROOT / path).rglob("*.py"))
@@ -108,7 +108,7 @@ def modules_of(path: str) -> list[str]:
 
 
 def equivalents() -> dict[str, str]:
-    """Return the mutants that no test can detect, each with the reason."""
+    """Return the mutants that no test can detect, with the reasons."""
     rows = tomllib.loads(_EQUIVALENTS.read_text(encoding="utf-8")).get("equivalent", [])
     return {f"{row['module']} {row['function']}: {row['change']}": row["reason"] for row in rows}
 

@@ -425,3 +425,25 @@ def test_a_receipt_has_no_epoch_of_another_storage() -> None:
     assert local.receipt(8) == (KEY, 3, 7)
     fetches.begin(local, 1, 0)
     assert local.receipt(8) == (KEY, 3, 0)
+
+
+def test_a_fetch_is_answered_once_and_its_publications_are_counted() -> None:
+    alone = StorageAlone()
+    alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
+    alone.written(Commit, Append)
+    for number, (first, last) in ((1, (1, 2)), (2, (3, 5))):
+        alone.hears(Fetch(S, 0, HOME, 1, number, first - 1, 100, first - 1, ()))
+        assert alone.paper.take(Fetched) == [], "nothing is there yet"
+        alone.hears(Store(S, 0, HOME, run(first, last)))
+        alone.written(Append)
+        (answer,) = alone.paper.take(Fetched)
+        assert (answer.number, answer.through) == (number, last)
+        assert [each.run.last for each in alone.paper.take(Events)] == [last]
+        assert alone.storage._counters["publications_forwarded"] == last
+        alone.hears(Store(S, 0, HOME, run(first, last)))
+        alone.written(Append)
+        assert alone.paper.take(Fetched) == alone.paper.take(Events) == []
+        assert alone.paper.take(Stored)[-1].through == last
+    alone.hears(Store(S, 0, HOME, run(6, 6)))
+    alone.written(Append)
+    assert alone.paper.take(Fetched) == alone.paper.take(Events) == [], "no fetch waits"

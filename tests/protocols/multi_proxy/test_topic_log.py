@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import SourceId
-from brokerd.model.losses import has_marker, last_lost_position
+from brokerd.model.losses import has_marker, last_lost_position, lost_range
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Append, Chop, Commit, LogEnds, Read, RecordsRead
 from brokerd.protocols.multi_proxy.state import LOG, Part
@@ -117,6 +117,8 @@ def check_restart(disk: Disk) -> None:
     assert before.logged_bytes == sum(map(len, disk.records))
     after = disk.start()
     assert state(after, released) == expected
+    for key, through in disk.rows.get("released", {}).items():
+        assert after._make_key(key).released >= through, "released publications are back"
     assert all(topic.released <= released[topic.part] for topic in after)
     assert after.logged_bytes == sum(map(len, disk.records)) <= before.logged_bytes
     for topic in after:
@@ -244,6 +246,7 @@ def test_all_topics_of_a_server_continue_behind_a_loss_and_parts_of_others_do_no
     end = last_lost_position(LINEAGE)
     (placed,) = (each for each in lossy(disk) if each.topic.part == Part(SERVER, 0))
     assert has_marker(placed.run)
+    assert lost_range(placed.run) == (SourceId(SERVER, 0, 0), 4, end)
     assert (placed.topic.assigned, placed.topic.durable) == (end, end)
     disk.put(0, 3, published(SOURCES[0], 4, 2))
     disk.put(2, 0, published(SOURCES[1], 1, 1))
