@@ -452,7 +452,7 @@ TABLES: Mapping[str, Table] = {
             published BIGINT so far
             deliveries BIGINT so far, behind them
         """),
-        _table("transmissions", "Of ges.links: per hierarchy, kind of interest, and match rate.", """
+        _table("transmissions", "Of ges.links: per hierarchy, kind of interest and match rate.", """
             topology STRING its name
             interest STRING each client or each broker: for whom it was drawn
             match_percent INT of so many clients a publication is for each

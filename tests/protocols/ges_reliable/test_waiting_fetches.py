@@ -81,7 +81,7 @@ def storages_release_what_a_follower_does_not_want() -> None:
 
 
 def receipts_follow_a_fetch_that_was_too_early_for_them() -> None:
-    """A receipt is answered with the progress of the log, less than the interval before the next."""
+    """A receipt is answered with the progress of the log, too soon for the next one."""
     story = Waiting(TOPOLOGY, receipt_interval_ns=2 * SECOND_NS)
     for kind, seconds in (("a", 0.5), ("a", 1), ("b", 0.1)):
         story.publish("z", kind, seconds=seconds)
