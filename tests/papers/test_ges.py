@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.ges.latency_experiments import LatencyExperiment
 from bench.papers.ges.load_experiments import Case, LinkLoadExperiment
 from bench.papers.ges.scale_experiments import ScaleExperiment, deciding
 from bench.papers.ges.transmission_experiments import (
@@ -24,6 +25,7 @@ from results.papers.experiment_runs import ExperimentRun
 from results.papers.ges.latency_figures import Latencies, draw_table2, match_percent
 from results.papers.ges.load_figures import draw_load
 from results.papers.ges.scale_figures import draw_scale
+from results.papers.ges.surface_figures import draw_fig7 as draw_surfaces
 from results.papers.ges.transmission_figures import draw_links
 from tests.pubsubctl.test_claims import OURS
 
@@ -216,3 +218,38 @@ def test_publications_leave_a_slow_link_and_return(tmp_path):
 def test_a_link_is_slow_in_one_way(slow):
     with pytest.raises(ValueError, match="either delay_ms or capacity"):
         Case(name="both", title="both", **slow)
+
+
+SMALL_SURFACES = LatencyExperiment(
+    schema_="pubsubctl/latency-surface-experiment/1", name="small", figure="ges.fig7",
+    topologies=["t22-hi"], publisher="n22", measuring="n10", clients=1, match_percent=[100, 0],
+    rates=[1, 50_000], sizes=[10, 1000], publications=4, latency_us=200, copy_us=60, byte_ns=80,
+)  # fmt: skip
+
+
+def test_latency_rises_with_match_rate_size_and_rate(tmp_path):
+    """§5, Fig. 7: six links and those of two clients take 1.6 ms, and each copy its time."""
+    run = run_figure_experiment(SMALL_SURFACES, tmp_path)
+    rows = named_rows(run, "latency_surfaces")
+    assert not any(row.violations for row in rows)
+    assert all(row.delivered == row.publications == 4 for row in rows)
+    found = {
+        (row.is_flooding, row.match_percent, row.size_bytes, row.rate): row.mean_ms for row in rows
+    }
+    copies = 7  # one for each link, and one for the client
+    assert found[False, 0, 10, 1] == pytest.approx(1.6 + copies * 0.0608, abs=0.001)
+    for size in (10, 1000):
+        assert found[False, 0, size, 1] <= found[False, 100, size, 1]
+        assert found[False, 100, size, 1] < found[False, 100, size, 50_000]
+    assert found[False, 0, 10, 1] < found[False, 0, 1000, 1]
+    assert found[True, 0, 1000, 1] >= found[False, 0, 1000, 1]
+    manifest = json.loads((run / "manifest.json").read_text())
+    asked = {**SMALL_SURFACES.model_dump(), "topologies": ["t22-hi", "t22-lo"]}
+    both = [*rows, *(SimpleNamespace(**{**vars(row), "topology": "t22-lo"}) for row in rows)]
+    drawing = draw_surfaces(ExperimentRun(run, run, manifest, asked), both)
+    claims = [each for each in load_claims(OURS / "ges.toml") if each.figure == "ges.fig7"]
+    assert {claim.metric for claim in claims} <= {*drawing.metrics}
+    assert all(claim.scale.keys() <= drawing.scale.keys() for claim in claims)
+    assert all(len(row) == len(drawing.columns) for row in drawing.rows)
+    assert drawing.metrics["points_out_of_order.t22-hi"].value == 0
+    assert drawing.metrics["low_load_ratio"].value == 1

@@ -166,9 +166,8 @@ class EpochFetches:
             return
         if not following.is_fetching:
             yield from self._fetch(following, now_ns)
-        elif (RECEIPT, following.storage) not in self._deadlines:
-            due_ns = following.reported_ns + self._parameters.receipt_interval_ns
-            self._deadlines.set((RECEIPT, following.storage), max(due_ns, now_ns))
+        else:
+            self._report_later(following, now_ns)
 
     def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
         """Return True if everything through an epoch of a followed storage has arrived."""
@@ -304,7 +303,7 @@ class EpochFetches:
         if following is None:
             return
         if message.waits:
-            self._on_waiting(following, message.number)
+            self._on_waiting(following, message.number, now_ns)
             return
         loss = self._lose(following, message.through)
         if loss is not None:
@@ -334,11 +333,22 @@ class EpochFetches:
             local.reported_epoch = max(local.reported_epoch, done)
         following.report = 0, ()
 
-    def _on_waiting(self, following: FollowedStorage, number: int) -> None:
-        """Await the answer to a fetch that the storage keeps, for as long as that takes."""
-        if number == following.number and following.is_fetching:
-            self._take_report(following)
-            self._deadlines.cancel((FETCH, following.storage))
+    def _on_waiting(self, following: FollowedStorage, number: int, now_ns: Instant) -> None:
+        """Await the answer to a fetch that the storage keeps, for as long as that takes.
+
+        Acknowledgements that the fetch was too early for are sent later.
+        """
+        if number != following.number or not following.is_fetching:
+            return
+        self._take_report(following)
+        self._deadlines.cancel((FETCH, following.storage))
+        if self._untold(following):
+            self._report_later(following, now_ns)
+
+    def _report_later(self, following: FollowedStorage, now_ns: Instant) -> None:
+        if (RECEIPT, following.storage) not in self._deadlines:
+            due_ns = following.reported_ns + self._parameters.receipt_interval_ns
+            self._deadlines.set((RECEIPT, following.storage), max(due_ns, now_ns))
 
     def _fetch_again(self, storage: BrokerNumber, now_ns: Instant) -> Iterator[Fetch]:
         """Repeat a fetch that a storage has lost in a restart."""

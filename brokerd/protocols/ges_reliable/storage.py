@@ -315,8 +315,21 @@ class Storage:
             follower = self._followers.get(asker)
             if follower is not None and follower.waits is not None:
                 self._answer(asker)
-        self.feeds.report(self._machine.now_ns)
+        if not self._parameters.fetch_wait_ns:
+            self._report_progress()
         self._release()
+
+    def _report_progress(self) -> None:
+        """Report later to all followers how far the log is, and to feeds what is on disk.
+
+        Otherwise a follower without publications would acknowledge nothing.
+        """
+        now_ns = self._machine.now_ns
+        for asker, follower in self._followers.items():
+            if follower.waits is not None and _count_waiting(asker) not in self._deadlines:
+                due_ns = now_ns + self._parameters.receipt_interval_ns
+                self._deadlines.set(_count_waiting(asker), due_ns)
+        self.feeds.report(now_ns)
 
     def _on_events(self, _peer: Peer, message: Events) -> None:
         """Take a part of another storage's answer.
@@ -456,9 +469,13 @@ class Storage:
         self._deadlines.cancel(_count_waiting(asker))
         self._take_receipts(message)
         follower.waits = message
-        if self._find(message)[0]:
+        found, through = self._find(message)
+        if found:
             self._answer(asker)
         elif not self._parameters.fetch_wait_ns:
+            if through > message.after:
+                self._answer(asker)
+                return
             target, number = self._forwarding.to(message.follower), message.number
             about = self._broker, message.incarnation, number, message.after, message.after
             self._forwarding.send(Fetched(target, 0, *about, message.stores, waits=True))

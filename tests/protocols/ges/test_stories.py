@@ -342,8 +342,25 @@ def brokers_come_and_go_while_others_are_away() -> None:
     assert (story.got("n9"), story.got("n14"), len(found.received)) == (2, 1, 1)
 
 
+def an_event_for_one_name_leaves_no_other_unit() -> None:
+    """In place of a list of recipients, a client subscribes to its name."""
+    story = Story()
+    found = {
+        name: story.cluster.subscribe(at, f"to = '{name}'", name)
+        for name, at in (("anna", "n20"), ("ben", "n10"))
+    }
+    story.settle()
+    for name, links in (("anna", 4), ("nobody", 4)):
+        before = story.count("publications_forwarded")
+        story.cluster.publish("n22", to=name)
+        story.cluster.run_for(2)
+        assert story.count("publications_forwarded") - before <= links
+    assert [len(each.received) for each in found.values()] == [1, 0]
+
+
 STORIES: tuple[Callable[[], None], ...] = (
     all_is_well,
+    an_event_for_one_name_leaves_no_other_unit,
     a_broker_is_away_for_a_moment,
     both_ends_of_a_link_between_units_die,
     a_unit_dies,

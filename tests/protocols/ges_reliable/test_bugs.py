@@ -11,6 +11,7 @@ from tests.protocols.ges_reliable.test_parts import PARTS, roam
 from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES
 from tests.protocols.ges_reliable.test_successors import HEIR_STORIES
 from tests.protocols.ges_reliable.test_trees import TREE_STORIES
+from tests.protocols.ges_reliable.test_waiting_fetches import STORIES as WAITING_STORIES
 
 MUTANTS = bugs_of("ges_reliable")
 BUGS = tuple(bugs_of("ges_reliable").values())
@@ -88,6 +89,7 @@ RULES = {
     "lost-session-ends-at-a-successor": "a_lost_session_ends_nothing_at_an_unknown_successor",
     "looks-at-the-high-water-mark": "a_root_says_how_far_all_has_come_without_a_gap",
     "routes-outlive-links": "a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere",
+    **{bug: story.__name__ for story, bug in WAITING_STORIES.items()},
 }
 """Named bugs with the stories or tests that must find them."""
 
@@ -98,6 +100,7 @@ STORIES_OF_ALL = (
     *HEIR_STORIES,
     *CROSSING_STORIES,
     *MEMBER_STORIES,
+    *WAITING_STORIES,
 )
 TOLD = {each.__name__: each for each in STORIES_OF_ALL}
 

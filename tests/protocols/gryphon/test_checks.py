@@ -17,7 +17,7 @@ from tests.helpers.gryphon_stories import Story
 
 MUTANTS = bugs_of("gryphon")
 
-BUDGET = 20
+BUDGET = 60
 
 # Rule → invariant of the design, a named bug that it finds, the first seed of a swarm with it.
 SEEN = {

@@ -12,7 +12,9 @@ from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 from tests.helpers.gryphon_stories import Story
 from tests.helpers.seeds import seeds_of_the_mix
 from tests.protocols.gryphon.test_checks import SEEN
+from tests.protocols.gryphon.test_filter_routes import STORIES as ROUTE_STORIES
 
+BY_ROUTES = tuple(bug for bugs in ROUTE_STORIES.values() for bug in bugs)
 MUTANTS = bugs_of("gryphon")
 BUGS = tuple(bugs_of("gryphon").values())
 
@@ -22,6 +24,7 @@ BY_A_STORY = "M03-done-when-handed-out"
 """Few seeds have a broker that dies between its acknowledgement and the client's."""
 BY_STORIES = (
     BY_A_STORY,
+    *BY_ROUTES,
     "own-streams-lose-without-a-gap",
     "restarted-subscriptions-skip-a-tick",
     "one-member-for-all",
