@@ -53,7 +53,7 @@ MARKS = (
     Mark("gap-told", "a client received a gap", seeds=40),
     Mark("caught-up", "a client received missed publications from a remote pubend", seeds=10),
     Mark("token-kept", "a broker stored the token of a client", seeds=6),
-    Mark("tokens-kept-together", "two clients' tokens shared a transaction", seeds=40),
+    Mark("tokens-kept-together", "two clients' tokens shared a transaction", seeds=60),
     Mark("token-asked-again", "a client repeated the request for a committed token", seeds=12),
     Mark("token-kept-elsewhere", "a broker resumed from a token of another broker", seeds=20),
     Mark(

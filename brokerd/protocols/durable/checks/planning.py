@@ -23,7 +23,7 @@ _EVENTS_A_COMMIT: Final = 4
 """The average number of events in a consumer's commit, at least."""
 
 
-FILTERED: Final = 0.4
+FILTERED: Final = 0.0
 """Share of the seeds with filters between brokers."""
 
 
