@@ -83,7 +83,8 @@ class Problem:
     def __str__(self) -> str:
         step = f" step {self.step}:" if self.step else ""
         key = f" {self.key} = {shown(self.value)}:" if self.key else ""
-        return f"{self.where}:{step}{key} {self.text}"
+        warning = " warning:" if self.severity == "warning" else ""
+        return f"{self.where}:{warning}{step}{key} {self.text}"
 
 
 class ScheduleError(ConfigError):
