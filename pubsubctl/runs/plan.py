@@ -111,7 +111,7 @@ def plan_faults(
         clients=spec.clients(),
         protocol=spec.protocol,
     ):
-        call.console.warn_once(warning)
+        call.console.warn_once(warning.replace(": warning:", ":", 1))
     for line in describe_draws(schedule):
         call.console.say(line)
     return schedule
