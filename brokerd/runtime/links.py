@@ -85,6 +85,7 @@ class Links:
             "sessions_established": 0,
             "sessions_lost": 0,
             "broker_sessions_lost": 0,
+            "sessions_silent": 0,
             "connections_refused": 0,
             "outbox_overflows": 0,
             "slow_consumers": 0,
@@ -300,6 +301,7 @@ class Links:
         self._impairments.absorbed.take(lambda owner: owner is connection)
         self.counters["sessions_lost"] += 1
         self.counters["broker_sessions_lost"] += isinstance(peer, int)
+        self.counters["sessions_silent"] += reason == "silent"
         self.counters["outbox_overflows"] += reason == "overflow"
         if len(self.faults):
             self._impairments.count_ended(connection)

@@ -228,6 +228,7 @@ class Console:
         self._may_move = progress and environment.get("TERM") != "dumb"
         self._live: Any = None
         self._bars: Any = None
+        self._warned: list[str] = []
         self._waits: WaitTimes | None = None
         self.results: Path | None = None
 
@@ -290,6 +291,12 @@ class Console:
     def warn(self, text: str) -> None:
         """Write a warning that does not stop the command."""
         self._write_error_line(self._paint("warning: ", "33") + _sanitize(text))
+
+    def warn_once(self, text: str) -> None:
+        """Write a warning unless this command has written it, for a run of many alike."""
+        if text not in self._warned:
+            self._warned.append(text)
+            self.warn(text)
 
     def error(self, text: str) -> None:
         """Write an error, even when quiet."""

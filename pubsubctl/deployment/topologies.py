@@ -274,7 +274,7 @@ def sessions_of(topology: Topology) -> str:
 def warn_of_parameters(console: Console, topology: Topology, protocol: str) -> None:
     """Warn about promises that a protocol does not keep with a topology's parameters."""
     for warning in parameters_on(topology, protocol).warnings():
-        console.warn(warning)
+        console.warn_once(warning)
 
 
 def summary(topology: Topology) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def plan_experiment(
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
     warn_of_parameters(call.console, spec.topology, spec.protocol)
     for warning in (*churn_warnings(spec), *guarantee_warnings(spec)):
-        call.console.warn(warning)
+        call.console.warn_once(warning)
     return spec, plan_faults(
         call, spec, faults, simulated=simulated, skip_unsimulated=skip_unsimulated
     )
@@ -111,7 +111,7 @@ def plan_faults(
         clients=spec.clients(),
         protocol=spec.protocol,
     ):
-        call.console.warn(warning)
+        call.console.warn_once(warning.replace(": warning:", ":", 1))
     for line in describe_draws(schedule):
         call.console.say(line)
     return schedule

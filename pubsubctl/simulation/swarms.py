@@ -34,7 +34,7 @@ from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
-from brokerd.text import nearest
+from brokerd.text import counted, nearest
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.outputs import write_output
@@ -271,7 +271,7 @@ def simulate_mutants(
         because=tuple(
             IntegrityError(one.lost)
             if one.lost
-            else VerdictInvalid(f"mutant {one.name} was not seen in {one.tried} seeds")
+            else VerdictInvalid(f"mutant {one.name} was not seen in {counted(one.tried, 'seed')}")
             for one in caught
             if one.lost or not (one.rule or ablations()[one.name].unseen)
         ),

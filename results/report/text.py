@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
-from brokerd.text import counted, format_number
+from brokerd.text import counted as counted
+from brokerd.text import format_number
 from results.report.run_reader import RunStory
 from results.rules.nothing_owed import with_publisher_names
 from results.rules.timing import publisher_entries

@@ -43,6 +43,14 @@ def test_the_colours_of_a_result_are_its_own() -> None:
     assert out.getvalue() == "\x1b[32mVALID\x1b[0m \\x1b[2Jrest\n"
 
 
+def test_a_warning_of_many_runs_is_written_once() -> None:
+    err = Terminal()
+    console = Console(stdout=Terminal(), stderr=err, color="never")
+    for text in ("step roam", "step kill", "step roam"):
+        console.warn_once(text)
+    assert err.getvalue() == "warning: step roam\nwarning: step kill\n"
+
+
 @pytest.mark.parametrize(
     "value, digits, text",
     [

@@ -253,10 +253,7 @@ def test_the_speed_of_the_simulator_is_a_table(call: Call, monkeypatch: pytest.M
         "bench.papers.dft11.simulator_speed.measure_speed",
         lambda: [Speed("publishing", 30_000, 0.5)],
     )
-    assert (
-        call("experiment", "dft11.speed").out.split()[-4:]
-        == ["30", "000", "0.50", "60", "000"][-4:]
-    )
+    assert call("experiment", "dft11.speed").out.split()[-3:] == ["30,000", "0.50", "60,000"]
     [row] = call("experiment", "dft11.speed", "-j").document["phases"]
     assert row["broker_events_per_second"] == 60_000
 

@@ -268,9 +268,7 @@ def test_a_deployment_may_use_its_own_ports(hosts: dict[str, Host]) -> None:
     )
     look = looked(hosts["n1"], observed=ours, ports=[PortInUse(21000, 5, "b1")])
     assert [row[0] for row in check_host(look, "ports")] == ["ok"]
-    assert list(check_host(look, "leftovers")) == [
-        ("ok", "n1: deployment d1 runs, 1 processes", "")
-    ]
+    assert list(check_host(look, "leftovers")) == [("ok", "n1: deployment d1 runs, 1 process", "")]
 
 
 def test_an_unreachable_host_is_reported_by_one_finding(hosts: dict[str, Host]) -> None:

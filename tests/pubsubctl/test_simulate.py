@@ -326,7 +326,7 @@ def test_mutants_stand_in_a_table_with_their_first_seeds(call: Call, tmp_path: P
     assert table["M21"]["first_seed"] < 6
     survived = call("simulate", "mutants", "receiver-takes-any-tags", "--runs", "1", *arguments)
     assert survived.status == 1
-    assert "was not seen in 1 seeds" in survived.err
+    assert "was not seen in 1 seed" in survived.err
 
 
 def test_a_lost_anchor_is_not_a_bug_that_nothing_finds(

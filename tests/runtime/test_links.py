@@ -325,6 +325,7 @@ async def test_a_peer_that_falls_silent_is_suspected_and_learns_of_it() -> None:
         began = trio.current_time()
         lost = await b0.wait_for(SessionLost)
         assert lost.reason == "silent"
+        assert [b0.links.counters[f"sessions_{why}"] for why in ("lost", "silent")] == [1, 1]
         assert 0.75 <= trio.current_time() - began <= 1
         await peer.read_to_the_end()
 
