@@ -99,8 +99,8 @@ class DurableParameters(GryphonParameters):
             )
         if self.filters:
             raise ConfigError(
-                f"{where}: filters = true; with durable a subscription may stall behind a link that "
-                "passes messages in one direction only, so brokers withhold no events"
+                f"{where}: filters = true; with durable a subscription may stall behind a link "
+                "that passes messages in one direction only, so brokers withhold no events"
             )
         for name in (
             "commit_interval_ns",
