@@ -333,7 +333,7 @@ def test_a_subscriber_without_memory_receives_no_gap_of_an_earlier_process(
     """The positions of an earlier process are unknown to the client."""
     cluster, at, home = _cluster(protocol)
     name = _receive_further(cluster, at, home)[0].client.name
-    subscriber = cluster.forget(name, keeps=0)
+    subscriber = cluster.population.forget(name, keeps=0)
     cluster.subscribe(home, client=name)
     cluster.run_for(5)
     if restarts:

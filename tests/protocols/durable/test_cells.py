@@ -106,7 +106,7 @@ def moved_meanwhile() -> bool:
     story = CellStory()
     story.miss()
     story.cluster.broker("b1").kill()
-    story.cluster.reattach(story.away_one.client.name, "s2")
+    story.cluster.transfers.reattach(story.away_one.client.name, "s2")
     story.sent += story.publish(5)
     story.wait_for(story.has_all)
     story.cluster.run_for(10)
@@ -155,7 +155,7 @@ def decommissioned() -> bool:
     sent += story.publish(3)
     story.cluster.run_for(3)
     assert story.kept("p1") == 3
-    assert not story.cluster.decommission("s1")
+    assert not story.cluster.membership.decommission("s1")
     sent += story.publish(3)
     story.cluster.run_for(5)
     return other.received == sent and story.kept("p1") == story.kept("b1") == 0

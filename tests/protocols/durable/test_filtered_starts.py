@@ -111,7 +111,7 @@ def moved_behind_withheld_events() -> bool:
     story.away(mover)
     sent = story.send("a", 5)
     story.quiet_since()
-    story.cluster.reattach(mover.client.name, "s2")
+    story.cluster.transfers.reattach(mover.client.name, "s2")
     story.cluster.run_for(0.3)
     sent += story.send("a", 5)
     story.settle()
@@ -223,7 +223,7 @@ def moved_with_a_commit() -> bool:
     sent.append(story.cluster.publish("p1", kind="a"))
     story.wait_for(lambda: subscription.client.waits)
     story.cluster.link(subscription.client.name, "s1").cut()
-    story.cluster.reattach(subscription.client.name, "s2")
+    story.cluster.transfers.reattach(subscription.client.name, "s2")
     sent += story.send("a", 5)
     story.settle()
     return [*dict.fromkeys(subscription.received)] == sent

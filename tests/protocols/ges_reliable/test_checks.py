@@ -13,7 +13,7 @@ from brokerd.protocols.ges_reliable.checks.steps import GesReliableChecks
 from brokerd.protocols.ges_reliable.epochs import EpochLog
 from brokerd.protocols.ges_reliable.state import LogAppend
 from brokerd.protocols.interface import Append, DeadlineReached, Started
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.violations import InvariantViolated
 from tests.simulator.test_accepted_losses import LossStory
 from tests.simulator.test_oracle import SOURCE
 
@@ -71,7 +71,7 @@ def test_the_gap_of_a_lost_publication_may_follow_a_later_publication(
     if is_stored_again:
         losses.store(1, 2)
     story = LossStory(acknowledged=1)
-    story.oracle.has_lost = losses.checks.has_lost
+    story.oracle.losses.disk_view.has_lost = losses.checks.has_lost
     story.acknowledge(2, 2)
     if is_stored_again:
         with pytest.raises(InvariantViolated, match="without 2"):

@@ -62,8 +62,8 @@ class Classrooms:
 
     def send_to(self, room: str, homes: list[str]) -> None:
         for subscription, home in zip(self.pupils[room], homes, strict=True):
-            self.cluster.reattach(subscription.client.name, home)
-        self.cluster.reattach(f"teacher-{room}", homes[0])
+            self.cluster.transfers.reattach(subscription.client.name, home)
+        self.cluster.transfers.reattach(f"teacher-{room}", homes[0])
 
     def close_rooms(self) -> None:
         """Send the clients to brokers near by, and remove the brokers of the rooms."""
@@ -94,8 +94,8 @@ def six_classrooms() -> None:
     story.cluster.oracle.judge_end()
     assert {*story.received()} == {lessons + 3}
     assert not story.cluster.oracle.violations
-    assert len(story.cluster.staying) == 22
-    living = [broker for broker in story.cluster.staying if broker.alive]
+    assert len(story.cluster.state.staying) == 22
+    living = [broker for broker in story.cluster.state.staying if broker.alive]
     assert not any(broker.core.status().queued for broker in living)
 
 
