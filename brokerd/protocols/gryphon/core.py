@@ -282,7 +282,7 @@ class Gryphon(LogFirstMachine):
         """See DeliveryProtocol."""
         return {
             **self.counters,
-            "queue_publications": self._count_retained(),
+            "queue_publications": self.streams.count_retained(),
             "publications_held": self.pubends.held(),
             "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self.streams),
             "subscriptions": self._clients.table.count_subscriptions(),
@@ -298,7 +298,7 @@ class Gryphon(LogFirstMachine):
             each for each in self._routes.neighbours if each not in self.dialling.retired
         )
         subscriptions = self._clients.table.count_subscriptions()
-        queued = self._count_retained()
+        queued = self.streams.count_retained()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
@@ -338,9 +338,6 @@ class Gryphon(LogFirstMachine):
             joining=self.pubends.waiting(),
             reserved=self.pubends.reserved,
         )
-
-    def _count_retained(self) -> int:
-        return sum(stream.knowledge.events.events for stream in self.streams)
 
     # ------------------------------------------------------------ start
 

@@ -353,6 +353,10 @@ class Streams:
             self._streams[identity] = found
         return found
 
+    def count_retained(self) -> int:
+        """Return the number of retained publications."""
+        return sum(stream.knowledge.events.events for stream in self)
+
     def own(self) -> list[Stream]:
         """Return the streams of this broker's pubends."""
         return [self.get(identity) for identity in self._own]
