@@ -482,6 +482,33 @@ def test_an_unmarked_redelivery_is_an_order_violation() -> None:
         story.deliver(2)
 
 
+def _moved_early(*, whole: bool, delivered: tuple[int, ...]) -> None:
+    """Move a subscriber whose start at the old broker, after 1, follows the start at the new."""
+    story = Story()
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.started("s.", 1)
+    story.publish(1)
+    story.start()
+    story.oracle.on_moved("s", "s.", whole=whole)
+    story.publish(2, 3)
+    for sequence in delivered:
+        story.oracle.delivered("s.", 1, SOURCE, sequence, str(sequence).encode(), b"x")
+    for sequence in (1, 2, 3):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_move_owes_nothing_from_before_the_start_at_the_old_broker(whole: bool) -> None:
+    """Seed 66000020: the old broker's stream had passed what only the new broker delivered."""
+    _moved_early(whole=whole, delivered=(2, 3))
+
+
+def test_a_whole_move_owes_all_after_the_start_at_the_old_broker() -> None:
+    with pytest.raises(InvariantViolated, match="without 2"):
+        _moved_early(whole=True, delivered=(3,))
+
+
 UNORDERED = [each for each in Order if not each.is_of_sources]
 """Orders in which a later publication of a source may overtake an earlier one."""
 
