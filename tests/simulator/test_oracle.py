@@ -553,6 +553,24 @@ def test_in_no_order_a_whole_move_loses_nothing(order: Order) -> None:
 
 
 @pytest.mark.parametrize("order", UNORDERED)
+def test_a_client_that_forgets_after_a_move_is_not_owed_what_it_had_before(order: Order) -> None:
+    """Seed 66000014 of multi_proxy: the numbers of the earlier broker were owed again."""
+    story = Story(order=order)
+    story.start()
+    story.publish(1, 2)
+    story.deliver(1, 2)
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.started("s.", 1)
+    story.oracle.on_moved("s", "s.", whole=True)
+    story.oracle.on_memory_loss("s.")
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.started("s.", 1)
+    for sequence in (1, 2):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("order", UNORDERED)
 def test_a_gap_announced_before_a_whole_move_is_not_owed_after_it(order: Order) -> None:
     story = Story(order=order, gaps=("released",))
     story.start()

@@ -64,12 +64,13 @@ class SubscriptionLives:
         if old is None:
             return
         stream.excused |= old.excused
+        last = max([old.last, *old.got])  # with those of an earlier broker
         if stream.old_until >= 0:
-            stream.old_until = max(stream.old_until, old.last)
+            stream.old_until = max(stream.old_until, last)
         if old.fence is not None:
-            stream.fence = stream.requested = max(old.fence, old.last)
+            stream.fence = stream.requested = max(old.fence, last)
         else:
-            stream.requested = max(old.requested, old.last)
+            stream.requested = max(old.requested, last)
 
     def end(self, client: ClientId, number: int) -> None:
         """Record the end of a subscription, after which no delivery is owed or permitted."""
