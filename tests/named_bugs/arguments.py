@@ -71,6 +71,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "overtaken-publication-was-had": {"order": Order.TOPIC},
     "gap-announced-before-a-move-is-owed": {"order": Order.TOPIC},
     "whole-move-may-lose-in-no-order": {"order": Order.NONE},
+    "deliveries-before-a-move-are-owed-to-who-forgot": {"order": Order.TOPIC},
     "gap-is-owed-to-who-forgot": {"again": (1, 3, 4)},
     "gap-excuses-what-lies-behind-it": {"again": (4,)},
     # plans

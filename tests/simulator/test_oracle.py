@@ -482,6 +482,33 @@ def test_an_unmarked_redelivery_is_an_order_violation() -> None:
         story.deliver(2)
 
 
+def _moved_early(*, whole: bool, delivered: tuple[int, ...]) -> None:
+    """Move a subscriber whose start at the old broker, after 1, follows the start at the new."""
+    story = Story()
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.started("s.", 1)
+    story.publish(1)
+    story.start()
+    story.oracle.on_moved("s", "s.", whole=whole)
+    story.publish(2, 3)
+    for sequence in delivered:
+        story.oracle.delivered("s.", 1, SOURCE, sequence, str(sequence).encode(), b"x")
+    for sequence in (1, 2, 3):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_move_owes_nothing_from_before_the_start_at_the_old_broker(whole: bool) -> None:
+    """Seed 66000020: the old broker's stream had passed what only the new broker delivered."""
+    _moved_early(whole=whole, delivered=(2, 3))
+
+
+def test_a_whole_move_owes_all_after_the_start_at_the_old_broker() -> None:
+    with pytest.raises(InvariantViolated, match="without 2"):
+        _moved_early(whole=True, delivered=(3,))
+
+
 UNORDERED = [each for each in Order if not each.is_of_sources]
 """Orders in which a later publication of a source may overtake an earlier one."""
 
@@ -523,6 +550,24 @@ def test_a_redelivery_after_a_move_is_a_duplicate_without_source_order(
 def test_in_no_order_a_whole_move_loses_nothing(order: Order) -> None:
     with pytest.raises(InvariantViolated, match="lacks it"):
         _moved(order, whole=True, delivered=())
+
+
+@pytest.mark.parametrize("order", UNORDERED)
+def test_a_client_that_forgets_after_a_move_is_not_owed_what_it_had_before(order: Order) -> None:
+    """Seed 66000014 of multi_proxy: the numbers of the earlier broker were owed again."""
+    story = Story(order=order)
+    story.start()
+    story.publish(1, 2)
+    story.deliver(1, 2)
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.started("s.", 1)
+    story.oracle.on_moved("s", "s.", whole=True)
+    story.oracle.on_memory_loss("s.")
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.started("s.", 1)
+    for sequence in (1, 2):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
 
 
 @pytest.mark.parametrize("order", UNORDERED)

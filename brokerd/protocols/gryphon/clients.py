@@ -24,6 +24,7 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.drains import Drains
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
@@ -57,7 +58,7 @@ class ClientCore(Protocol):
         """Handle the acknowledgement of an entry by all its clients."""
 
     def look_at_all(self) -> None:
-        """Handle the end of the last subscription: nothing is wanted of any stream."""
+        """Deliver what is available of all streams; nothing is wanted without subscriptions."""
 
 
 class HostedClients(Protocol):
@@ -111,6 +112,7 @@ class Clients:
         core: publishes, and takes acknowledged events.
         pubends: of this broker.
         streams: of all pubends.
+        drains: the clients that leave once they have received all earlier publications.
         identities: the identities of all streams, in order.
         is_host: whether this broker may have clients. Messages for a cell of several brokers arrive
             at one member only, so that such a cell has no clients.
@@ -135,6 +137,7 @@ class Clients:
         core: ClientCore,
         pubends: Pubends,
         streams: Streams,
+        drains: Drains,
         identities: Sequence[StreamId],
         is_host: bool,
         is_total: bool,
@@ -152,6 +155,7 @@ class Clients:
         self._core = core
         self._pubends = pubends
         self._streams = streams
+        self._drains = drains
         self._identities = tuple(identities)
         self._is_host = is_host
         self._merged = self._identities if is_total else ()
@@ -241,6 +245,7 @@ class Clients:
     def on_lost(self, name: ClientId, session: int) -> None:
         """See HostedClients."""
         client, was_admitted = self.table.close_session(name, session)
+        self._drains.drop(name)
         self._take_done(self.own.close(client))
         if was_admitted and not client.subscriptions:
             self._forget(name)
@@ -335,13 +340,21 @@ class Clients:
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         client = self.table.check_detach(name)
+        if not message.drain:
+            self._leave(client, drain=False)
+            return
+        begins = [local.begins_after for local in client.subscriptions.values()]
+        self._drains.add(name, begins, partial(self._leave, client, drain=True))
+        self._core.look_at_all()
+
+    def _leave(self, client: Client, *, drain: bool) -> None:
         session = client.session
 
         def leave() -> None:
             client.drains = client.session == session
             self._answer_detach(client)
 
-        self._end(client, [*client.subscriptions.values()], leave, drain=message.drain)
+        self._end(client, [*client.subscriptions.values()], leave, drain=drain)
 
     def _answer_detach(self, client: Client) -> None:
         if self.own.is_drained(client):

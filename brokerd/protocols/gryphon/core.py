@@ -24,6 +24,7 @@ from brokerd.protocols.gryphon.curiosity import (
     drop_repeated,
 )
 from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.drains import Drains
 from brokerd.protocols.gryphon.filter_routes import BEGINNINGS
 from brokerd.protocols.gryphon.filters import (
     FilterExchange,
@@ -190,6 +191,7 @@ class Gryphon(LogFirstMachine):
             change=self._change_filter,
             position=streams.position,
         )
+        self._drains = Drains(streams)
         self.dispatch_events(self.handlers())
         self.from_brokers: dict[type, MessageHandler] = {
             Events: self._on_events,
@@ -221,6 +223,7 @@ class Gryphon(LogFirstMachine):
                 core=self,
                 pubends=self.pubends,
                 streams=streams,
+                drains=self._drains,
                 identities=routes.pubend_streams(),
                 is_host=routes.is_host,
                 is_total=parameters.is_total,
@@ -776,6 +779,8 @@ class Gryphon(LogFirstMachine):
             subend.see_gaps(knowledge, self.now_ns)
             self._time_gaps(stream)
         self.settle(stream)
+        if self._drains.is_waiting:
+            self._drains.settle()
 
     def _hand_out_merged(self) -> None:
         """Deliver events of all streams in total order, up to the least doubt horizon."""

@@ -88,10 +88,13 @@ class Subend:
 
     def done_with(self, knowledge: Knowledge) -> int:
         """Return the acknowledged tick and the silence behind it, even undelivered silence."""
-        if self._open:
-            return self.done
-        through = knowledge.horizon(self.position)
-        event = knowledge.events.after(self.position)
+        return self.done if self._open else self.passed(knowledge)
+
+    def passed(self, knowledge: Knowledge) -> int:
+        """Return the tick through which no event remains to be delivered."""
+        position = max(self.position, knowledge.final)
+        through = knowledge.horizon(position)
+        event = knowledge.events.after(position)
         return through if event is None else min(through, event - 1)
 
     def expect(self, through: int) -> None:

@@ -8,7 +8,7 @@ Paper: none; no paper covers disconnected clients.
 
 from collections.abc import Sequence
 
-from brokerd.model.client_messages import Subscribe
+from brokerd.model.client_messages import Detach, Subscribe
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.protocols.interface import (
     Commit,
@@ -31,7 +31,7 @@ class LingerChecker:
     """A check of the subscriptions that brokers end without a request.
 
     A broker may end a subscription if its client has had no session for `linger_ns`, or a session
-    on which the client has not requested the subscription. The time restarts when a session begins
+    on which the client has not requested the subscription, or has asked to leave. The time restarts when a session begins
     or ends, and when the broker starts.
 
     Args:
@@ -59,6 +59,7 @@ class LingerChecker:
         self._started: dict[BrokerNumber, Instant] = {}
         self._since: dict[tuple[BrokerNumber, ClientId], Instant] = {}
         self._requests: dict[tuple[BrokerNumber, ClientId], dict[int, None]] = {}
+        self._leaving: dict[tuple[BrokerNumber, ClientId], None] = {}
         self.ended: list[tuple[ClientId, int]] = []
 
     def step(
@@ -71,10 +72,13 @@ class LingerChecker:
             if type(event.message) is Subscribe:
                 asked = self._requests.setdefault((number, str(event.peer)), {})
                 asked[event.message.number] = None
+            elif type(event.message) is Detach:
+                self._leaving[number, str(event.peer)] = None
         elif type(event) is SessionEstablished or type(event) is SessionLost:
             if isinstance(event.peer, str):
                 self._since[number, event.peer] = now_ns
                 self._requests[number, event.peer] = {}
+                self._leaving.pop((number, event.peer), None)
         elif type(event) is DeadlineReached:
             return self._look_at_commits(broker, effects)
         elif type(event) is Started:
@@ -91,6 +95,8 @@ class LingerChecker:
                     continue
                 if change.table == self._subscriptions:
                     client, _, number = change.key.rpartition("/")
+                    if (broker.number, client) in self._leaving:
+                        continue
                     self._check(broker, client, int(number))
                     if self._oracle.homes.get(client) != broker.number:
                         self.ended.append((client, int(number)))

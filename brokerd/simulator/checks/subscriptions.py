@@ -64,12 +64,13 @@ class SubscriptionLives:
         if old is None:
             return
         stream.excused |= old.excused
+        last = max([old.last, *old.got])  # with those of an earlier broker
         if stream.old_until >= 0:
-            stream.old_until = max(stream.old_until, old.last)
+            stream.old_until = max(stream.old_until, last)
         if old.fence is not None:
-            stream.fence = stream.requested = max(old.fence, old.last)
+            stream.fence = stream.requested = max(old.fence, last)
         else:
-            stream.requested = max(old.requested, old.last)
+            stream.requested = max(old.requested, last)
 
     def end(self, client: ClientId, number: int) -> None:
         """Record the end of a subscription, after which no delivery is owed or permitted."""
@@ -112,7 +113,8 @@ class SubscriptionLives:
         refusal is owed nothing more. Earlier deliveries must not repeat. With `whole`, nothing
         failed meanwhile and the old broker has delivered everything: the streams continue without a
         gap. Otherwise the streams restart, at the latest with the first publication after the start
-        of the subscription at the new broker.
+        of the subscription at the new broker. Publications before the start at the old broker are
+        not owed: that broker's streams may have passed them, if its start was the later one.
         """
         register = self._register
         self._losses.follow(client, successor)
@@ -147,13 +149,12 @@ class SubscriptionLives:
         if not whole:
             after.requested = published
             if after.fence is not None:
-                after.fence = max(after.fence, after.had)
+                after.fence = max(after.fence, after.had, before.fence or 0)
             return
         after.requested = before.requested
         fence = after.had if before.at is not None else before.fence
         if fence is not None:
-            there = fence if after.fence is None else after.fence
-            after.fence = max(after.had, min(fence, there))
+            after.fence = max(after.had, fence)
 
     def expire(self, client: ClientId, number: int) -> None:
         """Record the end of a subscription of a client that was away for too long."""

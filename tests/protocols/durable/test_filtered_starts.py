@@ -8,14 +8,15 @@ Paper: [GD02] §2.1 (filters at brokers); [DS03] §4.1 (a new subscriber's start
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.protocols.durable.messages import Fetch
+from brokerd.model.client_messages import Gap
+from brokerd.protocols.durable.messages import LOST, Fetch
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import BEGINS
 from brokerd.protocols.gryphon.messages import Events, FilterChange, Silent
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import NotQuietError
-from brokerd.units import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.gryphon_stories import cells, paper_cells
 
@@ -140,6 +141,55 @@ def test_a_subscription_starts_while_the_route_changes_and_misses_nothing_from_t
     assert other.received == sent
     assert subscriber.received == sent[-len(subscriber.received) :]
     assert len(subscriber.received) >= 20
+
+
+def away_while_unwanted_events_are_released() -> bool:
+    """Release events of a subscriber that is away, and later ones that nobody wants."""
+    story = FilteredStory(
+        max_retain_ns=SECOND_NS, release_grace_ns=SECOND_NS, delay_curiosity_ns=60 * SECOND_NS
+    )
+    away = story.subscriber("s1", "kind = 'b'")
+    link = story.away(away)
+    lost = story.send("b", 5) + story.send("a", 5)
+    story.cluster.run_for(5)
+    assert story.kept("p1") == 0
+    link.heal()
+    story.cluster.run_for(2)
+    kept = story.send("b", 2)
+    story.settle()
+    gaps = [each.item for each in story.given if type(each.item) is Gap]
+    assert [gap.reason for gap in gaps] == [LOST]
+    assert story.told(away) == [(lost[0].sequence, lost[-1].sequence)]
+    return away.received == kept
+
+
+def test_unwanted_events_behind_the_released_ones_are_no_lost_state() -> None:
+    """Seed 64005026: the broker knew none of them, and took their release for its own loss."""
+    assert away_while_unwanted_events_are_released()
+    with plant([MUTANTS["unwanted-events-count-as-lost-state"]]):
+        assert fails(away_while_unwanted_events_are_released)
+
+
+def begun_without_positions() -> bool:
+    """Start a subscription behind events, and restart its broker."""
+    story = FilteredStory()
+    story.subscriber("s1", "kind = 'a'")
+    story.send("a", 3)
+    story.subscriber("s1", "kind = 'b'")
+    before = [dict(each.begins_after) for each in story.core("s1").registered.present.values()]
+    broker = story.cluster.broker("s1")
+    broker.kill()
+    broker.start()
+    story.settle()
+    after = [dict(each.begins_after) for each in story.core("s1").registered.present.values()]
+    return before == after == [{}, {}]
+
+
+def test_a_started_subscription_keeps_no_beginnings() -> None:
+    """Seed 64005039: only the subscriptions of a restart had none."""
+    assert begun_without_positions()
+    with plant([MUTANTS["beginnings-outlive-the-start"]]):
+        assert fails(begun_without_positions)
 
 
 def changed_in_catch_up() -> bool:

@@ -80,11 +80,13 @@ BY_STORIES = (
     "one-message-for-a-whole-gap",
     "waits-although-its-peer-is-there",
     "forged-filter-stays",
+    "leaves-before-the-streams-pass",
+    "leaves-before-own-events",
 )
 """Named bugs that only stories, scenarios or whole checks find.
 
-The stories are those of cells, total order, joining pubends, requests, losses, restarts, filters
-and slow brokers.
+The stories are those of cells, total order, joining pubends, requests, losses, restarts, filters,
+moves and slow brokers.
 """
 BUDGET = 40
 EARLY = (4, 8)

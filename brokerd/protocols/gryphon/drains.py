@@ -1,0 +1,76 @@
+"""The departures of clients that are owed all earlier publications first.
+
+A client that moves has begun at its new broker, and then asks its old broker for the rest. Each
+stream continues at the new broker behind some tick. The last subscription at the old broker, which
+the client makes for that purpose, begins later in each stream, and all that precedes its beginning
+is delivered before the subscriptions end. Without filters its beginnings are known in the streams
+of this broker only.
+
+A beginning may arrive before the events in front of it: they may wait for a window or for the
+streams that they are merged with, or arrive over another broker of a cell.
+
+Paper: none; [GD02] §2 leaves subscriptions that come and go to others.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from brokerd.model.identity import ClientId, StreamId
+from brokerd.protocols.gryphon.state import Streams
+
+
+@dataclass(slots=True)
+class _Drain:
+    """The ticks that streams have to pass, and the action that follows."""
+
+    through: dict[StreamId, int]
+    then: Callable[[], None]
+
+
+class Drains:
+    """The clients of a broker that leave once streams have passed certain ticks."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._waiting: dict[ClientId, _Drain] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if a client waits."""
+        return bool(self._waiting)
+
+    def add(
+        self,
+        client: ClientId,
+        begins: Iterable[Mapping[StreamId, int]],
+        then: Callable[[], None],
+    ) -> None:
+        """Request what precedes the beginnings of a client's subscriptions; `then` follows.
+
+        The caller looks at all streams.
+        """
+        through = {stream.identity: stream.knowledge.highest for stream in self._streams.own()}
+        for each in begins:
+            for identity, tick in each.items():
+                through[identity] = max(tick, through.get(identity, 0))
+        for identity, tick in through.items():
+            self._streams.get(identity).subend.expect(tick)
+        self._waiting[client] = _Drain(through, then)
+
+    def drop(self, client: ClientId) -> None:
+        """Forget a client whose session has ended."""
+        self._waiting.pop(client, None)
+
+    def settle(self) -> None:
+        """Let the clients leave whose streams have passed their ticks."""
+        for client, drain in list(self._waiting.items()):
+            if client in self._waiting and self._has_passed(drain):
+                del self._waiting[client]
+                drain.then()
+
+    def _has_passed(self, drain: _Drain) -> bool:
+        for identity, tick in drain.through.items():
+            stream = self._streams.get(identity)
+            if stream.subend.passed(stream.knowledge) < tick:
+                return False
+        return True
