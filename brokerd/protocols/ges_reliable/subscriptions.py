@@ -229,6 +229,13 @@ class Registrations:
         is_here = (known.generation, known.home) == (wish.generation, home)
         return known.answer if is_here else RequestAnswer(wish.key, None)
 
+    def later_generation(
+        self, client: ClientId, generation: int, home: BrokerNumber
+    ) -> int | None:
+        """Return the generation of a client's later attachment at another broker, if any."""
+        is_earlier = self._is_earlier(client, generation, home)
+        return self._generations[client][0] if is_earlier else None
+
     def _is_earlier(self, client: ClientId, generation: int, home: BrokerNumber) -> bool:
         """Return True for a request of an earlier attachment than the latest at another broker.
 
