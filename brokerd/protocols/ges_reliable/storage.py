@@ -231,8 +231,7 @@ class Storage:
 
     def _request_fetches(self) -> None:
         """Request the fetches that followers had here before a restart, and await answers to."""
-        homes = [each.home for each in self.registrations.subscriptions().values()]
-        askers = [(home, False) for home in homes]
+        askers = [(home, False) for home in self.registrations.homes()]
         askers += [(storage, True) for storage in self.dependents.reached()]
         for asker in dict.fromkeys(askers):
             home, stores = asker
@@ -250,7 +249,7 @@ class Storage:
         """Repeat that there is an answer, or a restart, while the follower follows."""
         home, stores = asker
         follower = self._followers[asker]
-        homes = (each.home for each in self.registrations.subscriptions().values())
+        homes = self.registrations.homes()
         if follower.repeated is not None and (home in self.dependents if stores else home in homes):
             self._forwarding.send(follower.repeated)
             wait_ns = min(2 * follower.repeat_ns, self._parameters.retry_limit_ns)
