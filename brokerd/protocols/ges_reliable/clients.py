@@ -191,9 +191,9 @@ class RoamingClients:
         attachment has left, or is a new process, which exceeds the later generation on its return.
         """
         kind = type(step)
-        if kind in (RestatedStep, HandoverStep) and begun.later_generation is not None:
-            if not step.local.is_over:
-                self.take((Displacement(step.local.client),))
+        is_ignored = kind in (RestatedStep, HandoverStep) and begun.later_generation is not None
+        if is_ignored and not step.local.is_over:
+            self.take((Displacement(step.local.client),))
         if kind is PendingEnd:
             self._confirm(step)
         elif kind is EndStep:

@@ -255,7 +255,7 @@ def displace(story: Story) -> SimulatedClient:
     return new
 
 
-def a_new_process_is_displaced_by_a_late_request_and_resumes() -> None:
+def a_new_process_displaced_by_a_late_request_resumes() -> None:
     """The storage ignores the receipts of x, and says so; x ends the session (seed 63002014)."""
     story = Story()
     new = displace(story)
@@ -333,7 +333,7 @@ STORIES = (
     whoever_leaves_from_elsewhere_leaves_nothing,
     whoever_has_lost_its_memory_goes_on,
     a_new_process_at_another_broker_resumes,
-    a_new_process_is_displaced_by_a_late_request_and_resumes,
+    a_new_process_displaced_by_a_late_request_resumes,
     a_new_process_at_another_broker_ends_what_it_asks_for,
     a_process_that_subscribes_again_is_stored_for,
     a_process_that_moved_twice_and_subscribes_again_is_stored_for,
