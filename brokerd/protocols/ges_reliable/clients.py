@@ -57,6 +57,7 @@ from brokerd.protocols.ges_reliable.requests import (
 from brokerd.protocols.ges_reliable.state import (
     Answer,
     Delivery,
+    Displacement,
     EndConfirmation,
     EndReport,
     EndStep,
@@ -71,6 +72,7 @@ from brokerd.protocols.ges_reliable.state import (
     StoredSubscription,
     SubscriptionStart,
 )
+from brokerd.protocols.interface import CloseSession
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
 from brokerd.protocols.parts.clients.table import (
     Admission,
@@ -82,6 +84,9 @@ from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 from brokerd.protocols.parts.selection import RunSelection, match_run
+
+MOVED = "the client has attached to another broker since"
+"""The reason in a CloseSession."""
 
 DEADLINES = (FETCH, RECEIPT, CHANGE, ROOT_QUERY, PUT)
 """The purposes of the deadlines of an access broker."""
@@ -172,14 +177,23 @@ class RoamingClients:
                 self._on_begun(each.client, each.local, each.answer)
             elif kind is StorageLoss:
                 self._restate(each.locals)
+            elif kind is Displacement:
+                self._machine.emit(CloseSession(each.client, MOVED))
             elif kind is EndConfirmation:
                 self._confirm(each.end)
             else:
                 self._forwarding.send(each)
 
     def _on_answer(self, step: Any, begun: RequestAnswer) -> None:
-        """Take the step that follows the answer of a storage."""
+        """Take the step that follows the answer of a storage.
+
+        A session ends if a storage ignores a step of its subscription: the client of an earlier
+        attachment has left, or is a new process, which exceeds the later generation on its return.
+        """
         kind = type(step)
+        is_ignored = kind in (RestatedStep, HandoverStep) and begun.later_generation is not None
+        if is_ignored and not step.local.is_over:
+            self.take((Displacement(step.local.client),))
         if kind is PendingEnd:
             self._confirm(step)
         elif kind is EndStep:

@@ -19,6 +19,7 @@ from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Targ
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import (
     Delivery,
+    Displacement,
     FollowedState,
     LastReceipt,
     StorageLoss,
@@ -294,7 +295,7 @@ class EpochFetches:
 
     def on_fetched(
         self, message: Fetched, now_ns: Instant
-    ) -> Iterator[LastReceipt | Fetch | StorageLoss]:
+    ) -> Iterator[LastReceipt | Fetch | StorageLoss | Displacement]:
         """Take the end of an answer, and fetch missing publications again."""
         if message.is_request:
             yield from self._fetch_again(message.storage, now_ns)
@@ -302,6 +303,7 @@ class EpochFetches:
         following = self._is_current(message)
         if following is None:
             return
+        yield from self._find_displaced(following, message)
         if message.waits:
             self._on_waiting(following, message.number, now_ns)
             return
@@ -324,6 +326,14 @@ class EpochFetches:
         following.is_fetching = False
         self._deadlines.cancel((FETCH, following.storage))
         yield from self._fetch(following, now_ns)
+
+    @staticmethod
+    def _find_displaced(following: FollowedStorage, message: Fetched) -> Iterator[Displacement]:
+        """Yield the clients here whose attachments the storage ignores."""
+        for client, generation in message.displaced:
+            held = (each for each in following.locals.values() if each.client == client)
+            if any(each.generation <= generation for each in held):
+                yield Displacement(client)
 
     @staticmethod
     def _take_report(following: FollowedStorage) -> None:

@@ -212,6 +212,8 @@ class Fetched:
         after: the end of the previous message; a follower that has less has missed a part.
         through: the later epoch.
         waits: the storage keeps the fetch until there are publications; not an answer.
+        displaced: clients of the fetch's receipts that have attached to another broker since, with
+            those generations.
     """
 
     target: Target
@@ -223,6 +225,7 @@ class Fetched:
     through: int
     stores: bool = False
     waits: bool = False
+    displaced: tuple[tuple[ClientId, int], ...] = ()
 
     @property
     def is_request(self) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.ges_reliable.messages import (
@@ -249,6 +249,13 @@ class LastReceipt:
     """The client's acknowledgement of the last epoch of a subscription at a storage."""
 
     local: StoredSubscription
+
+
+@record
+class Displacement:
+    """A client of this broker that has a later attachment to another broker, for a storage."""
+
+    client: ClientId
 
 
 @record

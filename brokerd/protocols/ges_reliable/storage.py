@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.ges_reliable.definition import LOG, StoragePlace
@@ -231,8 +231,7 @@ class Storage:
 
     def _request_fetches(self) -> None:
         """Request the fetches that followers had here before a restart, and await answers to."""
-        homes = [each.home for each in self.registrations.subscriptions().values()]
-        askers = [(home, False) for home in homes]
+        askers = [(home, False) for home in self.registrations.homes()]
         askers += [(storage, True) for storage in self.dependents.reached()]
         for asker in dict.fromkeys(askers):
             home, stores = asker
@@ -250,7 +249,7 @@ class Storage:
         """Repeat that there is an answer, or a restart, while the follower follows."""
         home, stores = asker
         follower = self._followers[asker]
-        homes = (each.home for each in self.registrations.subscriptions().values())
+        homes = self.registrations.homes()
         if follower.repeated is not None and (home in self.dependents if stores else home in homes):
             self._forwarding.send(follower.repeated)
             wait_ns = min(2 * follower.repeat_ns, self._parameters.retry_limit_ns)
@@ -478,7 +477,9 @@ class Storage:
                 return
             target, number = self._forwarding.to(message.follower), message.number
             about = self._broker, message.incarnation, number, message.after, message.after
-            self._forwarding.send(Fetched(target, 0, *about, message.stores, waits=True))
+            displaced = self._find_displaced(message)
+            waiting = Fetched(target, 0, *about, message.stores, waits=True, displaced=displaced)
+            self._forwarding.send(waiting)
         else:
             due_ns = self._machine.now_ns + self._parameters.fetch_wait_ns
             self._deadlines.set(_count_waiting(asker), due_ns)
@@ -498,6 +499,18 @@ class Storage:
         if rows:
             self._machine.emit(Commit(tuple(rows), None))
             self._release()
+
+    def _find_displaced(self, fetch: Fetch) -> tuple[tuple[ClientId, int], ...]:
+        """Return the clients of a fetch's receipts with later attachments to other brokers.
+
+        A receipt that is ignored is answered: the access broker may have the client all the same.
+        """
+        found: dict[ClientId, int] = {}
+        for key, generation, _ in () if fetch.stores else fetch.done:
+            later = self.registrations.later_generation(key.client, generation, fetch.follower)
+            if later is not None:
+                found[key.client] = later
+        return tuple(found.items())
 
     def _find(self, fetch: Fetch) -> tuple[list[PublicationRun], int]:
         """Return the publications for a follower after an epoch, and the epoch of completeness.
@@ -535,7 +548,10 @@ class Storage:
             self._counters["publications_forwarded"] += len(run)
             self._forwarding.send(Events(target, 0, *about, after, run, fetch.stores))
             after = run.last
-        self._forwarding.send(Fetched(target, 0, *about, after, through, fetch.stores))
+        displaced = self._find_displaced(fetch)
+        self._forwarding.send(
+            Fetched(target, 0, *about, after, through, fetch.stores, displaced=displaced)
+        )
         if not self._parameters.fetch_wait_ns:  # a loss of it would stay unnoticed
             empty = Fetched(target, 0, *about, fetch.after, fetch.after, fetch.stores)
             self._repeat_later(asker, empty, self._parameters.timeout_ns)

@@ -59,6 +59,7 @@ class Registration:
         before: the storage that may have everything before; this storage itself if none has it any
             more.
         received_of: publications from there, in spite of their epochs.
+        displaced: earlier access brokers, which may have the client all the same; not on disk.
     """
 
     key: Key
@@ -72,6 +73,21 @@ class Registration:
     until: int | None = None
     before: BrokerNumber | None = None
     received_of: Sequences = ()
+    displaced: tuple[BrokerNumber, ...] = ()
+
+    @property
+    def homes(self) -> tuple[BrokerNumber, ...]:
+        """The access brokers that receive the publications."""
+        return self.home, *self.displaced
+
+    def move_to(self, home: BrokerNumber) -> None:
+        """Record another access broker.
+
+        The one before receives the publications, too, until the client has acknowledged one of
+        them to the other: it may have the client, and continue behind a gap otherwise.
+        """
+        self.displaced = tuple(dict.fromkeys(each for each in self.homes if each != home))
+        self.home = home
 
     @property
     def answer(self) -> RequestAnswer:
@@ -122,6 +138,10 @@ class Registrations:
         """Yield all subscriptions, and ended ones that a crash could restore."""
         yield from self._registrations.values()
         yield from (each for _, each in self._ending)
+
+    def homes(self) -> Mapping[BrokerNumber, None]:
+        """Return the access brokers that receive publications."""
+        return dict.fromkeys(home for each in self._registrations.values() for home in each.homes)
 
     def successors(self) -> Mapping[Key, BrokerNumber]:
         """Return subscriptions that have moved to other storages, with those storages."""
@@ -194,7 +214,8 @@ class Registrations:
             known = Registration(key, generation, home, head, wish.predicate, head)
             self._add(known)
         else:
-            known.generation, known.home = generation, home
+            known.generation = generation
+            known.move_to(home)
             if wish.had is not None:
                 had = min(wish.had, head) if self._is_root else wish.had
                 known.received = max(known.received, had)
@@ -228,6 +249,11 @@ class Registrations:
             return RequestAnswer(wish.key, None, heir)
         is_here = (known.generation, known.home) == (wish.generation, home)
         return known.answer if is_here else RequestAnswer(wish.key, None)
+
+    def later_generation(self, client: ClientId, generation: int, home: BrokerNumber) -> int | None:
+        """Return the generation of a client's later attachment at another broker, if any."""
+        is_earlier = self._is_earlier(client, generation, home)
+        return self._generations[client][0] if is_earlier else None
 
     def _is_earlier(self, client: ClientId, generation: int, home: BrokerNumber) -> bool:
         """Return True for a request of an earlier attachment than the latest at another broker.
@@ -268,6 +294,9 @@ class Registrations:
             return []
         if through <= known.received and acknowledged <= known.acknowledged:
             return []
+        if known.displaced and acknowledged > known.acknowledged:
+            known.displaced = ()
+            self._memo.forget()
         known.received = max(through, known.received)
         known.acknowledged = max(acknowledged, known.acknowledged)
         return [Change(RECEIPTS, _text(key), (known.received, known.acknowledged))]
@@ -283,7 +312,8 @@ class Registrations:
         return min((each.received for each in self.kept()), default=durable)
 
     def _homes(self, keys: tuple[Key, ...]) -> tuple[BrokerNumber, ...]:
-        return tuple(sorted({self._registrations[key].home: None for key in keys}))
+        homes = (home for key in keys for home in self._registrations[key].homes)
+        return tuple(sorted(dict.fromkeys(homes)))
 
     def _add(self, registration: Registration) -> None:
         self._registrations[registration.key] = registration

@@ -83,7 +83,7 @@ class MultiProxyParameters:
     spread_topics: int = 0
     period_ns: int = 5 * SECOND_NS
     timeout_ns: int = 250 * MILLISECOND_NS
-    get_wait_ns: int = 500 * MILLISECOND_NS
+    get_wait_ns: int = 0
     get_publications: int = 4_096
     home_window: int = 16_384
     topic_window: int = 2_048

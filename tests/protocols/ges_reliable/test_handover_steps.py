@@ -128,5 +128,5 @@ def test_an_end_that_is_over_or_of_no_storage_is_sent_nowhere(values: dict[str, 
 def test_an_end_that_was_dropped_is_confirmed_once() -> None:
     local = stored()
     handovers: Any = SimpleNamespace(is_pending_end=lambda _: False)
-    assert [*Handovers.on_begun_over(handovers, local, begun())] == [EndConfirmation(ENDED)]  # type: ignore[arg-type]
-    assert [*Handovers.on_begun_over(handovers, local, begun())] == []
+    assert [*Handovers.on_end_answer(handovers, local, begun())] == [EndConfirmation(ENDED)]  # type: ignore[arg-type]
+    assert [*Handovers.on_end_answer(handovers, local, begun())] == []

@@ -6,8 +6,10 @@ import pytest
 
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import Subscription
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 BROKEN = (AssertionError, InvariantViolated)
@@ -225,6 +227,45 @@ def a_new_process_at_another_broker_resumes() -> None:
         assert not new.refused
 
 
+_LINKS_OF_Y = (("s", "y"), ("x", "y"), ("y", "z"))
+
+
+def displace(story: Story) -> SimulatedClient:
+    """Return a new process at x; a delayed request of y for the earlier process follows it.
+
+    Another subscription at x wants a part of the same publications.
+    """
+    client = story.subscribe("x", "kind = 'a' or kind = 'b'").client
+    for link in _LINKS_OF_Y:
+        story.cluster.link(*link).cut()
+    story.cluster.run_for(1)
+    story.cluster.transfers.reattach(client.name, "y")
+    story.cluster.run_for(1)
+    new = story.cluster.population.forget(client.name)
+    story.cluster.transfers.reattach(client.name, "x")
+    story.cluster.run_for(3)
+    assert new.started_numbers
+    for link in _LINKS_OF_Y:
+        story.cluster.link(*link).heal()
+    y = story.cluster.broker("y").broker.number
+    until_displaced = story.cluster.state.schedule.now_ns + 30 * SECOND_NS
+    while y not in (each.home for each in story.storage().registrations.kept()):
+        assert story.cluster.state.schedule.now_ns < until_displaced, "y requests nothing"
+        story.cluster.run_for(0.01)
+    return new
+
+
+def a_new_process_displaced_by_a_late_request_resumes() -> None:
+    """The storage ignores the receipts of x, and says so; x ends the session (seed 63002014)."""
+    story = Story()
+    new = displace(story)
+    story.publish("g", "b", seconds=0.02)
+    story.publish("g", "a", "b")
+    story.settle(20)
+    assert len(new.received[1]) == 3
+    assert not any(each.displaced for each in story.storage().registrations.kept())
+
+
 def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
     """No state of a subscription remains, whether the process ends it or detaches."""
     for keeps in (0, 1):
@@ -292,6 +333,7 @@ STORIES = (
     whoever_leaves_from_elsewhere_leaves_nothing,
     whoever_has_lost_its_memory_goes_on,
     a_new_process_at_another_broker_resumes,
+    a_new_process_displaced_by_a_late_request_resumes,
     a_new_process_at_another_broker_ends_what_it_asks_for,
     a_process_that_subscribes_again_is_stored_for,
     a_process_that_moved_twice_and_subscribes_again_is_stored_for,

@@ -34,7 +34,15 @@ from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.reconnection import StorageSearches
 from brokerd.protocols.ges_reliable.requests import PublishRequests
 from brokerd.protocols.ges_reliable.state import Answer
-from brokerd.protocols.interface import Append, Commit, Deliver, LogEnds, OverlayChanged, Send
+from brokerd.protocols.interface import (
+    Append,
+    CloseSession,
+    Commit,
+    Deliver,
+    LogEnds,
+    OverlayChanged,
+    Send,
+)
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.wire.attributes import decode_attribute_table
@@ -423,6 +431,26 @@ def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
     assert [each.retry for each in home.answers(Refused)] == [True]
 
 
+def a_handover_that_a_storage_ignores_ends_the_session() -> None:
+    """A delayed request of another broker has displaced the attachment meanwhile."""
+    home = HomeOfTwo((ROOT, 2))
+    home.told.answer(ROOT, 2)
+    home.told.answer(ROOT, None, later_generation=STAY + 3)
+    closed = [each for each in home.machine.effects if type(each) is CloseSession]
+    assert [each.peer for each in closed] == ["c"]
+
+
+def a_late_report_of_a_displacement_ends_no_later_attachment() -> None:
+    home = HomeOfTwo((ROOT, 2))
+    home.told.answer(ROOT, 2)
+    for generation, ended in ((STAY - 1, 0), (STAY, 1)):
+        asked = [each for each in home.paper.sent if type(each) is Fetch][-1]
+        late = (("c", generation),)
+        home.hears(Fetched(HOME, 0, ROOT, 1, asked.number, 2, 2, displaced=late))
+        closed = [each for each in home.machine.effects if type(each) is CloseSession]
+        assert len(closed) == ended
+
+
 def requests_of_one_broker_count_in_their_order() -> None:
     """A client that returns to its broker may have a lower generation than the one used there."""
     alone = StorageAlone()
@@ -681,6 +709,8 @@ HEIR_STORIES = (
     whoever_comes_first_to_the_heir_asks_who_was_before,
     who_knows_that_it_is_over_is_not_asked,
     who_has_gone_elsewhere_begins_nowhere_anew,
+    a_handover_that_a_storage_ignores_ends_the_session,
+    a_late_report_of_a_displacement_ends_no_later_attachment,
     requests_of_one_broker_count_in_their_order,
     whose_home_dies_before_it_is_over_is_stored_for_once,
     who_goes_back_and_forth_is_stored_for_once,

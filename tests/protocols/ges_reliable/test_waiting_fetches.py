@@ -13,7 +13,7 @@ from brokerd.protocols.registry import definition_of, parameters_on
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import SECOND_NS
-from tests.protocols.ges_reliable.test_stories import BROKEN, TOPOLOGY, Story
+from tests.protocols.ges_reliable.test_stories import BROKEN, TOPOLOGY, Story, displace
 from tests.protocols.ges_reliable.test_trees import TREES
 
 MUTANTS = bugs_of("ges_reliable")
@@ -89,11 +89,21 @@ def receipts_follow_a_fetch_that_was_too_early_for_them() -> None:
     assert story.got() == 3
 
 
+def a_kept_fetch_with_ignored_receipts_is_answered_at_once() -> None:
+    """The last publication before silence, which the storage keeps for its receipt."""
+    story = Waiting(TOPOLOGY)
+    new = displace(story)
+    story.publish("g", "b")
+    story.settle(20)
+    assert len(new.received[1]) == 1
+
+
 STORIES: dict[Callable[[], None], str] = {
     an_answer_is_lost_on_its_way: "lost-answer-is-not-repeated",
     a_storage_restarts_while_a_fetch_waits: "restart-is-not-announced",
     storages_release_what_a_follower_does_not_want: "progress-waits-for-a-publication",
     receipts_follow_a_fetch_that_was_too_early_for_them: "early-fetch-forgets-receipts",
+    a_kept_fetch_with_ignored_receipts_is_answered_at_once: "kept-fetch-hides-a-displacement",
     idle_brokers_send_nothing: "kept-fetches-are-repeated",
 }
 

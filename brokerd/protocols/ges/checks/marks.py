@@ -106,7 +106,8 @@ def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]
     """Yield the marks of a broker's effects for neighbours that join or have left."""
     if any(type(effect) is OpenSession for effect in effects):
         yield "newcomer-told"
-    if any(type(effect) is CloseSession for effect in effects):
+    closed = (effect.peer for effect in effects if type(effect) is CloseSession)
+    if any(isinstance(peer, int) for peer in closed):
         yield "leaver-told"
 
 
