@@ -10,7 +10,6 @@ from bench.run import run_directory
 from bench.run.run_directory import (
     RUN_ID,
     RunDirectory,
-    boot_id,
     new_run_directory,
     program_facts,
 )
@@ -74,10 +73,6 @@ def test_the_index_has_a_line_per_run(tmp_path: Path) -> None:
     assert [line["seed"] for line in lines] == [1, 2]
     assert lines[0]["delivered_per_s"] == 5.5
     assert lines[0]["state"] == "complete"
-
-
-def test_the_boot_id_is_one_word() -> None:
-    assert boot_id().count("-") == 4
 
 
 def test_counting_seeds_in_the_ledger_is_no_change_of_the_program(
