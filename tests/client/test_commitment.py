@@ -26,7 +26,7 @@ FIRST, SECOND = 7, 8
 def commitment(*wanted: int) -> tuple[Commitment, dict[int, Predicate]]:
     """Return the commitment of a client in a session, and its subscriptions."""
     present: dict[int, Predicate] = dict.fromkeys(wanted, EVERYTHING)
-    found = Commitment(present, Revision())
+    found = Commitment(present, Revision(is_kept=True))
     found.attach()
     return found, present
 
