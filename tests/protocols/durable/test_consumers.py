@@ -165,14 +165,15 @@ def reply_lost() -> bool:
     subscription = consumer(story)
     sent = story.publish(1)
     link = story.cluster.link(subscription.client.name, "s1")
-    asked = subscription.client.core.subscriptions.commits.ask
+    commits = subscription.client.core.subscriptions.commits
+    original = commits.request
     requests: list[CommitConsumed] = []
 
-    def ask(*arguments):
-        requests.append(asked(*arguments))
+    def request(*arguments):
+        requests.append(original(*arguments))
         return requests[-1]
 
-    subscription.client.core.subscriptions.commits.ask = ask
+    commits.request = request
     story.cluster.publish("p1", kind="a")
     story.wait_for(lambda: bool(requests))
     before = tokens(story)
