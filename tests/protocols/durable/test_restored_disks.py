@@ -240,6 +240,8 @@ def test_a_catch_up_continues_to_the_end_of_the_lost_range() -> None:
     subscription = DurableSubscription("s", 1, parse_predicate("true"))
 
     class Upstream:
+        has_lost = True
+
         def fetch(self, _: StreamId, ranges: Any) -> tuple[()]:
             asked.append([*ranges])
             return ()
