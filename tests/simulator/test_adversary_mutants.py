@@ -49,7 +49,7 @@ CAUGHT = {
     Mutant.MISSING_PUBLISHERS_IGNORED: Catch(61, 60),
     Mutant.SYNC_END_BEFORE_PENDING: Catch(25, 60, "crashes-volatile"),
     # Its home and the broker between are away, and tables are volatile: more than is promised.
-    Mutant.NO_LATERAL_SYNC: Catch(68, 60, "crashes-beyond-volatile"),
+    Mutant.NO_LATERAL_SYNC: Catch(50, 60, "crashes-beyond-volatile"),
     # A broker and its neighbour recover together, and tables are volatile: neither.
     Mutant.SYNC_END_FROM_INACTIVE: Catch(25, 60, "crashes-beyond-volatile"),
 }

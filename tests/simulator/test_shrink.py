@@ -85,9 +85,9 @@ def test_a_seed_without_a_violation_is_not_shrunk() -> None:
 def test_a_plan_without_a_broker_has_no_fault_of_the_broker(
     kind: str, on: tuple[str, ...], moved: tuple[str, ...]
 ) -> None:
-    fault = FaultInjection(0, kind, on, (1, 2))
+    fault = FaultInjection(0, kind, tuple(on), (1, 2))
     assert fault.without_broker("b2", "") is None
-    assert fault.without_broker("b2", "b1") == replace(fault, on=moved)
+    assert fault.without_broker("b2", "b1") == replace(fault, on=tuple(moved))
     assert fault.without_broker("b4", "") == fault
 
 

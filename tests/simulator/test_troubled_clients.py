@@ -141,7 +141,7 @@ def test_a_subscription_above_the_limit_is_refused_and_the_others_are_kept() -> 
 def test_a_refusal_of_a_legal_request_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker counts one subscription too many."""
     cluster = _chain(client_subscriptions=2)
-    cluster.parameters = DeltaTreeParameters(delta=1, client_subscriptions=3)
+    cluster.state.parameters = DeltaTreeParameters(delta=1, client_subscriptions=3)
     for _ in range(3):
         cluster.subscribe("b3", client="s1-b3")
     with pytest.raises(InvariantViolated, match="refused: s1-b3"):

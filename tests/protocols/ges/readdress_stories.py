@@ -152,10 +152,11 @@ def each_broker_of_a_joined_part_waits_for_its_lowest() -> None:
     """Brokers that were alone for a moment do not take an address of their own in a larger part."""
     for seed in (3, 4, 9):
         story = Readdressed("abdef", seed=seed)
+        moves = sum(story.moves())
         story.cut("ab", "de")
         story.heal("de")
         assert [address[1] for address in story.addresses()] == [0, 63, 63, 63, 63], seed
-        assert sum(story.moves()) == 12
+        assert sum(story.moves()) - moves == 12
 
 
 def the_lowest_member_is_away_for_long() -> None:

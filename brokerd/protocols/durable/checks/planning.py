@@ -36,6 +36,7 @@ class DurablePlanning(GryphonPlanning):
         "fetched_limit_bytes": (1, 500),
     }
     fixed: ClassVar[Mapping[str, str]] = {
+        "filters": "filters between brokers are refused",
         "order": "total order is refused",
         "silence_percent": "refused without total order",
     }
