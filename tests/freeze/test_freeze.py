@@ -24,7 +24,7 @@ def test_a_history_has_one_digest() -> None:
 
 def test_a_named_bug_changes_the_digest_and_steps_show_where() -> None:
     before = steps_of(GRYPHON)
-    with plant([MUTANTS["asks-what-it-has-just-asked"]]):
+    with plant([MUTANTS["M02-silence-over-unknown"]]):
         digest, after = digest_of(GRYPHON), steps_of(GRYPHON)
     assert digest != digest_of(GRYPHON)
     first = next(
