@@ -318,7 +318,7 @@ class Durable:
         if hosted is not None:
             self._subscriptions.on_progress(hosted)
         self._settle_release(stream)
-        if self._starts.is_waiting:
+        if self._starts.pending:
             self._subscriptions.start_ready()
         if self._recent.runs:  # nobody will fetch events that are released here and below
             through = self.release.through(stream.identity)
