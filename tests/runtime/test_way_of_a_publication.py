@@ -16,7 +16,9 @@ import trio
 
 from brokerd.client.client import connect
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.parts.clients.progress import WRITE_INTERVAL_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import cells
 from tests.helpers.memory_broker import MemoryBroker, chain
@@ -33,6 +35,8 @@ MOST_FILES_IN_ALL_ROLES = 16
 PAUSE_S = 0.02
 """A pause longer than any batching delay, so that publications travel singly."""
 WARM_UP = 4
+FOLLOWED_S = 0.9
+"""Shorter than the interval in which progress is written."""
 OIL = encode_attributes({"topic": "oil"})
 
 
@@ -209,7 +213,8 @@ def core_visits(
 ) -> dict[str, dict[str, None]]:
     """Return the files that one publication visits per broker, until all brokers are at rest.
 
-    The brokers have handled similar publications, and the subscriber acknowledges this one.
+    The brokers have handled similar publications, and the subscriber acknowledges this one. The
+    progress of clients, which is written once for all publications of an interval, is not followed.
     """
     cluster = SimulatedCluster(topology, protocol, strict=False)
     cluster.start().run_until_quiet()
@@ -220,7 +225,8 @@ def core_visits(
         visits.files.clear()
         with visits.followed():
             cluster.publish(publisher, kind="a")
-            cluster.run_for(2)
+            cluster.run_for(FOLLOWED_S)
+        cluster.run_for(WRITE_INTERVAL_NS / SECOND_NS)
         assert len(found.received) == publication + 1
     return visits.files
 

@@ -318,7 +318,7 @@ class Durable:
         if hosted is not None:
             self._subscriptions.on_progress(hosted)
         self._settle_release(stream)
-        if self._starts.is_waiting:
+        if self._starts.pending:
             self._subscriptions.start_ready()
         if self._recent.runs:  # nobody will fetch events that are released here and below
             through = self.release.through(stream.identity)
@@ -472,10 +472,9 @@ class Durable:
         if self.gryphon.filters.is_on:
             return
         cell = self._routes.cell_by_broker[peer]
-        is_from_host = message.cell == cell and peer in self._routes.hosts
-        for identity, through in message.through if is_from_host else ():
+        for identity, through in message.through if message.cell == cell else ():
             known = self.gryphon.streams.get(identity).acknowledged_by(cell)
-            if through < known:
+            if through < known and peer in self._routes.hosts:
                 self.gryphon.send(peer, AckExpected(identity, known, EVERYWHERE))
 
     def resume_answers(self, peer: BrokerNumber) -> None:

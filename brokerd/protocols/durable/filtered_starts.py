@@ -44,18 +44,16 @@ class FilteredStarts:
 
     Args:
         hosted: the streams, a live view.
+
+    Attributes:
+        pending: the subscriptions that wait, by client and number.
     """
 
     def __init__(self, gryphon: Gryphon, hosted: Mapping[StreamId, HostedStream]) -> None:
         self._gryphon = gryphon
         self._filter = gryphon.own_filter if gryphon.filters.is_on else None
         self._hosted = hosted
-        self._pending: dict[tuple[ClientId, int], PendingStart] = {}
-
-    @property
-    def is_waiting(self) -> bool:
-        """True if a subscription waits."""
-        return bool(self._pending)
+        self.pending: dict[tuple[ClientId, int], PendingStart] = {}
 
     def recover(self, local: DurableSubscription) -> None:
         """Add the predicate of a subscription that started in an earlier incarnation."""
@@ -70,7 +68,7 @@ class FilteredStarts:
         key = client.name, message.number
         if self._filter is None:
             return False
-        known = self._pending.get(key)
+        known = self.pending.get(key)
         if known is not None and known.message.predicate == message.predicate:
             known.local.claimed = client.session
             known.local.uncommitted = known.uncommitted = client.uncommitted
@@ -78,13 +76,13 @@ class FilteredStarts:
         self.drop(client, message.number)
         local = DurableSubscription(*key, message.predicate, client.session)
         local.uncommitted = client.uncommitted
-        pending = self._pending[key] = PendingStart(local, message, client.uncommitted)
+        pending = self.pending[key] = PendingStart(local, message, client.uncommitted)
         self._filter.add(local, lambda: self._on_known(pending))
         return True
 
     def waiting(self, client: ClientId, number: int) -> DurableSubscription | None:
         """Return a subscription that waits; its client may request a commit already."""
-        pending = self._pending.get((client, number))
+        pending = self.pending.get((client, number))
         return pending.local if pending is not None else None
 
     def _on_known(self, pending: PendingStart) -> None:
@@ -96,21 +94,21 @@ class FilteredStarts:
 
     def take_ready(self) -> Iterator[PendingStart]:
         """Yield the subscriptions that may start, and wait for them no more."""
-        for key, pending in list(self._pending.items()):
+        for key, pending in list(self.pending.items()):
             begins = pending.local.begins_after.items() if pending.is_known else ()
             if pending.is_known and all(
                 self._hosted[identity].position >= tick for identity, tick in begins
             ):
-                del self._pending[key]
+                del self.pending[key]
                 pending.local.begins_after.clear()
                 yield pending
 
     def drop(self, client: DurableClient, number: int = 0) -> list[DurableSubscription]:
         """Stop waiting for a subscription of a client, or for all; return these."""
         dropped = []
-        for key, pending in list(self._pending.items()):
+        for key, pending in list(self.pending.items()):
             if key[0] == client.name and number in (0, key[1]):
-                del self._pending[key]
+                del self.pending[key]
                 self.cancel(pending.local)
                 dropped.append(pending.local)
         return dropped
@@ -140,7 +138,7 @@ class FilteredStarts:
         """Wait for no pubend of a decommissioned broker."""
         if self._filter is None:
             return
-        for pending in self._pending.values():
+        for pending in self.pending.values():
             begins = pending.local.begins_after
             for identity in [each for each in begins if each.broker == broker]:
                 del begins[identity]

@@ -298,7 +298,7 @@ class Release:
         self._deadlines = gryphon.deadlines
         self._interval_ns = interval_ns
         self._streams = gryphon.streams
-        self._links = gryphon.links
+        self._sessions = gryphon.sessions
         self._table = table
         self._holds = holds
         self._retention = retention
@@ -374,12 +374,15 @@ class Release:
             assert upstream is not None, f"{identity} has its pubend here"
             by_cell.setdefault(upstream, []).append(identity)
         for cell, identities in by_cell.items():
-            for peer in self._links.present(cell):
+            for peer in self._present(cell):
                 self._announce(peer, identities)
         beside, self._beside = self._beside, {}
         for cell, streams in beside.items():
-            for peer in self._links.present(self._routes.cell):
+            for peer in self._present(self._routes.cell):
                 self._announce_below(peer, cell, [*streams])
+
+    def _present(self, cell: Cell) -> list[BrokerNumber]:
+        return [each for each in self._routes.linked[cell] if each in self._sessions]
 
     def on_session(self, peer: BrokerNumber) -> None:
         """Send all ticks to a neighbour with a new session, which may lack them."""

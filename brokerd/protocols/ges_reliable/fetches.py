@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.losses import is_behind_loss
-from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Targets
+from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Key, Targets
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import (
     Delivery,
@@ -239,7 +239,7 @@ class EpochFetches:
             following.after,
             min(room, parameters.fetch_publications),
             following.done,
-            tuple(each.receipt(following.done) for each in untold),
+            tuple(receipt_of(each, following.done) for each in untold),
         )
 
     def _is_current(self, message: Events | Fetched) -> FollowedStorage | None:
@@ -380,3 +380,10 @@ class EpochFetches:
 def stream_of(storage: BrokerNumber) -> StreamId:
     """Return the stream of a storage's epochs."""
     return StreamId(storage, 0, 0)
+
+
+def receipt_of(local: StoredSubscription, done: int) -> tuple[Key, int, int]:
+    """Return the receipt of a client that has acknowledged everything through an epoch."""
+    while local.unacknowledged and local.unacknowledged[0] <= done:
+        local.acknowledged_epoch = local.unacknowledged.popleft()
+    return Key(local.client, local.number), local.generation, local.acknowledged_epoch

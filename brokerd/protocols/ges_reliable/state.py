@@ -141,12 +141,6 @@ class StoredSubscription(OwnSubscription):
         """The key of the subscription at storages."""
         return Key(self.client, self.number)
 
-    def receipt(self, done: int) -> tuple[Key, int, int]:
-        """Return the receipt of a client that has acknowledged everything through an epoch."""
-        while self.unacknowledged and self.unacknowledged[0] <= done:
-            self.acknowledged_epoch = self.unacknowledged.popleft()
-        return self.key, self.generation, self.acknowledged_epoch
-
 
 @dataclass(slots=True, eq=False)
 class RoamingClient(OwnClient[StoredSubscription]):

@@ -448,7 +448,7 @@ class Gryphon(LogFirstMachine):
     def on_event_end(self) -> None:
         """See EventMachine: events for a neighbour follow the filters that it is owed."""
         routes = self.filter_exchange.change_routes
-        if routes.is_owing:
+        if routes.owed:
             self.effects[:] = [*routes.before_events(self.effects)]
 
     # ------------------------------------------------------------ sessions
@@ -779,7 +779,7 @@ class Gryphon(LogFirstMachine):
             subend.see_gaps(knowledge, self.now_ns)
             self._time_gaps(stream)
         self.settle(stream)
-        if self._drains.is_waiting:
+        if self._drains.waiting:
             self._drains.settle()
 
     def _hand_out_merged(self) -> None:

@@ -20,7 +20,7 @@ from brokerd.protocols.gryphon.state import Streams
 
 
 @dataclass(slots=True)
-class _Drain:
+class Drain:
     """The ticks that streams have to pass, and the action that follows."""
 
     through: dict[StreamId, int]
@@ -28,16 +28,15 @@ class _Drain:
 
 
 class Drains:
-    """The clients of a broker that leave once streams have passed certain ticks."""
+    """The clients of a broker that leave once streams have passed certain ticks.
+
+    Attributes:
+        waiting: the clients that wait.
+    """
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._waiting: dict[ClientId, _Drain] = {}
-
-    @property
-    def is_waiting(self) -> bool:
-        """True if a client waits."""
-        return bool(self._waiting)
+        self.waiting: dict[ClientId, Drain] = {}
 
     def add(
         self,
@@ -55,20 +54,20 @@ class Drains:
                 through[identity] = max(tick, through.get(identity, 0))
         for identity, tick in through.items():
             self._streams.get(identity).subend.expect(tick)
-        self._waiting[client] = _Drain(through, then)
+        self.waiting[client] = Drain(through, then)
 
     def drop(self, client: ClientId) -> None:
         """Forget a client whose session has ended."""
-        self._waiting.pop(client, None)
+        self.waiting.pop(client, None)
 
     def settle(self) -> None:
         """Let the clients leave whose streams have passed their ticks."""
-        for client, drain in list(self._waiting.items()):
-            if client in self._waiting and self._has_passed(drain):
-                del self._waiting[client]
+        for client, drain in list(self.waiting.items()):
+            if client in self.waiting and self._has_passed(drain):
+                del self.waiting[client]
                 drain.then()
 
-    def _has_passed(self, drain: _Drain) -> bool:
+    def _has_passed(self, drain: Drain) -> bool:
         for identity, tick in drain.through.items():
             stream = self._streams.get(identity)
             if stream.subend.passed(stream.knowledge) < tick:

@@ -39,18 +39,16 @@ class ChangeRoutes:
 
     Args:
         sessions: the neighbours with a session, as they are at any time.
+
+    Attributes:
+        owed: the changes, by neighbour and broker of the filter.
     """
 
     def __init__(self, routes: Routes, links: Links, sessions: Container[BrokerNumber]) -> None:
         self._routes = routes
         self._links = links
         self._sessions = sessions
-        self._owed: dict[BrokerNumber, dict[BrokerNumber, list[FilterChange]]] = {}
-
-    @property
-    def is_owing(self) -> bool:
-        """True if any neighbour is owed a change."""
-        return bool(self._owed)
+        self.owed: dict[BrokerNumber, dict[BrokerNumber, list[FilterChange]]] = {}
 
     def send(self, change: FilterChange, but: BrokerNumber | None) -> list[Effect]:
         """Send a change over the tree of its broker, and owe it to the other neighbours."""
@@ -59,7 +57,7 @@ class ChangeRoutes:
         for peer in self._routes.neighbours:
             if peer == but or peer not in self._sessions:
                 continue
-            changes = self._owed.setdefault(peer, {}).setdefault(origin, [])
+            changes = self.owed.setdefault(peer, {}).setdefault(origin, [])
             changes.append(change)
             if len(changes) >= _MOST_OWED:
                 effects += self._settle(peer, origin)
@@ -76,28 +74,28 @@ class ChangeRoutes:
         ]
 
     def _settle(self, peer: BrokerNumber, origin: BrokerNumber) -> list[Effect]:
-        owed = self._owed.get(peer, {})
+        owed = self.owed.get(peer, {})
         changes = owed.pop(origin, [])
         if not owed:
-            self._owed.pop(peer, None)
+            self.owed.pop(peer, None)
         return [Send(peer, change) for change in changes]
 
     def on_received(self, peer: BrokerNumber, version: FilterVersion) -> None:
         """Owe a neighbour no change that it has sent itself."""
-        owed = self._owed.get(peer, {})
+        owed = self.owed.get(peer, {})
         changes = [each for each in owed.get(version.broker, ()) if each.version > version]
         if changes:
             owed[version.broker] = changes
         elif owed.pop(version.broker, None) is not None and not owed:
-            del self._owed[peer]
+            del self.owed[peer]
 
     def on_session_change(self, peer: BrokerNumber) -> None:
         """Owe a neighbour nothing: a new session begins with all versions."""
-        self._owed.pop(peer, None)
+        self.owed.pop(peer, None)
 
     def on_links(self) -> list[Effect]:
         """Send owed changes over the present routes."""
-        origins = dict.fromkeys(origin for owed in self._owed.values() for origin in owed)
+        origins = dict.fromkeys(origin for owed in self.owed.values() for origin in owed)
         return [effect for origin in origins for effect in self._send_over(origin)]
 
     def before_events(self, effects: Iterable[Effect]) -> Iterator[Effect]:
@@ -105,7 +103,7 @@ class ChangeRoutes:
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Events:
                 peer: Any = effect.peer
-                for origin in [*self._owed.get(peer, ())]:
+                for origin in [*self.owed.get(peer, ())]:
                     yield from self._settle(peer, origin)
             yield effect
 

@@ -51,7 +51,9 @@ class Routes:
         neighbours: the linked brokers, in ascending order.
         cell: the broker's cell.
         peers: the other members of the cell, in the order of the topology.
+        is_host: this broker may have clients.
         cells: the neighbouring cells.
+        linked: per cell, the members that are linked to this broker.
         cell_by_broker: the cell of each broker.
         behind: per neighbouring cell, the cell and all cells behind it.
         cell_count: number of all cells.
@@ -63,11 +65,15 @@ class Routes:
         self.neighbours = graph.surroundings(broker)
         self.cell = graph.cell_of(broker)
         self.peers = tuple(each for each in graph.members[self.cell] if each != broker)
+        self.is_host = not self.peers
         self.cell_count = len(graph.cells)
         self.is_plain = all(len(members) == 1 for members in graph.members)
         self._broker = broker
         self._pubends = pubends
         self._members = graph.members
+        self.linked = tuple(
+            tuple(each for each in members if each in self.neighbours) for members in graph.members
+        )
         self.cell_by_broker = {each: cell for cell, row in enumerate(graph.members) for each in row}
         self._near = near = dict[Cell, list[Cell]]()
         for a, b in graph.bundles:
@@ -82,11 +88,6 @@ class Routes:
                 self._towards[cell] = start
                 found += [each for each in near[cell] if each not in (self.cell, *found)]
             self.behind[start] = sum(1 << cell for cell in found)
-
-    @property
-    def is_host(self) -> bool:
-        """True if this broker may have clients."""
-        return not self.peers
 
     def pubend_streams(self) -> tuple[StreamId, ...]:
         """Return the streams of all pubends, in order."""
@@ -120,10 +121,6 @@ class Routes:
     def cell_of(self, broker: BrokerNumber) -> Cell:
         """Return the cell of a broker."""
         return self.cell_by_broker[broker]
-
-    def linked_members(self, cell: Cell) -> tuple[BrokerNumber, ...]:
-        """Return the members of a neighbouring cell that are linked to this broker."""
-        return tuple(each for each in self._members[cell] if each in self.neighbours)
 
     def of(self, stream: StreamId) -> tuple[Cell | None, tuple[Cell, ...]]:
         """Return the upstream cell of a stream, None at its pubend, and its downstream cells."""
@@ -221,7 +218,7 @@ class Links:
 
     def present(self, cell: Cell) -> list[BrokerNumber]:
         """Return the linked members of a cell that have a session."""
-        return [each for each in self._routes.linked_members(cell) if each in self._sessions]
+        return [each for each in self._routes.linked[cell] if each in self._sessions]
 
     def down(self, stream: StreamId, cell: Cell, *, sideways: bool = True) -> tuple[Receiver, ...]:
         """Return the receivers for a cell below: one broker, unless no broker reaches all cells.
@@ -281,7 +278,7 @@ class Links:
     ) -> tuple[tuple[Receiver, ...], tuple[Receiver, ...]]:
         near = [
             (each, *self._reach(cell, each))
-            for each in _rotate(self._routes.linked_members(cell), pubend)
+            for each in _rotate(self._routes.linked[cell], pubend)
             if each in self._sessions
         ]
         near.sort(key=lambda item: -item[1].bit_count())  # stable: then the order of rotation

@@ -14,7 +14,7 @@ from brokerd.protocols.ges.units import hierarchy_of
 from brokerd.protocols.ges_reliable.core import GesReliable
 from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.epochs import EpochLog, Frontier
-from brokerd.protocols.ges_reliable.fetches import EpochFetches
+from brokerd.protocols.ges_reliable.fetches import EpochFetches, receipt_of
 from brokerd.protocols.ges_reliable.messages import (
     Change,
     Changed,
@@ -422,9 +422,9 @@ def test_a_receipt_has_no_epoch_of_another_storage() -> None:
     local = StoredSubscription("c", 1, EVERYTHING, storage=S, generation=3)
     fetches.begin(local, 2, 0)
     local.unacknowledged.extend((4, 7, 9))
-    assert local.receipt(8) == (KEY, 3, 7)
+    assert receipt_of(local, 8) == (KEY, 3, 7)
     fetches.begin(local, 1, 0)
-    assert local.receipt(8) == (KEY, 3, 0)
+    assert receipt_of(local, 8) == (KEY, 3, 0)
 
 
 def test_a_fetch_is_answered_once_and_its_publications_are_counted() -> None:

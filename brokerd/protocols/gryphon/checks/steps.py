@@ -93,7 +93,7 @@ class GryphonChecks(ProtocolChecks):
         owed = {
             (peer, origin): None
             for core in cores.values()
-            for peer, origins in core.filter_exchange.change_routes._owed.items()
+            for peer, origins in core.filter_exchange.change_routes.owed.items()
             for origin in origins
         }
         for number, core in cores.items():

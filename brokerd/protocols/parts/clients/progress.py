@@ -34,31 +34,25 @@ class PublisherProgress:
 
     Args:
         is_written: the progress is written; else it is kept while the broker runs.
+
+    Attributes:
+        latest: the latest source of each client, with its highest number.
+        unwritten: the clients whose rows have changed; None if nothing is written.
     """
 
     def __init__(self, *, is_written: bool) -> None:
-        self._is_written = is_written
-        self._published: dict[ClientId, tuple[SourceId, int]] = {}
-        self._unwritten: dict[ClientId, None] = {}
+        self.latest: dict[ClientId, tuple[SourceId, int]] = {}
+        self.unwritten: dict[ClientId, None] | None = {} if is_written else None
 
     def recover(self, rows: Mapping[ClientId, Any]) -> None:
         """Restore the progress on disk."""
         for name, (*source, last) in rows.items():
-            self._published[name] = SourceId(*source), last
+            self.latest[name] = SourceId(*source), last
 
     def highest(self, name: ClientId, source: SourceId) -> int:
         """Return the highest number of a source, 0 if unknown."""
-        known, last = self._published.get(name, (None, 0))
+        known, last = self.latest.get(name, (None, 0))
         return last if known == source else 0
-
-    def advance(self, name: ClientId, source: SourceId, last: int) -> bool:
-        """Record a number of a source; return True if there is something to write."""
-        if last <= self.highest(name, source):
-            return False
-        self._published[name] = source, last
-        if self._is_written:
-            self._unwritten[name] = None
-        return self._is_written
 
     def renew(self, name: ClientId, present: Collection[ClientId]) -> None:
         """Make a connecting client the last one to be forgotten; forget clients beyond the bound.
@@ -66,24 +60,25 @@ class PublisherProgress:
         Args:
             present: the clients with a session.
         """
-        known = self._published.pop(name, None)
+        known = self.latest.pop(name, None)
         if known is not None:
-            self._published[name] = known
-        excess = len(self._published) - MOST_PUBLISHERS
-        absent = (each for each in [*self._published] if each not in present)
+            self.latest[name] = known
+        excess = len(self.latest) - MOST_PUBLISHERS
+        absent = (each for each in [*self.latest] if each not in present)
         for each in islice(absent, max(0, excess)):
-            del self._published[each]
-            if self._is_written:
-                self._unwritten[each] = None
+            del self.latest[each]
+            if self.unwritten is not None:
+                self.unwritten[each] = None
 
     def take_changes(self) -> list[Change]:
         """Return the rows that have changed since the last call."""
+        unwritten = self.unwritten or {}
         changes = []
-        for name in self._unwritten:
-            source, last = self._published.get(name, (None, 0))
+        for name in unwritten:
+            source, last = self.latest.get(name, (None, 0))
             row = (*source, last) if source is not None else None
             changes.append(Change(PUBLISHER_PROGRESS, name, row))
-        self._unwritten.clear()
+        unwritten.clear()
         return changes
 
 

@@ -184,6 +184,7 @@ class ClientTable(Generic[Client]):
         self._publishers = PublisherTable(broker)
         self._published = PublisherProgress(is_written=writes_published)
         self._advanced: dict[Progressive, None] = {}
+        self._is_write_due = False
         self._claims: dict[SourceId, ClientId] = {}
 
     def start(
@@ -491,8 +492,16 @@ class ClientTable(Generic[Client]):
     # ------------------------------------------------------------ progress
 
     def record_published(self, name: ClientId, source: SourceId, last: int) -> None:
-        """Record a number of a source of this broker, and write it later."""
-        if source.broker == self._broker and self._published.advance(name, source, last):
+        """Record a number of a source of this broker, and write it later.
+
+        Every publication comes here: the progress is not called.
+        """
+        known, highest = self._published.latest.get(name, (None, 0))
+        if source.broker != self._broker or last <= (highest if known == source else 0):
+            return
+        self._published.latest[name] = source, last
+        if self._published.unwritten is not None:
+            self._published.unwritten[name] = None
             self._write_later()
 
     def advance(self, locals_: Iterable[Progressive]) -> None:
@@ -502,11 +511,13 @@ class ClientTable(Generic[Client]):
             self._write_later()
 
     def _write_later(self) -> None:
-        if (WRITE, NO_PEER) not in self._deadlines:
+        if not self._is_write_due:
+            self._is_write_due = True
             self._deadlines.set((WRITE, NO_PEER), self._machine.now_ns + WRITE_INTERVAL_NS)
 
     def write_progress(self, _peer: Peer = NO_PEER) -> None:
         """Write the progress of clients since the last call, lazily."""
+        self._is_write_due = False
         self._deadlines.cancel((WRITE, NO_PEER))
         changes = [*self._published.take_changes(), *progress_rows(self._advanced)]
         self._advanced.clear()
