@@ -148,8 +148,8 @@ class Explored:
 
     Attributes:
         states: distinct states per history, or equal states with more acknowledged.
-        one_bit_missing: a crash lost a single bit of a group, so that the group is indistinguishable
-            from a damaged durable group; recovery refuses the group as damaged.
+        one_bit_missing: a crash lost a single bit of a group, so that the group is
+            indistinguishable from a damaged durable group; recovery refuses the group as damaged.
     """
 
     states: int = 0
