@@ -83,7 +83,7 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
             "mutants": sorted(asked.mutants),
             "settings": list(asked.settings),
             "seeds": [row_of(report) for report in reports],
-            "total": counted,
+            "total": sums,
             "story": story.splitlines(),
         },
         text="\n".join(filter(None, (story, sentence))),

@@ -47,7 +47,6 @@ do 0:disk
 do 0:log
 do 0>1
 do 1>2
-do 1>2
 do 2:disk
 """
 MANY = 1_000_000

@@ -86,7 +86,7 @@ def test_pin_assigns_each_broker_an_unreserved_core_of_its_own(
     assert sorted((row.host, row.core) for row in placement.brokers) == [
         (host, core) for host in CORES for core in (1, 2)
     ]
-    with pytest.raises(PreflightFailed, match="only 8 cores for 9 brokers"):
+    with pytest.raises(PreflightFailed, match="there are 8 cores for 9 brokers"):
         place(chain(9, 1), lab.hosts, CORES, "pin")
 
 
@@ -99,7 +99,7 @@ def test_hosts_behind_one_address_share_their_cores(tmp_path: Path) -> None:
     hosts = load_inventory(path).hosts
     cores = {"a1": [0, 1], "a2": [0, 1]}
     assert sorted(row.core for row in place(chain(2, 1), hosts, cores, "pin").brokers) == [0, 1]
-    with pytest.raises(PreflightFailed, match="only 2 cores for 3 brokers"):
+    with pytest.raises(PreflightFailed, match="there are 2 cores for 3 brokers"):
         place(chain(3, 1), hosts, cores, "pin")
 
 

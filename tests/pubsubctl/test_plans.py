@@ -169,9 +169,9 @@ def test_more_brokers_than_ports_or_cores_are_refused(tmp_path: Path) -> None:
     text = (case / "inventory.toml").read_text()
     (tmp_path / "i.toml").write_text(text.replace("23500-23599", "23500-23501"))
     hosts = load_inventory(tmp_path / "i.toml").hosts
-    with pytest.raises(UserError, match="host h1: ports = 23500-23500: 1 ports, but topology"):
+    with pytest.raises(UserError, match="host h1: ports = 23500-23500: 1 port, but topology"):
         place(topology, hosts, {})
     (tmp_path / "i.toml").write_text(text + 'cores = "own"\n')
     hosts = load_inventory(tmp_path / "i.toml").hosts
-    with pytest.raises(PreflightFailed, match="only 2 cores for 3 brokers"):
+    with pytest.raises(PreflightFailed, match="there are 2 cores for 3 brokers"):
         place(topology, hosts, {host.name: [0, 1] for host in hosts})

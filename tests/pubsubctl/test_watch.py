@@ -120,7 +120,7 @@ GOLDEN = """\
 demo · delta_tree · 2 brokers on 2 hosts                                10:00:11
 run 20261121T100000Z-123456
 published      100/s  █                                              500
-delivered      200/s  █                                            1 000
+delivered      200/s  █                                            1,000
 backlog          4 unsent  11 unacknowledged  3 queued  2 KiB in outboxes
 latency   p50   3.00 ms  p99  20.00 ms  max 20.00 ms (3 sampled)
 sessions  0/1 ready   brokers 0/2 healthy   processors 0.25

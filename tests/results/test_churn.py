@@ -114,7 +114,7 @@ def test_a_returning_subscriber_recovers_its_deliveries_at_risk(judged: dict[str
     assert churn["at_risk"] == churn["recovered"] == 20  # 4 publishers, 10 a second, half a second
     assert verdict.document["recoveries"] == []
     assert verdict.lines()[1].startswith(
-        "  churn: 1 subscribers disconnected 1 times, 0.50 s on the mean: 20 deliveries at risk"
+        "  churn: 1 subscriber disconnected 1 time, 0.50 s on the mean: 20 deliveries at risk"
     )
     assert verdict.lines()[1].endswith("the last 0.03 s after the return")
 

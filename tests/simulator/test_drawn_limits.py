@@ -22,6 +22,7 @@ MESSAGES: Final = "part of the wire format or of a format on disk"
 TIMED: Final = "a patience in periods; shorter ones suspect brokers that are well"
 REFUSED: Final = "a bound at which a peer or a user is refused; tests of hostile sessions reach it"
 PARAMETER: Final = "the default of a parameter, which seeds draw"
+FORGOTTEN: Final = "a bound of memory, behind which a promise is weaker or a lease ends a hold"
 REAL: Final = "of real files and sockets; tests of the part reach it"
 
 UNDRAWN: Final = {
@@ -35,7 +36,7 @@ UNDRAWN: Final = {
         "gryphon.flow_control: EVENT_BYTES FIRST_LIMIT; gryphon.messages: EVERYWHERE; "
         "multi_proxy.topic_log: _CARRIED; multi_proxy.topics: NO_TOPIC; "
         "interface: FIRST_INNER_SESSION; registry: FIRST_MESSAGE_NUMBER; "
-        "parts.publishers: _AFTER_NUMBER_ONLY; client.tokens: _FULL"
+        "parts.clients.table: NO_PEER; parts.publishers: _AFTER_NUMBER_ONLY; client.tokens: _FULL"
     ),
     MESSAGES: (
         "delta_tree.tombstones: NUMBER_BITS LAST_NUMBER; "
@@ -54,9 +55,10 @@ UNDRAWN: Final = {
         "durable.consumers: MOST_UNCOMMITTED; "
         "ges.propagation: ENTRIES_LIMIT; ges.router: HOPS_PER_LEVEL; "
         "ges_reliable.core: HOPS_PER_LEVEL; parts.version_bounds: NUMBER_LEAP; "
-        "client.arguments: _LARGEST _SHOWN; client.client: _MOST_UNCOMMITTED; "
+        "client.arguments: _LARGEST _SHOWN; client.consumer: _MOST_UNCOMMITTED; "
         "client.store: STORE_LIMIT_BYTES"
     ),
+    FORGOTTEN: "durable.holds: _REMOVALS; parts.clients.progress: MOST_PUBLISHERS",
     PARAMETER: "durable.parameters: _LINGER_NS; ges_reliable.parameters: _KEPT_NS",
     REAL: (
         "client.arguments: _REMEMBERED_BLOBS; client.client: WINDOW_PUBLICATIONS "

@@ -52,7 +52,7 @@ def recovered(files: MemoryFiles) -> tuple[Table, LogVolume]:
 
 @dataclass
 class History:
-    """A volume in memory, a plain table beside it, and the table after every group.
+    """A volume in memory, its plain table, and the table after every group.
 
     `acknowledged`: per group, the length of the trail when the group became durable.
     """
@@ -147,9 +147,9 @@ class Explored:
     """Counts of an exploration.
 
     Attributes:
-        states: distinct states per history, or equal ones with more acknowledged.
-        one_bit_missing: a crash lost one bit of a group, so that the group is indistinguishable
-            from a damaged durable group; recovery refuses it as damaged.
+        states: distinct states per history, or equal states with more acknowledged.
+        one_bit_missing: a crash lost a single bit of a group, so that the group is
+            indistinguishable from a damaged durable group; recovery refuses the group as damaged.
     """
 
     states: int = 0
@@ -159,7 +159,7 @@ class Explored:
 
 
 def explore(longest: int, operations: tuple[Operation, ...], seen: Explored) -> None:
-    """Run every history of up to `longest` operations, with crashes throughout the last one."""
+    """Run every history of up to `longest` operations, with crashes throughout the last."""
     for segment_bytes, most_bytes in SHAPES:
         for count in range(longest + 1):
             for performed in product(operations, repeat=count):

@@ -20,7 +20,7 @@ Rows = dict[str, dict[str, object]]
 
 
 def stored(folder: Path) -> Rows:
-    """Store rows that are set, changed and deleted; return those that stay."""
+    """Store rows that are set, changed and deleted; return the rows that stay."""
     store = SqliteMetaStore(folder / NAME, owner="b1", protocol="p")
     store.begin("d")
     for number in range(12):
@@ -40,7 +40,7 @@ def found_in(folder: Path) -> Rows:
 
 
 def killed(folder: Path) -> Path:
-    """Return a folder as a killed broker leaves it: the last transactions are in the journal."""
+    """Return the folder of a killed broker: the last transactions are in the journal."""
     running, left = folder / "running", folder / "left"
     running.mkdir()
     store = SqliteMetaStore(running / NAME, owner="b1", protocol="p")
@@ -59,7 +59,7 @@ def change_bit(path: Path, bit: int) -> None:
 
 
 def read_changed(folder: Path, copy: Path, bit: int, rows: Rows) -> str:
-    """Read a copy with one changed bit: "refused", or "harmless" if all rows are there."""
+    """Read a copy with a changed bit: "refused", or "harmless" if all rows are there."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
     change_bit(copy / NAME, bit)

@@ -32,7 +32,7 @@ SALT = bytes(range(SALT_BYTES))
 
 @pytest.mark.parametrize("seed", range(10))
 def test_places_and_stale_records_match_a_list_of_records(seed: int) -> None:
-    """The twin has each record of its own, with the group that wrote it."""
+    """The twin has every record, with the group in which the record was written."""
     random = Random(seed)
     log, twin = LogState(), {}
     byte = 0

@@ -104,7 +104,7 @@ def test_disk_and_memory_agree(
 
 
 def test_commits_survive_a_kill_and_transactions_are_atomic(tmp_path: Path) -> None:
-    """The process is killed while it commits at full speed; every commit sets two rows."""
+    """The process is killed during commits at full speed; every commit sets two rows."""
     path = tmp_path / "meta.sqlite3"
     script = (
         "import sys\n"

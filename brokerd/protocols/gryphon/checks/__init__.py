@@ -79,6 +79,8 @@ SIMULATED = SimulatedProtocol(
         Limit("brokerd.protocols.gryphon.filters", "_TESTS_PER_MESSAGE", (1, 3)),
         Limit("brokerd.protocols.gryphon.forwarding", "JOINED_BYTES", (1, 300)),
         Limit("brokerd.protocols.gryphon.flow_control", "PROBES", (2, 4), LATE),
+        Limit("brokerd.protocols.gryphon.filter_routes", "_MOST_OWED", (1, 3), LATE),
+        Limit("brokerd.protocols.gryphon.filter_routes", "HOLD_NS", (1_000_000,), LATE),
     ),
     positions=(
         Position(RELEASED),
