@@ -10,10 +10,10 @@ from bench.run import run_directory
 from bench.run.run_directory import (
     RUN_ID,
     RunDirectory,
-    boot_id,
     new_run_directory,
     program_facts,
 )
+from brokerd.agent.processes import boot_id
 
 
 def manifest_of(path: Path) -> dict[str, object]:

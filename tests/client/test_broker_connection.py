@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.client.broker_choice import Attempt, Brokers, NobodyTakesUs
+from brokerd.client.broker_choice import AllRefused, Attempt, Brokers
 from brokerd.client.broker_connection import BrokerConnection
 from brokerd.client.events import (
     Attached,
@@ -107,7 +107,7 @@ async def test_the_next_step_depends_on_what_ended_the_session() -> None:
     assert (step.address, step.pause_s > 0) == ("b", True)
     stays = Fakes(can_leave=False)
     stays.line._refusal = "no"
-    assert stays.line._next_step(None) == NobodyTakesUs("no")
+    assert stays.line._next_step(None) == AllRefused("no")
     stays.line._refusal = ""
     assert isinstance(stays.line._next_step("no answer"), Attempt)
     assert stays.line.address == "a"

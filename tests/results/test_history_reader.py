@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from results.reference import history_reader
+from results.reference.announcements import _is_of, _parse_range
 from results.reference.files import NOTICE, STRETCH, FileRefusal, Records, StreamSelection
 from results.reference.history import PublicationRow, PublisherLog
-from results.reference.history_reader import _Folder, _is_of, _parse_range
+from results.reference.history_reader import _Folder
 from results.rules.terms import STATE_LOST
 
 HONEST = Path(__file__).parent / "witnessed_run"
