@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from results.reference import history_reader
+from results.reference import history_reader, stretches
 from results.reference.announcements import _is_of, _parse_range
 from results.reference.files import NOTICE, STRETCH, FileRefusal, Records, StreamSelection
 from results.reference.history import PublicationRow, PublisherLog
@@ -317,7 +317,7 @@ def _stretch(up_to: int, length: int) -> dict[str, int]:
 
 
 def _numbers(folder: _Folder, predicate: str, up_to: int, length: int) -> list[int]:
-    rows = folder._unfold(SOURCE, predicate, _stretch(up_to, length), 0)
+    rows = folder._stretches.unfold(SOURCE, predicate, _stretch(up_to, length), 0)
     return [row.sequence for row in rows]
 
 
@@ -345,7 +345,7 @@ def test_a_stretch_of_a_predicate_has_the_matching_publications(folder: _Folder)
 def test_a_stretch_may_have_as_many_deliveries_as_its_limit(
     folder: _Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_reader, "_LONGEST_STRETCH", 3)
+    monkeypatch.setattr(stretches, "_LONGEST_STRETCH", 3)
     assert _numbers(folder, "true", 9, 3) == [7, 8, 9]
     with pytest.raises(FileRefusal, match="too long"):
         _numbers(folder, "true", 9, 4)
