@@ -20,8 +20,9 @@ from brokerd.storage.log_groups import (
     pack_segment,
     salt_of,
 )
-from brokerd.storage.log_state import _PLACE_EVERY_BYTES, LogState, SyncedMark
-from brokerd.storage.log_volume import LogVolume
+from brokerd.storage.log_state import _PLACE_EVERY_BYTES, LogState
+from brokerd.storage.log_volume import MARK_NAME, LogVolume
+from brokerd.storage.synced_mark import SyncedMark
 from tests.storage.test_log_volume import LOGS, A, entry, opened
 
 SALT = bytes(range(SALT_BYTES))
@@ -170,7 +171,7 @@ def test_a_closed_volume_has_no_open_files(tmp_path: Path) -> None:
 
 def test_a_mark_is_opened_closed_and_opened_again(tmp_path: Path) -> None:
     files = CountedFiles()
-    mark = SyncedMark(files, tmp_path)
+    mark = SyncedMark(files, tmp_path / MARK_NAME)
     mark.close()
     for number in (1, 2):
         mark.open()
@@ -179,7 +180,7 @@ def test_a_mark_is_opened_closed_and_opened_again(tmp_path: Path) -> None:
         mark.write(SALT, number)
         mark.close()
         mark.close()
-        assert (mark.group(SALT), mark.group(SALT[::-1])) == (number, 0)
+        assert (mark.number(SALT), mark.number(SALT[::-1])) == (number, 0)
     mark.remove()
     mark.remove()
     assert mark.newest() == (b"", 0)
