@@ -13,7 +13,6 @@ from bench.run.run_directory import (
     new_run_directory,
     program_facts,
 )
-from brokerd.agent.processes import boot_id
 
 
 def manifest_of(path: Path) -> dict[str, object]:
