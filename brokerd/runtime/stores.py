@@ -38,6 +38,7 @@ from brokerd.storage.meta_store import (
     NewMarks,
 )
 from brokerd.storage.sqlite_store import SqliteMetaStore
+from brokerd.text import counted
 from brokerd.units import SECOND_NS
 
 NO_ROOM_STATE: Final = "no room on its disk"
@@ -185,8 +186,8 @@ class Stores:
     ) -> str:
         """Return the durable writes that the files do not have, in words; "" if none is missing."""
         if transactions := self.meta.missing(self._config.deployment_id):
-            file = "meta.sqlite3"
-            return f"the last {transactions} transactions of {file} were durable, and are missing"
+            lost = counted(transactions, "transaction")
+            return f"the end of meta.sqlite3 was durable, and is missing ({lost})"
         if not recovering or self.volume is None:
             return ""
         durable = starts[-1][3] if starts else 0

@@ -301,13 +301,14 @@ class SqliteMetaStore:
         if is_new or about.get("schema") == OLD_SCHEMA:
             return
         number, _, digest = about.get(DIGEST, "").partition(" ")
-        found = _total(int(number or "0"), self._digest_of_all())
+        total = self._digest_of_all()
+        found = _total(int(number or "0"), total)
         if digest != found:
             raise StorageCorrupt(
                 f"{self._path}: its rows have the digest {found}, and their last transaction wrote "
                 f"{digest or 'none'}: a part of the file has changed"
             )
-        self._transactions, self._digest = int(number), self._digest_of_all()
+        self._transactions, self._digest = int(number), total
 
     def _digest_of_all(self) -> int:
         connection = self._connection

@@ -86,14 +86,14 @@ class FilteredStarts:
         return pending.local if pending is not None else None
 
     def _on_known(self, pending: PendingStart) -> None:
-        """Request what is unknown of each stream before the ticks behind which events match."""
+        """Request the unknown ticks of each stream before its beginning."""
         pending.is_known = True
         for identity, tick in pending.local.begins_after.items():
             self._hosted[identity].stream.subend.expect(tick)
         self._gryphon.look_at_all()
 
     def take_ready(self) -> Iterator[PendingStart]:
-        """Yield the subscriptions that may start, and wait for them no more."""
+        """Yield the subscriptions that may start, and remove them."""
         for key, pending in list(self.pending.items()):
             begins = pending.local.begins_after.items() if pending.is_known else ()
             if pending.is_known and all(
@@ -130,12 +130,12 @@ class FilteredStarts:
             self._filter.on_ended(local)
 
     def release(self, local: DurableSubscription) -> None:
-        """Remove the predicate of a subscription whose end is durable."""
+        """Remove the predicate of a subscription after its durable end."""
         if self._filter is not None:
             self._filter.release(local)
 
     def retire(self, broker: BrokerNumber) -> None:
-        """Wait for no pubend of a decommissioned broker."""
+        """Remove the pubends of a decommissioned broker from all waits."""
         if self._filter is None:
             return
         for pending in self.pending.values():

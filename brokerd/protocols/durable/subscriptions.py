@@ -123,7 +123,7 @@ class Subscriptions:
             self._subscribe(client, DurableSubscription(*about))
 
     def start_ready(self) -> None:
-        """Create the subscriptions whose predicates all pubends have."""
+        """Create the waiting subscriptions with predicates at all pubends."""
         for pending in self._starts.take_ready():
             client = self._table.clients[pending.local.client]
             if not self._table.is_permitted(client, pending.message):

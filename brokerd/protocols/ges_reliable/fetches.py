@@ -329,7 +329,7 @@ class EpochFetches:
 
     @staticmethod
     def _find_displaced(following: FollowedStorage, message: Fetched) -> Iterator[Displacement]:
-        """Yield the clients here whose attachments the storage ignores."""
+        """Yield the clients here with attachments that the storage ignores."""
         for client, generation in message.displaced:
             held = (each for each in following.locals.values() if each.client == client)
             if any(each.generation <= generation for each in held):

@@ -249,7 +249,7 @@ class StorageFeeds:
             self._deadlines.set((INTAKE, feed.storage), now_ns + self._parameters.timeout_ns)
 
     def report(self, now_ns: Instant) -> None:
-        """Report later what is on disk, if no fetch does: a storage may keep the last one."""
+        """Schedule a report of the epochs on disk; a storage may hold the last fetch for long."""
         if self._parameters.fetch_wait_ns:
             return
         for feed in self._feeds.values():

@@ -44,7 +44,7 @@ class Drains:
         begins: Iterable[Mapping[StreamId, int]],
         then: Callable[[], None],
     ) -> None:
-        """Request what precedes the beginnings of a client's subscriptions; `then` follows.
+        """Request all ticks before the beginnings of a client's subscriptions; `then` follows.
 
         The caller looks at all streams.
         """
@@ -57,11 +57,11 @@ class Drains:
         self.waiting[client] = Drain(through, then)
 
     def drop(self, client: ClientId) -> None:
-        """Forget a client whose session has ended."""
+        """Remove a client after the end of its session."""
         self.waiting.pop(client, None)
 
     def settle(self) -> None:
-        """Let the clients leave whose streams have passed their ticks."""
+        """Release the clients with streams that have passed their ticks."""
         for client, drain in list(self.waiting.items()):
             if client in self.waiting and self._has_passed(drain):
                 del self.waiting[client]

@@ -152,12 +152,12 @@ class BeginningRoutes:
         return self._send([*self._pending])
 
     def on_session_change(self, peer: BrokerNumber) -> None:
-        """Send everything again that was sent to a neighbour, whose session ended or began."""
+        """Mark the beginnings over a neighbour for repetition; its session has begun or ended."""
         for origin in [each for each, near in self._next.items() if near == peer]:
             del self._next[origin]
 
     def on_links(self) -> list[Effect]:
-        """Send the beginnings whose route has changed."""
+        """Send the beginnings with a changed route."""
         changed = []
         for host, origin in self._known:
             if origin != self._broker and self._next.get(origin) != self._find_next(origin):

@@ -229,7 +229,7 @@ class TopicLog:
         return PlacedRun(topic, placed, PutThrough(rest.source, rest.last), record)
 
     def store(self, placed: PlacedRun) -> None:
-        """Take publications of this server whose record is durable."""
+        """Add publications of this server after their record is durable."""
         placed.topic.retain(placed.run, self._disk.machine.now_ns)
         if placed.last is not None:
             source, through = placed.last

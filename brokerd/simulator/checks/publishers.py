@@ -44,7 +44,7 @@ class PublisherJudge:
         self._name_earlier(publisher, source)
 
     def _name_earlier(self, publisher: Publisher, source: SourceId) -> None:
-        """Name earlier lives of a client that lost its memory before its source was known."""
+        """Set the sources of a client's earlier lives that ended without a known source."""
         register = self._register
         lives = [each for each in register.publishers.values() if each.client == publisher.client]
         for place, earlier in enumerate(reversed(lives[: lives.index(publisher)]), 1):

@@ -214,8 +214,8 @@ class DurableChecks(GryphonChecks):
     def _list_hosts(self, core: Durable) -> list[BrokerNumber]:
         """Return the brokers whose subscriptions hold back the release of streams here.
 
-        The linked ones announce what all behind them have released, too; behind a neighbouring cell
-        of several brokers every broker with clients counts.
+        A linked broker also announces the releases of the brokers behind it. Behind a neighbouring
+        cell of several brokers, each broker with clients counts.
         """
         routes = core.gryphon._routes
         found = [*core.gryphon.dialling.wanted()]

@@ -236,9 +236,9 @@ class OwnSubscriptions(Generic[Local, Entry]):
     # ------------------------------------------------------------ sessions
 
     def resume(self, client: OwnClient[Local], message: Connect) -> list[Local]:
-        """Take the numbers and positions that a client states when it connects.
+        """Record the numbers and positions of a client's Connect.
 
-        Return the subscriptions whose acknowledged positions are those of an earlier process.
+        Returns the subscriptions with acknowledged positions of an earlier process of the client.
         """
         client.submitted = client.told = message.next_sequence - 1
         former = list_unstated(client.subscriptions, message.resume)
