@@ -36,7 +36,7 @@ PAUSE_S = 0.02
 """A pause longer than any batching delay, so that publications travel singly."""
 WARM_UP = 4
 FOLLOWED_S = 0.9
-"""Shorter than the interval in which progress is written."""
+"""Shorter than the interval of progress."""
 OIL = encode_attributes({"topic": "oil"})
 
 

@@ -20,7 +20,7 @@ SUBSCRIBER_PROGRESS: Final = "subscriber_progress"
 WRITE: Final = "write progress"
 """Purpose of the deadline at which new progress is written."""
 
-WRITE_INTERVAL_NS: Final = SECOND_NS
+WRITE_INTERVAL_NS: Final = 5 * SECOND_NS
 
 MOST_PUBLISHERS: Final = 65_536
 """The number of publishers with progress; that of the longest absent publisher is forgotten."""
