@@ -11,11 +11,15 @@ import bench
 from brokerd.client.restart import restart, state_of
 from brokerd.client.state import ClientState
 from brokerd.model.losses import OLDER_COPY
+from brokerd.protocols.parts.clients.progress import WRITE_INTERVAL_NS
 from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import Subscription
+from brokerd.units import SECOND_NS
 from tests.helpers.cluster import STEADY
 
+WRITTEN_S = WRITE_INTERVAL_NS / SECOND_NS + 1
+"""The time after which all progress is on disk."""
 TOPOLOGIES = {
     "tree": "chain3.toml",
     "cells": "chain3-cells.toml",
@@ -146,7 +150,7 @@ def test_a_restarted_broker_refuses_an_older_copy_of_a_publishers_store(
         if not stays:
             shop.alive = False
             cluster.network.close(shop, shop.broker, "closed_by_us")
-        cluster.run_for(2)
+        cluster.run_for(WRITTEN_S)
         cluster.broker(at).kill()
         shop.alive = False
         cluster.broker(at).start()
@@ -164,15 +168,15 @@ def test_numbers_of_a_session_that_ends_are_written() -> None:
     cluster.run_until_quiet()
     older = _publish_further(cluster, copied=5)
     shop = cluster.clients["shop"]
-    cluster.run_for(2)
+    cluster.run_for(WRITTEN_S)
     cluster.publish("", n=9, client="shop")
-    cluster.run_for(1.5)
+    cluster.run_for(WRITTEN_S / 2)
     for number in range(3):
         cluster.publish("", n=number, client="shop")
     cluster.run_for(0.2)
     shop.alive = False
     cluster.network.close(shop, shop.broker, "closed_by_us")
-    cluster.run_for(2)
+    cluster.run_for(WRITTEN_S)
     cluster.broker(at).kill().start()
     cluster.run_for(5)
     refusals = _restore(cluster, older, at)

@@ -240,7 +240,7 @@ class Clients:
             if local is not None and local.started:
                 begun = local.begins_after
                 local.is_restarted |= any(last < begun.get(stream, 0) for stream, last in seen)
-        self.table.advance(self.own.resume(client, message))
+        self.table.withdraw(self.own.resume(client, message))
 
     def on_lost(self, name: ClientId, session: int) -> None:
         """See HostedClients."""

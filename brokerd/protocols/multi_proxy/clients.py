@@ -150,7 +150,7 @@ class Clients:
         if not admission.is_current():
             return
         client, message = admission.client, admission.message
-        self.table.advance(self.own.resume(client, message))
+        self.table.withdraw(self.own.resume(client, message))
         if client.source is not None:
             self._publishes.add_publisher(client.source, message.next_sequence - 1)
         if self.table.lineage and (over := self.own.unstated(client, message)):

@@ -510,6 +510,12 @@ class ClientTable(Generic[Client]):
         if self._advanced:
             self._write_later()
 
+    def withdraw(self, former: list[Progressive]) -> None:
+        """Write at once that subscriptions have lost the positions of an earlier process."""
+        self.advance(former)
+        if former:
+            self.write_progress()
+
     def _write_later(self) -> None:
         if not self._is_write_due:
             self._is_write_due = True
