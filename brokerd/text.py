@@ -125,8 +125,9 @@ def nearest(word: object, known: Sequence[str]) -> str:
 
     if "/" in str(word) and not any("/" in name for name in known):
         return ""
-    # Two-letter broker names differ in half of their letters at the first slip.
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
+    # Short broker names differ in half of their letters at the first slip.
+    cutoff = 0.5 if len(str(word)) < 5 else 0.6
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=cutoff)
     if close:
         return f"; did you mean {close[0]!r}?"
     more = f" and {len(known) - 12} more" if len(known) > 12 else ""

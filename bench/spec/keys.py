@@ -166,6 +166,11 @@ _OPTIONS: Final = {
 }  # fmt: skip
 
 
+def option_keys(word: str) -> list[str]:
+    """Return the keys that an option of this name sets: `phases.measure` for `duration`."""
+    return [_KEYS[name] for name, option in _OPTIONS.items() if option == f"--{word}"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
     """Overrides of a workload file; None for a value that is not overridden.

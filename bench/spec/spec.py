@@ -16,7 +16,14 @@ from pydantic import BaseModel, ValidationError
 
 from bench.load.content import Scalar, draw_attribute_sets, find_counting_attribute
 from bench.load.pacing import absences
-from bench.spec.keys import Keys, Overrides, topology_keys, with_keys, with_overrides
+from bench.spec.keys import (
+    Keys,
+    Overrides,
+    option_keys,
+    topology_keys,
+    with_keys,
+    with_overrides,
+)
 from bench.spec.named_files import find_named_file, is_bare, names_in
 from bench.spec.toml_text import toml_text
 from bench.spec.values import Segment
@@ -345,9 +352,8 @@ def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) ->
     given = problem["input"]
     kind = problem["type"]
     if kind == "extra_forbidden":
-        known = _keys_at(model, place[:-1])
         inside = f"{_join_keys(place[:-1])}: " if len(place) > 1 else ""
-        return f"{inside}unknown key {place[-1]!r}{nearest(place[-1], known)}"
+        return f"{inside}unknown key {place[-1]!r}{_nearest_key(model, place)}"
     if kind == "missing":
         return f"key {key!r} is missing"
     if kind == "literal_error":
@@ -377,6 +383,25 @@ def _keys_at(model: type[BaseModel], place: Sequence[Any]) -> list[str]:
         )
         model = next(_models_in(field_info.annotation))
     return [info.alias or name for name, info in model.model_fields.items() if not info.exclude]
+
+
+def _nearest_key(model: type[BaseModel], place: Sequence[Any]) -> str:
+    """Return the hint for an unknown key: its place in another table, or the nearest key."""
+    word = place[-1]
+    elsewhere = [*option_keys(word), *(key for key in _all_keys(model) if key.endswith(f".{word}"))]
+    if elsewhere:
+        return f"; did you mean {elsewhere[0]!r}?"
+    return nearest(word, _keys_at(model, place[:-1]))
+
+
+def _all_keys(model: type[BaseModel], inside: str = "") -> Iterator[str]:
+    """Yield all dotted keys of a model and its tables, in order of the file."""
+    for name, info in model.model_fields.items():
+        key = f"{inside}{info.alias or name}"
+        if not info.exclude:
+            yield key
+            for table in _models_in(info.annotation):
+                yield from _all_keys(table, f"{key}.")
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -88,14 +88,14 @@ def _per_s(text: str | None) -> float | None:
     """Return publications per second; None for as fast as possible.
 
     Raises:
-        UserError: the text is no rate above 0; a number without a unit counts per second.
+        UserError: the text is no rate above 0.
     """
     from bench.spec.values import parse_rate
 
     if text is None:
         return None
     try:
-        per_s = parse_rate(text if "/" in text or text == "max" else f"{text}/s").per_second
+        per_s = parse_rate(text).per_second
     except ValueError as error:
         raise UserError(f"--rate {text}: {error}") from None
     return None if per_s is None else float(per_s)

@@ -92,7 +92,8 @@ def test_a_word_is_a_topic_and_everything_else_names_attributes() -> None:
 @pytest.mark.parametrize(
     "line, fault",
     [
-        (("publish", "kind=order", "--rate", "0"), "--rate 0: a rate is more than nothing"),
+        (("publish", "kind=order", "--rate", "0/s"), "--rate 0/s: a rate is more than nothing"),
+        (("publish", "kind=order", "--rate", "5"), "--rate 5: a rate has a number and a period"),
         (("publish", "kind=order", "--rate", "fast"), "--rate fast: a rate has a number and a"),
         (("publish", "kind=order", "--timeout", "0s"), "--timeout 0s: more than 0"),
         (("publish", "-", "text"), "a line on standard input has its own payload"),
