@@ -130,6 +130,8 @@ def nearest(word: object, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(str(word), known, n=1, cutoff=cutoff)
     if close:
         return f"; did you mean {close[0]!r}?"
+    if not known:
+        return "; there is none"
     more = f" and {len(known) - 12} more" if len(known) > 12 else ""
     return f"; known: {', '.join(list(known)[:12])}{more}"
 
