@@ -332,20 +332,48 @@ class Connection:
             # Messages that arrived together with the Hello.
             self._take(b"")
             while not self.is_closed:
-                await self._read_once()
+                if self.post is None or self._descriptor < 0 or self.inward is not CLEAR:
+                    await self._read_once()
+                    continue
+                # The usual case needs no further coroutines, which cost as much as the reading.
+                self.reading_stopped = False
+                try:
+                    await trio.lowlevel.wait_readable(self._descriptor)
+                except trio.ClosedResourceError:
+                    self.end("closed_by_peer")
+                    return
+                if self.post is not None and self.inward is CLEAR:
+                    self._read_socket()
+
+    def _read_socket(self) -> None:
+        """Read the readable socket, and handle what was read."""
+        limit = self._receive_bytes
+        try:
+            chunk = os.read(self._descriptor, limit)
+        except BlockingIOError:
+            return  # woken for nothing
+        except OSError:
+            chunk = b""
+        self._received_ns = clock_ns()
+        self._take_chunk(self._take_read(chunk, limit))
 
     async def _read_once(self) -> None:
+        """Read when permitted, at the rate of the link's fault."""
         await self._wait_until_allowed()
         chunk = await self._receive()
         await self._wait_until_allowed()
-        if not chunk:
-            self.end("closed_by_peer")
-            return
         self._received_ns = clock_ns()
         if self.inward.bytes_per_second:
             self.reading_stopped = True
             await trio.sleep(len(chunk) / self.inward.bytes_per_second)
-        data = self._open(chunk)
+        self._take_chunk(chunk)
+
+    def _take_chunk(self, chunk: bytes) -> None:
+        """Handle received bytes; no bytes are the end of the stream."""
+        if not chunk:
+            self.end("closed_by_peer")
+            return
+        data = chunk if self._tls is None else self._open(chunk)
         if data:
             self._take(data)
         if self._tls is not None and self._tls.is_ended:
@@ -389,9 +417,8 @@ class Connection:
         self.reading_stopped = False
 
     def _open(self, chunk: bytes) -> bytes:
-        """Return the plaintext of received bytes."""
-        if self._tls is None:
-            return chunk
+        """Return the plaintext of received bytes of a TLS stream."""
+        assert self._tls is not None, self.peer
         try:
             data = self._tls.decrypt(chunk)
         except TlsError as error:
