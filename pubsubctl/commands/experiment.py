@@ -139,12 +139,20 @@ def _takers(option: str) -> str:
 
 def _list_experiments(call: Invocation) -> Result:
     from pubsubctl.commands.reports import first_line
-    from pubsubctl.runs.paper_experiments import PLACES, STUDIES, experiment_names
+    from pubsubctl.runs.paper_experiments import (
+        PLACES,
+        STUDIES,
+        experiment_names,
+        experiment_sentence,
+    )
     from results.figures.catalogue import FIGURES
 
     found = experiment_names()
     shows = {name: first_line(function) for name, function in FIGURES.items()} | dict(STUDIES)
-    rows = [(name, PLACES[kind], shows.get(name, "")) for name, kind in found.items()]
+    rows = [
+        (name, PLACES[kind], shows.get(name) or experiment_sentence(name))
+        for name, kind in found.items()
+    ]
     return Result(
         document={"schema": "pubsubctl/experiments/1", "experiments": found},
         text=call.console.table(("EXPERIMENT", "RUNS ON", "SHOWS"), rows),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,7 +19,7 @@ from bench.papers.figure_experiments import figures as figures_of
 from bench.spec.experiment import figures as deployed_figures
 from bench.spec.experiment import is_deployed_experiment, load_deployed_experiment, points_of
 from bench.spec.keys import Overrides
-from brokerd.text import nearest
+from brokerd.text import nearest, read_utf8
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
@@ -82,6 +83,16 @@ def experiment_names() -> dict[str, Kind]:
     names |= dict.fromkeys(deployed_figures(), "deployed")
     names |= dict.fromkeys(STUDIES, "study")
     return dict(sorted(names.items()))
+
+
+def experiment_sentence(name: str) -> str:
+    """Return the first sentence of an experiment's file, "" without a file of its name."""
+    file = EXPERIMENTS / f"{name.replace('.', '-')}.toml"
+    if not file.is_file():
+        return ""
+    comment = takewhile(lambda line: line.startswith("#"), read_utf8(file).splitlines())
+    text = " ".join(line.removeprefix("#").strip() for line in comment)
+    return re.split(r"(?<=[.?])\s", text, maxsplit=1)[0]
 
 
 def is_experiment(name: str) -> bool:

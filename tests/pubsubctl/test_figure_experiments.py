@@ -283,3 +283,10 @@ def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
     answer = call("experiment", "ges.routing", "--seeds", "7..7")
     assert answer.status == 1
     assert "seed 7: a way in a circle" in answer.err
+
+
+def test_each_listed_experiment_says_what_it_shows(call: Call) -> None:
+    answer = call("experiment", "--list")
+    rows = [line.split(maxsplit=2) for line in answer.out.splitlines()[1:]]
+    assert len(rows) > 40
+    assert [row for row in rows if len(row) < 3 or row[2][-1] not in ".?"] == []
