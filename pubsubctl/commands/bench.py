@@ -160,7 +160,7 @@ def _on_brokers(
     from bench.spec.experiment import Point
     from pubsubctl.deployment.updates import read_roles
     from pubsubctl.runs.experiment import run_and_judge
-    from pubsubctl.runs.forecast import Run, announce, expect_time
+    from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
     from pubsubctl.runs.plan import deployment_plan
     from pubsubctl.runs.repetitions import Design, run_series
     from pubsubctl.runs.series import Habits
@@ -170,8 +170,12 @@ def _on_brokers(
     if roles:
         spec = replace(spec, overrides={**spec.overrides, "roles": run.roles})
     predictions = announce(call, [Run("", spec, schedule)])
-    if call.dry_run:
+    instances = run.instances or 1
+    if call.dry_run and instances == 1:
         return deployment_plan(call, spec, schedule, predictions)
+    if call.dry_run:
+        times = [expect_time(call, spec)] * instances
+        return SeriesPlan({spec.protocol: {}}, instances, times, predictions).result()
     if run.instances is not None:
         if run.rolling:
             raise UserError(

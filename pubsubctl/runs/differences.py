@@ -11,7 +11,7 @@ tenth of the work.
 
 import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,18 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.run.series import KIND, alternate
 from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
 from bench.spec.spec import ExperimentSpec, validate
-from bench.spec.sweep import Sweep, SweepPoint, points_of
+from bench.spec.sweep import Sweep, points_of
 from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from brokerd.simulator.scenario import play_scenario
 from brokerd.text import counted, format_number, nearest
-from brokerd.units import SECOND_NS
-from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.console.waits import RunTime, describe_series
 from pubsubctl.errors import UserError, VerdictUnknown
-from pubsubctl.runs.forecast import Run, announce, describe_doubts, expect_time
+from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
 from pubsubctl.runs.plan import plan_faults_of_points
 from pubsubctl.runs.repetitions import Design, run_series
 from pubsubctl.runs.revisions import (
@@ -267,7 +264,10 @@ def run_variants(
     predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
         times = [expect_time(call, point.spec) for point, _ in planned] * sides.repetitions
-        return _plan_runs(planned, sides.repetitions, times, predictions)
+        keys = {point.name: point.keys for point, _ in planned}
+        schema = "pubsubctl/against-plan/1"
+        plan = SeriesPlan(keys, sides.repetitions, times, predictions, schema, "side")
+        return plan.result()
     design = Design(
         instances=sides.repetitions,
         order=alternate,
@@ -388,21 +388,3 @@ def _check_comparable(given: ExperimentSpec, changed: ExperimentSpec) -> None:
 def _shorten(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
-
-
-def _plan_runs(
-    planned: Sequence[tuple[SweepPoint, FaultSchedule | None]],
-    repetitions: int,
-    times: Sequence[RunTime],
-    predictions: Sequence[Mapping[str, Any]],
-) -> Result:
-    lines = [f"side {point.name}" for point, _ in planned]
-    lines += [describe_doubts(predictions), describe_series(times)]
-    document = {
-        "schema": "pubsubctl/against-plan/1",
-        "sides": {point.name: dict(point.keys) for point, _ in planned},
-        "repetitions": repetitions,
-        "expected_ns": round(sum(each.run_s for each in times) * SECOND_NS),
-        "predictions": [*predictions],
-    }
-    return Result(document=document, text="\n".join(lines))

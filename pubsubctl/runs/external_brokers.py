@@ -34,15 +34,17 @@ from bench.systems.faults import (
 from bench.systems.servers import ServerFailed, servers_running
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
+from brokerd.units import SECOND_NS
 from fault_injection.schedule.limits import waits_for_ever
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime, describe_series
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.injection.faults import bind_to_load, check_schedule, schedule_of, settle_schedule
 from pubsubctl.runs.experiment import Experiment, carry_out, lab_for, numbers_text, result_of
-from pubsubctl.runs.forecast import Run, announce, describe_doubts
+from pubsubctl.runs.forecast import Run, announce, describe_doubts, expect_time
 from pubsubctl.runs.outputs import check_results
 from pubsubctl.runs.plan import plan_experiment
 from pubsubctl.runs.series import check_deployment
@@ -279,7 +281,8 @@ def compare_as(
     )
     predictions = announce(call, sides.list_predicted())
     if call.dry_run:
-        return _comparison_plan(comparison, sides, predictions)
+        times = [expect_time(call, side.spec) for side in sides.runnable]
+        return _comparison_plan(comparison, sides, times, predictions)
     if not sides.runnable:
         raise UserError(
             f"comparison {comparison.name}: nothing of it can be run here", *sides.explain_skipped()
@@ -391,19 +394,24 @@ def _side_of(
 
 
 def _comparison_plan(
-    comparison: Comparison, sides: _Sides, predictions: Sequence[Mapping[str, Any]]
+    comparison: Comparison,
+    sides: _Sides,
+    times: Sequence[RunTime],
+    predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     names = [side.name for side in sides.runnable]
     faults = f"faults {comparison.faults}" if comparison.faults else "no faults"
     lines = [f"run {name}: {comparison.workload}, {faults}" for name in names]
+    lines += [*sides.explain_skipped(), describe_doubts(predictions), describe_series(times)]
     document = {
         "schema": "pubsubctl/comparison-plan/1",
         "runs": names,
         "left_out": sides.left_out,
         "not_promised": sides.unpromised,
+        "expected_ns": round(sum(each.run_s for each in times) * SECOND_NS),
         "predictions": [*predictions],
     }
-    return Result(document=document, text="\n".join([*lines, *sides.explain_skipped()]))
+    return Result(document=document, text="\n".join(lines))
 
 
 def _result(

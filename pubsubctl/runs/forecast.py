@@ -1,6 +1,6 @@
 """Predictions of verdicts, as the commands announce them before a run starts."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,9 @@ from bench.spec.predictions import DEPLOYED, Prediction, Stage, predictions_of
 from bench.spec.spec import ExperimentSpec
 from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
+from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.console.waits import RunTime
+from pubsubctl.console.waits import RunTime, describe_series
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +66,43 @@ def describe_doubts(predictions: Collection[Mapping[str, Any]]) -> str:
     if any(each["kind"] == "open" for each in predictions):
         return "verdict: no doubt is predicted, as far as the verdict can be predicted"
     return "verdict: no doubt is predicted"
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPlan:
+    """The plan of a series: its runs and their time.
+
+    Attributes:
+        points: values of the document by name of the point.
+        repetitions: runs of each point.
+        times: the expected time of every run.
+        predictions: predictions of the verdicts.
+        schema: the schema of the document.
+        kind: the kind of its points; the document has the plural as a key.
+    """
+
+    points: Mapping[str, Mapping[str, Any]]
+    repetitions: int
+    times: Sequence[RunTime]
+    predictions: Sequence[Mapping[str, Any]]
+    schema: str = "pubsubctl/series-plan/1"
+    kind: str = "point"
+
+    def result(self) -> Result:
+        """Return the result of a dry run."""
+        return Result(
+            document={
+                "schema": self.schema,
+                f"{self.kind}s": {name: dict(values) for name, values in self.points.items()},
+                "repetitions": self.repetitions,
+                "expected_ns": round(sum(each.run_s for each in self.times) * SECOND_NS),
+                "predictions": [*self.predictions],
+            },
+            text="\n".join(
+                [
+                    *(f"{self.kind} {name}" for name in self.points),
+                    describe_doubts(self.predictions),
+                    describe_series(self.times),
+                ]
+            ),
+        )

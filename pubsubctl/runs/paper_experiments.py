@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from bench.papers.figure_experiments import (
     EXPERIMENTS,
@@ -24,7 +24,7 @@ from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.runs.forecast import Run, announce
+from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
 from pubsubctl.runs.plan import deployment_plan, plan_faults_of_points
 from pubsubctl.runs.repetitions import Design, run_series
 from pubsubctl.runs.runs import refresh_run_index
@@ -136,10 +136,14 @@ def run_deployed(
         call, ((point, experiment.faults, False) for point in points_of(experiment, overrides))
     )
     predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in points))
-    if call.dry_run:
+    times = experiment.instances if instances is None else instances
+    if call.dry_run and len(points) == times == 1:
         point, schedule = points[0]
         return deployment_plan(call, point.spec, schedule, predictions)
-    times = experiment.instances if instances is None else instances
+    if call.dry_run:
+        names: dict[str, dict[str, Any]] = {point.name: {} for point, _ in points}
+        runs = [expect_time(call, point.spec) for point, _ in points] * times
+        return SeriesPlan(names, times, runs, predictions).result()
     figures = [experiment.figure, *experiment.further_figures]
     design = Design(instances=times, figures=figures)
     return run_series(call, experiment.name, points, design, results=results)

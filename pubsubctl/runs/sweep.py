@@ -1,6 +1,5 @@
 """Sweeps: runs of a workload with each combination of values of some keys."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,6 @@ from bench.spec.spec import read_toml, validate
 from bench.spec.sweep import (
     SCHEMA,
     Sweep,
-    SweepPoint,
     axes_of,
     is_sweep,
     load_sweep,
@@ -23,12 +21,10 @@ from bench.spec.sweep import (
 from brokerd.errors import ConfigError
 from brokerd.text import counted, nearest
 from brokerd.units import SECOND_NS, format_duration
-from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.console.waits import RunTime, describe_series
 from pubsubctl.errors import UserError
-from pubsubctl.runs.forecast import Run, announce, describe_doubts, expect_time
+from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
 from pubsubctl.runs.plan import plan_faults_of_points
 from pubsubctl.runs.repetitions import FIGURE as LATENCY
 from pubsubctl.runs.repetitions import Design, SimulatedRuns, run_series
@@ -96,7 +92,10 @@ def run_sweep(
         ),
     )
     if call.dry_run:
-        return _plan_runs(sweep, planned, times, predictions)
+        keys = {point.name: point.keys for point, _ in planned}
+        schema = "pubsubctl/sweep-plan/1"
+        plan = SeriesPlan(keys, sweep.repetitions, times, predictions, schema)
+        return plan.result()
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
             f"{where}: about {_minutes(expected)} for "
@@ -186,25 +185,6 @@ def _axis(text: str) -> tuple[str, list[Any]]:
         raise UserError(f"--over {text}: write KEY=VALUE,VALUE,…")
     listed = value_of(values) if values.startswith("[") else None
     return key, listed if isinstance(listed, list) else [*map(value_of, values.split(","))]
-
-
-def _plan_runs(
-    sweep: Sweep,
-    planned: list[tuple[SweepPoint, FaultSchedule | None]],
-    times: Sequence[RunTime],
-    predictions: Sequence[Mapping[str, Any]],
-) -> Result:
-    names = [point.name for point, _ in planned]
-    lines = [f"point {name}" for name in names]
-    lines += [describe_doubts(predictions), describe_series(times)]
-    document = {
-        "schema": "pubsubctl/sweep-plan/1",
-        "points": {point.name: dict(point.keys) for point, _ in planned},
-        "repetitions": sweep.repetitions,
-        "expected_ns": round(sum(each.run_s for each in times) * SECOND_NS),
-        "predictions": [*predictions],
-    }
-    return Result(document=document, text="\n".join(lines))
 
 
 def _minutes(duration_ns: int) -> str:

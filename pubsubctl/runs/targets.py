@@ -17,11 +17,12 @@ from bench.spec.sweep import estimate_ns
 from bench.spec.targets import Target, experiment_of, load_targets
 from brokerd.errors import ControlError
 from brokerd.text import counted
-from brokerd.units import format_duration
+from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import describe_s
 from pubsubctl.errors import HostError, PubsubctlError, VerdictUnknown
 from pubsubctl.runs.experiment import Experiment, carry_out, describe_abandoned, lab_for
 from pubsubctl.runs.plan import plan_faults
@@ -169,7 +170,7 @@ def _plan_runs(planned: Sequence[_Planned]) -> Result:
         for metric, bound in target.expectations.items()
     ]
     expected = sum(estimate_ns(spec) for *_, spec, _ in planned if spec is not None)
-    lines.append(f"{counted(len(planned), 'run')}, about {format_duration(expected)}")
+    lines.append(f"{counted(len(planned), 'run')}, about {describe_s(expected / SECOND_NS)}")
     document = {
         "schema": "pubsubctl/targets-plan/1",
         "targets": {target.id: target.expectations for target, *_ in planned},

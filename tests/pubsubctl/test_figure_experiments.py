@@ -290,3 +290,27 @@ def test_each_listed_experiment_says_what_it_shows(call: Call) -> None:
     rows = [line.split(maxsplit=2) for line in answer.out.splitlines()[1:]]
     assert len(rows) > 40
     assert [row for row in rows if len(row) < 3 or row[2][-1] not in ".?"] == []
+
+
+def test_the_plan_of_an_experiment_has_all_of_its_runs(call: Call) -> None:
+    answer = call("experiment", "mp22.m4", "--dry-run", "--json")
+    assert [*answer.document["points"]] == [
+        f"mp22-{mode}-multi_proxy" for mode in ("paper", "paper1", "arbiter", "rendezvous", "causal")
+    ]
+    again = call("experiment", "mp22.m4", "--instances", "2", "--dry-run", "--json")
+    assert again.document["expected_ns"] == 2 * answer.document["expected_ns"] > 0
+
+
+def test_the_plan_of_repeated_runs_has_the_time_of_all(call: Call) -> None:
+    times = []
+    for repeated in ([], ["--instances", "3"]):
+        answer = call("bench", "chain3", *repeated, "--dry-run", "--json")
+        times.append(answer.document)
+    assert times[1]["repetitions"] == 3
+    load_ns = 3 * times[0]["expected_s"]["loading_s"] * 1e9
+    assert times[1]["expected_ns"] > load_ns
+
+
+def test_the_plan_of_a_comparison_has_its_time(call: Call) -> None:
+    answer = call("compare", "--comparison", "s3", "--dry-run", "--json")
+    assert answer.document["expected_ns"] > 60e9 * len(answer.document["runs"]) / 2
