@@ -20,7 +20,8 @@ from brokerd.protocols.gryphon.own_filter import BEGINS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes, hosts_clients
-from brokerd.protocols.gryphon.state import InFlightEvents, PersistentState, Stream, Streams, Subend
+from brokerd.protocols.gryphon.state import PersistentState
+from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams, Subend
 
 __all__ = [
     "BEGINS",

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
-from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.filter_table import FilterTable
 from brokerd.protocols.gryphon.knowledge import LAST_TICK
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Links, Routes
-from brokerd.protocols.gryphon.state import Stream, Streams
+from brokerd.protocols.gryphon.stream import Stream, Streams
 from brokerd.protocols.interface import Effect, Instant, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 

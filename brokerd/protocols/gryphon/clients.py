@@ -28,7 +28,7 @@ from brokerd.protocols.gryphon.drains import Drains
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
-from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Streams
+from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Change, Started
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,

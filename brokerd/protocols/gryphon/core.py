@@ -26,12 +26,8 @@ from brokerd.protocols.gryphon.curiosity import (
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.drains import Drains
 from brokerd.protocols.gryphon.filter_routes import BEGINNINGS
-from brokerd.protocols.gryphon.filters import (
-    FilterExchange,
-    FilterNarrowed,
-    FilterTable,
-    FilterWrite,
-)
+from brokerd.protocols.gryphon.filter_table import FilterTable
+from brokerd.protocols.gryphon.filters import FilterExchange, FilterNarrowed, FilterWrite
 from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
 from brokerd.protocols.gryphon.forwarding import Forwarding
 from brokerd.protocols.gryphon.knowledge import ticks_in
@@ -57,13 +53,11 @@ from brokerd.protocols.gryphon.state import (
     PUBLISHED,
     RELEASED,
     RESERVED,
-    InFlightEvents,
     PersistentState,
-    Stream,
-    Streams,
     StreamState,
     VolatileState,
 )
+from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.gryphon.total_order import (
     JOINING,
     Joins,

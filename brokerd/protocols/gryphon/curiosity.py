@@ -19,7 +19,7 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK, TICK_NS, IntervalSet,
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Doubt, Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Links, Routes
-from brokerd.protocols.gryphon.state import PartHandler, Stream, Streams, check_ranges
+from brokerd.protocols.gryphon.stream import PartHandler, Stream, Streams, check_ranges
 from brokerd.protocols.interface import (
     Effect,
     Instant,

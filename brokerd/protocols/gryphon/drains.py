@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from brokerd.model.identity import ClientId, StreamId
-from brokerd.protocols.gryphon.state import Streams
+from brokerd.protocols.gryphon.stream import Streams
 
 
 @dataclass(slots=True)

@@ -27,7 +27,8 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK
 from brokerd.protocols.gryphon.messages import Join, Joined
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import MERGED, PartHandler, Stream, Streams
+from brokerd.protocols.gryphon.state import MERGED
+from brokerd.protocols.gryphon.stream import PartHandler, Stream, Streams
 from brokerd.protocols.interface import Change, Instant, Send
 from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
