@@ -328,6 +328,19 @@ class Streams:
             self._streams[identity] = found
         return found
 
+    def on_session(self, peer: BrokerNumber, *, is_new: bool) -> None:
+        """Forget the messages to a neighbour on its last session, and a new neighbour's nacks."""
+        for stream in self:
+            stream.told.pop(peer, None)
+            if is_new:
+                stream.forget(peer)
+
+    def on_session_lost(self, peer: BrokerNumber) -> None:
+        """Forget the neighbour as the last sender of streams."""
+        for stream in self:
+            if stream.via == peer:
+                stream.via = None
+
     def count_retained(self) -> int:
         """Return the number of retained publications."""
         return sum(stream.knowledge.events.events for stream in self)
