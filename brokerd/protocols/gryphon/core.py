@@ -8,10 +8,10 @@ Paper: [GD02].
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId
-from brokerd.model.predicate import DecodeAttributes, Predicate
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.gryphon.acknowledgements import (
@@ -50,7 +50,7 @@ from brokerd.protocols.gryphon.messages import (
     WindowProbe,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
+from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import (
     Acceptance,
@@ -62,15 +62,8 @@ from brokerd.protocols.gryphon.pubend import (
     Step,
 )
 from brokerd.protocols.gryphon.routes import RETRY, Dialling, Links, Routes
-from brokerd.protocols.gryphon.state import (
-    FILTERED,
-    MERGED,
-    PUBLISHED,
-    RELEASED,
-    RESERVED,
-    PersistentState,
-)
-from brokerd.protocols.gryphon.status import Reports
+from brokerd.protocols.gryphon.state import TABLES, PersistentState
+from brokerd.protocols.gryphon.status import COUNTERS, Reports
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.gryphon.total_order import (
     DOUBT,
@@ -94,8 +87,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
-from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS, WRITE
+from brokerd.protocols.parts.clients.progress import WRITE
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import (
@@ -104,26 +96,6 @@ from brokerd.protocols.parts.event_machine import (
     LogFirstMachine,
     MessageHandler,
     message_handler,
-)
-from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
-
-TABLES: Final = (
-    *(RELEASED, PUBLISHED, RESERVED, FILTERED, MERGED),
-    *(SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS, PUBLISHERS),
-)
-"""The tables on disk."""
-
-_COUNTED: Final = (
-    "publications_received",
-    "publications_forwarded",
-    "publications_delivered",
-    "resent_publications",
-    "duplicates_received",
-    "messages_ignored",
-    "nacks_sent",
-    "nacks_received",
-    "nacks_consolidated",
-    "acks_expected",
 )
 
 
@@ -162,7 +134,7 @@ class Gryphon(LogFirstMachine):
         self.sessions: dict[BrokerNumber, int] = {}
         self.incarnations: dict[BrokerNumber, int] = {}
         self._lineage = 0
-        self.counters = dict.fromkeys(_COUNTED, 0)
+        self.counters = dict.fromkeys(COUNTERS, 0)
         self.deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self.disk = Durability(self)
         self.persistent = PersistentState(TABLES, (LOG,))
@@ -195,8 +167,8 @@ class Gryphon(LogFirstMachine):
         self.own_filter = OwnFilter(
             [host for host in routes.hosts if host != broker],
             self.disk,
-            change=self._change_filter,
-            position=streams.position,
+            self.filter_exchange,
+            streams,
         )
         self._drains = Drains(streams)
         self._reports = Reports(
@@ -239,9 +211,7 @@ class Gryphon(LogFirstMachine):
                 pubends=self.pubends,
                 streams=streams,
                 drains=self._drains,
-                identities=routes.pubend_streams(),
-                is_host=routes.is_host,
-                is_total=parameters.is_total,
+                routes=routes,
                 own_filter=own_filter,
             )
             self.serve(clients, self)
@@ -395,11 +365,6 @@ class Gryphon(LogFirstMachine):
     def _on_written(self, part: FilterExchange | Joins | Pubends, fact: Any) -> None:
         self._take(part.on_written(fact, self.now_ns))
 
-    def _change_filter(self, added: Predicate | None, removed: Sequence[int]) -> int:
-        number, messages = self.filter_exchange.change(added, removed)
-        self.effects += messages
-        return number
-
     def on_event_end(self) -> None:
         """See EventMachine: events for a neighbour follow the filters that it is owed."""
         routes = self.filter_exchange.change_routes
@@ -426,8 +391,7 @@ class Gryphon(LogFirstMachine):
         self.effects += self.links.news()
         self.effects += self.filter_exchange.on_links()
         self.effects += self.acknowledgements.resend(peer)
-        for stream in self.streams:
-            self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
+        self.resume_answers(peer)
         self.effects += self._overdue.check(self.now_ns)
         self.look_at_all()
 
@@ -681,7 +645,8 @@ class Gryphon(LogFirstMachine):
                 self.deadlines.cancel((GAPS, stream.identity))
         self.settle(stream)
         if self._drains.waiting:
-            self._drains.settle()
+            for client in self._drains.settle():
+                self._clients.on_drained(client)
 
     def _hand_out_merged(self) -> None:
         """Deliver events of all streams in total order, up to the least doubt horizon."""

@@ -7,6 +7,9 @@ from typing import Any, Final
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.routes import Cell
 from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 
 RELEASED: Final = "released"
 """Per pubend, the tick through which its events may be missing in the log."""
@@ -14,10 +17,18 @@ PUBLISHED: Final = "published"
 """Per source, the last sequence number among the released events."""
 RESERVED: Final = "reserved"
 """The tick through which silence may have been announced for ticks without an event."""
+BEGINS: Final = "begins"
+"""Per started subscription, the ticks behind which it begins in the streams of other brokers."""
 FILTERED: Final = "filtered"
 """Per broker, the version of its filter that events here were matched with."""
 MERGED: Final = "merged"
 """The pubends, by broker and number, for which this broker waits at every tick."""
+
+TABLES: Final = (
+    *(RELEASED, PUBLISHED, RESERVED, FILTERED, MERGED),
+    *(SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS, PUBLISHERS),
+)
+"""All tables on disk, those of clients included."""
 
 
 @dataclass(frozen=True, slots=True)
