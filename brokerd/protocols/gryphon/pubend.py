@@ -9,7 +9,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
@@ -19,6 +19,7 @@ from brokerd.model.record import record
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.knowledge import TICK_NS, ticks_in
+from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.interface import (
     Change,
@@ -61,18 +62,6 @@ class TickClock:
         return self._base + (now_ns - self._started_ns) // TICK_NS
 
 
-class SilenceParameters(Protocol):
-    """The amount of silence."""
-
-    @property
-    def silence_percent(self) -> int:
-        """The share of the expected wait for the next event."""
-
-    @property
-    def silence_limit_ns(self) -> int:
-        """The longest silence."""
-
-
 class ExpectedSilence:
     """The duration for which a pubend expects no event.
 
@@ -82,7 +71,7 @@ class ExpectedSilence:
 
     __slots__ = ("_last_ns", "_parameters", "_wait_ns")
 
-    def __init__(self, parameters: SilenceParameters) -> None:
+    def __init__(self, parameters: GryphonParameters) -> None:
         self._parameters = parameters
         self._last_ns: Instant | None = None
         self._wait_ns = 0
@@ -112,22 +101,6 @@ _AHEAD_TICKS: Final = ticks_in(SECOND_NS)
 _LOGGED_RECORDS: Final = 1_024
 _LOGGED_TOGETHER: Final = 64
 """Number of records that are chopped together beyond _LOGGED_RECORDS, to save memory per record."""
-
-
-class PubendParameters(SilenceParameters, Protocol):
-    """The amounts of assigned silence and of concurrent log writes."""
-
-    @property
-    def send_window_bytes(self) -> int:
-        """See WindowParameters: the limit of bytes on the way to the log."""
-
-    @property
-    def pubends(self) -> int:
-        """The number of pubends of a broker."""
-
-    @property
-    def is_total(self) -> bool:
-        """True in total order, where a pubend joins before its first publication."""
 
 
 Step = Callable[[], None]
@@ -230,7 +203,7 @@ class Pubends:
     def __init__(
         self,
         broker: BrokerNumber,
-        parameters: PubendParameters,
+        parameters: GryphonParameters,
     ) -> None:
         pubends = parameters.pubends
         self.is_read = True

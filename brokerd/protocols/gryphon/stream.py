@@ -13,7 +13,7 @@ from typing import Any
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Knowledge, Range
-from brokerd.protocols.gryphon.liveness import GapParameters, GapTable
+from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.protocols.gryphon.messages import EVERYWHERE
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Routes
@@ -46,7 +46,7 @@ class Subend:
 
     __slots__ = ("_doubted", "_open", "expected", "gaps", "position")
 
-    def __init__(self, parameters: GapParameters) -> None:
+    def __init__(self, parameters: GryphonParameters) -> None:
         self.position = 0
         self.gaps = GapTable(parameters)
         self.expected = 0
@@ -152,7 +152,7 @@ class Stream:
         identity: StreamId,
         upstream: Cell | None,
         children: tuple[Cell, ...],
-        parameters: GapParameters,
+        parameters: GryphonParameters,
         *,
         has_subend: bool = True,
     ) -> None:
