@@ -712,7 +712,6 @@ KEPT: dict[str, str] = {
     "bench.systems.jetstream.driver": "configurations beside it name it",
     "bench.systems.mosquitto.driver": "configurations beside it name it",
     "bench.systems.rabbitmq.driver": "configurations beside it name it",
-    "brokerd.storage.memory": "tests crash and fail the logs on it, and compare stores with it",
 }
 FOUND_BY_NAME = (
     "brokerd.protocols.*.definition",

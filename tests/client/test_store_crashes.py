@@ -10,8 +10,8 @@ from typing import Any
 
 from brokerd.client import store
 from brokerd.client.store import FileStore
-from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
 from tests.helpers.crash_states import CrashStates
+from tests.helpers.memory_storage import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
 
 SIZES = (40, 700, 0, 25)
 """The sizes of the saved states, in turn; sectors have 512 bytes."""
@@ -23,7 +23,7 @@ class RecordedCalls:
     """The executed and recorded `os` calls of a store.
 
     Attributes:
-        trail: see `brokerd.storage.memory`.
+        trail: see `tests.helpers.memory_storage`.
     """
 
     def __init__(self) -> None:

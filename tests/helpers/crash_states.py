@@ -13,7 +13,7 @@ from math import prod
 from pathlib import PurePosixPath
 from random import Random
 
-from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
+from tests.helpers.memory_storage import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
 
 SECTOR_BYTES = 512
 EVERY_BYTE_BYTES = 64

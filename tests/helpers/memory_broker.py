@@ -16,9 +16,9 @@ from brokerd.runtime.links import Links
 from brokerd.runtime.tls import TlsCredentials
 from brokerd.sessions.link_faults import read_fault
 from brokerd.sessions.session import SelfDescription, SessionTable
-from brokerd.storage.memory import MemoryMetaStore
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.memory_links import MemoryNet, securely
+from tests.helpers.memory_storage import MemoryMetaStore
 
 
 class ImmediateDisk:

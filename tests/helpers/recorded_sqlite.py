@@ -1,7 +1,7 @@
 """The SQLite library of this process on a file system that records all operations.
 
 A wrapper of the default VFS: writes, truncations, removals and syncs go to real files, and onto a
-trail as of `brokerd.storage.memory`.
+trail as of `tests.helpers.memory_storage`.
 """
 
 import _sqlite3
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
+from tests.helpers.memory_storage import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
 
 _P, _I, _L, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
 _OPEN: Final = ctypes.CFUNCTYPE(_I, _P, _P, _P, _I, ctypes.POINTER(_I))

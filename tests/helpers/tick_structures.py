@@ -11,7 +11,7 @@ from typing import Any
 
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Knowledge, Range
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 from tests.helpers.stream_runs import STREAM, run_at
 
 WORLD = 400

@@ -29,9 +29,9 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.log_bounds import LogBounds
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.memory import MemoryFiles, Step
 from brokerd.storage.sqlite_store import SqliteMetaStore
 from tests.helpers.crash_states import Contents, CrashStates
+from tests.helpers.memory_storage import MemoryFiles, Step
 from tests.helpers.recorded_sqlite import recorded_sqlite
 
 FOLDER = Path("/logs")

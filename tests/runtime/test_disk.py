@@ -9,8 +9,8 @@ import trio.testing
 
 from brokerd.protocols.interface import Change, Commit, Event, Persisted
 from brokerd.runtime.disk import LAZY_NS, Disk
-from brokerd.storage.memory import MemoryMetaStore
 from brokerd.storage.meta_store import RowChange
+from tests.helpers.memory_storage import MemoryMetaStore
 
 
 class SlowStore(MemoryMetaStore):

@@ -12,8 +12,8 @@ import trio.testing
 
 from brokerd.runtime.disk import Disk, DiskThread, DurableWrites
 from brokerd.sessions.link_faults import LinkFaults, read_fault
-from brokerd.storage.memory import MemoryMetaStore
 from brokerd.storage.sqlite_store import SqliteMetaStore
+from tests.helpers.memory_storage import MemoryMetaStore
 from tests.helpers.patience import PATIENCE_S
 from tests.storage.test_log_volume import A, entry, opened, reopened
 

@@ -21,8 +21,8 @@ from brokerd.runtime.log_writer import LogWriter
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import MARK_NAME, LogVolume
-from brokerd.storage.memory import Cut, MemoryFiles, Removed, Step
 from tests.helpers.crash_states import Contents, CrashStates
+from tests.helpers.memory_storage import Cut, MemoryFiles, Removed, Step
 from tests.helpers.patience import PATIENCE_S
 
 FOLDER = Path("/logs")

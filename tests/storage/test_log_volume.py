@@ -14,8 +14,8 @@ from brokerd.errors import StorageCorrupt
 from brokerd.storage import log_groups, log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.memory import MemoryFiles
 from tests.helpers.lossy_disk import LossyDisk
+from tests.helpers.memory_storage import MemoryFiles
 
 A, B = "events", "filters"
 LOGS = (A, B)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from brokerd.errors import StorageCorrupt
 from brokerd.storage import sqlite_store
-from brokerd.storage.memory import MemoryMetaStore
 from brokerd.storage.meta_store import (
     VOUCHED,
     WITNESSED,
@@ -23,6 +22,7 @@ from brokerd.storage.meta_store import (
     NewMarks,
 )
 from brokerd.storage.sqlite_store import SqliteMetaStore
+from tests.helpers.memory_storage import MemoryMetaStore
 
 Reopen = Callable[[], MetaStore]
 

@@ -231,6 +231,10 @@ class DurableClients:
         else:
             self.table.keep(client)
 
+    def on_drained(self, name: ClientId) -> None:
+        """See HostedClients: subscriptions move with what they are owed, so no client waits."""
+        raise AssertionError(f"{name} waits for streams")
+
     def linger_over(self, name: ClientId) -> None:
         """See HostedClients."""
         client = self.table.clients[name]

@@ -16,11 +16,11 @@ from brokerd.protocols.gryphon.knowledge import (
     ticks_in,
 )
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, LinkStatus
-from brokerd.protocols.gryphon.own_filter import BEGINS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes, hosts_clients
-from brokerd.protocols.gryphon.state import InFlightEvents, PersistentState, Stream, Streams, Subend
+from brokerd.protocols.gryphon.state import BEGINS, PersistentState
+from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams, Subend
 
 __all__ = [
     "BEGINS",

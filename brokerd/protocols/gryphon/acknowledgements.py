@@ -14,17 +14,19 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
-from brokerd.protocols.gryphon.filters import FilterTable
-from brokerd.protocols.gryphon.knowledge import LAST_TICK
+from brokerd.protocols.gryphon.filter_table import FilterTable
+from brokerd.protocols.gryphon.knowledge import LAST_TICK, ticks_in
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import Cell, Links, Routes
-from brokerd.protocols.gryphon.state import Stream, Streams
+from brokerd.protocols.gryphon.stream import Stream, Streams
 from brokerd.protocols.interface import Effect, Instant, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 ACKS: Final = "acks"
 UNWANTED: Final = "unwanted"
+EXPECTED: Final = "expected"
 
 
 class Acknowledgements:
@@ -262,6 +264,54 @@ class Acknowledgements:
         if stream.knowledge.final < through:
             return []
         return [Send(peer, Done(self._routes.cell, ((stream.identity, stream.knowledge.final),)))]
+
+
+class OverdueAcks:
+    """The requests of this broker's pubends for acks of old events.
+
+    Paper: [GD02] §3.2 (AET).
+    """
+
+    def __init__(
+        self,
+        parameters: GryphonParameters,
+        streams: Streams,
+        pubends: Pubends,
+        acknowledgements: Acknowledgements,
+        deadlines: DeadlineQueue[tuple[str, Any]],
+    ) -> None:
+        self._parameters = parameters
+        self._streams = streams
+        self._pubends = pubends
+        self._acknowledgements = acknowledgements
+        self._deadlines = deadlines
+
+    def schedule(self, now_ns: Instant) -> None:
+        """Set the deadline of the next check, unless it is set."""
+        check_ns = self._parameters.ack_expected_check_ns
+        if self._parameters.ack_expected_ns and (EXPECTED, None) not in self._deadlines:
+            self._deadlines.set((EXPECTED, None), now_ns + check_ns)
+
+    def check(self, now_ns: Instant) -> list[Effect]:
+        """Request missing acks of old events, and check again as long as events remain.
+
+        Events of an earlier incarnation count as old.
+        """
+        effects: list[Effect] = []
+        if not self._parameters.ack_expected_ns:
+            return effects
+        old = self._pubends.tick(now_ns) - ticks_in(self._parameters.ack_expected_ns)
+        waits = False
+        for stream in self._streams.own():
+            waits = waits or bool(stream.knowledge.events.events)
+            restored = self._pubends.restored_tick(stream.identity.publisher)
+            last = stream.knowledge.events.last_up_to(max(old, restored))
+            if last is not None:
+                effects += self._acknowledgements.expect(stream, last)
+        if waits:
+            check_ns = self._parameters.ack_expected_check_ns
+            self._deadlines.set((EXPECTED, None), now_ns + check_ns)
+        return effects
 
 
 def _acks(peer: BrokerNumber, cell: Cell, through: list[tuple[StreamId, int]]) -> list[Effect]:

@@ -25,10 +25,12 @@ from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.drains import Drains
-from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
+from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
-from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Streams
+from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.state import BEGINS
+from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Change, Started
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
@@ -84,6 +86,9 @@ class HostedClients(Protocol):
     def linger_over(self, name: ClientId) -> None:
         """End the subscriptions that a client has not requested in time."""
 
+    def on_drained(self, name: ClientId) -> None:
+        """End the subscriptions of a client that `Drains` has released."""
+
     def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
         """Deliver events to all matching subscriptions; return None without a match."""
 
@@ -113,10 +118,8 @@ class Clients:
         pubends: of this broker.
         streams: of all pubends.
         drains: the clients that leave once they have received all earlier publications.
-        identities: the identities of all streams, in order.
-        is_host: whether this broker may have clients. Messages for a cell of several brokers arrive
-            at one member only, so that such a cell has no clients.
-        is_total: the streams are merged into one.
+        routes: messages for a cell of several brokers arrive at one member only, so that such a
+            cell has no clients.
         own_filter: the start of subscriptions in other brokers' streams; None: at the present
             position.
 
@@ -138,9 +141,7 @@ class Clients:
         pubends: Pubends,
         streams: Streams,
         drains: Drains,
-        identities: Sequence[StreamId],
-        is_host: bool,
-        is_total: bool,
+        routes: Routes,
         own_filter: OwnFilter | None,
     ) -> None:
         machine = disk.machine
@@ -156,9 +157,9 @@ class Clients:
         self._pubends = pubends
         self._streams = streams
         self._drains = drains
-        self._identities = tuple(identities)
-        self._is_host = is_host
-        self._merged = self._identities if is_total else ()
+        self._identities = routes.pubend_streams()
+        self._is_host = routes.is_host
+        self._merged = self._identities if parameters.is_total else ()
         self._own_filter = own_filter
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -344,8 +345,12 @@ class Clients:
             self._leave(client, drain=False)
             return
         begins = [local.begins_after for local in client.subscriptions.values()]
-        self._drains.add(name, begins, partial(self._leave, client, drain=True))
+        self._drains.add(name, begins)
         self._core.look_at_all()
+
+    def on_drained(self, name: ClientId) -> None:
+        """See HostedClients."""
+        self._leave(self.table.clients[name], drain=True)
 
     def _leave(self, client: Client, *, drain: bool) -> None:
         session = client.session

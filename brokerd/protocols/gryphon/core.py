@@ -8,33 +8,36 @@ Paper: [GD02].
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from brokerd.model.identity import BrokerNumber, ClientId, StreamId
-from brokerd.model.predicate import DecodeAttributes, Predicate
+from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.gryphon.acknowledgements import ACKS, UNWANTED, Acknowledgements
+from brokerd.protocols.gryphon.acknowledgements import (
+    ACKS,
+    EXPECTED,
+    UNWANTED,
+    Acknowledgements,
+    OverdueAcks,
+)
 from brokerd.protocols.gryphon.clients import Clients, HostedClients, SubendHost
 from brokerd.protocols.gryphon.curiosity import (
     DELAYS,
     FORGETTING,
+    GAPS,
     Curiosity,
     DelayCuriosity,
+    GapCuriosity,
     drop_repeated,
 )
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.drains import Drains
 from brokerd.protocols.gryphon.filter_routes import BEGINNINGS
-from brokerd.protocols.gryphon.filters import (
-    FilterExchange,
-    FilterNarrowed,
-    FilterTable,
-    FilterWrite,
-)
+from brokerd.protocols.gryphon.filter_table import FilterTable
+from brokerd.protocols.gryphon.filters import FilterExchange, FilterNarrowed, FilterWrite
 from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
 from brokerd.protocols.gryphon.forwarding import Forwarding
-from brokerd.protocols.gryphon.knowledge import ticks_in
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
@@ -47,24 +50,23 @@ from brokerd.protocols.gryphon.messages import (
     WindowProbe,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
+from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubend import Acceptance, LogAppend, Pubends, Step
-from brokerd.protocols.gryphon.routes import RETRY, Dialling, Links, Routes
-from brokerd.protocols.gryphon.state import (
-    FILTERED,
-    MERGED,
-    PUBLISHED,
-    RELEASED,
-    RESERVED,
-    InFlightEvents,
-    PersistentState,
-    Stream,
-    Streams,
-    StreamState,
-    VolatileState,
+from brokerd.protocols.gryphon.pubend import (
+    Acceptance,
+    LogAppend,
+    LogRelease,
+    PermanentSilence,
+    Pubends,
+    Reservation,
+    Step,
 )
+from brokerd.protocols.gryphon.routes import RETRY, Dialling, Links, Routes
+from brokerd.protocols.gryphon.state import TABLES, PersistentState
+from brokerd.protocols.gryphon.status import COUNTERS, Reports
+from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.gryphon.total_order import (
+    DOUBT,
     JOINING,
     Joins,
     Merge,
@@ -73,8 +75,6 @@ from brokerd.protocols.gryphon.total_order import (
     StreamMerge,
 )
 from brokerd.protocols.interface import (
-    Change,
-    Chop,
     CoreStatus,
     DeadlineReached,
     Instant,
@@ -87,8 +87,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
-from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS, WRITE
+from brokerd.protocols.parts.clients.progress import WRITE
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import (
@@ -97,30 +96,6 @@ from brokerd.protocols.parts.event_machine import (
     LogFirstMachine,
     MessageHandler,
     message_handler,
-)
-from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
-
-TABLES: Final = (
-    *(RELEASED, PUBLISHED, RESERVED, FILTERED, MERGED),
-    *(SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS, PUBLISHERS),
-)
-"""The tables on disk."""
-
-GAPS: Final = "gaps"
-EXPECTED: Final = "expected"
-DOUBT: Final = "doubt"
-
-_COUNTED: Final = (
-    "publications_received",
-    "publications_forwarded",
-    "publications_delivered",
-    "resent_publications",
-    "duplicates_received",
-    "messages_ignored",
-    "nacks_sent",
-    "nacks_received",
-    "nacks_consolidated",
-    "acks_expected",
 )
 
 
@@ -159,7 +134,7 @@ class Gryphon(LogFirstMachine):
         self.sessions: dict[BrokerNumber, int] = {}
         self.incarnations: dict[BrokerNumber, int] = {}
         self._lineage = 0
-        self.counters = dict.fromkeys(_COUNTED, 0)
+        self.counters = dict.fromkeys(COUNTERS, 0)
         self.deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self.disk = Durability(self)
         self.persistent = PersistentState(TABLES, (LOG,))
@@ -173,6 +148,7 @@ class Gryphon(LogFirstMachine):
             broker, routes, self.filters, streams, self.sessions, self.links, self.deadlines
         )
         self.curiosity = Curiosity(parameters, streams, self.links, self.deadlines, self.counters)
+        self._gaps = GapCuriosity(streams, self.curiosity, self.deadlines)
         self._delays = DelayCuriosity(routes, parameters, streams, self.links, self.deadlines)
         self.acknowledgements = Acknowledgements(
             routes,
@@ -183,33 +159,44 @@ class Gryphon(LogFirstMachine):
             self.deadlines,
             self.counters,
         )
-        self.merge = Merge(streams)
+        self._overdue = OverdueAcks(
+            parameters, streams, self.pubends, self.acknowledgements, self.deadlines
+        )
+        self.merge = Merge(parameters, streams, self.deadlines)
         self.joins = Joins(broker, routes, parameters, streams, self.deadlines, self.sessions)
         self.own_filter = OwnFilter(
             [host for host in routes.hosts if host != broker],
             self.disk,
-            change=self._change_filter,
-            position=streams.position,
+            self.filter_exchange,
+            streams,
         )
         self._drains = Drains(streams)
+        self._reports = Reports(
+            routes,
+            streams,
+            self.pubends,
+            self.filters,
+            self.flow,
+            self.dialling,
+            self.sessions,
+            self.counters,
+        )
         self.dispatch_events(self.handlers())
+        self._part_handlers = {
+            **self._delays.handlers(),
+            **self.filter_exchange.handlers(),
+            **self.joins.handlers(),
+        }
         self.from_brokers: dict[type, MessageHandler] = {
             Events: self._on_events,
             Silent: self._on_silent,
             Nack: self._on_nack,
             Done: self.on_done,
             AckExpected: self._on_ack_expected,
-            **dict.fromkeys(self._delays.handlers(), self._on_part_message),
             LinkStatus: self.on_link_status,
-            **dict.fromkeys(self.filter_exchange.handlers(), self._on_part_message),
-            **dict.fromkeys(self.joins.handlers(), self._on_part_message),
             WindowProbe: self._on_window_probe,
             WindowUpdate: self._on_window_update,
-        }
-        self._part_handlers = {
-            **self._delays.handlers(),
-            **self.filter_exchange.handlers(),
-            **self.joins.handlers(),
+            **dict.fromkeys(self._part_handlers, self._on_part_message),
         }
         if has_clients:
             own_filter = self.own_filter if parameters.filters else None
@@ -224,9 +211,7 @@ class Gryphon(LogFirstMachine):
                 pubends=self.pubends,
                 streams=streams,
                 drains=self._drains,
-                identities=routes.pubend_streams(),
-                is_host=routes.is_host,
-                is_total=parameters.is_total,
+                routes=routes,
                 own_filter=own_filter,
             )
             self.serve(clients, self)
@@ -269,78 +254,16 @@ class Gryphon(LogFirstMachine):
 
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol."""
-        gaps = [
-            f"{len(stream.subend.gaps.pieces)} gaps in the stream {tuple(stream.identity)}"
-            for stream in self.streams
-            if stream.subend.gaps
-        ]
-        waiting = self.pubends.waiting()
-        return (
-            [*gaps, f"{waiting} publications whose pubend was not announced to all brokers"]
-            if waiting
-            else gaps
-        )
+        return self._reports.aftermath()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
-        return {
-            **self.counters,
-            "queue_publications": self.streams.count_retained(),
-            "publications_held": self.pubends.held(),
-            "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self.streams),
-            "subscriptions": self._clients.table.count_subscriptions(),
-            "matching_hits": self._clients.own.memo.hits + self.filters.memo.hits,
-            "matching_misses": self._clients.own.memo.misses + self.filters.memo.misses,
-            "sessions_active": len(self.sessions),
-            "sessions_ready": len(self.sessions),
-        }
+        return self._reports.statistics(self._clients)
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        neighbours = tuple(
-            each for each in self._routes.neighbours if each not in self.dialling.retired
-        )
-        subscriptions = self._clients.table.count_subscriptions()
-        queued = self.streams.count_retained()
-        idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
-        if queued:
-            idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
-        if waiting := self.pubends.waiting():
-            idle_reasons.append(
-                f"{waiting} publications whose pubend was not announced to all brokers"
-            )
-        if held := self.pubends.held():
-            idle_reasons.append(f"{held} publications that wait until those below have room")
-        return CoreStatus(
-            state="recovering" if self.is_reading else "running",
-            queued=queued,
-            subscriptions=subscriptions,
-            own_subscriptions=subscriptions,
-            wanted=neighbours,
-            ready=tuple(peer for peer in neighbours if peer in self.sessions),
-            idle_reasons=tuple(idle_reasons),
-            detail=self.state().to_mapping(),
-            discrepancies=(*self.filter_exchange.discrepancies(), *self.forwarding.discrepancies()),
-        )
-
-    def state(self) -> VolatileState:
-        """Return the state in memory, for people."""
-        hosts = self._routes.hosts
-        predicates = {broker: self.filters.predicates(broker) for broker in hosts}
-        return VolatileState(
-            streams={
-                f"{each.identity.broker}.{each.identity.publisher}": StreamState.of(each)
-                for each in self.streams
-            },
-            filters={
-                broker: None if known is None else len(known)
-                for broker, known in predicates.items()
-            },
-            full_windows=tuple((peer, again) for peer, _, again in self.flow.full),
-            held=self.pubends.held(),
-            joining=self.pubends.waiting(),
-            reserved=self.pubends.reserved,
-        )
+        found = (*self.filter_exchange.discrepancies(), *self.forwarding.discrepancies())
+        return self._reports.status(self._clients, found, is_reading=self.is_reading)
 
     # ------------------------------------------------------------ start
 
@@ -350,8 +273,7 @@ class Gryphon(LogFirstMachine):
             event.recovered, event.logs[LOG], self.now_ns, event.wall_ns
         )
         if self.pubends.is_read:
-            self.pubends.begin(self.now_ns)
-            self._release_log()
+            self._take(self.pubends.begin(self.now_ns))
         for pubend in range(self._parameters.pubends):
             released = self.pubends.released(pubend)
             if released:
@@ -359,9 +281,7 @@ class Gryphon(LogFirstMachine):
         self._lineage = event.lineage
         self.streams.has_lost = bool(event.lineage)
         if event.lineage:
-            tick = self.pubends.exclude_past(self.now_ns)
-            then = partial(self._on_reserved, tick)
-            self.disk.commit((Change(RESERVED, "tick", tick),), then)
+            self._take((self.pubends.exclude_past(self.now_ns),))
         self.begin_after_log(event, is_read=self._host.is_read)
 
     def on_records(self, event: RecordsRead) -> None:
@@ -371,8 +291,7 @@ class Gryphon(LogFirstMachine):
             knowledge.accumulate(knowledge.highest + 1, run.last + 1, run)
         self.effects += self.pubends.next_page(event)
         if self.pubends.is_read:
-            self.pubends.begin(self.now_ns)
-            self._release_log()
+            self._take(self.pubends.begin(self.now_ns))
         self.resume_if_read()
 
     def resume_if_read(self) -> None:
@@ -407,7 +326,7 @@ class Gryphon(LogFirstMachine):
         self._delays.begin(self.now_ns)
         self.look_at_all()
         self.settle_all()
-        self._check_acks()
+        self.effects += self._overdue.check(self.now_ns)
         if event.lineage and self._routes.is_host:  # other brokers have no streams
             for marker in self.pubends.loss_markers(event.lineage):
                 self.publish(marker, _nothing)
@@ -428,6 +347,12 @@ class Gryphon(LogFirstMachine):
                     )
                 case MergeWrite():
                     self.disk.commit(each.rows, partial(self._on_written, self.joins, each))
+                case Reservation():
+                    self.disk.commit(each.rows, partial(self._on_reserved, each))
+                case LogRelease():
+                    self.disk.commit(each.rows, partial(self._on_written, self.pubends, each))
+                case PermanentSilence(stream, through):
+                    self._publish_silence(self.streams.get(stream), through)
                 case StreamMerge(stream):
                     self.merge.add(stream)
                 case PubendBegin(stream, tick):
@@ -437,13 +362,8 @@ class Gryphon(LogFirstMachine):
                 case _:
                     self.effects.append(each)
 
-    def _on_written(self, part: FilterExchange | Joins, fact: Any) -> None:
+    def _on_written(self, part: FilterExchange | Joins | Pubends, fact: Any) -> None:
         self._take(part.on_written(fact, self.now_ns))
-
-    def _change_filter(self, added: Predicate | None, removed: Sequence[int]) -> int:
-        number, messages = self.filter_exchange.change(added, removed)
-        self.effects += messages
-        return number
 
     def on_event_end(self) -> None:
         """See EventMachine: events for a neighbour follow the filters that it is owed."""
@@ -466,17 +386,13 @@ class Gryphon(LogFirstMachine):
         self.incarnations[peer] = event.incarnation
         self.flow.on_session(peer)
         self.effects += self.filter_exchange.on_session(peer)
-        for stream in self.streams:
-            stream.told.pop(peer, None)
-            if is_new:
-                stream.forget(peer)
+        self.streams.on_session(peer, is_new=is_new)
         self.links.on_session_change(peer)
         self.effects += self.links.news()
         self.effects += self.filter_exchange.on_links()
         self.effects += self.acknowledgements.resend(peer)
-        for stream in self.streams:
-            self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
-        self._check_acks()
+        self.resume_answers(peer)
+        self.effects += self._overdue.check(self.now_ns)
         self.look_at_all()
 
     def on_session_lost(self, event: SessionLost) -> None:
@@ -485,9 +401,7 @@ class Gryphon(LogFirstMachine):
             return
         assert self.sessions.get(event.peer) == event.session, f"no session for {event}"
         del self.sessions[event.peer]
-        for stream in self.streams:
-            if stream.via == event.peer:
-                stream.via = None
+        self.streams.on_session_lost(event.peer)
         self.links.on_session_change(event.peer)
         self.filter_exchange.on_session_lost(event.peer)
         self.effects += self.links.news()
@@ -599,7 +513,7 @@ class Gryphon(LogFirstMachine):
         if purpose == RETRY:
             self.emit(OpenSession(whose))
         elif purpose == GAPS:
-            self._ask_gaps(whose)
+            self.effects += self._gaps.ask(whose, self.now_ns)
         elif purpose == BEGINNINGS:
             self.effects += self.filter_exchange.due()
         elif purpose == ACKS:
@@ -618,7 +532,7 @@ class Gryphon(LogFirstMachine):
         elif purpose == JOINING:
             self._take(self.joins.ask(whose, self.now_ns))
         elif purpose == EXPECTED:
-            self._check_acks()
+            self.effects += self._overdue.check(self.now_ns)
         elif purpose == FLOW:
             self.effects += self.flow.due(self.now_ns)
             self._use_room()
@@ -627,27 +541,6 @@ class Gryphon(LogFirstMachine):
         else:
             assert purpose == LINGER, f"{purpose!r} of {whose!r}"
             self._clients.linger_over(whose)
-
-    def _check_acks(self) -> None:
-        """Request missing acks of old events of this broker's pubends, as long as events remain.
-
-        Events of an earlier incarnation count as old.
-
-        Paper: [GD02] §3.2 (AET).
-        """
-        if not self._parameters.ack_expected_ns:
-            return
-        old = self.pubends.tick(self.now_ns) - ticks_in(self._parameters.ack_expected_ns)
-        waits = False
-        for pubend in range(self._parameters.pubends):
-            stream = self.streams.get(self.pubends.stream(pubend))
-            waits = waits or bool(stream.knowledge.events.events)
-            last = stream.knowledge.events.last_up_to(max(old, self.pubends.restored_tick(pubend)))
-            if last is not None:
-                self.effects += self.acknowledgements.expect(stream, last)
-        if waits:
-            check_ns = self._parameters.ack_expected_check_ns
-            self.deadlines.set((EXPECTED, None), self.now_ns + check_ns)
 
     # ------------------------------------------------------------ publications
 
@@ -668,24 +561,19 @@ class Gryphon(LogFirstMachine):
             logged = self.pubends.log_next(self.now_ns)
             self.disk.append(LOG, logged.entry, partial(self._on_logged, logged))
             if logged.lease:
-                self._reserve(logged.lease)
+                self._take(self.pubends.reserve(logged.lease))
 
     def _on_logged(self, logged: LogAppend) -> None:
         """Publish events that are durable now."""
         run, silent = self.pubends.on_logged(logged)
-        self._on_durable(run, silent)
-        logged.step()
-        self._announce_silence(logged.pubend)
-        self._log_held()
-
-    def _on_durable(self, run: PublicationRun, silent: int) -> None:
         stream = self.streams.get(run.source)
         self.counters["publications_received"] += len(run)
         self.effects += self.forwarding.publish(stream, run, silent, self.now_ns)
         self._host.look_at(stream)
-        if self._parameters.ack_expected_ns and (EXPECTED, None) not in self.deadlines:
-            check_ns = self._parameters.ack_expected_check_ns
-            self.deadlines.set((EXPECTED, None), self.now_ns + check_ns)
+        self._overdue.schedule(self.now_ns)
+        logged.step()
+        self._take(self.pubends.permanent_silence(logged.pubend))
+        self._log_held()
 
     # ------------------------------------------------------------ silence of own pubends
 
@@ -693,27 +581,13 @@ class Gryphon(LogFirstMachine):
         """Assign silence through a tick; return False if it was assigned before."""
         if not self.pubends.assign_silence(pubend, through, self.now_ns):
             return False
-        self._reserve(through)
-        self._announce_silence(pubend)
+        self._take(self.pubends.reserve(through))
+        self._take(self.pubends.permanent_silence(pubend))
         return True
 
-    def _reserve(self, through: int) -> None:
-        tick = self.pubends.reserve(through)
-        if tick is not None:
-            row = Change(RESERVED, "tick", tick)
-            self.disk.commit((row,), partial(self._on_reserved, tick))
-
-    def _on_reserved(self, tick: int) -> None:
-        self.pubends.on_reserved(tick)
-        for pubend in range(self._parameters.pubends):
-            self._announce_silence(pubend)
+    def _on_reserved(self, reservation: Reservation) -> None:
+        self._take(self.pubends.on_reserved(reservation.tick))
         self.resume_if_read()
-
-    def _announce_silence(self, pubend: int) -> None:
-        """Publish assigned silence that is permanent now."""
-        through = self.pubends.permanent_silence(pubend)
-        if through is not None:
-            self._publish_silence(self.streams.get(self.pubends.stream(pubend)), through)
 
     def _publish_silence(self, stream: Stream, through: int) -> None:
         if through > stream.knowledge.highest:
@@ -733,19 +607,7 @@ class Gryphon(LogFirstMachine):
             self.settle(stream)
 
     def _release_final(self, stream: Stream) -> None:
-        self.pubends.release(stream.identity.publisher, stream.knowledge.final)
-        self._release_log()
-
-    def _release_log(self) -> None:
-        """Truncate the log once the replaced rows are durable."""
-        release = self.pubends.next_release()
-        if release is not None:
-            self.disk.commit(release.rows, partial(self._on_released, release.first))
-
-    def _on_released(self, first: int) -> None:
-        self.pubends.on_released()
-        self.emit(Chop(LOG, first))
-        self._release_log()
+        self._take(self.pubends.release(stream.identity.publisher, stream.knowledge.final))
 
     def on_client_done(self, entry: InFlightEvents) -> None:
         """See ClientCore."""
@@ -777,10 +639,14 @@ class Gryphon(LogFirstMachine):
             if self._parameters.delay_curiosity_ns:
                 self._delays.hear(stream, self.now_ns)
             subend.see_gaps(knowledge, self.now_ns)
-            self._time_gaps(stream)
+            if subend.gaps.pieces:
+                self._gaps.schedule(stream)
+            else:
+                self.deadlines.cancel((GAPS, stream.identity))
         self.settle(stream)
         if self._drains.waiting:
-            self._drains.settle()
+            for client in self._drains.settle():
+                self._clients.on_drained(client)
 
     def _hand_out_merged(self) -> None:
         """Deliver events of all streams in total order, up to the least doubt horizon."""
@@ -790,10 +656,7 @@ class Gryphon(LogFirstMachine):
                 self.streams.get(run.source).subend.on_delivered(entry)
         for stream in self.merge:
             self.settle(stream)
-        _, lacking = self.merge.find_doubt()
-        if lacking and (DOUBT, None) not in self.deadlines:
-            due_ns = self.now_ns + self._parameters.doubt_curiosity_ns
-            self.deadlines.set((DOUBT, None), due_ns)
+        self.merge.schedule_doubt(self.now_ns)
 
     def _resolve_doubt(self) -> None:
         """Resolve doubt for a waiting event: nacks to other pubends, silence at own pubends."""
@@ -803,22 +666,7 @@ class Gryphon(LogFirstMachine):
                 self._assign_silence(stream.identity.publisher, last)
             elif stream.subend.doubt(last):
                 stream.subend.see_gaps(stream.knowledge, self.now_ns)
-                self._time_gaps(stream)
-
-    def _ask_gaps(self, identity: StreamId) -> None:
-        stream = self.streams.get(identity)
-        pieces = [(piece,) for piece in stream.subend.gaps.due(self.now_ns)]
-        self.effects += self.curiosity.ask(stream, pieces, self.now_ns)
-        self._time_gaps(stream)
-
-    def _time_gaps(self, stream: Stream) -> None:
-        """Set the deadline for nacks of gaps, but not without a broker to ask."""
-        gaps = stream.subend.gaps
-        due_ns = gaps.earliest() if gaps.pieces else None
-        if due_ns is None or not self.curiosity.can_ask(stream):
-            self.deadlines.cancel((GAPS, stream.identity))
-        elif self.deadlines.instant((GAPS, stream.identity)) != due_ns:
-            self.deadlines.set((GAPS, stream.identity), due_ns)
+                self._gaps.schedule(stream)
 
 
 def _nothing() -> None:

@@ -19,7 +19,7 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK, TICK_NS, IntervalSet,
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Doubt, Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Links, Routes
-from brokerd.protocols.gryphon.state import PartHandler, Stream, Streams, check_ranges
+from brokerd.protocols.gryphon.stream import PartHandler, Stream, Streams, check_ranges
 from brokerd.protocols.interface import (
     Effect,
     Instant,
@@ -30,6 +30,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 FORGETTING: Final = "forgetting"
+GAPS: Final = "gaps"
 DELAYS: Final = "delays"
 
 
@@ -125,6 +126,37 @@ class Curiosity:
     def _can_nack_future(self, tick: int) -> bool:
         """Return True if a nack for a future tick is permitted: clocks differ by any amount."""
         return (self._parameters.is_total or self._streams.has_lost) and tick < LAST_TICK
+
+
+class GapCuriosity:
+    """The nacks of this broker's subends for their gaps, at the gaps' own times."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        curiosity: Curiosity,
+        deadlines: DeadlineQueue[tuple[str, Any]],
+    ) -> None:
+        self._streams = streams
+        self._curiosity = curiosity
+        self._deadlines = deadlines
+
+    def ask(self, identity: StreamId, now_ns: Instant) -> list[Effect]:
+        """Return nacks for the gaps of a stream that are due."""
+        stream = self._streams.get(identity)
+        pieces = [(piece,) for piece in stream.subend.gaps.due(now_ns)]
+        effects = self._curiosity.ask(stream, pieces, now_ns)
+        self.schedule(stream)
+        return effects
+
+    def schedule(self, stream: Stream) -> None:
+        """Set the deadline for nacks of gaps, but not without a broker to ask."""
+        gaps = stream.subend.gaps
+        due_ns = gaps.earliest() if gaps.pieces else None
+        if due_ns is None or not self._curiosity.can_ask(stream):
+            self._deadlines.cancel((GAPS, stream.identity))
+        elif self._deadlines.instant((GAPS, stream.identity)) != due_ns:
+            self._deadlines.set((GAPS, stream.identity), due_ns)
 
 
 class DelayCuriosity:

@@ -12,39 +12,25 @@ streams that they are merged with, or arrive over another broker of a cell.
 Paper: none; [GD02] §2 leaves subscriptions that come and go to others.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 
 from brokerd.model.identity import ClientId, StreamId
-from brokerd.protocols.gryphon.state import Streams
-
-
-@dataclass(slots=True)
-class Drain:
-    """The ticks that streams have to pass, and the action that follows."""
-
-    through: dict[StreamId, int]
-    then: Callable[[], None]
+from brokerd.protocols.gryphon.stream import Streams
 
 
 class Drains:
     """The clients of a broker that leave once streams have passed certain ticks.
 
     Attributes:
-        waiting: the clients that wait.
+        waiting: per client, the ticks that streams have to pass.
     """
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self.waiting: dict[ClientId, Drain] = {}
+        self.waiting: dict[ClientId, dict[StreamId, int]] = {}
 
-    def add(
-        self,
-        client: ClientId,
-        begins: Iterable[Mapping[StreamId, int]],
-        then: Callable[[], None],
-    ) -> None:
-        """Request all ticks before the beginnings of a client's subscriptions; `then` follows.
+    def add(self, client: ClientId, begins: Iterable[Mapping[StreamId, int]]) -> None:
+        """Request all ticks before the beginnings of a client's subscriptions.
 
         The caller looks at all streams.
         """
@@ -54,21 +40,24 @@ class Drains:
                 through[identity] = max(tick, through.get(identity, 0))
         for identity, tick in through.items():
             self._streams.get(identity).subend.expect(tick)
-        self.waiting[client] = Drain(through, then)
+        self.waiting[client] = through
 
     def drop(self, client: ClientId) -> None:
         """Remove a client after the end of its session."""
         self.waiting.pop(client, None)
 
-    def settle(self) -> None:
-        """Release the clients with streams that have passed their ticks."""
-        for client, drain in list(self.waiting.items()):
-            if client in self.waiting and self._has_passed(drain):
-                del self.waiting[client]
-                drain.then()
+    def settle(self) -> Iterator[ClientId]:
+        """Yield the clients with streams that have passed their ticks, and wait for them no more.
 
-    def _has_passed(self, drain: Drain) -> bool:
-        for identity, tick in drain.through.items():
+        A client may leave while an earlier one is handled.
+        """
+        for client, through in list(self.waiting.items()):
+            if client in self.waiting and self._has_passed(through):
+                del self.waiting[client]
+                yield client
+
+    def _has_passed(self, through: Mapping[StreamId, int]) -> bool:
+        for identity, tick in through.items():
             stream = self._streams.get(identity)
             if stream.subend.passed(stream.knowledge) < tick:
                 return False

@@ -19,13 +19,14 @@ hop, because the acks of all cells below also wait for clients and disks.
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.gryphon.messages import WindowProbe, WindowUpdate
+from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Routes
 from brokerd.protocols.interface import Effect, Instant, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -46,22 +47,6 @@ PROBES: Final = 8
 
 FIRST_LIMIT: Final = 4
 """Greatest number of windows of first transmissions, for brokers above that did not slow down."""
-
-
-class WindowParameters(Protocol):
-    """The sizes of windows."""
-
-    @property
-    def send_window_bytes(self) -> int:
-        """The window of first transmissions."""
-
-    @property
-    def answer_window_bytes(self) -> int:
-        """The window of answers to nacks."""
-
-    @property
-    def send_stall_ns(self) -> int:
-        """The longest wait for a neighbour that confirms no bytes."""
 
 
 def weight_bytes(run: PublicationRun) -> int:
@@ -120,7 +105,7 @@ class FlowControl:
     def __init__(
         self,
         routes: Routes,
-        parameters: WindowParameters,
+        parameters: GryphonParameters,
         deadlines: DeadlineQueue[tuple[str, Any]],
     ) -> None:
         self._routes = routes

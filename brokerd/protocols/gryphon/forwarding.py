@@ -16,13 +16,13 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.filter_table import FilterTable
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl
 from brokerd.protocols.gryphon.knowledge import Range
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Events, Silent, split_by_events
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Links, Routes
-from brokerd.protocols.gryphon.state import Stream, Streams, check_ranges
+from brokerd.protocols.gryphon.stream import Stream, Streams, check_ranges
 from brokerd.protocols.interface import Effect, Instant, Send
 from brokerd.protocols.parts.selection import match_run
 

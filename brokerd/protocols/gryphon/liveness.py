@@ -5,34 +5,10 @@ Paper: [GD02] §3.2 (GCT, NRT), §4.2 (nacks of long ranges are cut).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from brokerd.protocols.gryphon.knowledge import Range
+from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import Instant
-
-
-class GapParameters(Protocol):
-    """The times and sizes of nacks."""
-
-    @property
-    def gap_curiosity_ns(self) -> int:
-        """The age of a gap at its first nack (GCT)."""
-
-    @property
-    def nack_repetition_ns(self) -> int:
-        """The least wait for an answer (NRT)."""
-
-    @property
-    def nack_repetition_limit_ns(self) -> int:
-        """The longest wait for an answer."""
-
-    @property
-    def nack_chunk_ticks(self) -> int:
-        """The length of the pieces of a gap."""
-
-    @property
-    def nack_window(self) -> int:
-        """The number of pieces that may be unanswered."""
 
 
 class RoundTrip:
@@ -43,7 +19,7 @@ class RoundTrip:
 
     __slots__ = ("_limits", "_smoothed_ns", "_variation_ns")
 
-    def __init__(self, limits: GapParameters) -> None:
+    def __init__(self, limits: GryphonParameters) -> None:
         self._limits = limits
         self._smoothed_ns: int | None = None
         self._variation_ns = 0
@@ -110,7 +86,7 @@ class GapTable:
 
     __slots__ = ("_limits", "_round_trip", "_unknown", "knowledge_ns", "pieces")
 
-    def __init__(self, limits: GapParameters) -> None:
+    def __init__(self, limits: GryphonParameters) -> None:
         self._limits = limits
         self.pieces: list[Piece] = []
         self._unknown: tuple[Range, ...] = ()

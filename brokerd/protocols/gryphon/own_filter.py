@@ -10,17 +10,16 @@ Paper: none; [GD02] §2 leaves subscriptions that come and go to others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.predicate import Predicate
+from brokerd.protocols.gryphon.filters import FilterExchange
 from brokerd.protocols.gryphon.messages import Beginning
+from brokerd.protocols.gryphon.state import BEGINS
+from brokerd.protocols.gryphon.stream import Streams
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 from brokerd.protocols.parts.event_machine import Durability
-
-BEGINS: Final = "begins"
-"""Per started subscription, the ticks behind which it begins in the streams of other brokers."""
 
 
 @dataclass(slots=True)
@@ -36,22 +35,20 @@ class OwnFilter:
 
     Args:
         hosts: all other brokers with pubends.
-        change: announces an added predicate and removed ones; returns the number of the version.
-        position: returns the tick through which a stream was delivered here.
+        exchange: announces added and removed predicates.
     """
 
     def __init__(
         self,
         hosts: Sequence[BrokerNumber],
         disk: Durability,
-        *,
-        change: Callable[[Predicate | None, Sequence[int]], int],
-        position: Callable[[StreamId], int],
+        exchange: FilterExchange,
+        streams: Streams,
     ) -> None:
         self._hosts = tuple(hosts)
         self._disk = disk
-        self._change = change
-        self._position = position
+        self._exchange = exchange
+        self._streams = streams
         self._wanted: dict[Predicate, _OwnPredicate] = {}
         self._added: dict[OwnSubscription, None] = {}
         self._waiting: dict[OwnSubscription, Callable[[], None]] = {}
@@ -122,9 +119,15 @@ class OwnFilter:
         change = Change(BEGINS, f"{local.client}/{local.number}", row)
         self._disk.commit((change,), start)
 
+    def _change(self, added: Predicate | None, removed: Sequence[int]) -> int:
+        """Announce an added predicate and removed ones; return the number of the version."""
+        number, messages = self._exchange.change(added, removed)
+        self._disk.machine.effects += messages
+        return number
+
     def _begin(self, local: OwnSubscription, row: Sequence[Sequence[int]]) -> None:
         for broker, *ticks in row:
             for pubend, tick in enumerate(ticks):
                 stream = StreamId(broker, pubend, 0)
                 had = local.begins_after.get(stream, 0)
-                local.begins_after[stream] = max(tick, had, self._position(stream))
+                local.begins_after[stream] = max(tick, had, self._streams.position(stream))

@@ -104,7 +104,7 @@ class GryphonParameters:
 
     @property
     def nack_chunk_ticks(self) -> int:
-        """See GapParameters."""
+        """The length of the pieces of a gap."""
         return ticks_in(self.nack_chunk_ns)
 
     @property

@@ -7,9 +7,9 @@ Paper: [GD02] §2.2 (pubends, silence assigned in advance), §4.1 (group commit)
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
@@ -19,9 +19,11 @@ from brokerd.model.record import record
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.knowledge import TICK_NS, ticks_in
+from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.interface import (
     Change,
+    Chop,
     Effect,
     Instant,
     LogEnds,
@@ -60,18 +62,6 @@ class TickClock:
         return self._base + (now_ns - self._started_ns) // TICK_NS
 
 
-class SilenceParameters(Protocol):
-    """The amount of silence."""
-
-    @property
-    def silence_percent(self) -> int:
-        """The share of the expected wait for the next event."""
-
-    @property
-    def silence_limit_ns(self) -> int:
-        """The longest silence."""
-
-
 class ExpectedSilence:
     """The duration for which a pubend expects no event.
 
@@ -81,7 +71,7 @@ class ExpectedSilence:
 
     __slots__ = ("_last_ns", "_parameters", "_wait_ns")
 
-    def __init__(self, parameters: SilenceParameters) -> None:
+    def __init__(self, parameters: GryphonParameters) -> None:
         self._parameters = parameters
         self._last_ns: Instant | None = None
         self._wait_ns = 0
@@ -111,22 +101,6 @@ _AHEAD_TICKS: Final = ticks_in(SECOND_NS)
 _LOGGED_RECORDS: Final = 1_024
 _LOGGED_TOGETHER: Final = 64
 """Number of records that are chopped together beyond _LOGGED_RECORDS, to save memory per record."""
-
-
-class PubendParameters(SilenceParameters, Protocol):
-    """The amounts of assigned silence and of concurrent log writes."""
-
-    @property
-    def send_window_bytes(self) -> int:
-        """See WindowParameters: the limit of bytes on the way to the log."""
-
-    @property
-    def pubends(self) -> int:
-        """The number of pubends of a broker."""
-
-    @property
-    def is_total(self) -> bool:
-        """True in total order, where a pubend joins before its first publication."""
 
 
 Step = Callable[[], None]
@@ -183,8 +157,32 @@ class LogAppend:
     lease: int
 
 
+class Reservation(NamedTuple):
+    """A tick through which a restart assigns no event, once the row is durable.
+
+    `Pubends.on_reserved` follows.
+    """
+
+    tick: int
+
+    @property
+    def rows(self) -> tuple[Change, ...]:
+        """The row of the reservation."""
+        return (Change(RESERVED, "tick", self.tick),)
+
+
+class PermanentSilence(NamedTuple):
+    """A stream of this broker that is silent for ever, through a tick, apart from its events."""
+
+    stream: StreamId
+    through: int
+
+
 class LogRelease(NamedTuple):
-    """Rows that must be durable before the log is truncated in front of a record."""
+    """Rows that must be durable before the log is truncated in front of a record.
+
+    `Pubends.on_written` follows.
+    """
 
     rows: tuple[Change, ...]
     first: int
@@ -205,7 +203,7 @@ class Pubends:
     def __init__(
         self,
         broker: BrokerNumber,
-        parameters: PubendParameters,
+        parameters: GryphonParameters,
     ) -> None:
         pubends = parameters.pubends
         self.is_read = True
@@ -275,15 +273,15 @@ class Pubends:
         self.is_read = ends.first == ends.next
         return [] if self.is_read else [Read(LOG, ends.first, ends.next)]
 
-    def exclude_past(self, now_ns: Instant) -> int:
-        """Return the tick of a reservation that excludes ticks that lost events may have had.
+    def exclude_past(self, now_ns: Instant) -> Reservation:
+        """Return a reservation that excludes ticks that lost events may have had.
 
         Otherwise a neighbour could have more of a stream than its pubend. `on_reserved` follows
         when the reservation is durable.
         """
         self.is_reserving = True
         self._reserving = max(self.reserved, self._clock.tick(now_ns))
-        return self._reserving
+        return Reservation(self._reserving)
 
     def loss_markers(self, lineage: int) -> list[PublicationRun]:
         """Return a loss marker for each stream, once per accepted loss."""
@@ -341,10 +339,11 @@ class Pubends:
         self.is_read = after == self._next
         return [] if self.is_read else [Read(LOG, after, self._next)]
 
-    def begin(self, now_ns: Instant) -> None:
-        """Begin with the complete state of earlier incarnations."""
+    def begin(self, now_ns: Instant) -> list[LogRelease]:
+        """Begin with the complete state of earlier incarnations; return a due truncation."""
         self._clock.advance_past(now_ns, max(self._last))
         self._restored = [*self._last]
+        return self._release_log()
 
     # ------------------------------------------------------------ publishing
 
@@ -489,40 +488,46 @@ class Pubends:
         silent = self._clock.tick(now_ns) + expected
         return silent if expected and silent > last else last
 
-    def reserve(self, through: int) -> int | None:
-        """Return the tick of a new reservation; None if an earlier one includes this tick."""
+    def reserve(self, through: int) -> list[Reservation]:
+        """Return a new reservation, unless an earlier one includes this tick."""
         if through <= self._reserving:
-            return None
+            return []
         self._reserving = through + _LEASE_TICKS
-        return self._reserving
+        return [Reservation(self._reserving)]
 
-    def on_reserved(self, tick: int) -> None:
-        """Record a durable reservation; assign no excluded tick."""
+    def on_reserved(self, tick: int) -> list[PermanentSilence]:
+        """Record a durable reservation; assign no excluded tick; return permanent silence."""
         self.reserved = max(self.reserved, tick)
         if self.is_reserving:
             self.is_reserving = False
             self._last = [max(last, tick) for last in self._last]
+        return [
+            silence
+            for pubend in range(len(self._last))
+            for silence in self.permanent_silence(pubend)
+        ]
 
-    def permanent_silence(self, pubend: int) -> int | None:
-        """Return the tick through which assigned silence is permanent now, once; None before."""
+    def permanent_silence(self, pubend: int) -> Sequence[PermanentSilence]:
+        """Return assigned silence that is permanent now, once."""
         through, pending = self._promised[pubend], self._pending[pubend]
         is_free = not pending or pending[0] > through
         if self._announced[pubend] < through <= self.reserved and is_free:
             self._announced[pubend] = through
-            return through
-        return None
+            return (PermanentSilence(self._streams[pubend], through),)
+        return ()
 
     # ------------------------------------------------------------ releasing
 
-    def release(self, pubend: int, through: int) -> None:
-        """Release the events of a pubend through a tick."""
+    def release(self, pubend: int, through: int) -> list[LogRelease]:
+        """Release the events of a pubend through a tick; return a due truncation."""
         self._released[pubend] = through
+        return self._release_log()
 
-    def next_release(self) -> LogRelease | None:
-        """Return the next truncation of the log; None without one, or while one is under way."""
+    def _release_log(self) -> list[LogRelease]:
+        """Return the next truncation of the log, but one at a time."""
         logged = self._logged
         if self._is_releasing or not logged:
-            return None
+            return []
         changes: dict[tuple[str, str], int] = {}
         while logged and logged[0].last <= self._released[logged[0].pubend]:
             gone = logged.popleft()
@@ -530,15 +535,16 @@ class Pubends:
             changes[PUBLISHED, source] = gone.sequence
             changes[RELEASED, str(gone.pubend)] = gone.last
         if not changes:
-            return None
+            return []
         self._is_releasing = True
         first = logged[0].first if logged else self._next
         rows = tuple(Change(table, key, value) for (table, key), value in changes.items())
-        return LogRelease(rows, first)
+        return [LogRelease(rows, first)]
 
-    def on_released(self) -> None:
-        """Record that the rows of a truncation are durable."""
+    def on_written(self, fact: LogRelease, _now_ns: Instant) -> list[Any]:
+        """Truncate the log after the rows are durable; return the next truncation as well."""
         self._is_releasing = False
+        return [Chop(LOG, fact.first), *self._release_log()]
 
 
 def unpack_logged(record: Buffer) -> tuple[int, int, PublicationRun]:

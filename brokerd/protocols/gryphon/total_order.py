@@ -27,18 +27,28 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK
 from brokerd.protocols.gryphon.messages import Join, Joined
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import MERGED, PartHandler, Stream, Streams
+from brokerd.protocols.gryphon.state import MERGED
+from brokerd.protocols.gryphon.stream import PartHandler, Stream, Streams
 from brokerd.protocols.interface import Change, Instant, Send
 from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
+
+DOUBT: Final = "doubt"
 
 
 class Merge:
     """The streams that are merged into one; equal ticks in the order of the streams."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(
+        self,
+        parameters: GryphonParameters,
+        streams: Streams,
+        deadlines: DeadlineQueue[tuple[str, Any]],
+    ) -> None:
         self._group: list[StreamId] = []
+        self._parameters = parameters
         self._streams = streams
+        self._deadlines = deadlines
 
     def __iter__(self) -> Iterator[Stream]:
         """Yield all merged streams."""
@@ -71,6 +81,12 @@ class Merge:
         last = max((each.knowledge.events.last for each in self), default=0)
         lacking = [each for each in self if each.knowledge.horizon(each.subend.position) < last]
         return last, lacking
+
+    def schedule_doubt(self, now_ns: Instant) -> None:
+        """Set the deadline for doubt, if an event waits for other streams."""
+        _, lacking = self.find_doubt()
+        if lacking and (DOUBT, None) not in self._deadlines:
+            self._deadlines.set((DOUBT, None), now_ns + self._parameters.doubt_curiosity_ns)
 
 
 def merge(parts: Sequence[PublicationRun]) -> list[PublicationRun]:

@@ -13,7 +13,7 @@ after those that have arrived, and separately reports the acknowledged position.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
@@ -28,6 +28,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Messages,
     Wanted,
 )
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.routes import ServerRoutes
 from brokerd.protocols.multi_proxy.state import (
     FollowedServer,
@@ -42,22 +43,6 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 REPORTED: Final = "reported"
 """Purpose of the deadline at which acknowledged positions are reported, if no Get did meanwhile."""
-
-
-class FetchParameters(Protocol):
-    """The bounds of fetching."""
-
-    @property
-    def home_window(self) -> int:
-        """The most unacknowledged publications of a topic before fetching stops."""
-
-    @property
-    def get_wait_ns(self) -> int:
-        """The wait of a server before an empty answer; 0: there is none."""
-
-    @property
-    def timeout_ns(self) -> int:
-        """The wait before acknowledged positions are reported."""
 
 
 class Fetches:
@@ -76,7 +61,7 @@ class Fetches:
         owners: OwnerTable,
         routes: ServerRoutes,
         deadlines: DeadlineQueue[Any],
-        parameters: FetchParameters,
+        parameters: MultiProxyParameters,
     ) -> None:
         self._broker = broker
         self._machine = machine

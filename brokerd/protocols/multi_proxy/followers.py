@@ -14,11 +14,12 @@ fetched it; it takes stable storage as given.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, SourceId
-from brokerd.protocols.interface import Change, Instant
+from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import CarriedFollower, Lost, LostRun, Put
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.state import (
     FOLLOWERS,
@@ -201,22 +202,6 @@ HELD: Final = "held"
 """Purpose of the deadline at which publishers are notified that their requests still wait."""
 
 
-class RoomParameters(Protocol):
-    """The bounds of requests under way, and of waits for followers."""
-
-    @property
-    def topic_window(self) -> int:
-        """The distance of a follower, in publications, at which publish requests wait."""
-
-    @property
-    def patience_ns(self) -> int:
-        """The wait for a follower without progress."""
-
-    @property
-    def timeout_ns(self) -> int:
-        """The wait for an answer before a request is repeated."""
-
-
 class DelayedPublishes:
     """The waiting publish requests of a server, by topic, in order of arrival."""
 
@@ -224,7 +209,7 @@ class DelayedPublishes:
         self,
         machine: EventMachine,
         deadlines: DeadlineQueue[Any],
-        parameters: RoomParameters,
+        parameters: MultiProxyParameters,
     ) -> None:
         self._machine = machine
         self._deadlines = deadlines
@@ -312,18 +297,6 @@ _RUNS_TOLD: Final = 4_096
 """The most runs in a message."""
 
 
-class RetentionBounds(Protocol):
-    """The bounds on retained publications without all acknowledgements; 0: no bound."""
-
-    @property
-    def max_retain_ns(self) -> Instant:
-        """The longest time of retention."""
-
-    @property
-    def max_retain_bytes(self) -> int:
-        """The largest size of the log."""
-
-
 class Retention:
     """The release of a server's publications by age and by size.
 
@@ -337,7 +310,7 @@ class Retention:
         machine: EventMachine,
         deadlines: DeadlineQueue[Any],
         log: TopicLog,
-        bounds: RetentionBounds,
+        bounds: MultiProxyParameters,
     ) -> None:
         self._broker = broker
         self._machine = machine

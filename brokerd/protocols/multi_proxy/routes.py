@@ -20,6 +20,7 @@ from brokerd.overlay.bipartite import Bipartite
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Instant, OpenSession, SessionEstablished, SessionLost
 from brokerd.protocols.multi_proxy.messages import Answer, Follow, Get, Put, Request
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.state import ServerRoute
 from brokerd.protocols.multi_proxy.topics import owners
 from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
@@ -124,18 +125,6 @@ RETRY: Final = "retry"
 """Purpose of the deadline at which an unreachable broker is tried again."""
 
 
-class RetryParameters(Protocol):
-    """The wait before an unreachable broker is tried again; doubles up to the limit."""
-
-    @property
-    def retry_first_ns(self) -> Instant:
-        """The first wait."""
-
-    @property
-    def retry_limit_ns(self) -> Instant:
-        """The longest wait."""
-
-
 class Sessions:
     """The brokers at the other ends of a broker's links.
 
@@ -151,7 +140,7 @@ class Sessions:
         machine: EventMachine,
         proxies: Sequence[BrokerNumber],
         deadlines: DeadlineQueue[Any],
-        parameters: RetryParameters,
+        parameters: MultiProxyParameters,
     ) -> None:
         self.sessions: dict[BrokerNumber, int] = {}
         self._machine = machine
@@ -228,22 +217,6 @@ UNANSWERED: Final = "unanswered"
 """Purpose of the deadline at which a server has left a request unanswered for too long."""
 
 
-class WayParameters(Protocol):
-    """The timeouts of requests."""
-
-    @property
-    def timeout_ns(self) -> int:
-        """The wait before another proxy is tried."""
-
-    @property
-    def get_wait_ns(self) -> int:
-        """The additional wait for a get; 0: it waits for ever."""
-
-    @property
-    def retry_limit_ns(self) -> int:
-        """The longest wait after failures."""
-
-
 class OwnProxy(Protocol):
     """A proxy in the process of its access broker."""
 
@@ -268,7 +241,7 @@ class ServerRoutes:
         proxies: Sequence[BrokerNumber],
         servers: Sequence[BrokerNumber],
         deadlines: DeadlineQueue[Any],
-        parameters: WayParameters,
+        parameters: MultiProxyParameters,
     ) -> None:
         self.proxy: OwnProxy | None = None
         self._broker = broker

@@ -13,12 +13,13 @@ paper's proxies choose the least loaded server by themselves, by which two serve
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import Attributes, DecodeAttributes, Predicate, Scalar
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.parts.selection import RunSelection, places_by_result
 
 NO_TOPIC: Final = 0
@@ -27,26 +28,10 @@ NO_TOPIC: Final = 0
 _REMEMBERED: Final = 65_536
 
 
-class TopicParameters(Protocol):
-    """The parameters of topics."""
-
-    @property
-    def topic_attribute(self) -> str:
-        """The attribute that decides the topic."""
-
-    @property
-    def apart_attribute(self) -> str:
-        """The attribute that excludes the topic attribute."""
-
-    @property
-    def topics(self) -> int:
-        """The number of topics."""
-
-
 class Topics:
     """Topics of publications and predicates."""
 
-    def __init__(self, parameters: TopicParameters, decode: DecodeAttributes) -> None:
+    def __init__(self, parameters: MultiProxyParameters, decode: DecodeAttributes) -> None:
         self._attribute = parameters.topic_attribute
         self._apart_attribute = parameters.apart_attribute
         self._count = parameters.topics

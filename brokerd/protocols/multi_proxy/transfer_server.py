@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.interface import Change, Instant
+from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.arbiter import Arbiter, Assignments
 from brokerd.protocols.multi_proxy.followers import Followers
 from brokerd.protocols.multi_proxy.messages import (
@@ -40,6 +40,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
     Wanted,
 )
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.routes import Sessions
 from brokerd.protocols.multi_proxy.state import Follower, Part
@@ -67,18 +68,6 @@ class TransferHost(Protocol):
 
     def settle_all(self) -> None:
         """Release publications of all topics that are not needed, or not retained any longer."""
-
-
-class SharingParameters(Protocol):
-    """The waits of transfers."""
-
-    @property
-    def period_ns(self) -> Instant:
-        """The time between two announcements of a server."""
-
-    @property
-    def assign_retry_ns(self) -> Instant:
-        """The wait before an unanswered transfer is repeated."""
 
 
 class StoredPositions:
@@ -155,7 +144,7 @@ class TopicTransfers:
         names: Mapping[BrokerNumber, str],
         disk: Durability,
         deadlines: DeadlineQueue[Any],
-        parameters: SharingParameters,
+        parameters: MultiProxyParameters,
         server: TransferHost,
         sessions: Sessions,
         arbiter: Arbiter | None,

@@ -35,11 +35,11 @@ from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.memory import MemoryFiles
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers import recorded_sqlite as recorder
 from tests.helpers.durable_stories import DurableStory
+from tests.helpers.memory_storage import MemoryFiles
 from tests.helpers.two_stores import (
     FOLDER,
     Logs,

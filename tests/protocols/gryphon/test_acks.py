@@ -9,7 +9,7 @@ from brokerd.model.identity import StreamId
 from brokerd.protocols.gryphon.acknowledgements import ACKS, Acknowledgements
 from brokerd.protocols.gryphon.messages import Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from tests.helpers.stream_runs import run_at

@@ -7,11 +7,12 @@ import pytest
 from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.filters import FilterExchange, FilterTable
+from brokerd.protocols.gryphon.filter_table import FilterTable
+from brokerd.protocols.gryphon.filters import FilterExchange
 from brokerd.protocols.gryphon.messages import FilterSet, FilterVersion, FilterVersions, Named
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Links, Routes
-from brokerd.protocols.gryphon.state import Streams
+from brokerd.protocols.gryphon.stream import Streams
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.wire.attributes import decode_attribute_table

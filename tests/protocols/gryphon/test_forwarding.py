@@ -15,7 +15,7 @@ from brokerd.protocols.gryphon.forwarding import Forwarding
 from brokerd.protocols.gryphon.messages import Events, Silent, WindowUpdate
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import EVERYWHERE, Routes
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from tests.helpers.stream_runs import run_at

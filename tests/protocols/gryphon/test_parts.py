@@ -15,7 +15,7 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK, IntervalSet, Knowledg
 from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.protocols.gryphon.messages import Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import MessageReceived, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from tests.helpers.stream_runs import run_at

@@ -8,9 +8,10 @@ import pytest
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Acceptance, LogAppend, Pubends
-from brokerd.protocols.interface import LogEnds, Read, RecordsRead
+from brokerd.protocols.interface import Chop, LogEnds, Read, RecordsRead
 from brokerd.units import MICROSECOND_NS
 from tests.model.test_publication import contents
 
@@ -84,15 +85,15 @@ class Disk:
                 self.reserve(logged.lease)
 
     def reserve(self, through: int) -> None:
-        tick = self.pubends.reserve(through)
-        if tick is not None:
+        for (tick,) in self.pubends.reserve(through):
             assert tick > self.rows.get("reserved", {}).get("", 0)
             self.rows["reserved"] = {"": tick}
             self.pubends.on_reserved(tick)
 
     def release(self, pubend: int, through: int) -> None:
-        self.pubends.release(pubend, through)
-        while (release := self.pubends.next_release()) is not None:
+        releases = self.pubends.release(pubend, through)
+        while releases:
+            (release,) = releases
             for change in release.rows:
                 before = self.rows.setdefault(change.table, {}).get(change.key, 0)
                 assert change.value >= before, f"{change} takes {before} back"
@@ -100,8 +101,10 @@ class Disk:
             assert self.first < release.first <= self.first + len(self.records)
             self.records[: release.first - self.first] = []
             self.first = release.first
-            assert self.pubends.next_release() is None, "two truncations at once"
-            self.pubends.on_released()
+            again = self.pubends.release(pubend, self.pubends.released(pubend))
+            assert again == [], "two truncations at once"
+            chop, *releases = self.pubends.on_written(release, self.now_ns)
+            assert chop == Chop(LOG, release.first)
 
 
 def restart(disk: Disk, wall_ns: int) -> None:
@@ -152,8 +155,7 @@ def test_pubends_that_are_read_equal_those_that_wrote(seed: int, silence_percent
             through = disk.pubends.tick(disk.now_ns) + random.randrange(9)
             if disk.pubends.assign_silence(pubend, through, disk.now_ns):
                 disk.reserve(through)
-            permanent = disk.pubends.permanent_silence(pubend)
-            if permanent is not None:
+            for _, permanent in disk.pubends.permanent_silence(pubend):
                 assert not any(n.pubend == pubend and n.first <= permanent for n in disk.waiting)
                 disk.silent[pubend] = max(disk.silent[pubend], permanent)
         else:
@@ -197,7 +199,7 @@ def test_ticks_of_lost_events_are_excluded_once() -> None:
     disk.publish(published(SOURCES[0], 1))
     (logged,) = disk.waiting
     assert logged.first < 600, "an ordinary reservation excludes nothing"
-    tick = disk.pubends.exclude_past(disk.now_ns)
+    (tick,) = disk.pubends.exclude_past(disk.now_ns)
     assert (disk.pubends.is_reserving, tick >= 500) == (True, True)
     disk.pubends.on_reserved(tick + 1_000)
     assert not disk.pubends.is_reserving

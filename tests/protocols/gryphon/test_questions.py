@@ -19,7 +19,7 @@ from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Events, Joined, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import unpack_logged
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
     Append,
     Commit,

@@ -10,7 +10,7 @@ import pytest
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.protocols.gryphon.messages import KINDS, AckExpected, Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.simulator.world.handles import Subscription
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes

@@ -6,7 +6,7 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.messages import Beginnings, Events, FilterChange, FilterSet
-from brokerd.protocols.gryphon.own_filter import BEGINS
+from brokerd.protocols.gryphon.state import BEGINS
 from brokerd.protocols.interface import Commit, Effect, Event, MessageReceived
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView

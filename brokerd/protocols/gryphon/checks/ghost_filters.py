@@ -11,8 +11,8 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.predicate import Predicate
-from brokerd.protocols.gryphon.own_filter import BEGINS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.state import BEGINS
 from brokerd.protocols.interface import Change, Commit, Effect, Event, Persisted, Started
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.predicate_rows import read_predicate

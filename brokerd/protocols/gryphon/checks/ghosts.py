@@ -19,7 +19,8 @@ from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Range
 from brokerd.protocols.gryphon.messages import Done, Events, Silent
 from brokerd.protocols.gryphon.pubend import unpack_logged
-from brokerd.protocols.gryphon.state import RESERVED, Stream
+from brokerd.protocols.gryphon.state import RESERVED
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
     Append,
     Commit,

@@ -12,7 +12,7 @@ from brokerd.protocols.gryphon.checks.stream_states import gryphon_of
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.pubend import unpack_logged
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import Append, Chop, Effect, Event, RecordsRead, Started
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.checks.violations import InvariantViolated

@@ -3,12 +3,12 @@
 from collections import Counter
 
 from brokerd.model.predicate import EVERYTHING
-from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.filter_table import FilterTable
 from brokerd.protocols.gryphon.flow_control import FlowControl
 from brokerd.protocols.gryphon.knowledge import RetainedEvents
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.pubend import Pubends
-from brokerd.protocols.gryphon.state import InFlightEvents
+from brokerd.protocols.gryphon.stream import InFlightEvents
 from brokerd.simulator.checks.recounts import Recount, nonzero
 
 RETAINED = (

@@ -7,7 +7,7 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.routes import Cell
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 
 
 @dataclass(slots=True)

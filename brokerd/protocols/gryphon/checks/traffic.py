@@ -15,7 +15,7 @@ from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FIRST_LIMIT
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Range
 from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent, WindowUpdate
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
     Effect,
     Event,

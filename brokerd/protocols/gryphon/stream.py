@@ -1,0 +1,408 @@
+"""The streams of one broker: knowledge, curiosity and acks, and the subend of each stream.
+
+Paper: [GD02] §2.3 (doubt horizon, delivery), §2.4, §3.1 (istream and ostreams), §3.2 (liveness of
+subends). Deviates: the knowledge of a child is not stored, because it follows from the knowledge
+here and the child's filter; of its ostream curiosity and acks remain.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.gryphon.knowledge import IntervalSet, Knowledge, Range
+from brokerd.protocols.gryphon.liveness import GapTable
+from brokerd.protocols.gryphon.messages import EVERYWHERE
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.routes import Cell, Routes
+from brokerd.protocols.interface import Instant
+
+PartHandler = Callable[[Any, Any, Instant], list[Any]]
+"""Receives the peer, the message and the time; returns effects and facts."""
+
+
+@dataclass(slots=True, eq=False)
+class InFlightEvents:
+    """Events that were delivered to clients; `open` parts have no acknowledgement yet."""
+
+    stream: StreamId
+    first: int
+    open: int = 1
+
+
+class Subend:
+    """The end of one stream at one broker.
+
+    Without a subscription nothing is wanted, and everything counts as delivered; a subscription
+    begins behind that.
+
+    Attributes:
+        position: all ticks through this one were delivered to clients, or are silent.
+        expected: the last tick that an AckExpected has announced.
+        gaps: unknown ticks behind the position, below a later event, silence or expected tick.
+    """
+
+    __slots__ = ("_doubted", "_open", "expected", "gaps", "position")
+
+    def __init__(self, parameters: GryphonParameters) -> None:
+        self.position = 0
+        self.gaps = GapTable(parameters)
+        self.expected = 0
+        self._doubted = 0
+        self._open: deque[InFlightEvents] = deque()
+
+    @property
+    def done(self) -> int:
+        """The tick through which all present clients have acknowledged."""
+        return self._open[0].first - 1 if self._open else self.position
+
+    def done_with(self, knowledge: Knowledge) -> int:
+        """Return the acknowledged tick and the silence behind it, even undelivered silence."""
+        return self.done if self._open else self.passed(knowledge)
+
+    def passed(self, knowledge: Knowledge) -> int:
+        """Return the tick through which no event remains to be delivered."""
+        position = max(self.position, knowledge.final)
+        through = knowledge.horizon(position)
+        event = knowledge.events.after(position)
+        return through if event is None else min(through, event - 1)
+
+    def expect(self, through: int) -> None:
+        """Expect ticks through this one; unknown ticks are requested at once."""
+        self.expected = max(self.expected, through)
+
+    def doubt(self, through: int) -> bool:
+        """Request ticks that delay another stream's event; return True for a new request.
+
+        Paper: [GD02] §3.2 (DCT).
+        """
+        is_news = through > self._doubted
+        self._doubted = max(self._doubted, through)
+        return is_news
+
+    def skip(self, knowledge: Knowledge) -> None:
+        """Advance the position to the end of the stream, since no client wants its events."""
+        self.position = max(self.position, knowledge.highest, self.expected)
+        self._doubted = 0
+
+    def next_range(self, knowledge: Knowledge) -> Range | None:
+        """Return the range that can be delivered now, from the position to the doubt horizon."""
+        position = self.position = max(self.position, knowledge.final)
+        horizon = knowledge.horizon(position)
+        return (position + 1, horizon + 1) if horizon > position else None
+
+    def see_gaps(self, knowledge: Knowledge, now_ns: Instant) -> None:
+        """Update the gaps up to the last tick with knowledge or expectation."""
+        asked = max(self.expected, self._doubted)
+        start, end = self.position + 1, max(knowledge.highest, asked) + 1
+        unknown = knowledge.known.gaps(start, end) if start < end else ()
+        if unknown or self.gaps.pieces:
+            self.gaps.update(unknown, now_ns)
+        if self.gaps.pieces:
+            self.gaps.hurry(asked, now_ns)
+
+    def on_delivered(self, entry: InFlightEvents) -> None:
+        """Record delivered events, the latest ones, until clients acknowledge them."""
+        self._open.append(entry)
+
+    def drop_closed(self) -> None:
+        """Remove the first entries without open parts."""
+        while self._open and not self._open[0].open:
+            self._open.popleft()
+
+
+class Stream:
+    """One stream at one broker.
+
+    Attributes:
+        upstream: the cell that the stream arrives from; None at its pubend.
+        children: the cells that the stream goes to.
+        via: the upstream broker that last sent events, on a session that is still established.
+        asked: ticks that were recently requested upstream.
+        curious: per broker, requested ticks that are unknown here.
+        held: no tick behind this one becomes final, whatever the acks; None: no such bound.
+        told: per broker, the end of the events sent on its present session.
+        waits_for: per cell, a wanted event, and the filters' version; see FilterTable.changes.
+        is_expected: an AckExpected has arrived from above since the last call of `overdue`.
+    """
+
+    __slots__ = (
+        "_asked_until",
+        "_done",
+        "_has_subend",
+        "_kept",
+        "asked",
+        "children",
+        "curious",
+        "held",
+        "identity",
+        "is_expected",
+        "knowledge",
+        "subend",
+        "told",
+        "upstream",
+        "via",
+        "waits_for",
+    )
+
+    def __init__(
+        self,
+        identity: StreamId,
+        upstream: Cell | None,
+        children: tuple[Cell, ...],
+        parameters: GryphonParameters,
+        *,
+        has_subend: bool = True,
+    ) -> None:
+        self.identity = identity
+        self.upstream = upstream
+        self.children = children
+        self.via: BrokerNumber | None = None
+        self.held: int | None = None
+        self.knowledge = Knowledge()
+        self._has_subend = has_subend
+        self._kept = 0
+        self.waits_for: dict[Cell, tuple[int, int]] = {}
+        self.is_expected = False
+        self.subend = Subend(parameters)
+        self._done = dict.fromkeys(children, 0)
+        self.curious: dict[BrokerNumber, IntervalSet] = {}
+        self.told: dict[BrokerNumber, int] = {}
+        self.asked = IntervalSet()
+        self._asked_until: deque[tuple[int, int, Instant]] = deque()
+
+    # ------------------------------------------------------------ acks
+
+    def acknowledged_by(self, child: Cell) -> int:
+        """Return the tick through which a cell and all cells below have acknowledged."""
+        return max(self._done[child], self.knowledge.final)
+
+    def acknowledged_here(self) -> int:
+        """Return the tick through which clients here have acknowledged, within `held`."""
+        done = self.subend.done
+        return done if self.held is None else min(done, self.held)
+
+    def note_done(self, child: Cell, through: int) -> bool:
+        """Record an ack of a cell; return True if the ack is new."""
+        if through <= self._done[child]:
+            return False
+        self._done[child] = through
+        return True
+
+    def drop(self, child: Cell) -> None:
+        """Remove a decommissioned cell below; no stream waits for its acks."""
+        self.children = tuple(each for each in self.children if each != child)
+        self._done.pop(child, None)
+
+    def settle(self, *, skips_silence: bool = False) -> bool:
+        """Advance the final tick to the least ack, here and below; return True if it advanced.
+
+        Events that clients here have not acknowledged stay as delivered: a copy would cost memory.
+
+        Args:
+            skips_silence: whether silence counts as acknowledged without a transmission.
+        """
+        self.knowledge.condense(self.subend.done)
+        done = [*map(self.acknowledged_by, self.children)]
+        if self._has_subend:
+            is_skipping = skips_silence and self.held is None
+            subend, knowledge = self.subend, self.knowledge
+            done.append(subend.done_with(knowledge) if is_skipping else subend.done)
+        if self.held is not None:
+            done.append(self.held)
+        # Without any, all cells below are decommissioned, and nobody needs the stream here.
+        return self.finish(min(done, default=self.knowledge.highest))
+
+    def finish(self, through: int) -> bool:
+        """Make everything through a tick final; return True if the final tick advanced."""
+        if not self.knowledge.finish(through):
+            return False
+        self.on_answer(0, through + 1)
+        for peer in list(self.curious):
+            self.satisfy(peer, 0, through + 1)
+        return True
+
+    @property
+    def is_held_up(self) -> bool:
+        """True if events lie behind an unknown tick, and cannot be acknowledged without it."""
+        knowledge = self.knowledge
+        return knowledge.events.last > knowledge.horizon(knowledge.final)
+
+    def overdue(self) -> int | None:
+        """Return the last event that was already here at the previous call.
+
+        None without such an event, or if a broker above has requested acks meanwhile.
+        """
+        events, was_expected = self.knowledge.events, self.is_expected
+        last = events.last_up_to(self._kept)
+        self._kept, self.is_expected = events.last, False
+        return None if was_expected else last
+
+    # ------------------------------------------------------------ curiosity
+
+    def want(self, peer: BrokerNumber, ranges: Sequence[Range]) -> None:
+        """Record a broker's request for ticks that are unknown here."""
+        curious = self.curious.setdefault(peer, IntervalSet())
+        for start, end in ranges:
+            curious.add(start, end)
+
+    def wanted(self, peer: BrokerNumber, start: int, end: int) -> list[Range]:
+        """Return the ticks of [start, end) that a broker has requested."""
+        curious = self.curious.get(peer)
+        return curious.within(start, end) if curious is not None else []
+
+    def satisfy(self, peer: BrokerNumber, start: int, end: int) -> None:
+        """Remove [start, end) from a broker's requests, after an answer or an ack."""
+        curious = self.curious.get(peer)
+        if curious is not None:
+            curious.remove(start, end)
+            if not curious:
+                del self.curious[peer]
+
+    def forget(self, peer: BrokerNumber) -> None:
+        """Remove all requests of a broker."""
+        self.curious.pop(peer, None)
+
+    def ask(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
+        """Return the ticks of the ranges without a recent request, and record their request.
+
+        No tick is returned twice.
+
+        Paper: [GD02] §3.1 (consolidation and forgetting of curiosity).
+        """
+        self.forget_asked(now_ns)
+        fresh: list[Range] = []
+        for start, end in ranges:
+            for gap in self.asked.gaps(start, end):
+                self.asked.add(*gap)
+                self._asked_until.append((*gap, until_ns))
+                fresh.append(gap)
+        return fresh
+
+    def forget_asked(self, now_ns: Instant) -> Instant | None:
+        """Remove expired requests; return the next instant of expiry, None without requests."""
+        while self._asked_until and self._asked_until[0][2] <= now_ns:
+            start, end, _ = self._asked_until.popleft()
+            self.asked.remove(start, end)
+        if not self.asked:
+            self._asked_until.clear()
+        return self._asked_until[0][2] if self._asked_until else None
+
+    def on_answer(self, start: int, end: int) -> None:
+        """Remove [start, end) from the requests upstream, since its ticks have arrived."""
+        if self.asked:
+            self.asked.remove(start, end)
+            if not self.asked:
+                self._asked_until.clear()
+
+
+class Streams:
+    """The streams of one broker, created when they are first named.
+
+    Attributes:
+        pubends: the number of pubends of each broker.
+        has_lost: this broker has lost state, so neighbours may have more of its streams.
+    """
+
+    def __init__(self, broker: BrokerNumber, routes: Routes, parameters: GryphonParameters) -> None:
+        self.has_lost = False
+        self.pubends = parameters.pubends
+        self._routes = routes
+        self._parameters = parameters
+        self._own = [StreamId(broker, pubend, 0) for pubend in range(parameters.pubends)]
+        self._streams: dict[StreamId, Stream] = {}
+
+    def __iter__(self) -> Iterator[Stream]:
+        """Yield all streams with knowledge or requests at this broker."""
+        return iter(self._streams.values())
+
+    def get(self, identity: StreamId) -> Stream:
+        """Return the stream; create it if it is new here."""
+        found = self._streams.get(identity)
+        if found is None:
+            upstream, children = self._routes.of(identity)
+            is_host = self._routes.is_host
+            found = Stream(identity, upstream, children, self._parameters, has_subend=is_host)
+            self._streams[identity] = found
+        return found
+
+    def on_session(self, peer: BrokerNumber, *, is_new: bool) -> None:
+        """Forget the messages to a neighbour on its last session, and a new neighbour's nacks."""
+        for stream in self:
+            stream.told.pop(peer, None)
+            if is_new:
+                stream.forget(peer)
+
+    def on_session_lost(self, peer: BrokerNumber) -> None:
+        """Forget the neighbour as the last sender of streams."""
+        for stream in self:
+            if stream.via == peer:
+                stream.via = None
+
+    def count_retained(self) -> int:
+        """Return the number of retained publications."""
+        return sum(stream.knowledge.events.events for stream in self)
+
+    def own(self) -> list[Stream]:
+        """Return the streams of this broker's pubends."""
+        return [self.get(identity) for identity in self._own]
+
+    def published_ticks(self) -> list[int]:
+        """Return the last tick of each pubend of this broker that other brokers may have."""
+        return [stream.knowledge.highest for stream in self.own()]
+
+    def position(self, identity: StreamId) -> int:
+        """Return the tick through which a stream was delivered here."""
+        found = self._streams.get(identity)
+        return found.subend.position if found is not None else 0
+
+    # ------------------------------------------------------------ streams of messages
+
+    def from_upstream(self, peer: BrokerNumber, identity: StreamId) -> Stream:
+        """Return the stream of a message from its upstream cell, or from this cell.
+
+        Raises:
+            RemoteProtocolError: the stream does not exist, or does not arrive from this peer.
+        """
+        found = self._streams.get(identity)
+        upstream = found.upstream if found is not None else None
+        if upstream is None:
+            upstream = self._routes.upstream(peer, identity)
+        cell = self._routes.cell_by_broker[peer]
+        if upstream is None or cell not in (upstream, self._routes.cell):
+            raise RemoteProtocolError(peer, f"{identity} does not arrive from this peer")
+        return found or self.get(identity)
+
+    def from_downstream(self, peer: BrokerNumber, identity: StreamId, cell: Cell) -> Stream:
+        """Return the stream of a message about a cell, which is not upstream.
+
+        Raises:
+            RemoteProtocolError: the stream does not exist, or arrives from that cell.
+        """
+        found = self._streams.get(identity)
+        upstream = found.upstream if found is not None else self._routes.upstream(peer, identity)
+        if upstream == cell:
+            raise RemoteProtocolError(peer, f"{identity} does not go there")
+        return found or self.get(identity)
+
+    def check_target(self, peer: BrokerNumber, stream: Stream, onto: Cell) -> None:
+        """Check the target cell: only members of this cell name one of its cells below.
+
+        Raises:
+            RemoteProtocolError: the target is not a cell below, or the peer may not name one.
+        """
+        is_sideways = self._routes.cell_by_broker[peer] == self._routes.cell
+        if onto not in (stream.children if is_sideways else (EVERYWHERE,)):
+            raise RemoteProtocolError(peer, f"{stream.identity} is for cell {onto}")
+
+
+def check_ranges(peer: BrokerNumber, ranges: Sequence[Range]) -> None:
+    """Check that the ranges of a message are neither missing nor empty.
+
+    Raises:
+        RemoteProtocolError: the peer sent no range, or an empty range.
+    """
+    if not ranges or any(start >= end for start, end in ranges):
+        raise RemoteProtocolError(peer, f"ranges {ranges}"[:300])
