@@ -24,7 +24,7 @@ from brokerd.protocols.gryphon.curiosity import (
     drop_repeated,
 )
 from brokerd.protocols.gryphon.definition import LOG
-from brokerd.protocols.gryphon.drains import Drains
+from brokerd.protocols.gryphon.drains import DRAINS, Drains
 from brokerd.protocols.gryphon.filter_routes import BEGINNINGS
 from brokerd.protocols.gryphon.filters import (
     FilterExchange,
@@ -191,7 +191,7 @@ class Gryphon(LogFirstMachine):
             change=self._change_filter,
             position=streams.position,
         )
-        self._drains = Drains(streams)
+        self._drains = Drains(streams, routes.pubend_streams(), self.deadlines, parameters)
         self.dispatch_events(self.handlers())
         self.from_brokers: dict[type, MessageHandler] = {
             Events: self._on_events,
@@ -615,6 +615,9 @@ class Gryphon(LogFirstMachine):
                 self.settle(stream)
         elif purpose == DOUBT:
             self._resolve_doubt()
+        elif purpose == DRAINS:
+            for stream in self._drains.find_lacking(self.now_ns):
+                self.effects += self._delays.ask_end(stream, self.now_ns)
         elif purpose == JOINING:
             self._take(self.joins.ask(whose, self.now_ns))
         elif purpose == EXPECTED:
