@@ -136,6 +136,7 @@ class Gryphon(LogFirstMachine):
         persistent: the state on disk.
         filters: the filters of all brokers, as received here.
         own_filter: the filter of this broker's clients.
+        drains: the clients that leave once they have received all earlier publications.
         flow: the send windows of neighbours.
         incarnations: of neighbours, at their last sessions.
         dialling: dials neighbours, except for retired ones.
@@ -191,7 +192,7 @@ class Gryphon(LogFirstMachine):
             change=self._change_filter,
             position=streams.position,
         )
-        self._drains = Drains(streams, routes.pubend_streams(), self.deadlines, parameters)
+        self.drains = Drains(streams, routes.pubend_streams(), self.deadlines, parameters)
         self.dispatch_events(self.handlers())
         self.from_brokers: dict[type, MessageHandler] = {
             Events: self._on_events,
@@ -223,7 +224,7 @@ class Gryphon(LogFirstMachine):
                 core=self,
                 pubends=self.pubends,
                 streams=streams,
-                drains=self._drains,
+                drains=self.drains,
                 identities=routes.pubend_streams(),
                 is_host=routes.is_host,
                 is_total=parameters.is_total,
@@ -616,7 +617,7 @@ class Gryphon(LogFirstMachine):
         elif purpose == DOUBT:
             self._resolve_doubt()
         elif purpose == DRAINS:
-            for stream in self._drains.find_lacking(self.now_ns):
+            for stream in self.drains.find_lacking(self.now_ns):
                 self.effects += self._delays.ask_end(stream, self.now_ns)
         elif purpose == JOINING:
             self._take(self.joins.ask(whose, self.now_ns))
@@ -782,8 +783,8 @@ class Gryphon(LogFirstMachine):
             subend.see_gaps(knowledge, self.now_ns)
             self._time_gaps(stream)
         self.settle(stream)
-        if self._drains.waiting:
-            self._drains.settle()
+        if self.drains.waiting:
+            self.drains.settle()
 
     def _hand_out_merged(self) -> None:
         """Deliver events of all streams in total order, up to the least doubt horizon."""
