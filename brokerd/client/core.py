@@ -21,7 +21,7 @@ from brokerd.client.events import (
 )
 from brokerd.client.outgoing import OutgoingPublications
 from brokerd.client.progress import Progress
-from brokerd.client.state import Home, Revision
+from brokerd.client.state import Home, Positions, Revision
 from brokerd.client.subscriptions import Subscriptions
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
@@ -43,7 +43,7 @@ from brokerd.model.client_messages import (
     Unsubscribe,
     Unsubscribed,
 )
-from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.identity import ClientId, SourceId, StreamId
 from brokerd.model.predicate import Predicate
 
 
@@ -267,13 +267,16 @@ class ClientCore:
         if self.attached:
             self._urgent.append(Unsubscribe(number))
 
-    def detach(self, *, drain: bool) -> None:
+    def detach(self, *, drain: bool, through: Positions = ()) -> None:
         """Request the removal of this client; `Detached` follows, possibly on a later session.
 
         No publications follow. With `drain` the broker's present publications for the subscriptions
         still arrive, and must be taken; without, nothing more is delivered.
+
+        Args:
+            through: with `drain`, the `start_positions` of the successor.
         """
-        self._detaching = Detach(drain, self.outgoing.oldest - 1)
+        self._detaching = Detach(drain, self.outgoing.oldest - 1, through)
         if not drain:
             for number in self.subscriptions:
                 self.unsubscribe(number)
@@ -367,6 +370,18 @@ class ClientCore:
         other.subscriptions.last_number = self.subscriptions.last_number
         other._held = []
         return other
+
+    def start_positions(self) -> Positions:
+        """Return, per stream, the position behind which all subscriptions of a successor begin.
+
+        Empty if the broker has stated none.
+        """
+        assert self._held is not None, f"{self.name} has taken over already"
+        found: dict[StreamId, int] = {}
+        for _, positions in self.progress.resume():
+            for stream, last in positions:
+                found[stream] = max(last, found.get(stream, 0))
+        return tuple(found.items())
 
     def take_over(self, predecessor: "ClientCore") -> list[ClientEvent]:
         """Continue from the positions of the predecessor, which must receive nothing more.

@@ -73,7 +73,7 @@ async def _hand_over_to(broker: AccessBroker, brokers: Brokers) -> None:
         await broker.wait_attached(new)
         for number in new.core.subscriptions:
             await broker.wait_started(number, new)
-        await _drain(broker, old)
+        await _drain(broker, old, new)
     except BaseException:
         with trio.CancelScope(shield=True):
             if new is not None and old.core.is_detaching:
@@ -86,11 +86,11 @@ async def _hand_over_to(broker: AccessBroker, brokers: Brokers) -> None:
     await _settle_at(broker, new)
 
 
-async def _drain(broker: AccessBroker, old: BrokerConnection) -> None:
+async def _drain(broker: AccessBroker, old: BrokerConnection, new: BrokerConnection) -> None:
     """Have the old broker deliver all earlier publications, and end the subscriptions there.
 
     The last subscription has started when every source has confirmed it, behind all earlier
-    publications.
+    publications. If no source confirms subscriptions, the new broker states where its own begin.
     """
     core = old.core
     if not _is_attached(old):
@@ -108,7 +108,7 @@ async def _drain(broker: AccessBroker, old: BrokerConnection) -> None:
         except BaseException:
             core.unsubscribe(mark)
             raise
-    core.detach(drain=True)
+    core.detach(drain=True, through=new.core.start_positions())
     old.nudge()
     while not broker.is_detached(old) and _is_attached(old):
         await broker.wait_changed()

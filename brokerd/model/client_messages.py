@@ -136,10 +136,13 @@ class Detach:
             delivered for these subscriptions, and nothing for the others.
         done_through: the sequence number through which publications were acknowledged to the
             client, if not by the broker's present incarnation; 0 for none.
+        through: with `drain`, per stream, the position behind which the client's subscriptions
+            begin at its next broker; a broker that has not delivered as much waits for that.
     """
 
     drain: bool
     done_through: int
+    through: tuple[tuple[StreamId, int], ...] = ()
 
 
 @record

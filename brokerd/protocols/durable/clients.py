@@ -55,6 +55,7 @@ class DurableClients:
     Attributes:
         table: the clients.
         own: their subscriptions.
+        departing: the clients that leave once their catch-up streams have delivered these ticks.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class DurableClients:
         self._consolidated = consolidated
         self._subscriptions = subscriptions
         self._is_host = is_host
+        self.departing: dict[ClientId, Mapping[StreamId, int]] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
         """See HostedClients."""
@@ -222,6 +224,8 @@ class DurableClients:
     def on_lost(self, name: ClientId, session: int) -> None:
         """See HostedClients."""
         client, was_admitted = self.table.close_session(name, session)
+        self._gryphon.drains.drop(name)
+        self.departing.pop(name, None)
         self._subscriptions.take_done(self.own.close(client))
         self._catchups.detach([*client.subscriptions.values()])
         client.brought = {}
@@ -232,8 +236,13 @@ class DurableClients:
             self.table.keep(client)
 
     def on_drained(self, name: ClientId) -> None:
-        """See HostedClients: subscriptions move with what they are owed, so no client waits."""
-        raise AssertionError(f"{name} waits for streams")
+        """See HostedClients: a client leaves once its catch-up streams have passed the positions.
+
+        The streams themselves have passed the positions at which the client's next broker begins.
+        """
+        self.departing[name] = {
+            identity: hosted.position for identity, hosted in self._hosted.items()
+        }
 
     def linger_over(self, name: ClientId) -> None:
         """See HostedClients."""
@@ -269,6 +278,27 @@ class DurableClients:
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         client = self.table.check_detach(name)
+        if not message.drain:
+            self._leave(client, drain=False)
+            return
+        drains = self._gryphon.drains
+        drains.add(name, ())
+        if not self._gryphon.filters.is_on:
+            drains.await_stated(name, message.through, self._gryphon.now_ns)
+        self._gryphon.look_at_all()
+
+    def settle_departures(self) -> None:
+        """Release the departing clients whose catch-up streams have delivered everything."""
+        for name, through in list(self.departing.items()):
+            client = self.table.clients[name]
+            lanes = [
+                each for local in client.subscriptions.values() for each in local.lanes.values()
+            ]
+            if all(each.has_given(through[each.stream]) for each in lanes):
+                del self.departing[name]
+                self._leave(client, drain=True)
+
+    def _leave(self, client: DurableClient, *, drain: bool) -> None:
         session = client.session
 
         def leave() -> None:
@@ -277,7 +307,7 @@ class DurableClients:
 
         self._subscriptions.drop_pending(client)
         over = [*client.subscriptions.values()]
-        self._subscriptions.end(client, over, leave, drain=message.drain)
+        self._subscriptions.end(client, over, leave, drain=drain)
 
     def _answer_detach(self, client: DurableClient) -> None:
         if self.own.is_drained(client):
@@ -321,4 +351,5 @@ class DurableClients:
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)
         self._subscriptions.take_done(self.own.acknowledge(name, message))
+        self.settle_departures()
         self._answer_detach(client)

@@ -320,6 +320,8 @@ class Durable:
         self._settle_release(stream)
         if self._starts.pending:
             self._subscriptions.start_ready()
+        if self._clients.departing:
+            self._clients.settle_departures()
         if self._recent.runs:  # nobody will fetch events that are released here and below
             through = self.release.through(stream.identity)
             self._recent.drop_through(stream.identity, through)
@@ -343,6 +345,7 @@ class Durable:
 
     def _on_answer(self, peer: BrokerNumber, message: Answer) -> None:
         self._catchups.on_answers(self._fetching.on_answer(peer, message))
+        self._clients.settle_departures()
 
     # ------------------------------------------------------------ moved subscriptions
 
@@ -415,6 +418,7 @@ class Durable:
             self.gryphon.on_records(event)
         else:
             self._clients.on_records(event)
+            self._clients.settle_departures()
             self.gryphon.resume_if_read()
 
     @property

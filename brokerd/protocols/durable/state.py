@@ -89,6 +89,10 @@ class Lane:
         self.out.clear()
         self.out_events = 0
 
+    def has_given(self, through: int) -> bool:
+        """Return True unless the lane has yet to deliver ticks through this one."""
+        return self.catchup is None or self.catchup.given >= through
+
     def settle(self) -> bool:
         """Acknowledge everything before the first open delivery; return True if that is more.
 

@@ -195,7 +195,8 @@ class RoamingClients:
         if is_ignored and not step.local.is_over:
             self.take((Displacement(step.local.client),))
         if kind is PendingEnd:
-            self._confirm(step)
+            if begun.later_generation is None or not self._displace(step.report):
+                self._confirm(step)
         elif kind is EndStep:
             self._on_end_answer(step, begun)
         elif kind is RestatedStep:
@@ -474,8 +475,20 @@ class RoamingClients:
         is_here = client.session == step.session and client.connected
         if step.is_new and is_here and client.raise_generation(begun.later_generation):
             self._request_end(step)
-        else:
+        elif begun.later_generation is None or not self._displace(step.ended.report):
             self._confirm(step.ended)
+
+    def _displace(self, report: EndReport | None) -> bool:
+        """End the session of a client whose end a storage ignores; return False if it has ended.
+
+        The client has not received the end, so it requests the end again on its return. A client
+        that has departed does not return.
+        """
+        if report is None or report.session != report.client.session:
+            return False
+        if report.client.connected:
+            self.take((Displacement(report.client.name),))
+        return report.client.connected
 
     def _end(
         self, client: RoamingClient, over: Sequence[StoredSubscription], then: EndReport | None

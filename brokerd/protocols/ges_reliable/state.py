@@ -73,6 +73,11 @@ class PendingEnd:
     missing: int
     then: "EndReport | PendingEnd | None"
 
+    @property
+    def report(self) -> "EndReport | None":
+        """The report that follows in the end, if any."""
+        return self.then.report if isinstance(self.then, PendingEnd) else self.then
+
 
 class EndReport(NamedTuple):
     """A client that receives the end of a subscription, or of all for number 0, on its session."""

@@ -159,7 +159,8 @@ class Clients:
         self._drains = drains
         self._identities = routes.pubend_streams()
         self._is_host = routes.is_host
-        self._merged = self._identities if parameters.is_total else ()
+        all_stated = parameters.is_total or own_filter is None
+        self._stated = self._identities if all_stated else ()
         self._own_filter = own_filter
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -316,15 +317,15 @@ class Clients:
         return {**local.begins_after, **begun}
 
     def _positions(self, local: OwnSubscription) -> list[tuple[StreamId, int]]:
-        """Return, in total order, the positions of all streams from which a client continues.
+        """Return, in total order or without filters, all positions from which a client continues.
 
         The client states the positions when reconnecting. After a restart here, events are
         delivered again for other clients, and an event older than received events of another pubend
-        is out of order.
+        is out of order. Without filters, a client that moves states them to its old broker.
         """
-        waiting = self.own.windows.first_waiting(local) if self._merged else {}
+        waiting = self.own.windows.first_waiting(local) if self._stated else {}
         found = []
-        for stream in self._merged:
+        for stream in self._stated:
             handed_out = self._streams.position(stream)
             if stream in waiting:
                 handed_out = min(handed_out, waiting[stream] - 1)
@@ -346,6 +347,8 @@ class Clients:
             return
         begins = [local.begins_after for local in client.subscriptions.values()]
         self._drains.add(name, begins)
+        if self._own_filter is None:
+            self._drains.await_stated(name, message.through, self._machine.now_ns)
         self._core.look_at_all()
 
     def on_drained(self, name: ClientId) -> None:

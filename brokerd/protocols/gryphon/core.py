@@ -32,7 +32,7 @@ from brokerd.protocols.gryphon.curiosity import (
     drop_repeated,
 )
 from brokerd.protocols.gryphon.definition import LOG
-from brokerd.protocols.gryphon.drains import Drains
+from brokerd.protocols.gryphon.drains import DRAINS, Drains
 from brokerd.protocols.gryphon.filter_routes import BEGINNINGS
 from brokerd.protocols.gryphon.filter_table import FilterTable
 from brokerd.protocols.gryphon.filters import FilterExchange, FilterNarrowed, FilterWrite
@@ -111,6 +111,7 @@ class Gryphon(LogFirstMachine):
         persistent: the state on disk.
         filters: the filters of all brokers, as received here.
         own_filter: the filter of this broker's clients.
+        drains: the clients that leave once they have received all earlier publications.
         flow: the send windows of neighbours.
         incarnations: of neighbours, at their last sessions.
         dialling: dials neighbours, except for retired ones.
@@ -170,7 +171,7 @@ class Gryphon(LogFirstMachine):
             self.filter_exchange,
             streams,
         )
-        self._drains = Drains(streams)
+        self.drains = Drains(streams, routes.pubend_streams(), self.deadlines, parameters)
         self._reports = Reports(
             routes,
             streams,
@@ -210,7 +211,7 @@ class Gryphon(LogFirstMachine):
                 core=self,
                 pubends=self.pubends,
                 streams=streams,
-                drains=self._drains,
+                drains=self.drains,
                 routes=routes,
                 own_filter=own_filter,
             )
@@ -529,6 +530,9 @@ class Gryphon(LogFirstMachine):
                 self.settle(stream)
         elif purpose == DOUBT:
             self._resolve_doubt()
+        elif purpose == DRAINS:
+            for stream in self.drains.find_lacking(self.now_ns):
+                self.effects += self._delays.ask_end(stream, self.now_ns)
         elif purpose == JOINING:
             self._take(self.joins.ask(whose, self.now_ns))
         elif purpose == EXPECTED:
@@ -644,8 +648,8 @@ class Gryphon(LogFirstMachine):
             else:
                 self.deadlines.cancel((GAPS, stream.identity))
         self.settle(stream)
-        if self._drains.waiting:
-            for client in self._drains.settle():
+        if self.drains.waiting:
+            for client in self.drains.settle():
                 self._clients.on_drained(client)
 
     def _hand_out_merged(self) -> None:

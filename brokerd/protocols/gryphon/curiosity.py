@@ -208,6 +208,10 @@ class DelayCuriosity:
         if known is not None and known[0] < stream.knowledge.highest:
             self._heard[stream.identity] = stream.knowledge.highest, now_ns
 
+    def ask_end(self, stream: Stream, now_ns: Instant) -> list[Effect]:
+        """Return a doubt about the end of a stream, unless a gap is requested at present."""
+        return [] if stream.subend.gaps else self._send(stream, now_ns, sideways=True)
+
     def due(self, now_ns: Instant, *, is_wanted: bool) -> list[Effect]:
         """Return doubts about the streams without news, and wait for the next stream.
 

@@ -345,6 +345,10 @@ class Streams:
         """Return the number of retained publications."""
         return sum(stream.knowledge.events.events for stream in self)
 
+    def is_own(self, identity: StreamId) -> bool:
+        """Return True for the stream of a pubend of this broker."""
+        return identity in self._own
+
     def own(self) -> list[Stream]:
         """Return the streams of this broker's pubends."""
         return [self.get(identity) for identity in self._own]

@@ -34,7 +34,9 @@ class WhileBroken:
     def missing(self) -> list[str]:
         """Return the unmet demands, in words."""
         return [
-            *self._cluster.waits.describe_unsettled(all_attempts=False, may_ask=self._reach.ends),
+            *self._cluster.waits.describe_unsettled(
+                all_attempts=False, may_ask=self._reach.ends, may_drain=self._reach.drains
+            ),
             *self._describe_unfinished(),
             *self._describe_undelivered(),
             *self._describe_unacknowledged(),

@@ -52,6 +52,10 @@ class Reach:
         """Return True if requested ends at a broker must complete, answered anywhere."""
         return True
 
+    def drains(self, home: BrokerNumber) -> bool:
+        """Return True if a broker must deliver all earlier publications to a client that moves."""
+        return True
+
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
         """Return True if publishers at a broker must receive acknowledgements.
 

@@ -73,7 +73,7 @@ class ClientMove:
         if not self._drains and (not self._marked_by or self._marked_by in old.started_numbers):
             self._drains = True
             self._on_drain()
-            old.detach(drain=True)
+            old.detach(drain=True, through=new.core.start_positions())
 
     def _continue_without(self, old: SimulatedClient, new: SimulatedClient) -> None:
         self.is_over = True

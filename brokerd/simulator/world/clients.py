@@ -138,6 +138,7 @@ class SimulatedClient(Endpoint):
         ended: subscriptions that the broker has ended on request.
         path_ages_ns: `path_age_ns` of the report of each started subscription.
         detached: the broker keeps no state for this client any more.
+        drains: the client has requested its remaining publications, before it leaves.
         tokens: committed positions by subscription at several times; empty unless requested.
         take_after_ns: time that the application needs for a delivery.
         on_change: called after any possible change.
@@ -182,7 +183,7 @@ class SimulatedClient(Endpoint):
         self.asking_again = 0
         self.ended: dict[int, None] = {}
         self.path_ages_ns: dict[int, int] = {}
-        self.detached = False
+        self.detached = self.drains = False
         self._network = network
         self._random = random
         self._observer = observer
@@ -229,9 +230,10 @@ class SimulatedClient(Endpoint):
         self.core.unsubscribe(number)
         self._send_out()
 
-    def detach(self, *, drain: bool = False) -> None:
+    def detach(self, *, drain: bool = False, through: Positions = ()) -> None:
         """Detach from the broker, which then keeps no state of this client."""
-        self.core.detach(drain=drain)
+        self.drains = drain
+        self.core.detach(drain=drain, through=through)
         self._send_out()
 
     def take_over(self, predecessor: "SimulatedClient") -> None:

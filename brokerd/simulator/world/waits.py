@@ -35,6 +35,7 @@ class Waits:
         *,
         all_attempts: bool = True,
         may_ask: Callable[[BrokerNumber], bool] = lambda broker: True,
+        may_drain: Callable[[BrokerNumber], bool] = lambda broker: True,
     ) -> list[str]:
         """Return the waits for possible sessions or answers, in words.
 
@@ -43,6 +44,7 @@ class Waits:
                 repeated attempt after a wait never counts.
             may_ask: returns True if clients of a broker can receive an answer to the end of a
                 subscription.
+            may_drain: returns True if a broker can deliver everything to a client that moves away.
         """
         lines = []
         for broker in self._brokers:
@@ -80,7 +82,8 @@ class Waits:
                 continue
             if not client.ends and self._network.is_open(client.name, client.broker):
                 lines.append(f"{client.name} is not connected")
-            if client.ends and client.waits and may_ask(client.broker):
+            may_end = may_ask(client.broker) and (not client.drains or may_drain(client.broker))
+            if client.ends and client.waits and may_end:
                 lines.append(f"{client.name} waits for {client.waits}")
             if client.asking_again:
                 lines.append(f"{client.name} received a retry request")

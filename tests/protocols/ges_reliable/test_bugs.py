@@ -68,6 +68,8 @@ RULES = {
     "ignored-handover-ends-no-session": "a_handover_that_a_storage_ignores_ends_the_session",
     "late-report-ends-a-later-session": "a_late_report_of_a_displacement_ends_no_later_attachment",
     "new-process-is-refused-for-ever": "a_new_process_at_another_broker_resumes",
+    "end-that-is-ignored-is-reported": "an_end_that_a_storage_ignores_ends_the_session",
+    "detach-that-is-ignored-is-reported": "an_end_that_a_storage_ignores_ends_the_session",
     "end-of-a-new-process-is-ignored": "a_new_process_at_another_broker_ends_what_it_asks_for",
     "generations-count-at-one-broker": "requests_of_one_broker_count_in_their_order",
     "heirs-forgotten": "heirs_are_kept",

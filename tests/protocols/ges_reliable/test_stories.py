@@ -280,6 +280,21 @@ def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
         assert not story.storage().registrations.subscriptions()
 
 
+def a_displaced_process_ends_what_it_asks_for() -> None:
+    """The storage ignores an end of x, for a late request of y for an earlier process."""
+    for ends in (SimulatedCluster.unsubscribe, _detach):
+        story = Story()
+        others = len(story.storage().registrations)
+        new = displace(story)
+        ends(story.cluster, new.name)
+        story.settle(20)
+        assert len(story.storage().registrations) == others
+
+
+def _detach(cluster: SimulatedCluster, client: str) -> None:
+    cluster.population.detach(client)
+
+
 def subscribe_again(between: Callable[[Story, str], None]) -> None:
     """End a subscription, start a process without memory, and subscribe with the same number."""
     for milliseconds in (0, 1, 4, 12, 25):
@@ -335,6 +350,7 @@ STORIES = (
     a_new_process_at_another_broker_resumes,
     a_new_process_displaced_by_a_late_request_resumes,
     a_new_process_at_another_broker_ends_what_it_asks_for,
+    a_displaced_process_ends_what_it_asks_for,
     a_process_that_subscribes_again_is_stored_for,
     a_process_that_moved_twice_and_subscribes_again_is_stored_for,
     a_process_that_subscribes_again_behind_a_restarted_broker_is_stored_for,

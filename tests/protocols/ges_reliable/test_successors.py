@@ -9,6 +9,7 @@ from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
     Deliveries,
+    Detach,
     Refused,
     Subscribe,
     Subscribed,
@@ -440,6 +441,25 @@ def a_handover_that_a_storage_ignores_ends_the_session() -> None:
     assert [each.peer for each in closed] == ["c"]
 
 
+def an_end_that_a_storage_ignores_ends_the_session() -> None:
+    """The client requests the end again; its subscription would stay at the storage otherwise."""
+    for starts, requests_all in ((True, False), (False, False), (True, True)):
+        home = HomeOfTwo((FINER, 2))
+        if starts:
+            home.told.answer(FINER, 2)
+        if requests_all:
+            home.clients.handlers()[Detach]("c", Detach(drain=False, done_through=0))
+        else:
+            home.clients.on_unsubscribe("c", Unsubscribe(1))
+        if not starts:
+            home.told.answer(FINER, None, later_generation=STAY + 3)
+        for storage in home.requested_ends():
+            home.told.answer(storage, None, later_generation=STAY + 3)
+        assert not home.answers(Unsubscribed)
+        closed = [each.peer for each in home.machine.effects if type(each) is CloseSession]
+        assert "c" in closed, f"started: {starts}, all: {requests_all}"
+
+
 def a_late_report_of_a_displacement_ends_no_later_attachment() -> None:
     home = HomeOfTwo((ROOT, 2))
     home.told.answer(ROOT, 2)
@@ -710,6 +730,7 @@ HEIR_STORIES = (
     who_knows_that_it_is_over_is_not_asked,
     who_has_gone_elsewhere_begins_nowhere_anew,
     a_handover_that_a_storage_ignores_ends_the_session,
+    an_end_that_a_storage_ignores_ends_the_session,
     a_late_report_of_a_displacement_ends_no_later_attachment,
     requests_of_one_broker_count_in_their_order,
     whose_home_dies_before_it_is_over_is_stored_for_once,

@@ -5,6 +5,7 @@ A new broker delivers behind the ticks at which it has begun, and the old broker
 
 import pytest
 
+from brokerd.model.identity import StreamId
 from brokerd.protocols.gryphon.messages import Events
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
@@ -43,6 +44,58 @@ def behind_a_gap() -> bool:
 
 def behind_the_streams_of_others() -> bool:
     return moved(Story(pubends=1, order="total", doubt_curiosity_ns=SECOND_NS), "p1")
+
+
+def without_filters() -> bool:
+    """Lose the last event on its way to the old broker, which therefore has no gap."""
+    story = Story(pubends=1, filters=False, ack_expected_ns=60 * SECOND_NS)
+    subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
+    sent = story.publish(1)
+    story.settle()
+    story.lose("b1", "s1", Events)
+    sent += story.publish(1)
+    story.cluster.run_for(1)
+    assert len(subscriber.received) == 1
+    arrived: list[str] = []
+    story.cluster.population.move(
+        subscriber.client.name, "s2", lambda name, _: bool(arrived.append(name)) or True
+    )
+    story.wait_for(lambda: bool(arrived))
+    sent += story.publish(1)
+    story.settle()
+    there = story.cluster.clients[arrived[0]]
+    received = [number for _, number in subscriber.client.received[1] + there.received[1]]
+    return received == [each.sequence for each in sent]
+
+
+@pytest.mark.parametrize(
+    "bug",
+    ["leaves-before-stated-ticks", "stated-ticks-are-not-asked-for", "starts-without-positions"],
+)
+def test_without_filters_a_client_leaves_behind_the_start_at_its_next_broker(bug: str) -> None:
+    """Seed 66000118: the next broker began behind an event that the old broker lacked."""
+    assert without_filters()
+    with plant([MUTANTS[bug]]):
+        assert fails(without_filters)
+
+
+def test_ticks_that_a_client_invents_are_requested_of_no_broker() -> None:
+    """Other brokers would close their sessions; the client waits for as long as it likes."""
+    story = Story(pubends=1, filters=False)
+    subscriber, other = (story.cluster.subscribe("s1") for _ in range(2))
+    story.cluster.run_until_quiet()
+    story.publish(1)
+    story.settle()
+    opened = {**story.cluster.broker("s1").broker.ends}
+    future = tuple((StreamId(broker, 0, 0), 1 << 60) for broker in (0, 1, 99))
+    subscriber.client.detach(drain=True, through=future)
+    story.cluster.run_for(30)
+    story.publish(1)
+    story.cluster.run_for(3)
+    assert not subscriber.client.detached
+    assert {**story.cluster.broker("s1").broker.ends} == opened
+    assert len(other.received) == 2
 
 
 def test_a_client_leaves_behind_the_events_of_a_gap() -> None:

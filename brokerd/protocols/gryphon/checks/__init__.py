@@ -30,6 +30,10 @@ class GryphonReach(Reach):
         """See Reach: with filters a subscription waits for all pubends."""
         return self._is_whole(home) if self._parameters.filters else super().starts(home)
 
+    def drains(self, home: BrokerNumber) -> bool:
+        """See Reach: a client that moves is owed publications of all pubends."""
+        return self._is_whole(home)
+
     def _is_whole(self, home: BrokerNumber) -> bool:
         topology = self._graph.topology
         hosts = [n for n in self._graph.present if hosts_clients(topology, n)]
