@@ -10,7 +10,7 @@ commits; `enter`, once the changes are durable and the protocol has restored the
 Connect; `welcome`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -510,7 +510,7 @@ class ClientTable(Generic[Client]):
         if self._advanced:
             self._write_later()
 
-    def withdraw(self, former: list[Progressive]) -> None:
+    def withdraw(self, former: Sequence[Progressive]) -> None:
         """Write at once that subscriptions have lost the positions of an earlier process."""
         self.advance(former)
         if former:
