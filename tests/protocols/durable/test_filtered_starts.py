@@ -254,8 +254,9 @@ def test_the_end_of_a_subscription_removes_its_beginning() -> None:
 
 
 def test_filters_need_a_bound_for_silence_and_refuse_losses_of_brokers_with_clients() -> None:
-    with pytest.raises(ConfigError, match="filters = true; with durable"):
+    with pytest.raises(ConfigError, match="filters = true and delay_curiosity_ns = 0"):
         DurableParameters(filters=True).check("here")
+    DurableParameters(**FILTERED).check("here")
     why = definition_of("durable").keeps_loss
     topology = paper_cells()
     for name, filtered, refuses in (("s1", True, True), ("s1", False, False), ("b1", True, False)):
