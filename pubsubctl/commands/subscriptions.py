@@ -155,9 +155,7 @@ async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:
     """
     answers, silent = await _ask_brokers(lab, "subscriptions", {})
     rows = [
-        {**row, "broker": broker}
-        for broker, answer in answers
-        for row in answer["subscriptions"]
+        {**row, "broker": broker} for broker, answer in answers for row in answer["subscriptions"]
     ]
     return rows, silent
 
