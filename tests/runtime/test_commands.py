@@ -97,7 +97,7 @@ class ListingCore(StoredCore):
         return [*self.states]
 
     def list_retained(self, after: Any) -> list[RetainedStream]:
-        weights = {tick: (2, 80) for tick in after.get(StreamId(0, 3, 0), ())}
+        weights = dict.fromkeys(after.get(StreamId(0, 3, 0), ()), (2, 80))
         return [RetainedStream(StreamId(0, 3, 0), 9, 400, weights, (1,), (("s1", 1),))]
 
     def __getattr__(self, name: str) -> Any:

@@ -141,8 +141,8 @@ class _World:
 
     def _watch(self, broker: BrokerView, event: Any, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            is_between = type(effect) is Send and isinstance(effect.peer, int)
-            self.messages += is_between and type(effect.message) is not Events
+            if type(effect) is Send and isinstance(effect.peer, int):
+                self.messages += type(effect.message) is not Events
 
     @property
     def now_ns(self) -> int:
