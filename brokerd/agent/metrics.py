@@ -40,7 +40,7 @@ _NOT_NUMBERS: Final = ("t_ns", "now_ns", "pid")
 
 _GAUGES: Final = re.compile(
     "backlog|open|running|recovering|catching_up|spoken_for|partitions|subscriptions.*|queue_.*"
-    "|rss_bytes|private_bytes|outbox_bytes|late_.*|.*_(active|ready|held|relayed|violating|ratio)"
+    "|rss_bytes|private_bytes|outbox_bytes|passed_bytes|late_.*|.*_(active|ready|held|relayed|violating|ratio)"
 )
 """Statistics that may fall; all others count since the start of their process."""
 

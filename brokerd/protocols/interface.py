@@ -520,6 +520,9 @@ class SubscriptionState:
         away_ns: the time since the client's last session or the broker's start; None with a
             session.
         behind_us: per stream, the time from the acknowledged position to the stream's, unless 0.
+        behind_events: per such stream, the events that it lacks; None if earlier ones were matched
+            elsewhere.
+        acknowledged: per such stream, the tick of the acknowledged position.
         holds: the streams in which no subscription here has acknowledged less.
     """
 
@@ -530,6 +533,27 @@ class SubscriptionState:
     away_ns: Instant | None
     behind_us: Mapping[StreamId, int]
     holds: tuple[StreamId, ...]
+    behind_events: Mapping[StreamId, int | None] = field(default_factory=dict)
+    acknowledged: Mapping[StreamId, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedStream:
+    """The events that a pubend of a broker retains for subscriptions, for people.
+
+    Attributes:
+        events, payload_bytes: of all retained events.
+        after: per requested tick, the number and the payload bytes of the retained events behind.
+        brokers: the brokers with the lowest released tick, or without a report.
+        moved: the subscriptions with that tick that are moving, by client and number.
+    """
+
+    stream: StreamId
+    events: int
+    payload_bytes: int
+    after: Mapping[int, tuple[int, int]]
+    brokers: tuple[BrokerNumber, ...]
+    moved: tuple[tuple[ClientId, int], ...]
 
 
 @runtime_checkable
@@ -538,6 +562,14 @@ class ListingProtocol(DeliveryProtocol, Protocol):
 
     def list_subscriptions(self, now_ns: Instant) -> Sequence[SubscriptionState]:
         """Return the subscriptions of present and absent clients."""
+        ...
+
+    def list_retained(self, after: Mapping[StreamId, Sequence[int]]) -> Sequence[RetainedStream]:
+        """Return the events that pubends of this broker retain.
+
+        Args:
+            after: ticks per stream; of other brokers' streams nothing is known here.
+        """
         ...
 
 

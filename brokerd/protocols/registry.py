@@ -372,6 +372,8 @@ def make_protocol(
 def core_counters(topology: Topology, name: str) -> frozenset[str]:
     """Return the names of the counters and gauges that cores of a protocol have on a topology.
 
+    Names with a stream are left out: a broker without clients does not have them.
+
     Raises:
         ConfigError: no protocol has this name, or the protocol does not run on the topology.
     """
@@ -382,4 +384,5 @@ def core_counters(topology: Topology, name: str) -> frozenset[str]:
         parameters=running.parameters,
         decode_attributes=lambda blobs: [],
     )
-    return frozenset(definition_of(name).make_core(context).statistics())
+    names = definition_of(name).make_core(context).statistics()
+    return frozenset(each for each in names if "." not in each)

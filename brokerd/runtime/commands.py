@@ -19,6 +19,7 @@ from brokerd.protocols.interface import (
     DeliveryProtocol,
     Farewell,
     ListingProtocol,
+    RetainedStream,
     SubscriptionState,
 )
 from brokerd.runtime.connection import clock_ns
@@ -104,6 +105,7 @@ class Commands:
             "status": self._status,
             "statistics": self._statistics,
             "subscriptions": self._subscriptions,
+            "retained": self._retained,
             "end_subscription": self._end_subscription,
             "begin_run": self._begin_run,
             "end_run": self._end_run,
@@ -192,6 +194,20 @@ class Commands:
         brokers = self.broker_names()
         return {"subscriptions": [_describe_subscription(each, brokers) for each in found]}
 
+    async def _retained(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """List the events that pubends here retain, in all and behind acknowledged ticks."""
+        (after,) = _take(arguments, after=(dict, {}))
+        brokers = self.broker_names()
+        wanted: dict[StreamId, Sequence[int]] = {}
+        for name, ticks in after.items():
+            broker, _, pubend = str(name).rpartition(".")
+            is_stream = broker in brokers and pubend.isdecimal()
+            if not (is_stream and type(ticks) is list and all(type(each) is int for each in ticks)):
+                raise ControlError("user", f"after: {name!r} is no stream with ticks"[:200])
+            wanted[StreamId(brokers.index(broker), int(pubend), 0)] = ticks
+        found = self._listing_core().list_retained(wanted)
+        return {"retained": [_describe_retained(each, brokers) for each in found]}
+
     async def _end_subscription(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """End a subscription; the answer follows when that is durable."""
         client, number, force = _take(arguments, client=str, number=int, force=(bool, False))
@@ -218,13 +234,16 @@ class Commands:
         return next((each for each in found if (each.client, each.number) == named), None)
 
     def _list_subscriptions(self) -> Sequence[SubscriptionState]:
+        return self._listing_core().list_subscriptions(clock_ns())
+
+    def _listing_core(self) -> ListingProtocol:
         core = self._core
         if not isinstance(core, ListingProtocol):
             what = f"{self._own.protocol} lists no subscriptions; durable does"
             raise ControlError("user", what)
         if self._core_status().state == "recovering":
             raise ControlError("busy", "it reads the state of its earlier incarnation")
-        return core.list_subscriptions(clock_ns())
+        return core
 
     async def _reload_topology(self, arguments: dict[str, Any]) -> dict[str, Any]:
         (signature,) = _take(arguments, signature=(str, ""))
@@ -502,5 +521,19 @@ def _describe_subscription(state: SubscriptionState, brokers: Sequence[str]) -> 
         "mode": state.mode,
         "away_ms": None if state.away_ns is None else state.away_ns // MILLISECOND_NS,
         "behind_ms": {name(key): us // 1_000 for key, us in state.behind_us.items()},
+        "behind_events": {name(key): events for key, events in state.behind_events.items()},
+        "acknowledged": {name(key): tick for key, tick in state.acknowledged.items()},
         "holds": [name(each) for each in state.holds],
+    }
+
+
+def _describe_retained(state: RetainedStream, brokers: Sequence[str]) -> dict[str, Any]:
+    """Return the retained events of a pubend for JSON."""
+    return {
+        "stream": f"{brokers[state.stream.broker]}.{state.stream.publisher}",
+        "events": state.events,
+        "bytes": state.payload_bytes,
+        "after": [[tick, *weight] for tick, weight in state.after.items()],
+        "brokers": [brokers[each] for each in state.brokers],
+        "moved": [[*each] for each in state.moved],
     }

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 app = verbs("subscriptions", "List and end the subscriptions that brokers keep.")
 
-_HEAD = ("CLIENT", "NUMBER", "BROKER", "MODE", "AWAY", "BEHIND", "HOLDS BACK", "PREDICATE")
+_HEAD = (
+    *("CLIENT", "NUMBER", "BROKER", "MODE", "AWAY", "BEHIND", "EVENTS", "RETAINED"),
+    *("HOLDS BACK", "PREDICATE"),
+)
+_RETAINED_HEAD = ("STREAM", "EVENTS", "RETAINED", "HELD BACK BY")
 _MOST_CHARACTERS = 60
 """The longest text of a predicate or of streams in the table; a document has all of it."""
 
@@ -32,8 +36,10 @@ def list_all(
     """List the subscriptions of `durable`, farthest behind first.
 
     BEHIND is the time from the last acknowledged publication to the newest one, of the stream that
-    is farthest behind. HOLDS BACK names the streams that the broker releases no further because of
-    this subscription.
+    is farthest behind; EVENTS counts the publications that it lacks, `+` where some more were
+    matched at another broker. RETAINED is the size of all that publishers' brokers retain behind
+    its position. HOLDS BACK names the streams that the broker releases no further because of this
+    subscription. A second table has the streams, and what holds back each release.
     """
     import trio
 
@@ -43,17 +49,24 @@ def list_all(
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
-    async def look() -> tuple[list[dict[str, Any]], list[str]]:
-        return await collect(lab)
+    async def look() -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+        found, silent = await collect(lab)
+        retained, later = await collect_retained(lab, found)
+        return found, retained, sorted({*silent, *later})
 
-    found, silent = trio.run(run_reaching, lab, look)
+    found, retained, silent = trio.run(run_reaching, lab, look)
+    add_retained(found, retained)
     rows = sorted(
         (row for row in found if client in (None, row["client"])),
         key=lambda row: (-_most_behind(row), row["client"], row["number"], row["broker"]),
     )
     return Result(
-        document={"schema": "pubsubctl/subscriptions/1", "subscriptions": rows},
-        text=describe(call, rows),
+        document={
+            "schema": "pubsubctl/subscriptions/2",
+            "subscriptions": rows,
+            "streams": retained,
+        },
+        text=describe(call, rows) + describe_retained(call, retained),
         because=tuple(HostError(text) for text in silent),
     )
 
@@ -140,6 +153,65 @@ async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:
     Raises:
         PreflightFailed: nothing is deployed.
     """
+    answers, silent = await _ask_brokers(lab, "subscriptions", {})
+    rows = [
+        {**row, "broker": broker} for broker, answer in answers for row in answer["subscriptions"]
+    ]
+    return rows, silent
+
+
+async def collect_retained(
+    lab: "Lab", rows: Iterable[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the streams with retained events, and the reasons of brokers without an answer.
+
+    Args:
+        rows: the subscriptions, with their acknowledged ticks.
+    """
+    after: dict[str, list[int]] = {}
+    for row in rows:
+        for stream, tick in row["acknowledged"].items():
+            after.setdefault(stream, []).append(tick)
+    answers, silent = await _ask_brokers(lab, "retained", {"after": after})
+    found = [{**each} for _, answer in answers for each in answer["retained"] if each["events"]]
+    return sorted(found, key=lambda each: str(each["stream"])), silent
+
+
+def add_retained(rows: Iterable[dict[str, Any]], retained: Iterable[dict[str, Any]]) -> None:
+    """Add what is retained for each subscription, and what holds back each stream.
+
+    A release is held back by the subscriptions with the lowest acknowledged tick. Without one, by
+    holds for moving subscriptions, or else by the brokers with the lowest report.
+    """
+    rows = [*rows]
+    streams = {each["stream"]: each for each in retained}
+    for row in rows:
+        row["retained_bytes"] = {}
+        for stream, tick in row["acknowledged"].items():
+            weights = {place: size for place, _, size in streams.get(stream, {}).get("after", ())}
+            if tick in weights:
+                row["retained_bytes"][stream] = weights[tick]
+    for stream, each in streams.items():
+        holders = [
+            (row["acknowledged"][stream], f"{row['client']}/{row['number']} at {row['broker']}")
+            for row in rows
+            if stream in row["acknowledged"] and stream in row["holds"]
+        ]
+        lowest = min((tick for tick, _ in holders), default=0)
+        names = sorted({name for tick, name in holders if tick == lowest})
+        moved = [f"{client}/{number}, which has moved" for client, number in each.pop("moved")]
+        brokers, _ = each.pop("brokers"), each.pop("after")
+        each["held_by"] = names or moved or [f"broker {name}" for name in brokers]
+
+
+async def _ask_brokers(
+    lab: "Lab", command: str, arguments: dict[str, Any]
+) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """Return the answers of all brokers, and the reasons of brokers without an answer.
+
+    Raises:
+        PreflightFailed: nothing is deployed.
+    """
     from brokerd.errors import ControlError
     from pubsubctl.deployment.plan import list_decommissioned
     from pubsubctl.state import read_deployment
@@ -150,18 +222,16 @@ async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:
     gone = list_decommissioned(record)
     placed = record["placement"]["brokers"]
     hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in gone}
-    found: list[dict[str, Any]] = []
+    found: list[tuple[str, dict[str, Any]]] = []
     silent: list[str] = []
 
     async def ask(connector: "Connector") -> None:
         for broker in [name for name, host in hosts.items() if host == connector.host.name]:
             try:
                 async with connector.open_agent() as agent:
-                    answer = await agent.broker(broker, "subscriptions")
+                    found.append((broker, await agent.broker(broker, command, arguments)))
             except (ControlError, Unreachable) as error:
                 silent.append(f"{broker} lists no subscriptions: {error}")
-                continue
-            found.extend({**row, "broker": broker} for row in answer["subscriptions"])
 
     await lab.on_all(ask)
     return found, sorted(silent)
@@ -182,12 +252,33 @@ def describe(call: Invocation, rows: Iterable[dict[str, Any]]) -> str:
             row["mode"],
             words(row["away_ms"]),
             words(_most_behind(row)),
+            _count_behind(row),
+            _size(sum(row["retained_bytes"].values())) if row.get("retained_bytes") else "",
             _cut(", ".join(row["holds"])),
             _cut(row["predicate"]),
         )
         for row in rows
     ]
     return call.console.table(_HEAD, cells) if cells else "no subscriptions"
+
+
+def describe_retained(call: Invocation, streams: Iterable[dict[str, Any]]) -> str:
+    """Return the table of streams with retained events; empty without one."""
+    cells = [
+        (each["stream"], each["events"], _size(each["bytes"]), _cut(", ".join(each["held_by"])))
+        for each in streams
+    ]
+    return "\n\n" + call.console.table(_RETAINED_HEAD, cells) if cells else ""
+
+
+def _count_behind(row: dict[str, Any]) -> str:
+    counts = row["behind_events"].values()
+    known = sum(each for each in counts if each is not None)
+    return f"{known:,}{'+' * (None in counts)}" if counts else ""
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e3:,.1f} kB"
 
 
 def _most_behind(row: dict[str, Any]) -> int:

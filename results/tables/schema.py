@@ -513,6 +513,13 @@ TABLES: Mapping[str, Table] = {
             delivered BIGINT deliveries
             mean_latency_ms DOUBLE of these; null without any
         """),
+        _table("lost_last_events", "Of gd02.dct: per case and draw.", """
+            case STRING of the experiment
+            run INT counted per case
+            recovery_s DOUBLE from the lost event to its last delivery; null: not within the limit
+            idle_messages BIGINT between brokers in the idle time of the experiment
+            busy_messages BIGINT between brokers in its busy time, other than events
+        """),
         _table("churn_messages", "Of control.churn: per protocol and number of brokers.", """
             protocol STRING of the brokers
             title STRING what the experiment calls it

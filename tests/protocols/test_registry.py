@@ -6,7 +6,16 @@ import sys
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.protocols.registry import DEFINITIONS, Registration, Registry, definition_of
+from brokerd.protocols.definition import CoreContext
+from brokerd.protocols.registry import (
+    DEFINITIONS,
+    Registration,
+    Registry,
+    core_counters,
+    definition_of,
+    protocol_on,
+)
+from tests.helpers.gryphon_stories import paper_cells
 
 BEST_EFFORT = "brokerd.protocols.best_effort.definition:BEST_EFFORT"
 PLAIN = Registration("best_effort", BEST_EFFORT, "tree", (range(32, 48),))
@@ -21,6 +30,22 @@ def test_each_is_found_by_its_name() -> None:
 def test_each_message_has_a_number_of_its_protocol() -> None:
     for name, definition in DEFINITIONS.items():
         assert {DEFINITIONS.protocol_of(kind.number) for kind in definition.messages} == {name}
+
+
+def test_all_brokers_of_a_topology_have_the_counters_of_their_protocol() -> None:
+    topology = paper_cells()
+    for name in ("gryphon", "durable"):
+        running = protocol_on(topology, name)
+        expected = core_counters(topology, name)
+        for broker in range(len(topology.brokers)):
+            context = CoreContext(
+                broker=broker,
+                topology=running.topology,
+                parameters=running.parameters,
+                decode_attributes=lambda blobs: [],
+            )
+            found = definition_of(name).make_core(context).statistics()
+            assert expected == {each for each in found if "." not in each}, topology.brokers[broker]
 
 
 def test_a_protocol_is_imported_when_it_is_asked_for() -> None:

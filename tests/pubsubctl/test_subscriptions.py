@@ -10,7 +10,14 @@ import trio
 
 from brokerd.errors import ControlError
 from pubsubctl.commands import subscriptions
-from pubsubctl.commands.subscriptions import collect, describe, end_at_brokers
+from pubsubctl.commands.subscriptions import (
+    add_retained,
+    collect,
+    collect_retained,
+    describe,
+    describe_retained,
+    end_at_brokers,
+)
 from pubsubctl.console.console import Console
 from pubsubctl.errors import HostError, PreflightFailed
 from tests.pubsubctl.conftest import Call
@@ -25,9 +32,21 @@ def row(client: str, broker: str, **more: Any) -> dict[str, Any]:
         "mode": "away",
         "away_ms": 7_200_000,
         "behind_ms": {},
+        "behind_events": {},
+        "acknowledged": {},
         "holds": [],
     }
     return {**found, **more, "broker": broker}
+
+
+RETAINED = {
+    "stream": "p1.0",
+    "events": 5,
+    "bytes": 5_000,
+    "after": [[100, 5, 5_000], [200, 2, 1_500]],
+    "brokers": ["s1"],
+    "moved": [],
+}
 
 
 class Lab:
@@ -56,6 +75,8 @@ class Lab:
             self.asked.append((name, command, arguments or {}))
             if name == "s2":
                 raise ControlError("user", "it is down")
+            if command == "retained":
+                return {"retained": [RETAINED, {**RETAINED, "stream": "p1.1", "events": 0}]}
             return {"subscriptions": [row("c1", "s1")]}
 
         yield SimpleNamespace(broker=broker)
@@ -104,6 +125,43 @@ def test_a_table_has_a_row_per_subscription_with_short_texts() -> None:
     assert first.endswith("n" * 57 + "...")
     assert second.split() == ["c2", "1", "s1", "live", "0", "s", "true"]
     assert describe(call, []) == "no subscriptions"
+
+
+def test_a_list_names_the_subscription_that_holds_back_a_stream_and_its_bytes() -> None:
+    lab: Any = Lab()
+    call: Any = SimpleNamespace(console=Console())
+    behind = {"holds": ["p1.0"], "behind_events": {"p1.0": 1_234, "p1.1": None}}
+    rows = [
+        row("c1", "s1", acknowledged={"p1.0": 200, "p1.1": 7}, **behind),
+        row("c2", "s4", acknowledged={"p1.0": 100}, **behind),
+        row("c3", "s1", mode="live"),
+    ]
+    retained, silent = trio.run(collect_retained, lab, rows)
+    assert lab.asked[0] == ("s1", "retained", {"after": {"p1.0": [200, 100], "p1.1": [7]}})
+    assert silent == ["s2 lists no subscriptions: it is down"]
+    add_retained(rows, retained)
+    assert [each["retained_bytes"] for each in rows] == [{"p1.0": 1_500}, {"p1.0": 5_000}, {}]
+    assert retained == [
+        {"stream": "p1.0", "events": 5, "bytes": 5_000, "held_by": ["c2/1 at s4"]},
+    ]
+    assert "1,234+" in describe(call, rows).splitlines()[1]
+    assert describe_retained(call, retained).endswith("c2/1 at s4")
+    assert describe_retained(call, []) == ""
+
+
+@pytest.mark.parametrize(
+    "more, held_by",
+    [
+        ({"moved": [["c1", 2]]}, ["c1/2, which has moved"]),
+        ({"brokers": ["b1", "b2"]}, ["broker b1", "broker b2"]),
+    ],
+)
+def test_a_hold_or_a_broker_holds_back_a_stream_without_such_a_subscription(
+    more: dict[str, Any], held_by: list[str]
+) -> None:
+    retained: list[dict[str, Any]] = [{**RETAINED, **more}]
+    add_retained([row("c1", "s1", acknowledged={"p1.0": 200})], retained)
+    assert retained[0]["held_by"] == held_by
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.model.identity import StreamId
-from brokerd.protocols.interface import CoreStatus, ListingProtocol, SubscriptionState
+from brokerd.protocols.interface import (
+    CoreStatus,
+    ListingProtocol,
+    RetainedStream,
+    SubscriptionState,
+)
 from brokerd.runtime.commands import Commands
 
 
@@ -80,12 +85,20 @@ class ListingCore(StoredCore):
         self.is_read = True
         stream = StreamId(0, 3, 0)
         self.states = [
-            SubscriptionState("s1", 1, "n = 1", "away", 7_000_000_000, {stream: 1_500}, (stream,)),
+            SubscriptionState(
+                *("s1", 1, "n = 1", "away", 7_000_000_000, {stream: 1_500}, (stream,)),
+                behind_events={stream: 12},
+                acknowledged={stream: 900},
+            ),
             SubscriptionState("s2", 4, "true", "live", None, {}, ()),
         ]
 
     def list_subscriptions(self, now_ns: int) -> list[SubscriptionState]:
         return [*self.states]
+
+    def list_retained(self, after: Any) -> list[RetainedStream]:
+        weights = dict.fromkeys(after.get(StreamId(0, 3, 0), ()), (2, 80))
+        return [RetainedStream(StreamId(0, 3, 0), 9, 400, weights, (1,), (("s1", 1),))]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -111,9 +124,33 @@ def test_subscriptions_are_listed_with_the_names_of_streams() -> None:
             "mode": "away",
             "away_ms": 7_000,
             "behind_ms": {"p1.3": 1},
+            "behind_events": {"p1.3": 12},
+            "acknowledged": {"p1.3": 900},
             "holds": ["p1.3"],
         }
         assert (live["away_ms"], live["behind_ms"], live["holds"]) == (None, {}, [])
+
+    trio.run(story)
+
+
+def test_retained_events_are_listed_behind_the_ticks_of_a_request() -> None:
+    async def story() -> None:
+        commands = commands_of(ListingCore())
+        commands.broker_names = lambda: ("p1", "b0")
+        commands.is_started = True
+        ask = commands.handlers()["retained"]
+        (found,) = (await ask({"after": {"p1.3": [900]}}))["retained"]
+        assert found == {
+            "stream": "p1.3",
+            "events": 9,
+            "bytes": 400,
+            "after": [[900, 2, 80]],
+            "brokers": ["b0"],
+            "moved": [["s1", 1]],
+        }
+        for wrong in ({"p1": [1]}, {"p2.0": [1]}, {"p1.3": 1}, {"p1.3": ["1"]}, {"p1.x": []}):
+            with pytest.raises(ControlError, match="is no stream with ticks"):
+                await ask({"after": wrong})
 
     trio.run(story)
 

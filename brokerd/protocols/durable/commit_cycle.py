@@ -78,6 +78,7 @@ class CommitCycle:
     def add_token(self, lane: Lane) -> None:
         """Add a durable token, which may release events."""
         self._moved[lane.stream] = None
+        self._hosted[lane.stream].log.note_acknowledged(lane.subscription.identity, lane.committed)
 
     def forget(self, lane: Lane) -> None:
         """Forget the lane of an ended subscription."""
@@ -151,9 +152,11 @@ class CommitCycle:
         """
         streams: dict[HostedStream, None] = dict.fromkeys(taken.delivered)
         for lane, tick in taken.acknowledged.items():
+            hosted = self._hosted[lane.stream]
             if not lane.subscription.is_over:  # else it was not written down
                 lane.committed = max(lane.committed, tick)
-            streams[self._hosted[lane.stream]] = None
+                hosted.log.note_acknowledged(lane.subscription.identity, lane.committed)
+            streams[hosted] = None
         for hosted in streams:
             self._table.forget_released(hosted.identity)
             yield hosted, hosted.commit(taken.delivered.get(hosted, 0))

@@ -75,6 +75,7 @@ from brokerd.protocols.interface import (
     Farewell,
     Instant,
     RecordsRead,
+    RetainedStream,
     SessionEstablished,
     SessionLost,
     Started,
@@ -263,6 +264,7 @@ class Durable:
         """See DeliveryProtocol."""
         found = {
             **self.gryphon.statistics(),
+            **self._subscriptions.statistics(),
             "catching_up": len(self._watch),
             "passed_bytes": self.passed.stored_bytes,
         }
@@ -304,6 +306,10 @@ class Durable:
     def list_subscriptions(self, now_ns: Instant) -> Sequence[SubscriptionState]:
         """See ListingProtocol."""
         return self._subscriptions.list_all(now_ns)
+
+    def list_retained(self, after: Mapping[StreamId, Sequence[int]]) -> Sequence[RetainedStream]:
+        """See ListingProtocol."""
+        return self.release.list_retained(after)
 
     # ------------------------------------------------------------ streams
 

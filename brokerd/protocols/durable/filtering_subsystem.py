@@ -13,7 +13,7 @@ Paper: [DS03] §4.2 (the PFS; here one of its log streams), footnote 2.
 import struct
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, MutableMapping, Sequence
 from itertools import chain
 from typing import Final
@@ -151,6 +151,7 @@ class FilterLog:
         self._keep_through = 0
         self._ticks = array("Q")
         self._newest: dict[int, int] = {}
+        self._owed: defaultdict[int, array[int]] = defaultdict(lambda: array("Q"))
         self._pages: OrderedDict[int, dict[int, MatchRecord | bytes]] = OrderedDict()
         self._cached_pages = cached_pages or CACHED_PAGES
         self._asked: dict[int, int] = {}
@@ -237,6 +238,9 @@ class FilterLog:
             return []
         assert all(whose), f"one of the ticks from {ticks[0]} to {ticks[-1]} has no subscription"
         packed = pack_matches(ticks, whose, self._next, self._newest)
+        for tick, subscriptions in zip(ticks, whose, strict=True):
+            for each in subscriptions:
+                self._owed[each].append(tick)
         self._ticks.extend(ticks)
         self._cache_packed(self._next, packed)
         self._next += len(packed)
@@ -249,6 +253,7 @@ class FilterLog:
         index = self._next
         for each in record.subscriptions:
             self._newest[each] = index
+            self._owed[each].append(record.tick)
         self._ticks.append(record.tick)
         self._next += 1
         self.last_tick = max(self.last_tick, record.tick)
@@ -257,6 +262,17 @@ class FilterLog:
     def forget(self, subscription: int) -> None:
         """Forget an ended subscription; it will not be read any more."""
         self._newest.pop(subscription, None)
+        self._owed.pop(subscription, None)
+
+    def note_acknowledged(self, subscription: int, through: int) -> None:
+        """Count the matches of a subscription through a tick no longer in `owed`."""
+        if ticks := self._owed.get(subscription):
+            del ticks[: bisect_right(ticks, through)]
+
+    def owed(self, subscription: int, behind: int) -> int:
+        """Return the number of ticks behind `behind` that a subscription is owed."""
+        ticks = self._owed.get(subscription)
+        return len(ticks) - bisect_right(ticks, behind) if ticks else 0
 
     def chop(self, through: int) -> list[LogEffect]:
         """Truncate the records through a tick."""

@@ -97,10 +97,10 @@ class DurableParameters(GryphonParameters):
             raise ConfigError(
                 f"{where}: order = {self.order!r}; durable supports publisher order only"
             )
-        if self.filters:
+        if self.filters and not self.delay_curiosity_ns:
             raise ConfigError(
-                f"{where}: filters = true; with durable a subscription may stall behind a link "
-                "that passes messages in one direction only, so brokers withhold no events"
+                f"{where}: filters = true and delay_curiosity_ns = 0; without that, brokers would "
+                "not learn of withheld events, and would never release what precedes them"
             )
         for name in (
             "commit_interval_ns",

@@ -19,11 +19,11 @@ Deviates: nothing is lost for its age soon after a start, when live subscribers 
 time to return.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.losses import has_marker
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart
@@ -46,7 +46,7 @@ from brokerd.protocols.gryphon import (
     ticks_in,
 )
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.interface import Instant
+from brokerd.protocols.interface import Instant, RetainedStream
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 RETAINED: Final = "retained"
@@ -270,6 +270,12 @@ def _first_tick(run: PublicationRun) -> int:
     return run.first
 
 
+def _weigh(events: RetainedEvents, behind: int) -> tuple[int, int]:
+    """Return the number and the payload bytes of events behind a tick."""
+    parts = [part for run in events.runs_after(behind) if (part := run.after(behind)) is not None]
+    return sum(map(len, parts)), sum(part.payload_bytes() for part in parts)
+
+
 RELEASE: Final = "release"
 
 
@@ -355,6 +361,40 @@ class Release:
         if self._routes.is_host:
             ticks.append(self.own(stream.identity))
         return min(ticks, default=stream.knowledge.final)
+
+    def list_retained(self, after: Mapping[StreamId, Sequence[int]]) -> list[RetainedStream]:
+        """Return the events that pubends of this broker retain, for people."""
+        found = []
+        for stream in self._streams.own():
+            events = stream.knowledge.events
+            brokers, moved = self._holders(stream) if events.events else ((), ())
+            found.append(
+                RetainedStream(
+                    stream.identity,
+                    events.events,
+                    events.payload_bytes,
+                    {tick: _weigh(events, tick) for tick in after.get(stream.identity, ())},
+                    brokers,
+                    moved,
+                )
+            )
+        return found
+
+    def _holders(
+        self, stream: Stream
+    ) -> tuple[tuple[BrokerNumber, ...], tuple[tuple[ClientId, int], ...]]:
+        """Return the brokers, and the subscriptions with holds, with the lowest released tick."""
+        identity, lowest = stream.identity, self._lowest(stream)
+        brokers = [
+            each
+            for cell in stream.children
+            if self.below(cell, stream) == lowest
+            for each in self._routes.linked[cell]
+        ]
+        if self._routes.is_host and self._table.released(identity) == lowest:
+            brokers.append(identity.broker)
+        held = self._holds.of(identity).items()
+        return tuple(brokers), tuple((key[0], key[1]) for key, tick in held if tick == lowest)
 
     def own(self, stream: StreamId) -> int:
         """Return the released tick of this broker's subscriptions and holds."""

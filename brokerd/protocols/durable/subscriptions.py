@@ -368,11 +368,15 @@ class Subscriptions:
     def _state(
         self, local: DurableSubscription, released: Mapping[StreamId, int], now_ns: Instant
     ) -> SubscriptionState:
-        behind = {}
+        behind: dict[StreamId, int] = {}
+        events: dict[StreamId, int | None] = {}
         for identity, lane in local.lanes.items():
-            position = self._hosted[identity].position
-            if position > lane.committed:
-                behind[identity] = position - lane.committed
+            hosted = self._hosted[identity]
+            if hosted.position > lane.committed:
+                behind[identity] = hosted.position - lane.committed
+                is_matched = lane.matched_after <= lane.committed
+                owed = hosted.log.owed(local.identity, lane.committed)
+                events[identity] = owed if is_matched else None
         modes = {lane.mode for lane in local.lanes.values()} if local.is_attached else {Mode.AWAY}
         mode = next((each for each in _MODES if each in modes), Mode.LIVE)
         return SubscriptionState(
@@ -383,7 +387,33 @@ class Subscriptions:
             self._table.away_ns(local.client, now_ns),
             behind,
             tuple(each for each in behind if local.lanes[each].committed == released[each]),
+            events,
+            {each: local.lanes[each].committed for each in behind},
         )
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return what the subscriptions lack, together.
+
+        A subscription holds back a release if no other one here has acknowledged less of a stream.
+        """
+        owed = away = 0
+        holding: dict[int, None] = {}
+        present = self._registered.present
+        for local in present.values():
+            away += not local.is_attached
+        for identity, hosted in self._hosted.items():
+            released = self._registered.released(identity)
+            for local in present.values():
+                committed = local.lane(identity).committed
+                if hosted.position > committed:
+                    owed += hosted.log.owed(local.identity, committed)
+                    if committed == released:
+                        holding[local.identity] = None
+        return {
+            "subscriptions_away": away,
+            "subscriptions_holding": len(holding),
+            "queue_owed": owed,
+        }
 
     # ------------------------------------------------------------ progress
 

@@ -59,8 +59,11 @@ class WhileBroken:
             home = clients[subscriber].broker
             if home in self._let_off or subscriber in self._cluster.population.held:
                 continue
-            if not started and self._reach.starts(home):
+            must_start = self._reach.starts(home)
+            if not started and must_start:
                 yield f"{subscriber}/{number} has not started"
+            if not must_start and number not in clients[subscriber].started_numbers:
+                continue  # started at an earlier broker, and may not start at this one
             for publisher, missing in lacking if started else ():
                 source = clients[publisher].broker
                 if missing and source not in self._let_off and self.reaches(source, home):

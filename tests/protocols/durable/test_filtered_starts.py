@@ -14,6 +14,7 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import BEGINS
 from brokerd.protocols.gryphon.messages import Events, FilterChange, Silent
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import NotQuietError
 from brokerd.units import MILLISECOND_NS, SECOND_NS
@@ -253,9 +254,36 @@ def test_the_end_of_a_subscription_removes_its_beginning() -> None:
     assert story.filters_of("p1", "s1") == 0
 
 
+def demanded_without_a_link(*, moves: bool) -> bool:
+    """Return True if a started subscription is owed events beside a pubend out of reach for ever.
+
+    Args:
+        moves: the client has moved since, and its subscription may not start there.
+    """
+    story = FilteredStory()
+    subscriber = story.subscriber("s1", "kind = 'a'")
+    story.cluster.link("p1", "b1").cut()
+    story.cluster.run_for(1)
+    if moves:
+        story.cluster.transfers.reattach(subscriber.client.name, "s2")
+        story.cluster.run_for(1)
+    story.cluster.publish("s2", kind="a")
+    numbers = tuple(map(story.cluster.topology.number_of, ("p1", "b1")))
+    found = WhileBroken(story.cluster, [numbers]).missing()
+    return any(f"{subscriber.client.name}/1 misses" in each for each in found)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_only_a_subscription_at_its_present_broker_is_owed_events_beside_a_lost_pubend(
+    moves: bool,
+) -> None:
+    assert demanded_without_a_link(moves=moves) is not moves
+
+
 def test_filters_need_a_bound_for_silence_and_refuse_losses_of_brokers_with_clients() -> None:
-    with pytest.raises(ConfigError, match="filters = true; with durable"):
+    with pytest.raises(ConfigError, match="filters = true and delay_curiosity_ns = 0"):
         DurableParameters(filters=True).check("here")
+    DurableParameters(**FILTERED).check("here")
     why = definition_of("durable").keeps_loss
     topology = paper_cells()
     for name, filtered, refuses in (("s1", True, True), ("s1", False, False), ("b1", True, False)):

@@ -84,6 +84,55 @@ def test_the_end_of_an_absent_subscription_releases_its_events(restarts: bool) -
     assert ended(restarts=restarts)
 
 
+def counted() -> bool:
+    """Return True if lists and statistics count the events that an absent subscriber lacks."""
+    story = DurableStory()
+    away, other = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1")
+    story.publish(2)
+    story.settle()
+    assert story.core("s1").statistics()["queue_owed"] == 0
+    story.away(away)
+    for kind in "aabab":
+        story.note_published(story.cluster.publish("p1", kind=kind))
+    story.cluster.run_for(5)
+    theirs = listed(story)[away.client.name]
+    assert sum(each or 0 for each in theirs.behind_events.values()) == 3
+    core = story.core("s1")
+    numbers = core.statistics()
+    counts = [numbers[f"subscriptions_{name}"] for name in ("away", "holding")]
+    assert (counts, numbers["queue_owed"]) == ([1, 1], 3)
+    after = {stream: [tick] for stream, tick in theirs.acknowledged.items()}
+    retained = [each for each in story.core("p1").list_retained(after) if each.events]
+    assert sum(each.events for each in retained) == 5
+    assert all(each.brokers for each in retained)
+    assert {each.after[after[each.stream][0]] for each in retained} == {
+        (each.events, each.payload_bytes) for each in retained
+    }
+    story.cluster.run_for(1)
+    s1 = story.cluster.broker("s1")
+    s1.kill()
+    s1.start()
+    story.cluster.run_for(5)
+    assert story.core("s1").statistics()["queue_owed"] == 3
+    return len(other.received) == 7
+
+
+def test_a_list_counts_the_events_that_a_subscriber_lacks_also_after_a_restart() -> None:
+    assert counted()
+
+
+def test_the_events_of_a_subscription_that_has_moved_are_not_counted_before_its_arrival() -> None:
+    story = DurableStory()
+    mover, _ = story.subscriber("s1"), story.subscriber("s2")
+    story.away(mover)
+    story.publish(5)
+    story.cluster.run_for(3)
+    story.cluster.link("p1", "b1").cut()
+    story.cluster.transfers.reattach(mover.client.name, "s2")
+    story.cluster.run_for(0.5)
+    assert None in listed(story, "s2")[mover.client.name].behind_events.values()
+
+
 def test_the_end_of_an_unknown_subscription_changes_nothing() -> None:
     story, away = absent()
     before = listed(story)
@@ -113,6 +162,8 @@ STORIES = (
     ("ended-by-an-operator-and-kept", ended),
     ("ended-by-an-operator-in-silence", notified),
     ("all-who-are-behind-hold-back", holds_back),
+    ("acknowledged-matches-are-still-owed", counted),
+    ("owed-matches-are-lost-in-a-restart", counted),
 )
 
 

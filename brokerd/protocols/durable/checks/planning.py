@@ -23,7 +23,7 @@ _EVENTS_A_COMMIT: Final = 4
 """The average number of events in a consumer's commit, at least."""
 
 
-FILTERED: Final = 0.0
+FILTERED: Final = 1 / 3
 """Share of the seeds with filters between brokers."""
 
 
@@ -36,7 +36,6 @@ class DurablePlanning(GryphonPlanning):
         "fetched_limit_bytes": (1, 500),
     }
     fixed: ClassVar[Mapping[str, str]] = {
-        "filters": "filters between brokers are refused",
         "order": "total order is refused",
         "silence_percent": "refused without total order",
     }
