@@ -1,4 +1,4 @@
-"""Stories of the end of a client's fault: the first end counts, and a refused request leaves none."""
+"""Stories of the end of a client's fault: the first end counts, a refused request leaves none."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
