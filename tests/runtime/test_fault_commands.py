@@ -161,8 +161,7 @@ def test_a_fault_of_the_longest_lease_concerns_the_links_that_it_names() -> None
         await room.ask("fault_apply", fault_id="f", verb="partition", parameters=sides, **longest)
         await room.ask("fault_apply", fault_id="g", verb="cut", peer="b2", lease_ms=0)
         concerned = {
-            fault.fault_id: [fault.concerns(peer, "out") for peer in PEERS]
-            for fault in room.faults
+            fault.fault_id: [fault.concerns(peer, "out") for peer in PEERS] for fault in room.faults
         }
         assert concerned == {"f": [True, True], "g": [False, True]}
         assert [fault.ends_ns is None for fault in room.faults] == [False, True]
