@@ -9,7 +9,7 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.runtime import commands as commands_module
-from brokerd.runtime.commands import MAXIMUM_LEASE_MS, Commands
+from brokerd.runtime.commands import LOSS_ACCEPTED, MAXIMUM_LEASE_MS, Commands
 from brokerd.sessions.link_faults import LinkFaults
 
 PEERS = {1: "b1", 2: "b2"}
@@ -165,5 +165,72 @@ def test_a_fault_of_the_longest_lease_concerns_the_links_that_it_names() -> None
         }
         assert concerned == {"f": [True, True], "g": [False, True]}
         assert [fault.ends_ns is None for fault in room.faults] == [False, True]
+
+    trio.run(story)
+
+
+ARGUMENTS = {
+    "fault_apply": {"fault_id": "f", "verb": "absorb"},
+    "fault_renew": {"fault_id": "f", "lease_ms": 1},
+    "fault_heal": {"fault_id": "f"},
+    "begin_run": {"run_id": "r", "folder": "/tmp"},
+    "end_subscription": {"client": "s1", "number": 1},
+    "farewell": {"broker": "b1"},
+    "decommission": {"broker": "b1"},
+}
+
+
+@pytest.mark.parametrize("command", [*Room().commands.handlers()])
+def test_each_command_refuses_an_unknown_argument_before_any_effect(command: str) -> None:
+    async def story() -> None:
+        room = Room()
+        with pytest.raises(ControlError, match="unknown argument 'leash_ms'") as refused:
+            await room.ask(command, **ARGUMENTS.get(command, {}), leash_ms=5)
+        assert refused.value.kind == "user"
+        assert (len(room.faults), room.lines, room.commands.started.is_set()) == (0, [], False)
+
+    trio.run(story)
+
+
+@pytest.mark.parametrize("command", ARGUMENTS)
+def test_each_command_names_a_missing_argument(command: str) -> None:
+    async def story() -> None:
+        for name in ARGUMENTS[command]:
+            rest = {key: value for key, value in ARGUMENTS[command].items() if key != name}
+            with pytest.raises(ControlError, match=f"argument '{name}' is missing"):
+                await Room().ask(command, **rest)
+
+    trio.run(story)
+
+
+def test_a_peer_is_missing_unless_it_answers_or_has_a_session() -> None:
+    async def story() -> None:
+        room = Room()
+
+        async def probe(peer: int) -> str | None:
+            return {1: None, 2: "no answer", 3: "no answer"}[peer]
+
+        links: Any = room.commands._links
+        links.names[3] = "b3"
+        links.probe, links.session_peers = probe, lambda: [3]
+        found = await room.ask("probe", peers=["b3", "b2", "b1"])
+        del links.names[3]
+        assert (found["reached"], found["missing"]) == (["b1", "b3"], {"b2": "no answer"})
+        assert sorted(found["took_us"]) == ["b1", "b2", "b3"]
+
+    trio.run(story)
+
+
+@pytest.mark.parametrize("loss", [None, {"cause": "its folder was empty", "loss": 3}])
+def test_every_run_repeats_the_loss_that_was_accepted(loss: dict[str, Any] | None) -> None:
+    async def story() -> None:
+        room = Room()
+        log: Any = room.commands._log
+        log.begin_run = lambda *_: None
+        room.commands.accepted_loss = loss
+        for number in range(2):
+            await room.ask("begin_run", run_id=f"r{number}", folder="/tmp")
+        accepted = [details for event, details in room.lines if event == LOSS_ACCEPTED]
+        assert accepted == ([loss, loss] if loss else [])
 
     trio.run(story)
