@@ -57,6 +57,9 @@ class History:
         self.owed: Counter[tuple[str, int, SourceId, int]] = Counter()
         self.done: Counter[tuple[str, int, SourceId, int]] = Counter()
         self.delivered = 0
+        self.positions: dict[tuple[str, int], dict[SourceId, int]] = {
+            (client, each.number): {} for client, all_ in self.locals.items() for each in all_
+        }
 
     # ------------------------------------------------------------ requests
 
@@ -117,6 +120,9 @@ class History:
         if upto < last:
             waiting.appendleft((stream, upto + 1, last, numbers))
         for number in numbers:
+            if upto == last:
+                positions = self.positions[client, number]
+                positions[stream] = max(last, positions.get(stream, 0))
             self.done.update((client, number, stream, each) for each in range(first, upto + 1))
         self.completed += self.windows.acknowledge(client, stream, first, upto)
 
@@ -152,6 +158,25 @@ class History:
         )  # fmt: skip
         act(client)
         self.take_effects()
+        for each in self.locals:
+            self.check_rest(each)
+
+    def check_rest(self, client: str) -> None:
+        """Check that nothing waits without a cause, and what is left of a client's deliveries."""
+        alive = {each.number: each for each in self.locals[client] if not each.is_over}
+        left = [key for key in self.owed if key[0] == client and key[1] in alive]
+        is_done = all(self.done[key] for key in left) and not self.unacknowledged[client]
+        assert self.windows.is_drained(client) == is_done
+        for number, local in alive.items():
+            assert local.acknowledged == self.positions[client, number]
+        outlet = self.windows._outlets.get(client)
+        if outlet is None or self.holds[client] or not outlet.waiting:
+            return
+        first = outlet.waiting[0].remainder
+        sent = [row[2] for row in self.unacknowledged[client] if row[0] == first.source]
+        is_full = outlet.unacknowledged >= WINDOW
+        assert is_full or any(last >= first.first for last in sent), "it could be sent"
+        assert (client in self.windows.clients_behind()) == is_full
 
     def finish(self) -> None:
         """Claim every subscription, and acknowledge everything."""
@@ -204,3 +229,16 @@ def test_a_gap_of_each_session_waits_once_and_comes_first(sessions: int) -> None
     assert not [*windows.claim(local)]
     items = [effect.item for effect in history.machine.effects if isinstance(effect, Deliver)]
     assert items == [gap, later, Deliveries(run, (1,))]
+    history.machine.effects = []
+    assert not [*windows.claim(other)]
+    assert [*windows.acknowledge("c", STREAMS[0], 1, 10)] == [0]
+    assert history.machine.effects == [Deliver("c", gap)], "each subscription has its own"
+
+
+def test_a_client_that_is_held_back_is_not_forgotten() -> None:
+    windows = History(0).windows
+    windows.hold("c")
+    windows.forget("c")
+    windows.release("c")
+    windows.forget("c")
+    assert not windows._outlets
