@@ -138,11 +138,12 @@ class ClientFaults:
         fault = ClientFault(
             fault_id, verb, client, time.monotonic_ns(), client.session, client.processed
         )
-        self._faults[fault_id] = fault
         if verb == ROAM:
+            self._faults[fault_id] = fault
             self._start(self._roam, fault, arguments["to"], arguments["address"])
             return fault.to_row()
         self._renew(fault, arguments["lease_ms"])
+        self._faults[fault_id] = fault  # not before the request is known to be good
         if isinstance(client, ProcessSubscriber):
             fault.crashes_before = dict(client.crashes)
             self._start(self._crash_with_lease, fault, client, arguments["down_ms"] / 1000)

@@ -240,7 +240,7 @@ class Disk:
     async def settle(self) -> None:
         """Wait until everything taken so far is durable."""
         self._urgent.set()
-        while self._rows or self._tokens or not self._idle.is_set():
+        while not self._idle.is_set():
             await self._idle.wait()
 
     async def probe(self, path: Path) -> bool:

@@ -25,7 +25,6 @@ class Impairments:
     def __init__(self) -> None:
         self.faults = LinkFaults()
         self.absorbed: AbsorbedMessages[Connection, MessageReceived] = AbsorbedMessages()
-        self._was_full = False
         self._parked: deque[tuple[Peer, trio.abc.Stream]] = deque()
 
     def act_on(self, connection: Connection) -> None:
@@ -67,16 +66,14 @@ class Impairments:
         self, connection: Connection, events: list[MessageReceived], size_bytes: int
     ) -> bool:
         """Hold messages that are not passed on for now; return True if that filled the buffer."""
+        was_full = self.is_full
         for event in events:
             self.absorbed.hold(connection, event, size_bytes // len(events))
-        was_full, self._was_full = self._was_full, self._was_full or self.is_full
-        return self._was_full and not was_full
+        return self.is_full and not was_full
 
     def release(self) -> list[Event]:
         """Return, in order, the absorbed messages that are no longer to be absorbed."""
         released = self.absorbed.take(lambda connection: not connection.inward.absorbs)
-        if released:
-            self._was_full = False
         return [message for connection, message in released if not connection.is_closed]
 
     # ------------------------------------------------------------ hidden closes

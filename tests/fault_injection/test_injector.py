@@ -326,6 +326,39 @@ def test_no_more_elements_fail_at_once_than_the_guard_allows() -> None:
     assert "apply f" not in backend.calls
 
 
+FREEZE = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"5s"')
+CUT_AFTER_ABSORB = step(
+    id='"a"', at='"1s"', do='"absorb"', on='"b1-s1"', for_='"2s"'
+) + step(id='"c"', after='"a"', do='"cut"', on='"b1-s1"', for_='"2s"')  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text, refuses, hides",
+    [
+        pytest.param(FREEZE, {}, "", id="by schedule"),
+        pytest.param(FREEZE, {"renew f": "user"}, "", id="by its lease"),
+        pytest.param(FREEZE, {"apply f": "busy"}, "", id="after a lost answer"),
+        pytest.param(FREEZE, {"apply f": "user"}, "", id="refused"),
+        pytest.param(FREEZE, {}, "effect f", id="without an effect"),
+        pytest.param(KILL.replace('"a"', '"f"') + FREEZE, {"apply k": "user"}, "", id="kill"),
+        pytest.param(ABSORB + KILL + RESTART, {}, "", id="by a restart"),
+        pytest.param(CUT_AFTER_ABSORB, {}, "", id="by a cut"),
+    ],
+)
+def test_a_fault_that_has_ended_in_any_way_leaves_room_for_the_next(
+    text: str, refuses: dict[str, Any], hides: str
+) -> None:
+    """One broker may be failed at a time; the next fault is at another broker."""
+    backend = MadeUpBackend()
+    backend.hides = {hides}
+    backend.refuses = {call: ControlError(kind, "refused") for call, kind in refuses.items()}
+    head = HEAD + '[guard]\nlease = "3s"\nmax_faulty_brokers = 1\n'
+    later = step(id='"z"', at='"60s"', do='"freeze"', on='"b3"', for_='"1s"')
+    injection, _ = play(text + later, backend, head=head)
+    assert "apply z" in backend.calls, injection.problems
+    assert not [each for each in injection.problems if each.startswith("z")]
+
+
 def test_a_lease_that_expires_early_is_reported() -> None:
     backend = MadeUpBackend()
     backend.refuses["renew f"] = ControlError("user", "fault f is healed")

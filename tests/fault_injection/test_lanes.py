@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bench.spec.spec import load_topology
+from brokerd.units import SECOND_NS, parse_duration_ns
 from fault_injection.schedule.lanes import steps_of
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.plan import expand
@@ -132,3 +133,33 @@ def test_only_the_cut_behind_an_absorb_waits_for_its_end() -> None:
     assert [(step["do"], step.get("at"), step.get("after")) for step in steps] == [
         ("absorb", "0s", None), ("cut", None, "absorb-b1-to-s1"), ("cut", "6s", None),
     ]  # fmt: skip
+
+
+EPISODES = ("sssk", "sss", "ssxx=", "xx..=", "zz.c", "k", "r", "kr", "m", "s", "zc.r")
+
+
+def shape(marks: str, shift: int = 0) -> list[tuple[Any, ...]]:
+    """Return the steps of a lane without ids: times in ticks, `after` as a place in the list."""
+    steps = steps_of({"tick": "1s", "b1": marks})
+    places = {step["id"]: place for place, step in enumerate(steps)}
+    return [
+        (
+            step["do"],
+            places[step["after"]] - place if "after" in step else None,
+            parse_duration_ns(step["at"]) // SECOND_NS + shift if "at" in step else None,
+            step.get("for"),
+        )
+        for place, step in enumerate(steps)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_an_episode_behind_others_has_the_same_steps_as_alone(seed: int) -> None:
+    random = Random(seed)
+    marks, expected = "", []
+    for _ in range(random.randint(2, 4)):
+        marks += "." * random.randint(1, 3)
+        episode = random.choice(EPISODES)
+        expected += shape(episode, len(marks))
+        marks += episode
+    assert shape(marks) == expected, marks

@@ -2,6 +2,8 @@
 
 import json
 import re
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -83,6 +85,25 @@ def test_a_large_file_is_fetched_in_several_answers(tmp_path: Any) -> None:
     (tmp_path / "stdout.log").write_bytes(content)
     lines = read(Tail("h1", "b1", last_bytes=1 << 30), AgentOfFolder(tmp_path, 10))
     assert [int(line.text) for line in lines] == [*range(150_000)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_file_that_is_read_in_pieces_has_the_lines_of_the_whole(seed: int) -> None:
+    """Lines without a time have the time of the line before, in whatever piece that was."""
+    random = Random(seed)
+    times = HostTime(WALL_NS, 0, 0)
+    lines = [event(n, f"é{n}") if random.random() < 0.5 else b"undated\r\n" for n in range(1, 20)]
+    data = event(0, "first") + b"".join(lines)
+    (whole,) = [[*Tail("h1", "b1").take({"name": "a", "offset": 0, "data": data}, times)]]
+    tail, pieces = Tail("h1", "b1"), []
+    cuts = [0, *sorted(random.sample(range(1, len(data)), 7)), len(data)]
+    for begin, end in pairwise(cuts):
+        other = {"name": "b", "offset": begin, "data": data[begin:end]}
+        pieces += tail.take({"name": "a", "offset": begin, "data": data[begin:end]}, times)
+        assert all(line.file == "b" for line in tail.take(other, times))
+    assert pieces == whole
+    assert len(whole) == 20
+    assert all(line.wall_ns >= WALL_NS for line in whole)
 
 
 def test_links_and_other_files_are_never_read(tmp_path: Any) -> None:

@@ -12,6 +12,7 @@ from brokerd.errors import ControlError
 from brokerd.model.ed25519 import is_signed
 from brokerd.overlay.topology import JoinedBroker, Topology
 from brokerd.overlay.tree_section import TreeSection
+from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.growth import topology_change
 from pubsubctl.deployment.authority import OperatorKey
 from pubsubctl.deployment.deploy import _roll_back
@@ -130,6 +131,59 @@ def test_a_refusal_of_a_later_broker_leaves_the_earlier_topology_on_record() -> 
     for record in running.records:
         assert record["topology"] == AFTER.to_mapping()
         assert record["before"] == BEFORE.to_mapping()
+
+
+LEAVING = Plan(
+    (
+        Step("stop-broker", "h1", "c"),
+        Step("stop-broker", "h2", "d"),
+        *(step for step in JOINING.steps if step.verb.startswith("change")),
+    )
+)
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_failed_change_restores_the_records_only_if_nothing_has_happened(place: int) -> None:
+    """The act of a place fails: first the writing of records, then each stop and each notice."""
+    running = Running(LEAVING)
+    acts: list[str] = []
+
+    def turn(what: str) -> None:
+        acts.append(what)
+        if len(acts) == place + 1:
+            raise ControlError("busy", "no answer")
+
+    write, notify = running.write_record, running.broker
+
+    async def record(**more: Any) -> None:
+        await write(**more)
+        turn("record")
+
+    async def status(*_: Any) -> dict[str, Any]:
+        idle: CoreStatus[str] = CoreStatus(state="running")
+        return {**idle.to_mapping({}), "clients": 0}
+
+    async def broker(name: str, command: str, signature: str) -> None:
+        turn(f"notify {name}")
+        await notify(name, command, signature)
+
+    async def stop(name: str) -> None:
+        turn(f"stop {name}")
+
+    for host in running.hosts.values():
+        host.stop, host.broker = stop, status  # type: ignore[method-assign, attr-defined]
+    running.write_record, running.broker = record, broker  # type: ignore[method-assign]
+    whole = ["record", "stop c", "stop d", "notify a", "notify b"]
+    if place < len(whole):
+        with pytest.raises(ControlError, match="no answer"):
+            running.change()
+    else:
+        running.change()
+    assert acts == whole[: place + 1]
+    is_as_before = place <= 1
+    for each in running.records:
+        assert each["topology"] == (BEFORE if is_as_before else AFTER).to_mapping()
+        assert each.get("before") == (None if is_as_before else BEFORE.to_mapping())
 
 
 def test_a_resumed_change_keeps_the_original_topology_on_record() -> None:

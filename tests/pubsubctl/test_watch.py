@@ -1,14 +1,19 @@
 """Stories about `status --watch`, which shows samples of a lab as numbers on a screen."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from pubsubctl.monitor.live_view import BrokerSample, HostSample, LoadSample, View, Watch
+from pubsubctl.monitor.polling import RECORD_EVERY_LOOKS, _follow
 from pubsubctl.monitor.view_text import line_text, one_line, screen_lines
 from pubsubctl.state import BrokerState
+from tests.helpers.virtual_time import in_virtual_time
 
 SECOND_NS = 1_000_000_000
 
@@ -276,3 +281,45 @@ def test_hosts_without_an_answer_yet_are_not_shown_as_empty() -> None:
     looks = (broker("b1", "h1", 10, received=1, cpu_s=1.0),)
     hosts[0] = HostSample(host="h1", deployment=about, brokers=looks)
     assert one_line(Watch().take(hosts, "10:00:01")).endswith("cpu -  reaching h2")
+
+
+class WatchedHost:
+    """A host whose record of the deployment may change; records the samples that are shown."""
+
+    def __init__(self) -> None:
+        self.host = SimpleNamespace(name="h1")
+        self.record: dict[str, Any] | None = None
+        self.reads = 0
+
+    async def read_deployment(self) -> dict[str, Any] | None:
+        self.reads += 1
+        return self.record
+
+    @asynccontextmanager
+    async def open_agent(self) -> AsyncIterator[Any]:
+        yield self
+
+    async def status(self) -> dict[str, Any]:
+        return {"processes": {}, "faults": [], "lease": None}
+
+
+@in_virtual_time
+async def test_the_record_that_is_shown_follows_the_host_at_each_change() -> None:
+    """The topology of a deployment changes twice, then another deployment takes its place."""
+    host = WatchedHost()
+    looks: dict[str, HostSample] = {}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_follow, host, looks)
+        await trio.sleep(1)
+        assert looks["h1"].deployment is None
+        for changes in ({}, {"brokers": 4}, {"brokers": 5}, {"deployment_id": "another"}):
+            host.record = {**deployment({}), **changes}
+            await trio.sleep(8)
+            assert looks["h1"].deployment == host.record
+        before = host.reads
+        await trio.sleep(100)
+        assert host.reads - before <= 100 / RECORD_EVERY_LOOKS + 1, "an unchanged record"
+        host.record = None
+        await trio.sleep(8)
+        assert looks["h1"].deployment is None
+        nursery.cancel_scope.cancel()

@@ -143,6 +143,29 @@ def test_both_readers_count_the_same(
     assert [*map(tuple, ours.breaches(blockages))] == [*map(tuple, theirs.breaches(blockages))]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("layout", ["publications", "acks"])
+def test_a_source_in_the_files_of_two_processes_has_the_rows_of_one(
+    honest: Path, tmp_path: Path, layout: str, order: int
+) -> None:
+    """Both readers join the files; each row is in one of them."""
+    folder = shutil.copytree(honest, tmp_path / honest.name)
+    run = RunFolder(folder)
+    for suffix in ("rec", "rec.json"):
+        name = f"{layout}.{suffix}"
+        shutil.copyfile(run.path(f"raw/{PUBLISHERS}/{name}"), run.path(f"raw/{NEAR}/{name}"))
+    for process, part in ((PUBLISHERS, order), (NEAR, -order)):
+        with run.records(process, layout) as rows:
+            half = len(rows.all) // 2
+            rows.all = rows.all[:half] if part > 0 else rows.all[half:]
+    seal(folder)
+    whole, divided = (
+        rows_of(read_run(path), read_logs(read_run(path))) for path in (honest, folder)
+    )
+    assert divided.sources == whole.sources == count_rows(folder).sources
+    assert divided.headline == whole.headline == count_rows(folder).headline
+
+
 def test_the_plain_reader_keeps_no_times_of_very_many_answers(
     honest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

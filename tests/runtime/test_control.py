@@ -333,6 +333,24 @@ def test_a_stream_serves_as_well_as_a_socket() -> None:
     run(story)
 
 
+def test_an_end_does_not_wait_for_a_listener_that_has_left() -> None:
+    """The listener leaves with events that it has not read."""
+
+    async def story() -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        server = ControlServer({"echo": echo})
+        theirs.send_stream.send_all_hook = trio.sleep_forever
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve_stream, theirs)
+            await ours.send_all(encode_control(Request(1, "events", {})))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(server.wait_answered)
+            await trio.testing.wait_all_tasks_blocked()
+            await ours.aclose()
+
+    run(story)
+
+
 # ---------------------------------------------------------------- the file
 
 

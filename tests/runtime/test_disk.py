@@ -59,6 +59,36 @@ def test_commits_during_a_commit_in_flight_share_the_next_transaction() -> None:
     trio.run(story)
 
 
+@pytest.mark.parametrize("token", [1, None])
+def test_a_disk_is_settled_only_when_the_write_in_flight_is_durable(token: int | None) -> None:
+    """Twice: a disk that has been idle is not settled for ever."""
+
+    async def story() -> None:
+        store = SlowStore()
+        disk = Disk(store, lambda _: None)
+        settled: list[int] = []
+
+        async def settle(turn: int) -> None:
+            await disk.settle()
+            settled.append(turn)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(disk.run)
+            await disk.settle()
+            for turn in (1, 2):
+                disk.commit(commit(token, ("a", turn)))
+                nursery.start_soon(settle, turn)
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(settled) == turn - 1, "the write is in flight"
+                store.may_go_on.release()
+                await disk.settle()
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(store.transactions) == len(settled) == turn
+            nursery.cancel_scope.cancel()
+
+    trio.run(story)
+
+
 def test_a_lazy_commit_is_delayed_for_a_bounded_time() -> None:
     async def story() -> None:
         store = SlowStore()

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 import trio
 
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import MustNotGoOn, RemoteProtocolError
 from brokerd.model.client_messages import Redirect
 from brokerd.protocols.interface import (
     Change,
@@ -23,6 +24,7 @@ from brokerd.protocols.interface import (
     RedirectClient,
     Send,
     SessionLost,
+    Shutdown,
 )
 from brokerd.runtime.driver import Driver
 from tests.helpers.virtual_time import in_virtual_time
@@ -144,6 +146,21 @@ async def test_messages_behind_a_protocol_violation_in_a_session_are_discarded()
     lost, again = SessionLost(1, 5, "protocol_error"), MessageReceived(1, 6, "of a new session")
     around.driver.post([behind, lost, again])
     assert [event for event, _ in core.told] == [bad, other, lost, again]
+    assert not around.driver._refused, "nothing is kept of a session that has ended"
+
+
+@in_virtual_time
+async def test_a_core_that_must_end_is_recorded_with_its_reason_before_the_end() -> None:
+    script: dict[type, list[Effect]] = {
+        MessageReceived: [Send(1, "before"), Shutdown("slow for long"), Send(1, "after")]
+    }
+    around = Surroundings(ScriptedCore(script))
+    with pytest.raises(MustNotGoOn, match="slow for long"):
+        around.driver.post([MessageReceived(1, 5, "m")])
+    assert around.done == [
+        ("send", 1, "before"),
+        ("record", "shut_down", {"reason": "slow for long"}),
+    ]
 
 
 @in_virtual_time

@@ -10,7 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from brokerd.runtime.disk import Disk, DiskThread, DurableWrites
+from brokerd.errors import MustNotGoOn
+from brokerd.runtime.disk import ROW_BYTES, Disk, DiskThread, DurableWrites
 from brokerd.sessions.link_faults import LinkFaults, read_fault
 from brokerd.storage.sqlite_store import SqliteMetaStore
 from tests.helpers.memory_storage import MemoryMetaStore
@@ -132,6 +133,33 @@ def test_a_probe_reports_free_room_and_leaves_no_file(tmp_path: Path) -> None:
         story.fault("disk-full")
         assert await disk.probe(tmp_path / "probe") is False
         assert list(tmp_path.iterdir()) == []
+
+    tell(live)
+
+
+def test_a_probe_makes_a_whole_page_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe that writes less would call a full disk roomy."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda number: synced.append(os.fstat(number).st_size))
+
+    async def live(story: Story) -> None:
+        assert await Disk(MemoryMetaStore(), lambda _: None, story.writes).probe(tmp_path / "probe")
+
+    tell(live)
+    assert synced == [ROW_BYTES]
+
+
+def test_a_write_into_a_replaced_folder_is_never_reported() -> None:
+    async def live(story: Story) -> None:
+        def check() -> None:
+            assert story.written == ["lost"], "after the write"
+            raise MustNotGoOn("the folder was replaced")
+
+        writes = DurableWrites(story.faults, check=check)
+        with pytest.raises(MustNotGoOn, match="replaced"):
+            await writes.perform(lambda: story.written.append("lost"), 10, story.thread)
 
     tell(live)
 

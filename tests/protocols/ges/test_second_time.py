@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from brokerd.model.identity import Peer
-from brokerd.protocols.ges.dissemination import UP
+from brokerd.protocols.ges.dissemination import DEAREST, UP
 from brokerd.protocols.ges.messages import LoadProbe
 from brokerd.protocols.ges.overload import LOAD, MOST_CHECKS_TO_FALL, LinkLoad
 from brokerd.protocols.ges.parameters import GesParameters
@@ -146,3 +146,42 @@ def test_a_cost_follows_the_least_change_that_all_checks_called_for(
         load.sent(PEER, now_ns)
         found.append(measured.factor)
     assert found == [*factors]
+
+
+@pytest.mark.parametrize(
+    "took_ns, factor",
+    [(1, 1), (SLOW_NS, 1), (SLOW_NS + 1, 2), (2 * SLOW_NS, 2), (2 * SLOW_NS + 1, 4),
+     (4 * SLOW_NS, 4), (9_999, DEAREST)],
+)  # fmt: skip
+def test_the_cost_of_a_link_is_the_least_factor_that_its_round_trip_keeps(
+    took_ns: int, factor: int
+) -> None:
+    measured = Measured()
+    measured.round_trip_ns = took_ns
+    for _ in range(4):
+        found, _, _ = measured.interval(sends=True)
+    assert found == factor * UP
+
+
+def test_a_link_without_traffic_is_checked_until_its_probe_is_answered() -> None:
+    measured = Measured()
+    measured.round_trip_ns = None
+    measured.interval(sends=True)
+    for _ in range(4):
+        factor, probes, is_checked = measured.interval(sends=False)
+        assert (probes, is_checked) == (0, True), "one probe is on its way"
+    assert factor > UP
+
+
+def test_each_rise_is_counted_and_one_soon_after_a_fall_twice() -> None:
+    measured = Measured()
+    for rises in (1, 2, 3):
+        measured.round_trip_ns = 900
+        while measured.factor == UP:
+            measured.interval(sends=True)
+        counters = measured.load.counters
+        assert (counters["costs_raised"], counters["costs_raised_again"]) == (rises, rises - 1)
+        measured.round_trip_ns = 1
+        while measured.factor > UP:
+            measured.interval(sends=True)
+        assert counters["costs_lowered"] == rises

@@ -1,0 +1,131 @@
+"""Tables of evidence about faults of clients and cut links: one row per state of the other side."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import CRASH, DISCONNECT, ROAM, SLOW
+from brokerd.protocols.interface import CoreStatus
+from fault_injection.apply.backends import ClientFaults
+from fault_injection.apply.evidence import see_sessions_down
+from fault_injection.apply.injector import Fault
+from fault_injection.schedule.targets import Target
+
+AHEAD_NS = 5
+STILL: dict[str, Any] = {
+    "active": True, "attached": True, "broker": "s1", "session": 1, "session_before": 1,
+    "t_applied_ns": 100, "t_healed_ns": 0, "t_lost_ns": 0, "lost_because": "", "t_attached_ns": 0,
+    "waiting_bytes": 0, "taken": 0, "taken_since_end": 0, "crashes": {"any": 0, "token": 0},
+}  # fmt: skip
+"""The row of a client on which a fault has no effect."""
+
+
+def faults_on(row: dict[str, Any]) -> ClientFaults:
+    """Return the faults of a load with one client, whose row is always this one."""
+
+    async def answer(process: str, command: str, **_: Any) -> dict[str, Any]:
+        assert process == "load-sub"
+        return {**STILL, **row}
+
+    load = SimpleNamespace(
+        clients_host="n1", processes={"s1-sub-1": "load-sub"}, addresses={}, load_command=answer
+    )
+    return ClientFaults(cast("Any", load), {"n1": AHEAD_NS})
+
+
+def fault_of(verb: str, client: str = "s1-sub-1") -> Fault:
+    target = cast(Target, SimpleNamespace(client=client))
+    return Fault("f", verb, target, parameters={"to": "s3"} if verb == ROAM else {})
+
+
+@pytest.mark.parametrize(
+    "verb, row, seen",
+    [
+        (DISCONNECT, {}, None),
+        (DISCONNECT, {"attached": False, "t_lost_ns": 120}, {"lost_session": 1, "t_ns": 115}),
+        (SLOW, {}, None),
+        (SLOW, {"waiting_bytes": 7, "taken": 2}, {"waiting_bytes": 7, "taken": 2, "session": 1}),
+        (CRASH, {"attached": False}, None),
+        (CRASH, {"crashes": {"any": 2, "token": 1}}, {"crashes": 3}),
+        (ROAM, {}, None),
+        (ROAM, {"broker": "s3", "attached": False, "session": 2}, None),
+        (ROAM, {"broker": "s2", "session": 2}, None),
+        (
+            ROAM,
+            {"broker": "s3", "session": 2, "t_attached_ns": 130},
+            {"broker": "s3", "session": 2, "t_ns": 125, "host_stamps": {"n1": 130}},
+        ),
+    ],
+)
+def test_the_effect_on_a_client_is_seen_in_its_row_only(
+    verb: str, row: dict[str, Any], seen: dict[str, Any] | None
+) -> None:
+    found = trio.run(faults_on(row).verify_effect, fault_of(verb))
+    assert (found is None) == (seen is None)
+    assert {key: (found or {})[key] for key in seen or {}} == (seen or {})
+
+
+@pytest.mark.parametrize(
+    "verb, row, seen",
+    [
+        *[(verb, {"attached": False, "session": 2}, None) for verb in (DISCONNECT, SLOW, CRASH)],
+        (DISCONNECT, {}, None),
+        (DISCONNECT, {"session": 2, "t_attached_ns": 130}, {"session": 2, "t_ns": 125}),
+        (SLOW, {}, {"taken": 0}),
+        (SLOW, {"waiting_bytes": 7}, None),
+        (SLOW, {"waiting_bytes": 7, "taken_since_end": 1}, {"taken": 1, "session": 1}),
+        (CRASH, {}, None),
+        (CRASH, {"session": 2, "t_attached_ns": 130, "t_healed_ns": 140}, {"t_ns": 135}),
+        (CRASH, {"session": 2, "t_attached_ns": 150, "t_healed_ns": 140}, {"t_ns": 145}),
+    ],
+)
+def test_a_client_has_recovered_when_it_is_connected_and_receives(
+    verb: str, row: dict[str, Any], seen: dict[str, Any] | None
+) -> None:
+    found = trio.run(faults_on(row).verify_recovered, fault_of(verb))
+    assert (found is None) == (seen is None)
+    assert {key: (found or {})[key] for key in seen or {}} == (seen or {})
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_a_fault_of_a_client_is_undone_when_its_load_generator_says_so(is_active: bool) -> None:
+    faults = faults_on({"active": is_active, "t_healed_ns": 140})
+    undone = trio.run(faults.verify_undone, fault_of(SLOW))
+    assert undone == (None if is_active else {"gone": True})
+    assert trio.run(faults.undo, fault_of(SLOW))["t_ns"] == 135
+
+
+def test_a_client_that_is_in_no_load_has_no_fault() -> None:
+    with pytest.raises(ControlError, match="no client called 's9'") as refused:
+        trio.run(faults_on({}).verify_effect, fault_of(SLOW, "s9"))
+    assert refused.value.kind == "user"
+
+
+@pytest.mark.parametrize("own", [(), ("b2",), ("b3",), ("b2", "b3")])
+@pytest.mark.parametrize("others", [(), ("b2",), ("b3",)])
+@pytest.mark.parametrize("peer", ["", "b2"])
+def test_a_cut_is_seen_when_no_session_is_left_at_either_end(
+    own: tuple[str, ...], others: tuple[str, ...], peer: str
+) -> None:
+    """b1 is cut off from b2, or from b2 and b3; `others` still have a session with b1."""
+
+    def status(peers: tuple[str, ...]) -> dict[str, Any]:
+        core: CoreStatus[str] = CoreStatus(state="running", ready=peers)
+        return {**core.to_mapping({each: each for each in peers}), "sessions": [*peers]}
+
+    async def own_status(_: str) -> dict[str, Any]:
+        return status(own)
+
+    async def status_of(broker: str) -> dict[str, Any]:
+        return status(("b1",) if broker in others else ())
+
+    end = SimpleNamespace(broker="b1", peer=peer, command=own_status)
+
+    async def see() -> Any:
+        return await see_sessions_down([cast("Any", end)], lambda _: ["b2", "b3"], status_of)
+
+    is_seen = "b2" not in own if peer else not own and not others
+    assert trio.run(see) == ({"b1": {"ready": [*own]}} if is_seen else None)
