@@ -129,7 +129,7 @@ class Exploration:
         self._static = (type(world.scene().parameters),)
         self._snapshots: Snapshots
         self._first: Snapshot
-        self._fingerprints = Fingerprints(self._static)
+        self._fingerprints: Fingerprints
         self._numbers: dict[bytes, int] = {}
         self._parents: list[tuple[int, Action]] = []
         self._depths: list[int] = []
@@ -186,6 +186,7 @@ class Exploration:
             self.progress.finding = Finding(violation.rule, str(violation), ())
             return
         self._snapshots = Snapshots(state, self._static, is_whole=self._holds_cores)
+        self._fingerprints = Fingerprints(self._static, self._snapshots)
         self._first = self._snapshots.take()
         self._add_each(state, -1, (), frozenset(), self._delays)
 
