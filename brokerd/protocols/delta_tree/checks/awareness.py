@@ -47,16 +47,32 @@ class _Memory:
     """The messages that one broker incarnation has received.
 
     Attributes:
-        accepted: subscription → step of arrival; ended ones are removed.
+        accepted: subscription → number of its arrival; ended ones are removed.
         tombstones: the received tombstones.
-        received: source → sequence number → step of first arrival.
+        received: source → sequence number → number of its first arrival.
         peers: broker → its incarnation at the other end of the session.
+        arrivals: number of arrivals so far.
     """
 
     accepted: dict[SubscriptionId, int] = field(default_factory=dict)
     tombstones: TombstoneTable = field(default_factory=TombstoneTable)
     received: dict[SourceId, dict[int, int]] = field(default_factory=dict)
     peers: dict[BrokerNumber, int] = field(default_factory=dict)
+    arrivals: int = 0
+
+    def accept(self, subscription: SubscriptionId) -> None:
+        """Record the first arrival of a subscription."""
+        if subscription not in self.accepted:
+            self.arrivals += 1
+            self.accepted[subscription] = self.arrivals
+
+    def receive(self, run: PublicationRun) -> None:
+        """Record the first arrival of publications."""
+        received = self.received.setdefault(run.source, {})
+        missing = [sequence for sequence in run.sequences if sequence not in received]
+        if missing:
+            self.arrivals += 1
+            received.update(dict.fromkeys(missing, self.arrivals))
 
 
 class AwarenessChecker:
@@ -76,7 +92,6 @@ class AwarenessChecker:
         self._late = late
         self._tree = tree
         self._world = world
-        self._steps = 0
         self._memories: dict[BrokerNumber, _Memory] = {}
         self._of_incarnations: dict[tuple[BrokerNumber, int], _Memory] = {}
         self._predicates: dict[SubscriptionId, Predicate] = {}
@@ -84,7 +99,6 @@ class AwarenessChecker:
 
     def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
         """Check a core's step."""
-        self._steps += 1
         if type(event) is Started:
             rows = event.recovered.get(ROUTING_TABLE, {})
             memory = _Memory(dict.fromkeys(map(_id_of_row, rows), 0))
@@ -106,7 +120,7 @@ class AwarenessChecker:
         if isinstance(message, SubscriptionCopy | UpstreamCopy):
             subscription = message.subscription
             if subscription not in memory.tombstones:
-                memory.accepted.setdefault(subscription, self._steps)
+                memory.accept(subscription)
             if subscription not in self._predicates:
                 self._predicates[subscription] = message.predicate
                 self._behind.clear()
@@ -117,19 +131,14 @@ class AwarenessChecker:
             assert isinstance(peer, int), f"{message} from a client"
             if not self._late:
                 self._check_handed_over(broker, peer, message.run)
-            self._remember(memory, message.run)
+            memory.receive(message.run)
         elif isinstance(message, Publish):
-            self._remember(memory, message.run)
+            memory.receive(message.run)
 
     def _end(self, memory: _Memory, statement: Tombstones) -> None:
         if memory.tombstones.add(statement):
             for subscription in [each for each in memory.accepted if each in memory.tombstones]:
                 del memory.accepted[subscription]
-
-    def _remember(self, memory: _Memory, run: PublicationRun) -> None:
-        received = memory.received.setdefault(run.source, {})
-        for sequence in run.sequences:
-            received.setdefault(sequence, self._steps)
 
     def _check_handed_over(
         self, broker: BrokerView, peer: BrokerNumber, run: PublicationRun

@@ -11,7 +11,6 @@ a first attempt counts as neither reachable nor unreachable.
 Paper: [DFT11] §III lines 320-336, §IV lines 356-361.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from brokerd.model.identity import BrokerNumber, SubscriptionId
@@ -57,10 +56,14 @@ class Outlook:
         self._up: dict[BrokerNumber, None] = {}
         self._lost: dict[BrokerNumber, None] = {}
         self._tried: dict[BrokerNumber, None] = {}
-        self._moments: list[int] = []
         self._past: list[Unreachable] = []
 
-    def take(self, moment: int, event: Event) -> None:
+    @property
+    def present(self) -> int:
+        """The number of the present moment, among all changes of the reachable brokers."""
+        return max(0, len(self._past) - 1)
+
+    def take(self, event: Event) -> None:
         """Record an event of a session with another broker."""
         if type(event) is Started:
             self._up, self._lost, self._tried = {}, {}, {}
@@ -77,17 +80,15 @@ class Outlook:
         self._look_around()
         now = frozenset(self._lost)
         if not self._past or self._past[-1] != now:
-            self._moments.append(moment)
             self._past.append(now)
 
     def is_cut_off_since(self, source: BrokerNumber, since: int, newcomers: BrokerNumber) -> bool:
-        """Return True if the broker had no path to a source's broker at some moment since then."""
+        """Return True if the broker had no path to a source's broker at a moment since then."""
         path = self._tree.path(self._broker, source)
-        first = max(0, bisect_right(self._moments, since) - 1)
         if source >= newcomers:  # it has the subscriptions of brokers before it
-            return any(unreachable & set(path) for unreachable in self._past[first:])
+            return any(unreachable & set(path) for unreachable in self._past[since:])
         end = path[min(len(path) - 1, self._radius)]
-        return any(end in unreachable for unreachable in self._past[first:])
+        return any(end in unreachable for unreachable in self._past[since:])
 
     def _look_around(self) -> None:
         """Update the unreachable brokers; brokers behind a reachable broker are not dialled."""
@@ -107,26 +108,28 @@ class SeparationChecker:
     def __init__(self, tree: PrimaryTree, radius: int) -> None:
         self._tree = tree
         self._radius = radius
-        self._moment = 0
         self._outlooks: dict[BrokerNumber, Outlook] = {}
-        self._issued: dict[SubscriptionId, int] = {}
+        self._issued: dict[SubscriptionId, dict[BrokerNumber, int]] = {}
         self._judged: dict[SubscriptionId, None] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """Record a core's step."""
-        self._moment += 1
         if type(event) in _OF_SESSIONS:
             outlook = self._outlooks.get(broker.number)
             if outlook is None:
                 outlook = Outlook(self._tree, broker.number, self._radius)
                 self._outlooks[broker.number] = outlook
-            outlook.take(self._moment, event)
+            outlook.take(event)
         for effect in effects:
             for change in effect.changes if type(effect) is Commit else ():
                 if change.table == SUBSCRIPTIONS and change.value is not None:
                     incarnation, number = change.value[:2]
                     subscription = SubscriptionId(broker.number, incarnation, number)
-                    self._issued.setdefault(subscription, self._moment)
+                    if subscription not in self._issued:
+                        self._issued[subscription] = {
+                            number: outlook.present
+                            for number, outlook in sorted(self._outlooks.items())
+                        }
 
     def judge(
         self, subscription: SubscriptionId, name: str, closed: frozenset[BrokerNumber]
@@ -149,10 +152,12 @@ class SeparationChecker:
                 f"{name} starts without {wrong}, although it was never partitioned from it",
             )
 
-    def _can_close(self, subscription: SubscriptionId, source: BrokerNumber, since: int) -> bool:
+    def _can_close(
+        self, subscription: SubscriptionId, source: BrokerNumber, since: dict[BrokerNumber, int]
+    ) -> bool:
         newcomers = self._tree.newcomers
         return any(
-            self._outlooks[broker].is_cut_off_since(source, since, newcomers)
+            self._outlooks[broker].is_cut_off_since(source, since.get(broker, 0), newcomers)
             for broker in self._tree.path(subscription.home, source)[:-1]
             if broker in self._outlooks
         )

@@ -18,7 +18,7 @@ Paper: Godefroid, "Partial-Order Methods for the Verification of Concurrent Syst
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -27,6 +27,7 @@ from brokerd.simulator.checks.marks import ADVANCED_AGAIN
 from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
+from brokerd.simulator.search.exploration.reduction import choose, is_independent
 from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState, is_lane
 from brokerd.simulator.search.exploration.snapshots import Snapshot, Snapshots
 from brokerd.simulator.world.actions import Action
@@ -108,10 +109,12 @@ class Exploration:
 
     Args:
         delay_bound: maximum number of delays of a history; None for no bound.
-        is_reduced: sleep sets leave out transitions; has no effect with a delay bound.
+        is_reduced: persistent sets leave out states, and sleep sets leave out transitions; has no
+            effect with a delay bound.
 
     Attributes:
         progress: the extent of the search so far.
+        ends: the fingerprints of all states in which only time may pass, without plans of faults.
     """
 
     def __init__(
@@ -126,12 +129,15 @@ class Exploration:
         self._static = (type(world.scene().parameters),)
         self._snapshots: Snapshots
         self._first: Snapshot
-        self._fingerprints = Fingerprints(self._static)
+        self._fingerprints: Fingerprints
         self._numbers: dict[bytes, int] = {}
         self._parents: list[tuple[int, Action]] = []
         self._depths: list[int] = []
         self._sleeps: list[Sleep] = []
         self._left: list[int] = []
+        self._plans: list[str] = []
+        self._whole: dict[int, None] = {}
+        self.ends: dict[bytes, None] = {}
         self._tasks: deque[_Task] = deque()
         self._held = 0
         simulated = simulation_of(world.protocol)
@@ -180,40 +186,67 @@ class Exploration:
             self.progress.finding = Finding(violation.rule, str(violation), ())
             return
         self._snapshots = Snapshots(state, self._static, is_whole=self._holds_cores)
+        self._fingerprints = Fingerprints(self._static, self._snapshots)
         self._first = self._snapshots.take()
-        self._add(state, -1, (), frozenset(), self._delays)
+        self._add_each(state, -1, (), frozenset(), self._delays)
 
     def _expand(self, task: _Task) -> None:
         state = self._restore(task)
         enabled = state.enabled()
+        if not self._reduced or task.number in self._whole:
+            self._expand_by(task, enabled, enabled)
+            return
+        chosen = choose(state, enabled)
+        is_new = self._expand_by(task, enabled, chosen)
+        if len(chosen) < len(enabled) and not is_new and self.progress.finding is None:
+            # Otherwise an action could be left out forever in a circle of known states.
+            self._whole[task.number] = None
+            rest = [action for action in enabled if action not in chosen]
+            self._expand_by(task, enabled, rest, chosen)
+
+    def _expand_by(
+        self,
+        task: _Task,
+        enabled: Sequence[Action],
+        actions: Sequence[Action],
+        before: Sequence[Action] = (),
+    ) -> bool:
+        """Perform actions of a state, after others; return True if one leads to a new state."""
+        state = self._restore(task)
         lanes = [action for action in enabled if is_lane(action)]
         chosen = [
             action
-            for action in enabled
+            for action in actions
             if action not in task.sleep and (task.only is None or action in task.only)
         ]
         commutes = self._reduced and not state.acted.link_faults.cut_ways()
-        asleep = {action for action in task.sleep if action in enabled}
-        for place, action in enumerate(chosen):
+        asleep = dict.fromkeys(action for action in enabled if action in task.sleep)
+        asleep |= dict.fromkeys(before)
+        is_new, restored = False, True
+        for action in chosen:
             delays = task.delays
             if self._bounded and is_lane(action):
                 delays -= lanes.index(action)
                 if delays < 0:
                     continue
-            if place:
+            if not restored:
                 state = self._restore(task)
+            restored = False
             finding = self._perform(state, action)
             if finding is not None:
                 history = self._history(task.number)
                 self.progress.finding = Finding(*finding, (*history, action))
-                return
+                return True
             sleep: Sleep = frozenset()
             if commutes:
                 sleep = frozenset(each for each in asleep if is_independent(each, action))
-                asleep.add(action)
-            self._add(state, task.number, action, sleep, delays)
+                asleep[action] = None
+            states = self.progress.states
+            self._add_each(state, task.number, action, sleep, delays)
+            is_new |= self.progress.states > states
             if self.progress.finding is not None:
-                return
+                return True
+        return is_new
 
     def _perform(self, state: WorldState, action: Action) -> tuple[str, str] | None:
         """Perform an action; return the rule and the words of a violation."""
@@ -242,6 +275,16 @@ class Exploration:
             if rule not in self._forgiven:
                 raise InvariantViolated(rule, oracle.first_violations[0])
 
+    def _add_each(
+        self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
+    ) -> None:
+        """Add the result of an action, once for each plan of the next fault."""
+        plans = state.list_plans() if self._reduced and not state.spent.planned else []
+        for plan in plans or (state.spent.planned,):
+            if self.progress.finding is None:
+                state.spent = replace(state.spent, planned=plan)
+                self._add(state, parent, action, sleep, delays)
+
     def _add(
         self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
     ) -> None:
@@ -257,12 +300,22 @@ class Exploration:
         self._depths.append(depth)
         self._sleeps.append(sleep)
         self._left.append(delays)
+        self._plans.append(state.spent.planned)
         self.progress.states += 1
         self.progress.depth = max(self.progress.depth, depth)
         self._schedule(state, _Task(number, None, sleep, None, delays))
+        if state.is_late():
+            self._add_end(state, fingerprint)
         found = self._fault_of(state)
         if found is not None:
             self.progress.finding = Finding(*found, self._history(number))
+
+    def _add_end(self, state: WorldState, fingerprint: bytes) -> None:
+        if state.spent.planned:
+            spent, state.spent = state.spent, replace(state.spent, planned="")
+            fingerprint = self._fingerprints.of(state)
+            state.spent = spent
+        self.ends[fingerprint] = None
 
     def _revisit(self, state: WorldState, number: int, sleep: Sleep, delays: int) -> None:
         """Expand a known state again for actions that slept, or with more delays."""
@@ -312,6 +365,7 @@ class Exploration:
         state = self._snapshots.restore(self._first)
         for action in self._history(task.number):
             state.perform(action)
+        state.spent = replace(state.spent, planned=self._plans[task.number])
         return state
 
     def _history(self, number: int) -> tuple[Action, ...]:
@@ -321,18 +375,3 @@ class Exploration:
             number = parent[0]
             actions.append(parent[1])
         return tuple(reversed(actions))
-
-
-def is_independent(one: Action, other: Action) -> bool:
-    """Return True if two actions are of lanes into different brokers, so that they commute."""
-    here, there = _broker_of(one), _broker_of(other)
-    return here is not None and there is not None and here != there
-
-
-def _broker_of(action: Action) -> str | None:
-    """Return the only broker that an action changes; None for all other actions."""
-    if not is_lane(action):
-        return None
-    name = action[0].partition("#")[0]
-    receiver = name.partition(">")[2] if ">" in name else name.partition(":")[0]
-    return receiver if receiver.isdigit() and ":dials:" not in name else None

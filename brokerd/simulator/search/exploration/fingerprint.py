@@ -26,6 +26,7 @@ from brokerd.simulator.checks.invariants import StepChecker
 from brokerd.simulator.checks.protocol_checks import CheckedWorld
 from brokerd.simulator.checks.violations import Violations
 from brokerd.simulator.search.exploration.small_world import CLOCK_NS, WorldState
+from brokerd.simulator.search.exploration.snapshots import CHECKS, Key, Snapshots
 from brokerd.simulator.world.actions import ActedCluster
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
@@ -65,24 +66,45 @@ class Fingerprints:
 
     Args:
         static: further classes of objects that no action changes.
+        snapshots: the snapshots of the world, whose parts recognise earlier cores and checks.
     """
 
-    def __init__(self, static: tuple[type, ...] = ()) -> None:
+    def __init__(
+        self, static: tuple[type, ...] = (), snapshots: Snapshots | None = None
+    ) -> None:
         self._static = (*STATIC, *static)
         self._readers: dict[type, _Reader] = {}
+        self._snapshots = snapshots if snapshots is not None and snapshots.has_parts else None
+        self._known: dict[tuple[bytes, int], bytes] = {}
 
     def of(self, state: WorldState) -> bytes:
         """Return the fingerprint of a state."""
         acted, digests = state.acted, state.digests
         for broker in acted.brokers:
             if broker.number not in digests:
-                digests[broker.number] = self.digest(_view_broker(broker), broker.clock_ns)
+                core = broker.core if broker.alive else None
+                digests[broker.number] = self.digest(_view_disk(broker), CLOCK_NS) + (
+                    self._digest_part(broker.number, core, broker.clock_ns)
+                )
         for client in acted.clients.values():
             if client.name not in digests:
-                digests[client.name] = self.digest(_view_client(client), CLOCK_NS)
+                digests[client.name] = self.digest(_view_client(client), CLOCK_NS) + (
+                    self._digest_part(client.name, client.core, CLOCK_NS)
+                )
         parts = [digests[key] for key in acted.network.endpoints]
+        parts.append(self._digest_part(CHECKS, _view_checks(state), CLOCK_NS))
         parts.append(self.digest(_view_world(state), CLOCK_NS))
         return blake2b(b"".join(parts), digest_size=16).digest()
+
+    def _digest_part(self, key: Key, view: Any, now_ns: int) -> bytes:
+        """Return the digest of a view of one part, if possible of an earlier equal part."""
+        if self._snapshots is None or view is None:
+            return self.digest(view, now_ns)
+        part = self._snapshots.part(key), now_ns
+        found = self._known.get(part)
+        if found is None:
+            found = self._known[part] = self.digest(view, now_ns)
+        return found
 
     def digest(self, view: Any, now_ns: int) -> bytes:
         """Return the digest of a view, with instants relative to a clock."""
@@ -197,18 +219,20 @@ def _mark(name: str, contents: Any) -> None:
 
 
 def _view_world(state: WorldState) -> list[Any]:
-    """Return the network, the oracle, the checks of steps, and the used bounds."""
+    """Return the network and the used bounds."""
     acted = state.acted
-    checker = acted.cluster.checker
     return [
         state.spent,
         [_view_endpoint(each) for each in acted.network.endpoints.values()],
         [_view_lane(name, lane) for name, lane in sorted(acted.schedule.ready_lanes().items())],
         acted.link_faults.cut_ways(),
-        acted.oracle,
-        checker.positions,
-        checker.known(),
     ]
+
+
+def _view_checks(state: WorldState) -> list[Any]:
+    """Return the oracle and the memory of the checks of steps."""
+    checker = state.acted.cluster.checker
+    return [state.acted.oracle, checker.positions, checker.known(), checker.own]
 
 
 def _view_endpoint(endpoint: Endpoint) -> list[Any]:
@@ -226,15 +250,13 @@ def _view_lane(name: str, lane: Lane) -> tuple[str, list[Any]]:
     return name, [(action.__name__, arguments) for action, arguments in lane.queue]
 
 
-def _view_broker(broker: SimulatedBroker) -> list[Any]:
-    core = broker.core if broker.alive else None
+def _view_disk(broker: SimulatedBroker) -> list[Any]:
     tables, logs = broker.disk.contents()
-    return [broker.has_ended, core, sorted(tables.items()), logs, broker.disk.unwritten()]
+    return [broker.has_ended, sorted(tables.items()), logs, broker.disk.unwritten()]
 
 
 def _view_client(client: SimulatedClient) -> list[Any]:
     return [
-        client.core,
         client.broker,
         client.alive,
         client.detached,

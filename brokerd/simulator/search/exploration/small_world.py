@@ -49,6 +49,9 @@ PUBLISHER: Final = "p1"
 WAIT: Final[Action] = ("wait", "all")
 """Time passes at all brokers, until the first of them has a deadline."""
 
+LINKS: Final = "links"
+"""The plan of a fault that concerns several processes at once."""
+
 _LONGEST_START: Final = 5_000
 """Limit of the actions until all sessions are ready."""
 
@@ -184,6 +187,7 @@ class Spent:
 
     Attributes:
         mends: the actions that mend the present failures, in order of the failures.
+        planned: the process of the next fault, LINKS, or "" for any.
     """
 
     published: int = 0
@@ -191,6 +195,7 @@ class Spent:
     faults: int = 0
     early: int = 0
     mends: tuple[Action, ...] = ()
+    planned: str = ""
 
     def after(self, action: Action) -> "Spent":
         """Return the use after an action."""
@@ -212,7 +217,8 @@ class Spent:
         return self
 
     def _after_fault(self, mends: tuple[Action, ...]) -> "Spent":
-        return replace(self, faults=self.faults + 1, mends=(*self.mends, *mends))
+        mends = (*self.mends, *mends)
+        return replace(self, faults=self.faults + 1, mends=mends, planned="")
 
 
 class WorldState:
@@ -303,7 +309,25 @@ class WorldState:
             for number in waiting:
                 yield ("deadline", number)
 
+    def list_plans(self) -> list[str]:
+        """Return the possible plans of the next fault; none without another fault."""
+        if self.spent.faults >= self.world.faults:
+            return []
+        kinds, acted = self.world.kinds, self.acted
+        found = [LINKS] if "fail" in kinds or "cut" in kinds else []
+        if "crash" in kinds or "suspect" in kinds:
+            found += [str(broker.number) for broker in acted.brokers]
+        if "leave" in kinds:
+            found += acted.clients
+        return found
+
     def _faults(self) -> Iterator[Action]:
+        for action in self._any_faults():
+            plan = LINKS if action[0] in ("fail", "cut") else str(action[1])
+            if self.spent.planned in ("", plan):
+                yield action
+
+    def _any_faults(self) -> Iterator[Action]:
         acted, kinds = self.acted, self.world.kinds
         if self.spent.faults >= self.world.faults:
             return

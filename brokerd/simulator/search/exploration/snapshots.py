@@ -1,8 +1,10 @@
 """Snapshots of a simulated world, for a return to an earlier state without a replay.
 
-A snapshot has one part for the core of each endpoint, and one part for everything else. A part is a
-pickle that is read in the same process only. A transition changes few cores: the other cores stay
-in place at a return, and their parts are shared by all snapshots.
+A snapshot has one part for the core of each endpoint, one part for the oracle and the checks, and
+one part for everything else. A part is a pickle that is read in the same process only. A transition
+changes few cores: the other cores stay in place at a return, and their parts are shared by all
+snapshots. Equal parts are the same object, so that a core that returns to an earlier state is
+recognised by its part.
 
 A return changes the world in place. The objects of the simulator that live as long as the world
 (brokers, disks, the network, the oracle, and so on) are its frame: they stay, with their references
@@ -41,8 +43,11 @@ _CORES: Final = ("core", "protocol", "_wrapper")
 
 _CALLABLES: Final = (FunctionType, MethodType, BuiltinFunctionType, partial, type)
 
-WORLD: Final = "world"
-"""The key of the part with everything but the cores."""
+WORLD: Final = ("world",)
+"""The key of the part with everything but the cores and the checks."""
+
+CHECKS: Final = ("checks",)
+"""The key of the part with the oracle and the checks."""
 
 Key = Peer | tuple[str]
 
@@ -56,10 +61,7 @@ class Snapshot:
     @property
     def size(self) -> int:
         """The bytes of the part that no other snapshot shares."""
-        return len(self.parts[_WHOLE])
-
-
-_WHOLE: Final = (WORLD,)
+        return len(self.parts[WORLD])
 
 
 class Snapshots:
@@ -72,6 +74,7 @@ class Snapshots:
 
     Attributes:
         written: number of written parts.
+        has_parts: True if cores and checks have parts of their own.
     """
 
     def __init__(
@@ -83,9 +86,11 @@ class Snapshots:
         self._numbers: dict[Any, int] = {}
         self._endpoints = dict(state.acted.network.endpoints)
         self._apart = () if is_whole else _CORES
+        self.has_parts = not is_whole
         self._with_parts = {} if is_whole else self._endpoints
         self._frame: list[Any] = []
-        self._variables: list[tuple[Any, tuple[str, ...]]] = []
+        self._variables: dict[Key, list[tuple[Any, tuple[str, ...]]]] = {WORLD: [], CHECKS: []}
+        self._interned: dict[bytes, bytes] = {}
         self._frame_numbers: dict[int, int] = {}
         self._fixed: list[Any] = []
         self._present: dict[Any, bytes] = {}
@@ -117,7 +122,12 @@ class Snapshots:
                 name for name, value in _attributes_of(item) if not self._is_fixed(name, value)
             ]
             if names and hasattr(item, "__dict__"):
-                self._variables.append((item, tuple(names)))
+                self._variables[self._part_of(item)].append((item, tuple(names)))
+
+    def _part_of(self, item: Any) -> Key:
+        is_mark = item is self._state.acted.cluster.checker.marks
+        is_check = ".checks" in type(item).__module__ and not is_mark
+        return CHECKS if self.has_parts and is_check else WORLD
 
     def _is_fixed(self, name: str, value: Any) -> bool:
         return (
@@ -132,29 +142,47 @@ class Snapshots:
 
     def take(self) -> Snapshot:
         """Return a snapshot of the present state."""
-        state, present = self._state, self._present
-        for key in state.touched:
-            present.pop(key, None)
-        state.touched.clear()
-        for key, endpoint in self._with_parts.items():
-            if key not in present:
-                present[key] = self._write([getattr(endpoint, each, None) for each in _CORES], {})
+        for key in (*self._with_parts, CHECKS, WORLD):
+            self.part(key)
+        return Snapshot(dict(self._present))
+
+    def part(self, key: Key) -> bytes:
+        """Return a part of the present state."""
+        self._drop_touched()
+        found = self._present.get(key)
+        if found is None:
+            found = self._write_part(key)
+            if key != WORLD:
+                found = self._interned.setdefault(found, found)
+            self._present[key] = found
+        return found
+
+    def _write_part(self, key: Key) -> bytes:
+        if key not in self._variables:
+            endpoint = self._endpoints[key]  # type: ignore[index]
+            return self._write([getattr(endpoint, each, None) for each in _CORES], {})
         roots = {
-            id(core): (key, name)
-            for key, endpoint in self._with_parts.items()
+            id(core): (owner, name)
+            for owner, endpoint in self._with_parts.items()
             for name in _CORES
             if (core := getattr(endpoint, name, None)) is not None
         }
-        variables = [list(map(item.__dict__.__getitem__, names)) for item, names in self._variables]
-        present[_WHOLE] = self._write(variables, roots)
-        return Snapshot(dict(present))
+        variables = self._variables[key]
+        return self._write(
+            [list(map(item.__dict__.__getitem__, names)) for item, names in variables], roots
+        )
+
+    def _drop_touched(self) -> None:
+        touched, present = self._state.touched, self._present
+        if touched:
+            for key in (*touched, CHECKS, WORLD):
+                present.pop(key, None)
+            touched.clear()
 
     def restore(self, snapshot: Snapshot) -> WorldState:
         """Return the world, in the state of a snapshot."""
         state, present = self._state, self._present
-        for key in state.touched:
-            present.pop(key, None)
-        state.touched.clear()
+        self._drop_touched()
         _reading[:] = [self]
         for key, endpoint in self._with_parts.items():
             content = snapshot.parts[key]
@@ -162,10 +190,12 @@ class Snapshots:
                 for name, core in zip(_CORES, pickle.loads(content), strict=True):
                     if core is not None or hasattr(endpoint, name):
                         setattr(endpoint, name, core)
-                present[key] = content
-        variables = pickle.loads(snapshot.parts[_WHOLE])
-        for (item, names), values in zip(self._variables, variables, strict=True):
-            item.__dict__.update(zip(names, values, strict=True))
+        for key, variables in self._variables.items():
+            content = snapshot.parts[key]
+            if present.get(key) is not content:
+                for (item, names), values in zip(variables, pickle.loads(content), strict=True):
+                    item.__dict__.update(zip(names, values, strict=True))
+        present.update(snapshot.parts)
         return state
 
     def _write(self, item: Any, roots: dict[int, tuple[Any, str]]) -> bytes:

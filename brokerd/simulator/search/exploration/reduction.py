@@ -1,0 +1,181 @@
+"""Reduction of the interleavings of a world: which actions a search may leave out in a state.
+
+Every action belongs to processes: brokers and clients whose state the action reads or changes. Two
+actions without a common process commute, because an action only appends to the lanes of others.
+
+`is_independent` is the relation of the sleep sets, which leave out transitions. `choose` returns a
+persistent set, which leaves out states: all actions of a group of brokers that no other process can
+interfere with. Another process interferes if it may act before the group, and may begin a new
+action at the group: by a message on an empty lane, or by a session. A pending message in its lane
+prevents interference, because the message is received first.
+
+A group has no visible action: no request of a client, and no delivery to a client. The checks read
+the deliveries, and each delivery only permits more to brokers and publishers. So an acknowledgement
+that is too early must be found before the delivery, and no group may decide in favour of the
+delivery.
+
+A fault may interfere with everything, and with the other faults. A search therefore plans in
+advance at which process the next fault will happen, and repeats itself for each process. Faults of
+links are planned together, and are not reduced.
+
+Paper: Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems" (1996), §4
+(persistent sets); Flanagan and Godefroid, "Dynamic partial-order reduction" (POPL 2005).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from brokerd.model.client_messages import Connected, PublishAcknowledged
+from brokerd.model.identity import Peer
+from brokerd.simulator.search.exploration.small_world import LINKS, PUBLISHER, WorldState, is_lane
+from brokerd.simulator.world.actions import Action
+from brokerd.simulator.world.sessions import SessionEnd
+
+Group = frozenset[Peer]
+
+_INVISIBLE: Final = (Connected, PublishAcknowledged)
+"""Messages to clients that no later check of a broker or of another client reads."""
+
+_REQUESTS: Final = ("publish", "subscribe", "restart", "crash", "suspect")
+"""Verbs of actions that belong to their first target."""
+
+
+def is_independent(one: Action, other: Action) -> bool:
+    """Return True if two actions are of lanes into different brokers, so that they commute."""
+    here, there = _broker_of(one), _broker_of(other)
+    return here is not None and there is not None and here != there
+
+
+def _broker_of(action: Action) -> Peer | None:
+    """Return the only broker that an action changes; None for all other actions."""
+    found = processes_of(action) if is_lane(action) else ()
+    return found[0] if len(found) == 1 and isinstance(found[0], int) else None
+
+
+def processes_of(action: Action) -> tuple[Peer, ...]:
+    """Return the processes of an action; none for an action that may concern all of them."""
+    if not is_lane(action):
+        return (action[1],) if action[0] in _REQUESTS else ()
+    name = action[0].partition("#")[0]
+    if ">" in name:
+        return (_peer(name.partition(">")[2]),)
+    owner, _, rest = name.partition(":")
+    kind, _, peer = rest.partition(":")
+    return (_peer(owner), _peer(peer)) if kind == "dials" else (_peer(owner),)
+
+
+def _peer(word: str) -> Peer:
+    return int(word) if word.isdigit() else word
+
+
+def choose(state: WorldState, enabled: Sequence[Action]) -> list[Action]:
+    """Return a persistent set of the enabled actions; all of them if no smaller set is found."""
+    best = list(enabled)
+    visible = _find_visible(state, enabled)
+    if len(visible) == len(best):
+        return best
+    spent, world = state.spent, state.world
+    if spent.early < world.early or spent.planned == LINKS or state.acted.link_faults.cut_ways():
+        return best
+    if spent.faults < world.faults and not spent.planned:
+        return best
+    owners = {action: frozenset(processes_of(action)) for action in enabled}
+    if not all(owners.values()):
+        return best
+    neighbourhood = Neighbourhood(state, owners.values())
+    for start in dict.fromkeys(process for each in owners.values() for process in each):
+        group = neighbourhood.close(frozenset((start,)), owners)
+        found = [action for action in enabled if owners[action] & group]
+        if found and len(found) < len(best) and not any(each in visible for each in found):
+            best = found
+    return best
+
+
+def _find_visible(state: WorldState, enabled: Iterable[Action]) -> dict[Action, None]:
+    """Return the actions that checks read: requests of clients, and deliveries to clients."""
+    found = {action: None for action in enabled if action[0] in ("publish", "subscribe")}
+    for name, lane in state.acted.schedule.ready_lanes().items():
+        receiver = name.partition("#")[0].rpartition(">")[2]
+        if receiver.endswith(":takes"):
+            found[name,] = None
+        elif receiver in state.acted.clients and lane.queue[0][0].__name__ == "arrives":
+            _, message = lane.queue[0][1]
+            if not isinstance(message, _INVISIBLE):
+                found[name,] = None
+    return found
+
+
+class Neighbourhood:
+    """The processes of one state, with the processes that each may interfere with.
+
+    Args:
+        owners: the processes of each enabled action.
+    """
+
+    def __init__(self, state: WorldState, owners: Iterable[Group]) -> None:
+        acted, spent, world = state.acted, state.spent, state.world
+        graph = acted.cluster.state.graph
+        self._endpoints = acted.network.endpoints
+        self._near: dict[Peer, dict[Peer, None]] = {key: {} for key in self._endpoints}
+        for broker in acted.brokers:
+            peers = (*graph.near(broker.number), *broker.ends, *broker.attempts)
+            for peer in (*peers, *(end.peer for end in broker.connected)):
+                self._join(broker.number, peer)
+        for client in acted.clients.values():
+            self._join(client.name, client.broker)
+        self._always = {broker.number for broker in acted.brokers if not broker.alive}
+        if spent.published < world.publications:
+            self._always.add(PUBLISHER)
+        for name, _ in world.subscribers(acted.scene.topology)[spent.subscribed :]:
+            self._always.add(name)
+        if spent.planned:
+            self._always.add(_peer(spent.planned))
+
+    def _join(self, one: Peer, other: Peer) -> None:
+        self._near[one][other] = None
+        self._near[other][one] = None
+
+    def close(self, group: Group, owners: dict[Action, Group]) -> Group:
+        """Return the smallest group around a group that no other process interferes with."""
+        while True:
+            shared = {each for own in owners.values() if own & group for each in own}
+            more = shared | {
+                process
+                for process in self._active(group, owners)
+                if any(
+                    near in group and not self._is_blocked(process, near)
+                    for near in self._near[process]
+                )
+            }
+            if more <= group:
+                return group
+            group |= more
+
+    def _active(self, group: Group, owners: dict[Action, Group]) -> set[Peer]:
+        """Return the processes outside a group that may act before the group acts."""
+        found = set(self._always) - group
+        for own in owners.values():
+            if not own & group:
+                found |= own
+        ahead = [*found]
+        while ahead:
+            for near in self._near[ahead.pop()]:
+                if near not in found and near not in group:
+                    found.add(near)
+                    ahead.append(near)
+        return found
+
+    def _is_blocked(self, process: Peer, near: Peer) -> bool:
+        """Return True if a message of a process to its neighbour is received before all others."""
+        here, there = self._endpoints[near], self._endpoints[process]
+        ends = [end for end in here.connected if end.peer == process]
+        if len(ends) != 1 or near in there.attempts or process in here.attempts:
+            return False
+        end = ends[0]
+        if not (end.up and end.other.up and end.lane.queue):
+            return False
+        return not (_is_closing(end) or _is_closing(end.other))
+
+
+def _is_closing(end: SessionEnd) -> bool:
+    return any(action.__name__ == "_close_arrives" for action, _ in end.lane.queue)
