@@ -295,7 +295,8 @@ def test_each_listed_experiment_says_what_it_shows(call: Call) -> None:
 def test_the_plan_of_an_experiment_has_all_of_its_runs(call: Call) -> None:
     answer = call("experiment", "mp22.m4", "--dry-run", "--json")
     assert [*answer.document["points"]] == [
-        f"mp22-{mode}-multi_proxy" for mode in ("paper", "paper1", "arbiter", "rendezvous", "causal")
+        f"mp22-{mode}-multi_proxy"
+        for mode in ("paper", "paper1", "arbiter", "rendezvous", "causal")
     ]
     again = call("experiment", "mp22.m4", "--instances", "2", "--dry-run", "--json")
     assert again.document["expected_ns"] == 2 * answer.document["expected_ns"] > 0
