@@ -482,9 +482,11 @@ def test_an_unmarked_redelivery_is_an_order_violation() -> None:
         story.deliver(2)
 
 
-def _moved_early(*, whole: bool, delivered: tuple[int, ...]) -> None:
+def _moved_early(
+    *, whole: bool, delivered: tuple[int, ...], order: Order = Order.PUBLISHER
+) -> None:
     """Move a subscriber whose start at the old broker, after 1, follows the start at the new."""
-    story = Story()
+    story = Story(order=order)
     story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
     story.oracle.started("s.", 1)
     story.publish(1)
@@ -550,6 +552,15 @@ def test_a_redelivery_after_a_move_is_a_duplicate_without_source_order(
 def test_in_no_order_a_whole_move_loses_nothing(order: Order) -> None:
     with pytest.raises(InvariantViolated, match="lacks it"):
         _moved(order, whole=True, delivered=())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_in_no_order_a_move_owes_nothing_from_before_the_start_at_the_old_broker(
+    whole: bool,
+) -> None:
+    """Seed 66000020 of multi_proxy: only the new broker delivered what preceded that start."""
+    for order in UNORDERED:
+        _moved_early(whole=whole, delivered=(2, 3), order=order)
 
 
 @pytest.mark.parametrize("order", UNORDERED)

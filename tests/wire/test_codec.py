@@ -290,8 +290,8 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     publishers that receive their incarnation from the broker, and signatures of operators' acts;
     version 29 inexact starts of subscriptions; version 30 generations of clients that storages
     report, acknowledged publications in receipts, duties of brokers of a hierarchy to keep
-    profiles, attestations of these duties, released ticks of cells, doubts about streams, and positions at
-    which a departing client begins elsewhere.
+    profiles, attestations of these duties, released ticks of cells, doubts about streams, and
+    positions at which a departing client begins elsewhere.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in all_kinds().values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
