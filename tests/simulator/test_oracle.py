@@ -595,6 +595,22 @@ def test_a_gap_announced_before_a_whole_move_is_not_owed_after_it(order: Order) 
     story.oracle.judge_end()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_gap_at_the_end_of_a_stream_is_not_owed_after_a_move(whole: bool) -> None:
+    """Seed 67000010 of durable: the client drops what it has taken for lost at its old broker."""
+    for order in Order:
+        story = Story(order=order, gaps=("released",))
+        story.start()
+        story.publish(1, 2, 3)
+        story.deliver(1)
+        story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
+        story.oracle.started("s.", 1)
+        story.oracle.gap("s", 1, SOURCE, 2, 3, "released")
+        story.oracle.on_moved("s", "s.", whole=whole)
+        _acknowledge(story, 1, 2, 3)
+        story.oracle.judge_end()
+
+
 @pytest.mark.parametrize("order", UNORDERED)
 def test_a_publication_overtaken_before_a_subscription_expires_may_follow(
     order: Order,

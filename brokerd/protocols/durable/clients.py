@@ -272,20 +272,20 @@ class DurableClients:
         if not message.drain:
             self._leave(client, drain=False)
             return
+        present = {identity: hosted.position for identity, hosted in self._hosted.items()}
+        through = {**present, **dict(message.through)}
         drains = self._gryphon.drains
-        drains.add(name, (), partial(self._await_lanes, client))
+        drains.add(name, (), partial(self._await_lanes, client, through))
         if not self._gryphon.filters.is_on:
             drains.await_stated(name, message.through, self._gryphon.now_ns)
         self._gryphon.look_at_all()
 
-    def _await_lanes(self, client: DurableClient) -> None:
-        """Let a client leave once its catch-up streams have passed the present positions.
+    def _await_lanes(self, client: DurableClient, through: Mapping[StreamId, int]) -> None:
+        """Let a client leave once its catch-up streams have passed the starts at its next broker.
 
-        The streams themselves have passed the positions at which its next broker begins.
+        No catch-up stream goes on: it could announce a gap of events which that broker has.
         """
-        self.departing[client.name] = {
-            identity: hosted.position for identity, hosted in self._hosted.items()
-        }
+        self.departing[client.name] = through
 
     def settle_departures(self) -> None:
         """Release the departing clients whose catch-up streams have delivered everything."""

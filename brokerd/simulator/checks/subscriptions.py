@@ -137,10 +137,10 @@ class SubscriptionLives:
     def _continue_stream(
         self, before: Stream, after: Stream, published: int, *, whole: bool
     ) -> None:
+        after.excused |= before.excused
         if not self._promises.order.is_of_sources:
             # A publication missing before the last delivered one may follow.
             after.got |= before.got
-            after.excused |= before.excused
             if before.fence is not None:
                 is_later = after.fence is not None and after.fence < before.fence
                 after.fence = before.fence if whole or is_later else after.fence
