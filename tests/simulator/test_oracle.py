@@ -482,9 +482,11 @@ def test_an_unmarked_redelivery_is_an_order_violation() -> None:
         story.deliver(2)
 
 
-def _moved_early(*, whole: bool, delivered: tuple[int, ...]) -> None:
+def _moved_early(
+    *, whole: bool, delivered: tuple[int, ...], order: Order = Order.PUBLISHER
+) -> None:
     """Move a subscriber whose start at the old broker, after 1, follows the start at the new."""
-    story = Story()
+    story = Story(order=order)
     story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
     story.oracle.started("s.", 1)
     story.publish(1)
@@ -552,6 +554,15 @@ def test_in_no_order_a_whole_move_loses_nothing(order: Order) -> None:
         _moved(order, whole=True, delivered=())
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_in_no_order_a_move_owes_nothing_from_before_the_start_at_the_old_broker(
+    whole: bool,
+) -> None:
+    """Seed 66000020 of multi_proxy: only the new broker delivered what preceded that start."""
+    for order in UNORDERED:
+        _moved_early(whole=whole, delivered=(2, 3), order=order)
+
+
 @pytest.mark.parametrize("order", UNORDERED)
 def test_a_client_that_forgets_after_a_move_is_not_owed_what_it_had_before(order: Order) -> None:
     """Seed 66000014 of multi_proxy: the numbers of the earlier broker were owed again."""
@@ -582,6 +593,22 @@ def test_a_gap_announced_before_a_whole_move_is_not_owed_after_it(order: Order) 
     story.oracle.on_moved("s", "s.", whole=True)
     _acknowledge(story, 1, 2, 3)
     story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_gap_at_the_end_of_a_stream_is_not_owed_after_a_move(whole: bool) -> None:
+    """Seed 67000010 of durable: the client drops what it has taken for lost at its old broker."""
+    for order in Order:
+        story = Story(order=order, gaps=("released",))
+        story.start()
+        story.publish(1, 2, 3)
+        story.deliver(1)
+        story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
+        story.oracle.started("s.", 1)
+        story.oracle.gap("s", 1, SOURCE, 2, 3, "released")
+        story.oracle.on_moved("s", "s.", whole=whole)
+        _acknowledge(story, 1, 2, 3)
+        story.oracle.judge_end()
 
 
 @pytest.mark.parametrize("order", UNORDERED)

@@ -326,3 +326,32 @@ def test_subscriptions_of_an_older_disk_excuse_their_publications_for_the_linger
     monkeypatch.setattr(MultiProxyChecks, "restored", lambda self, broker: broker.number == 0)
     report = PlanRun(read_plan(text)).report(-1, "")
     assert report.rule == "kept", report.describe()
+
+
+MOVED = """
+simulation timed
+protocol gryphon
+brokers b1 b2 b3
+overlay cells {"bundles": [["b1", "b2"], ["b2", "b3"]], "members": {}}
+limits failed=1 links=3
+network jitter_ns=1
+core client_linger_ns=LINGER
+chance 103104430217200
+publisher p0-b1
+at 0 subscribe s2-b2 kind = 'a'
+at 1 fault restored b2 copy
+at 4.5 move s2-b2 b3
+at 5 publish p0-b1 a,10,3
+heal 5.3
+end 6
+"""
+
+
+@pytest.mark.parametrize("linger_ns", [1_000_000_000_000_000, 1_000_000_000])
+def test_a_client_that_has_moved_since_the_copy_leaves_its_subscription_for_the_linger(
+    linger_ns: int,
+) -> None:
+    """Seed 66000040: the mover's old broker had an endless linger, and was restored."""
+    report = PlanRun(read_plan(MOVED.replace("LINGER", str(linger_ns)))).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["fault_restored"] == 1

@@ -81,6 +81,8 @@ class DurableClients:
         self._subscriptions = subscriptions
         self._is_host = is_host
         self.departing: dict[ClientId, Mapping[StreamId, int]] = {}
+        self._starts: dict[ClientId, Mapping[StreamId, int]] = {}
+        """The ticks at which clients that wait for streams begin at their next brokers."""
 
     def handlers(self) -> dict[type, MessageHandler]:
         """See HostedClients."""
@@ -226,6 +228,7 @@ class DurableClients:
         client, was_admitted = self.table.close_session(name, session)
         self._gryphon.drains.drop(name)
         self.departing.pop(name, None)
+        self._starts.pop(name, None)
         self._subscriptions.take_done(self.own.close(client))
         self._catchups.detach([*client.subscriptions.values()])
         client.brought = {}
@@ -236,13 +239,11 @@ class DurableClients:
             self.table.keep(client)
 
     def on_drained(self, name: ClientId) -> None:
-        """See HostedClients: a client leaves once its catch-up streams have passed the positions.
+        """See HostedClients: a client leaves once its catch-up streams have passed the starts.
 
-        The streams themselves have passed the positions at which the client's next broker begins.
+        No catch-up stream goes on: it could announce a gap of events which the next broker has.
         """
-        self.departing[name] = {
-            identity: hosted.position for identity, hosted in self._hosted.items()
-        }
+        self.departing[name] = self._starts.pop(name)
 
     def linger_over(self, name: ClientId) -> None:
         """See HostedClients."""
@@ -281,7 +282,10 @@ class DurableClients:
         if not message.drain:
             self._leave(client, drain=False)
             return
+        present = {identity: hosted.position for identity, hosted in self._hosted.items()}
+        through = {**present, **dict(message.through)}
         drains = self._gryphon.drains
+        self._starts[name] = through
         drains.add(name, ())
         if not self._gryphon.filters.is_on:
             drains.await_stated(name, message.through, self._gryphon.now_ns)

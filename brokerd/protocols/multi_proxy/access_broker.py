@@ -108,6 +108,7 @@ class AccessBroker:
     def _on_following(self, peer: Any, message: Following) -> None:
         for beginning in self.fetches.on_following(peer, message):
             self.clients.begin(beginning)
+        self.clients.settle_departures()
 
     def _on_messages(self, peer: Any, message: Messages) -> None:
         """Deliver publications of a topic; drop duplicates, and publications behind a gap."""
@@ -117,6 +118,7 @@ class AccessBroker:
             run, handed = arrival
             self.clients.own.hand_out(run, handed)
             self.fetches.complete(handed)
+            self.clients.settle_departures()
 
     def _on_lost(self, peer: Any, message: Lost) -> None:
         """Deliver a gap of publications that the server has released without acknowledgement."""
@@ -124,6 +126,7 @@ class AccessBroker:
         if handed is not None:
             self.clients.deliver_gaps(message, handed)
             self.fetches.complete(handed)
+            self.clients.settle_departures()
 
     def _on_answered(self, peer: Any, message: Answered) -> None:
         """Take the end of an answer; over another proxy, repeat all requests over that one."""

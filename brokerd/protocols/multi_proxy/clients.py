@@ -95,6 +95,7 @@ class Clients:
         self._fetches = gets
         self._followed: dict[OwnSubscription, tuple[int, ...]] = {}
         self._deferred: dict[OwnSubscription, None] = {}
+        self._departing: dict[ClientId, Heads] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of clients' messages by type."""
@@ -165,6 +166,7 @@ class Clients:
     def on_lost(self, name: ClientId, session: int) -> None:
         """Keep the subscriptions of a client whose session has ended for a while."""
         client, was_admitted = self.table.close_session(name, session)
+        self._departing.pop(name, None)
         self._take_done(self.own.close(client))
         if client.source is not None:
             self._publishes.remove_publisher(client.source)
@@ -209,7 +211,8 @@ class Clients:
             self._disk.commit((Change(RESTARTED, local.row, None),), lambda: None)
         if local.started:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
-            self._take_done(self.own.claim(client, local, (), gaps))
+            begins_after = local.begins_after.items()
+            self._take_done(self.own.claim(client, local, begins_after, gaps))
 
     def _begin_to_follow(self, local: OwnSubscription) -> None:
         """Start a subscription once the servers of all topics have confirmed."""
@@ -275,13 +278,31 @@ class Clients:
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         client = self.table.check_detach(name)
+        if message.drain:
+            self._departing[name] = dict(message.through)
+            self.settle_departures()
+        else:
+            self._leave(client, drain=False)
+
+    def settle_departures(self) -> None:
+        """Release the clients that have what precedes their subscriptions at their next brokers.
+
+        Those begin behind the heads of topics, which may not have arrived here. A topic has the
+        same parts at both brokers, sooner or later.
+        """
+        for name, heads in list(self._departing.items()):
+            if not self._fetches.lacks(heads):
+                del self._departing[name]
+                self._leave(self.table.clients[name], drain=True)
+
+    def _leave(self, client: Client, *, drain: bool) -> None:
         session = client.session
 
         def leave() -> None:
             client.drains = client.session == session
             self._answer_detach(client)
 
-        self._end(client, [*client.subscriptions.values()], leave, drain=message.drain)
+        self._end(client, [*client.subscriptions.values()], leave, drain=drain)
 
     def _answer_detach(self, client: Client) -> None:
         if self.own.is_drained(client):

@@ -12,7 +12,7 @@ Deviates: an access broker is one subscriber for all of its clients; a get reque
 after those that have arrived, and separately reports the acknowledged position.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
@@ -373,6 +373,14 @@ class Fetches:
         """Return the position through which everything of a followed stream has arrived."""
         topic = self._followed(stream)
         return topic.after or 0 if topic is not None else 0
+
+    def lacks(self, heads: Mapping[StreamId, int]) -> bool:
+        """Return True if publications of followed topics up to these heads have not arrived."""
+        return any(
+            head > self.arrived(stream) and self.follows(stream.publisher)
+            for stream, head in heads.items()
+            if stream.broker in self._servers
+        )
 
     def _followed(self, stream: StreamId) -> FollowedTopic | None:
         """Return the followed part of a stream, at any server."""

@@ -137,13 +137,13 @@ class SubscriptionLives:
     def _continue_stream(
         self, before: Stream, after: Stream, published: int, *, whole: bool
     ) -> None:
+        after.excused |= before.excused
         if not self._promises.order.is_of_sources:
             # A publication missing before the last delivered one may follow.
             after.got |= before.got
-            after.excused |= before.excused
-            if whole and before.fence is not None:
-                there = before.fence if after.fence is None else after.fence
-                after.fence = min(before.fence, there)
+            if before.fence is not None:
+                is_later = after.fence is not None and after.fence < before.fence
+                after.fence = before.fence if whole or is_later else after.fence
             return
         after.had = before.last
         if not whole:

@@ -85,6 +85,9 @@ BY_STORIES = (
     "forged-filter-stays",
     "leaves-before-the-streams-pass",
     "leaves-before-own-events",
+    "leaves-before-stated-ticks",
+    "stated-ticks-are-not-asked-for",
+    "starts-without-positions",
 )
 """Named bugs that only stories, scenarios or whole checks find.
 

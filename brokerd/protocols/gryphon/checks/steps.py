@@ -25,6 +25,7 @@ The checks of each invariant of the protocol's design, by the names of the rules
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.ghost_joins import JoinChecks
@@ -69,6 +70,21 @@ class GryphonChecks(ProtocolChecks):
         for checks in self._each:
             checks.step(broker, event, effects)
         return self.lingering.step(broker, event, effects)
+
+    def restored(self, broker: BrokerView) -> int:
+        """See ProtocolChecks: subscriptions of an older copy whose clients have not returned.
+
+        A client that has moved returns to its new broker only.
+        """
+        core: Any = broker.core
+        oracle = self.world.oracle
+        if not oracle.losses.is_lossy(broker.number):
+            return 0
+        return sum(
+            not client.connected and (name, number) not in oracle.register.subscriptions
+            for name, client in core._clients.table.clients.items()
+            for number in client.subscriptions
+        )
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks; a state is examined once, until a step or a change of disks."""
