@@ -232,7 +232,7 @@ class DurableClients:
             self.table.keep(client)
 
     def on_drained(self, name: ClientId) -> None:
-        """See HostedClients: subscriptions move with what they are owed, so no client waits."""
+        """See HostedClients: a departure of a durable client waits for no stream."""
         raise AssertionError(f"{name} waits for streams")
 
     def linger_over(self, name: ClientId) -> None:
