@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 import brokerd
+from brokerd.model.identity import StreamId
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.gryphon.messages import Doubt
+from brokerd.protocols.interface import DeadlineReached, MessageReceived, OpenSession, Send
+from brokerd.simulator.checks.mark_table import MarkStep, MarkTable
 from brokerd.simulator.checks.marks import (
     Mark,
     Novelty,
@@ -39,6 +43,35 @@ def test_a_protocol_without_marks_counts_none() -> None:
     assert not marks_of("best_effort")
     assert make_observer("best_effort", PrimaryTree(chain("b1", "b2"))) is None
     assert not any(name.startswith("mark_") for name in run_seed(2, "best_effort").counters)
+
+
+def test_a_row_of_a_mark_table_counts_its_mark_in_each_step_that_it_describes() -> None:
+    arrived = Mark("arrived", "a request arrived", on=(Doubt,))
+    answered = Mark("answered", "it was answered", on=(Doubt,), when=lambda step: bool(step.sent))
+    table = MarkTable((arrived, answered, Mark("sent", "a request was sent", by=(Doubt,))))
+    broker = SimulatedCluster(chain("b1", "b2")).start().broker("b1").broker
+    doubt = Doubt(StreamId(1, 0, 0), 7)
+    for event, effects in (
+        (MessageReceived(1, 1, doubt), ()),
+        (MessageReceived(1, 1, doubt), (Send(1, doubt), Send(1, doubt))),
+        (DeadlineReached(), (Send(1, doubt),)),
+        (DeadlineReached(), (OpenSession(1),)),
+    ):
+        table.step(MarkStep(broker, event, effects))
+    assert table.counts == {"arrived": 2, "answered": 1, "sent": 2}
+
+
+def test_a_mark_of_a_statistic_counts_each_rise() -> None:
+    cluster = SimulatedCluster(chain("b1", "b2")).start()
+    cluster.run_until_quiet()
+    broker = cluster.broker("b1").broker
+    table = MarkTable((Mark("received", "one arrived", counter="publications_received"),))
+    for publications in (0, 2, 0, 1):
+        for _ in range(publications):
+            cluster.publish("b1", kind="a")
+        cluster.run_until_quiet()
+        table.count_statistics(broker)
+    assert table.counts == {"received": 2}
 
 
 def test_a_mark_with_too_few_seeds_is_reported_with_its_meaning() -> None:

@@ -5,9 +5,9 @@ protocol's document. Every seed counts its marks, and a campaign with too few se
 returns UNKNOWN.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from brokerd.protocols.interface import Effect, Event
 from brokerd.simulator.search.seed_report import SeedReport
@@ -26,11 +26,19 @@ class Mark:
         event: the event, in a sentence.
         seeds: a plain swarm reaches the mark at least once in this number of seeds; 0 if a plain
             swarm need not reach the mark.
+        on: types of events, or of messages that arrive, at which a `MarkTable` counts the mark.
+        by: types of effects, or of messages that are sent, at which it counts the mark.
+        when: a further condition on the `MarkStep`.
+        counter: a statistic of the core that rises with the mark; "" without one.
     """
 
     name: str
     event: str
     seeds: int = 0
+    on: tuple[type, ...] = ()
+    by: tuple[type, ...] = ()
+    when: Callable[[Any], bool] | None = None
+    counter: str = ""
 
 
 ADVANCED_AGAIN = Mark(

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.protocols.gryphon.checks.filter_marks import filter_marks
+from brokerd.protocols.gryphon.checks.filter_marks import FILTER_MARKS
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events, Nack
 from brokerd.protocols.interface import MessageReceived
+from brokerd.simulator.checks.mark_table import MarkStep, MarkTable
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.handles import PublicationHandle, Subscription
@@ -198,9 +199,9 @@ def test_a_broker_requests_acknowledgement_of_events_that_others_have_released(
 def test_events_of_a_closed_session_count_for_no_mark() -> None:
     story = Story()
     late = Events(0, 1, 9, False, True, EVERYWHERE, run_at((3, 6)))
-    assert not [
-        *filter_marks(story.cluster.broker("b1").broker, MessageReceived(0, 99, late), (), ())
-    ]
+    table = MarkTable(FILTER_MARKS)
+    table.step(MarkStep(story.cluster.broker("b1").broker, MessageReceived(0, 99, late), ()))
+    assert not any(table.counts.values())
 
 
 # ---------------------------------------------------------------- subscriptions that start and end

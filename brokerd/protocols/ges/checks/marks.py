@@ -3,11 +3,10 @@
 `PROTOCOL.md` names every mark at its rule.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from brokerd.model.client_messages import Subscribed
-from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.ges.messages import (
     GraphStated,
@@ -26,6 +25,7 @@ from brokerd.protocols.interface import (
     OverlayChanged,
     Send,
 )
+from brokerd.simulator.checks.mark_table import MarkTable
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
@@ -38,68 +38,116 @@ MARKS = (
     Mark("kept-out", "no broker beyond a gatekeeper matched a publication", seeds=4),
     Mark("inner-way", "a planned route crossed a unit on a route found there", seeds=20),
     Mark("way-gone", "a route was abandoned for another one", seeds=20),
-    Mark("no-way", "no route led to a matching broker", seeds=20),
-    Mark("came-twice", "a duplicate or overtaken publication arrived", seeds=16),
+    Mark(
+        "no-way",
+        "no route led to a matching broker",
+        seeds=20,
+        counter="publications_without_route",
+    ),
+    Mark(
+        "came-twice",
+        "a duplicate or overtaken publication arrived",
+        seeds=16,
+        counter="duplicates_received",
+    ),
     Mark("spoken-for", "brokers announced that another one lost all connections", seeds=8),
     Mark("wants-nothing", "brokers announced an empty profile for another broker", seeds=8),
     Mark("refuted", "a live broker received a statement that others made in its place", seeds=20),
     Mark("newcomer-told", "a broker received the announcement of a new neighbour", seeds=8),
     Mark("leaver-told", "a broker received the announcement that a neighbour left", seeds=12),
-    Mark("dearer", "a broker raised the announced cost of a slow link", seeds=20),
-    Mark("cheaper", "a broker lowered the announced cost of a link", seeds=20),
-    Mark("clients-counted", "brokers of a cluster announced their numbers of clients", seeds=8),
-    Mark("sent-elsewhere", "a broker redirected a client to another broker", seeds=16),
-    Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=20),
-    Mark("member-failed", "a part accepted clients again, without its failed members", seeds=40),
-    Mark("readdressed", "a part of a cluster took addresses of a unit of its own", seeds=40),
-    Mark("duty-taken", "a broker took the duty to keep profiles of others", seeds=0),
-    Mark("duty-ended", "a broker removed profiles that it need not keep any more", seeds=0),
-    Mark("attested", "a neighbour attested all profiles of a unit", seeds=0),
-    Mark("flooded", "a publication was sent to a unit without all of its profiles", seeds=0),
-    Mark("crossed", "both ends of a link sent each other the same change", seeds=0),
-    Mark("dearer-again", "the cost of a link rose soon after it had fallen", seeds=0),
+    Mark(
+        "dearer",
+        "a broker raised the announced cost of a slow link",
+        seeds=20,
+        counter="costs_raised",
+    ),
+    Mark(
+        "cheaper",
+        "a broker lowered the announced cost of a link",
+        seeds=20,
+        counter="costs_lowered",
+    ),
+    Mark(
+        "clients-counted",
+        "brokers of a cluster announced their numbers of clients",
+        seeds=8,
+        counter="client_counts_told",
+    ),
+    Mark(
+        "sent-elsewhere",
+        "a broker redirected a client to another broker",
+        seeds=16,
+        counter="clients_redirected",
+    ),
+    Mark(
+        "cut-off",
+        "a part of a cluster without its lowest member took no clients",
+        seeds=20,
+        counter="came_apart",
+    ),
+    Mark(
+        "member-failed",
+        "a part accepted clients again, without its failed members",
+        seeds=40,
+        counter="members_failed",
+    ),
+    Mark(
+        "readdressed",
+        "a part of a cluster took addresses of a unit of its own",
+        seeds=40,
+        counter="readdressed",
+    ),
+    Mark(
+        "duty-taken",
+        "a broker took the duty to keep profiles of others",
+        seeds=0,
+        counter="duties_taken",
+    ),
+    Mark(
+        "duty-ended",
+        "a broker removed profiles that it need not keep any more",
+        seeds=0,
+        counter="duties_ended",
+    ),
+    Mark(
+        "attested", "a neighbour attested all profiles of a unit", seeds=0, counter="units_attested"
+    ),
+    Mark(
+        "flooded",
+        "a publication was sent to a unit without all of its profiles",
+        seeds=0,
+        counter="publications_flooded",
+    ),
+    Mark(
+        "crossed",
+        "both ends of a link sent each other the same change",
+        seeds=0,
+        counter="changes_crossed",
+    ),
+    Mark(
+        "dearer-again",
+        "the cost of a link rose soon after it had fallen",
+        seeds=0,
+        counter="costs_raised_again",
+    ),
 )
-
-_COUNTED = {
-    "no-way": "publications_without_route",
-    "came-twice": "duplicates_received",
-    "dearer": "costs_raised",
-    "cheaper": "costs_lowered",
-    "dearer-again": "costs_raised_again",
-    "clients-counted": "client_counts_told",
-    "sent-elsewhere": "clients_redirected",
-    "cut-off": "came_apart",
-    "member-failed": "members_failed",
-    "readdressed": "readdressed",
-    "duty-taken": "duties_taken",
-    "duty-ended": "duties_ended",
-    "attested": "units_attested",
-    "flooded": "publications_flooded",
-    "crossed": "changes_crossed",
-}
 
 
 class GesMarks:
     """See MarkObserver."""
 
     def __init__(self, graph: OverlayGraph) -> None:
-        self.counts = {mark.name: 0 for mark in MARKS}
-        self._counted: dict[BrokerNumber, Mapping[str, int]] = {}
+        self._table = MarkTable(MARKS)
+        self.counts = self._table.counts
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
         said = [effect.message for effect in effects if type(effect) is Send]
         if type(event) is OverlayChanged:
-            for name in members_told(broker, effects):
-                self.counts[name] += 1
-        for name in (*_said(broker, event, said), *_heard(broker, event, said)):
-            self.counts[name] += 1
-        statistics, before = broker.core.statistics(), self._counted.get(broker.number, {})
-        if statistics != before:
-            self._counted[broker.number] = statistics
-            for name, counter in _COUNTED.items():
-                if statistics[counter] > before.get(counter, 0):
-                    self.counts[name] += 1
+            self._table.count(members_told(broker, effects))
+        self._table.count(_said(broker, event, said))
+        self._table.count(_heard(broker, event, said))
+        self._table.count_statistics(broker)
 
 
 def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:

@@ -1,0 +1,126 @@
+"""Marks that one step of a core decides: a table of marks and predicates.
+
+A mark names the type that it depends on: with `on`, of the event or of the message that arrived;
+with `by`, of an effect or of a message that is sent. Its predicate, if any, decides on the step. So
+a step tests only a few marks of a table. A mark with a `counter` is counted when that statistic of
+the core rises. Other marks that depend on earlier steps need an observer of the protocol, which
+counts them in the same table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.interface import Commit, Deliver, Effect, Event, MessageReceived, Send
+from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.world.views import BrokerView
+
+
+class MarkStep:
+    """One event of a core, with its effects.
+
+    Attributes:
+        message: the message that has arrived; None for another event.
+        sent: the messages to all peers, by type.
+        acts: the other effects, by type.
+    """
+
+    __slots__ = ("acts", "broker", "effects", "event", "message", "sent")
+
+    def __init__(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        self.broker = broker
+        self.event: Any = event
+        self.effects = effects
+        self.message: Any = event.message if type(event) is MessageReceived else None
+        self.sent: dict[type, list[Any]] = {}
+        self.acts: dict[type, list[Any]] = {}
+        for effect in effects:
+            if type(effect) is Send:
+                self.sent.setdefault(type(effect.message), []).append(effect.message)
+            else:
+                self.acts.setdefault(type(effect), []).append(effect)
+
+    @property
+    def core(self) -> Any:
+        """The core of the broker."""
+        return self.broker.core
+
+    def is_own(self, broker: int) -> bool:
+        """Return True for the number of this broker."""
+        return broker == self.broker.number
+
+    def sends(self, kind: type, when: Callable[[Any], bool]) -> bool:
+        """Return True if the step sends a message of this type for which a condition holds."""
+        return any(map(when, self.sent.get(kind, ())))
+
+    def delivers(self, kind: type) -> bool:
+        """Return True if the step delivers an item of this type to a client."""
+        return any(type(each.item) is kind for each in self.acts.get(Deliver, ()))
+
+    def rows(self, table: str) -> Iterator[Any]:
+        """Yield the changes of a table that the step commits."""
+        for commit in self.acts.get(Commit, ()):
+            for change in commit.changes:
+                if change.table == table:
+                    yield change
+
+    def commits(self, table: str) -> bool:
+        """Return True if the step commits a change of a table."""
+        return any(True for _ in self.rows(table))
+
+
+class _MarkIndex:
+    """The marks of a table by the types that they depend on."""
+
+    def __init__(self, marks: Iterable[Mark]) -> None:
+        self._on: dict[type, list[Mark]] = {}
+        self._by: dict[type, list[Mark]] = {}
+        for mark in marks:
+            for kind in mark.on:
+                self._on.setdefault(kind, []).append(mark)
+            for kind in mark.by:
+                self._by.setdefault(kind, []).append(mark)
+
+    def names(self, step: MarkStep) -> list[str]:
+        """Return the names of the marks that a step reaches."""
+        marks = [*self._on.get(type(step.event), ())]
+        if step.message is not None:
+            marks += self._on.get(type(step.message), ())
+        for kinds in (step.acts, step.sent):
+            for kind in kinds:
+                marks += self._by.get(kind, ())
+        return [mark.name for mark in marks if mark.when is None or mark.when(step)]
+
+
+class MarkTable:
+    """The counters of a protocol's marks in one run.
+
+    Attributes:
+        counts: number of events by mark.
+    """
+
+    def __init__(self, marks: Sequence[Mark]) -> None:
+        self.counts = {mark.name: 0 for mark in marks}
+        self._names = _MarkIndex(marks).names
+        self._counters = tuple((mark.name, mark.counter) for mark in marks if mark.counter)
+        self._statistics: dict[BrokerNumber, Mapping[str, int]] = {}
+
+    def count(self, names: Iterable[str]) -> None:
+        """Count marks that an observer has found."""
+        for name in names:
+            self.counts[name] += 1
+
+    def step(self, step: MarkStep) -> None:
+        """Count the marks of one step."""
+        self.count(self._names(step))
+
+    def count_statistics(self, broker: BrokerView) -> None:
+        """Count the marks of statistics that have risen since the last call."""
+        statistics, before = broker.core.statistics(), self._statistics.get(broker.number, {})
+        if statistics != before:
+            self._statistics[broker.number] = statistics
+            self.count(
+                name
+                for name, counter in self._counters
+                if statistics[counter] > before.get(counter, 0)
+            )
