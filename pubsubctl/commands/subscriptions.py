@@ -62,7 +62,7 @@ def list_all(
     )
     return Result(
         document={
-            "schema": "pubsubctl/subscriptions/2",
+            "schema": "pubsubctl/subscriptions/1",
             "subscriptions": rows,
             "streams": retained,
         },

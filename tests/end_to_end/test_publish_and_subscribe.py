@@ -42,8 +42,12 @@ def test_publications_of_one_command_are_lines_of_another(lab: Lab) -> None:
     durable = ("subscribe", "kind = 'order'", "--durable", "--name", "dora")
     assert lab.call(*durable, "--timeout", "1s").status == 0
     assert lab.call("publish", "kind=order,price=1", "--count", "5").status == 0
-    (absent,) = json.loads(lab.call("subscriptions", "list", "--json").out)["subscriptions"]
+    listed = json.loads(lab.call("subscriptions", "list", "--json").out)
+    (absent,), (stream,) = listed["subscriptions"], listed["streams"]
     assert ([*absent["behind_ms"]], absent["holds"]) == (["c1.3"], ["c1.3"])
+    assert absent["behind_events"] == {"c1.3": 5} == {stream["stream"]: stream["events"]}
+    assert absent["retained_bytes"] == {"c1.3": stream["bytes"]}
+    assert stream["held_by"] == ["dora/1 at c1"]
     first, second = lab.call(*durable, "--count", "2"), lab.call(*durable, "--count", "3")
     sequences = [json.loads(line)["sequence"] for line in (first.out + second.out).splitlines()]
     assert sequences == [1, 2, 3, 4, 5]

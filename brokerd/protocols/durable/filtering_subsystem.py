@@ -238,9 +238,10 @@ class FilterLog:
             return []
         assert all(whose), f"one of the ticks from {ticks[0]} to {ticks[-1]} has no subscription"
         packed = pack_matches(ticks, whose, self._next, self._newest)
+        owed = self._owed
         for tick, subscriptions in zip(ticks, whose, strict=True):
             for each in subscriptions:
-                self._owed[each].append(tick)
+                owed[each].append(tick)
         self._ticks.extend(ticks)
         self._cache_packed(self._next, packed)
         self._next += len(packed)
@@ -266,7 +267,8 @@ class FilterLog:
 
     def note_acknowledged(self, subscription: int, through: int) -> None:
         """Count the matches of a subscription through a tick no longer in `owed`."""
-        if ticks := self._owed.get(subscription):
+        ticks = self._owed.get(subscription)
+        if ticks and ticks[0] <= through:
             del ticks[: bisect_right(ticks, through)]
 
     def owed(self, subscription: int, behind: int) -> int:
@@ -282,6 +284,8 @@ class FilterLog:
         self.chopped_tick = max(self.chopped_tick, self._ticks[gone - 1])
         del self._ticks[:gone]
         self._first += gone
+        for each in self._owed:
+            self.note_acknowledged(each, through)
         whole = self._first // PAGE_RECORDS
         for page in [each for each in self._pages if each < whole]:
             del self._pages[page]

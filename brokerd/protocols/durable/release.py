@@ -329,6 +329,7 @@ class Release:
     def drop(self, cell: Cell) -> None:
         """Remove a decommissioned cell below; nothing is retained for it."""
         self._below = {key: tick for key, tick in self._below.items() if key[0] != cell}
+        self._beside.pop(cell, None)
 
     def settle(self, stream: Stream) -> bool:
         """Announce progress of this broker's subscriptions upstream.

@@ -157,7 +157,8 @@ class Acknowledgements:
                 up.setdefault(peer, []).append(stream)
         beside: dict[Cell, list[Stream]] = {}
         for (cell, _), stream in self._beside.items():
-            beside.setdefault(cell, []).append(stream)
+            if cell in stream.children:  # not decommissioned since
+                beside.setdefault(cell, []).append(stream)
         self._up.clear()
         self._beside.clear()
         effects: list[Effect] = []

@@ -185,8 +185,11 @@ class Stream:
         return done if self.held is None else min(done, self.held)
 
     def note_done(self, child: Cell, through: int) -> bool:
-        """Record an ack of a cell; return True if the ack is new."""
-        if through <= self._done[child]:
+        """Record an ack of a cell; return True if the ack is new.
+
+        A member of this cell may repeat acks of a cell that is decommissioned here already.
+        """
+        if through <= self._done.get(child, through):
             return False
         self._done[child] = through
         return True

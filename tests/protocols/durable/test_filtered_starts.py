@@ -12,7 +12,7 @@ from brokerd.model.client_messages import Gap
 from brokerd.protocols.durable.messages import LOST, Fetch
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import BEGINS
-from brokerd.protocols.gryphon.messages import Events, FilterChange, Silent
+from brokerd.protocols.gryphon.messages import Done, Events, FilterChange, Silent
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.named_bugs import bugs_of, plant
@@ -252,6 +252,55 @@ def test_the_end_of_a_subscription_removes_its_beginning() -> None:
     story.settle()
     assert not broker.disk.recovered().get(BEGINS)
     assert story.filters_of("p1", "s1") == 0
+
+
+def decommissioned_with_an_ack() -> bool:
+    """Decommission a broker while the members of a cell owe each other an ack of its cell."""
+    story = FilteredStory(topology=paper_cells())
+    other = story.subscriber("s2", "kind = 'a'")
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    sent = [story.note_published(story.cluster.publish("p1", kind="a"))]
+    story.wait_for(lambda: bool(story.from_to("p1", "b1", Events)))
+    assert not story.cluster.membership.decommission("s1")
+    sent += story.send("a", 2)
+    story.settle()
+    core, number_of = story.core("b1").gryphon, story.cluster.topology.number_of
+    cell = story.core("p1").gryphon._routes.cell_of(number_of("s1"))
+    last = next(each for each in core.streams if each.identity.broker == number_of("p1"))
+    acks = ((last.identity, last.knowledge.final + 1),)
+    core.on_done(number_of("b2"), Done(cell, acks))  # it has not been notified yet
+    return other.received == sent and story.kept("p1") == 0
+
+
+def decommissioned_with_a_release() -> bool:
+    """Decommission a broker whose released tick one member of a cell has not forwarded yet."""
+    story = FilteredStory(topology=paper_cells(), filters=False, ack_interval_ns=SECOND_NS)
+    other = story.subscriber("s2")
+    cell = story.core("b1")._routes.cell_of(story.cluster.topology.number_of("s1"))
+    sent = story.send("a")
+    story.wait_for(lambda: cell in story.core("b1").release._beside)
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(0.1)
+    assert not story.cluster.membership.decommission("s1")
+    sent += story.send("a", 2)
+    story.settle()
+    return other.received == sent
+
+
+@pytest.mark.parametrize(
+    "story, bug",
+    [
+        (decommissioned_with_an_ack, "acks-of-a-decommissioned-cell"),
+        (decommissioned_with_an_ack, "repeated-acks-of-a-decommissioned-cell"),
+        (decommissioned_with_a_release, "releases-of-a-decommissioned-cell"),
+    ],
+)
+def test_nothing_of_a_decommissioned_cell_is_forwarded_within_a_cell(story, bug: str) -> None:
+    """Seed 68001031, with filters: a broker stopped with a fault."""
+    assert story()
+    with plant([MUTANTS[bug]]), pytest.raises(KeyError):
+        story()
 
 
 def demanded_without_a_link(*, moves: bool) -> bool:
