@@ -1,4 +1,4 @@
-"""Tables of evidence about faults of clients and cut links: one row per state of the other side."""
+"""Tables of evidence about clients, links and processes: one row per state of the other side."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +10,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import CRASH, DISCONNECT, ROAM, SLOW
 from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.backends import ClientFaults
-from fault_injection.apply.evidence import see_sessions_down
+from fault_injection.apply.evidence import look_for, see_sessions_down
 from fault_injection.apply.injector import Fault
 from fault_injection.schedule.targets import Target
 
@@ -129,3 +129,58 @@ def test_a_cut_is_seen_when_no_session_is_left_at_either_end(
 
     is_seen = "b2" not in own if peer else not own and not others
     assert trio.run(see) == ({"b1": {"ready": [*own]}} if is_seen else None)
+
+
+RUNS = {"state": "running", "pid": 7, "start_time": 3, "exit_cause": "", "t_exit_ns": 0}
+ENDED = {
+    "state": "exited", "pid": 7, "exit_code": None, "exit_signal": 9, "exit_cause": "fault:f",
+    "t_exit_ns": 50,
+}  # fmt: skip
+AS_SHOWN = {"pid": 7, "exit_code": None, "exit_signal": 9, "exit_cause": "fault:f"}
+
+
+def process(row: dict[str, Any], broker: str = "b1", host: str = "n1", pid: int = 7) -> Any:
+    """Return an end of a fault with this row of the agent's status, and a broker with this pid."""
+
+    async def read() -> dict[str, Any]:
+        return row
+
+    async def command(_: str) -> dict[str, Any]:
+        return {"pid": pid, "incarnation": 4}
+
+    return SimpleNamespace(broker=broker, host=host, fault_id="f", row=read, command=command)
+
+
+def see(verb: str, *ends: Any, machine: str = "") -> Any:
+    fault = Fault("f", verb, cast(Target, SimpleNamespace(machine=machine)))
+    return trio.run(look_for(verb), fault, ends)
+
+
+@pytest.mark.parametrize(
+    "row, is_seen",
+    [
+        (ENDED, True),
+        (RUNS, False),
+        (RUNS | {"exit_cause": "fault:f"}, False),
+        (ENDED | {"exit_cause": "fault:g"}, False),
+        (ENDED | {"exit_cause": ""}, False),
+    ],
+)
+def test_a_kill_is_seen_when_the_process_has_ended_by_this_fault(
+    row: dict[str, Any], *, is_seen: bool
+) -> None:
+    stamped = {**AS_SHOWN, "host_stamps": {"n1": 50}}
+    assert see("kill", process(row)) == (stamped if is_seen else None)
+    both = process(ENDED), process({**row, "t_exit_ns": 60}, "b2", "n1")
+    each = {"b1": AS_SHOWN, "b2": AS_SHOWN, "host_stamps": {"n1": 60}}
+    assert see("kill", *both, machine="n1") == (each if is_seen else None)
+
+
+@pytest.mark.parametrize("state, pid, is_seen", [
+    ("running", 7, True), ("running", 6, False), ("exited", 7, False), ("exited", 6, False),
+])  # fmt: skip
+def test_a_restart_is_seen_when_the_new_process_answers(
+    state: str, pid: int, *, is_seen: bool
+) -> None:
+    found = see("restart", process({**RUNS, "state": state}, pid=pid))
+    assert found == ({"incarnation": 4, "pid": 7, "start_time": 3} if is_seen else None)

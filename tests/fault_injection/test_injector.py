@@ -359,6 +359,32 @@ def test_a_fault_that_has_ended_in_any_way_leaves_room_for_the_next(
     assert not [each for each in injection.problems if each.startswith("z")]
 
 
+def test_a_fault_that_fails_nothing_is_admitted_beside_a_failed_broker() -> None:
+    backend = MadeUpBackend()
+    slow = step(id='"d"', at='"2s"', do='"delay"', on='"b3-s3"', for_='"1s"', latency='"5ms"')
+    injection, _ = play(FREEZE + slow, backend, head=HEAD + "[guard]\nmax_faulty_brokers = 1\n")
+    assert "apply d" in backend.calls
+    assert not [each for each in injection.problems if each.startswith("d: not begun")]
+
+
+@pytest.mark.parametrize("stage", ["applied", "observed", "healed", "recovered"])
+def test_a_step_may_begin_at_each_stage_of_another(stage: str) -> None:
+    backend = MadeUpBackend()
+    later = step(id='"z"', after=f'"f.{stage}"', do='"freeze"', on='"b3"', for_='"1s"')
+    _, lines = play(FREEZE + later, backend, head=HEAD + "[guard]\nmax_faulty_brokers = 2\n")
+    assert stages(lines, "z")["planned"] == stages(lines, "f")[stage]
+
+
+@pytest.mark.parametrize("within, until_s", [("1s", 2), ("5s", 6)])
+def test_the_effect_of_a_kill_is_awaited_for_its_own_time_only(within: str, until_s: int) -> None:
+    backend = MadeUpBackend()
+    backend.hides = {"effect k"}
+    kill = step(id='"k"', at='"1s"', do='"kill"', on='"b1"', expect=f'{{ within = "{within}" }}')
+    injection, lines = play(kill, backend)
+    assert injection.problems == (f"k: no effect seen within {within}",)
+    assert round(stages(lines, "k")["failed"]) == until_s
+
+
 def test_a_lease_that_expires_early_is_reported() -> None:
     backend = MadeUpBackend()
     backend.refuses["renew f"] = ControlError("user", "fault f is healed")

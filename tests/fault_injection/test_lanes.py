@@ -135,7 +135,22 @@ def test_only_the_cut_behind_an_absorb_waits_for_its_end() -> None:
     ]  # fmt: skip
 
 
-EPISODES = ("sssk", "sss", "ssxx=", "xx..=", "zz.c", "k", "r", "kr", "m", "s", "zc.r")
+EPISODES = (
+    "sssk",
+    "zzk",
+    "xxk",
+    "zzxx=",
+    "sss",
+    "ssxx=",
+    "xx..=",
+    "zz.c",
+    "k",
+    "r",
+    "kr",
+    "m",
+    "s",
+    "zc.r",
+)
 
 
 def shape(marks: str, shift: int = 0) -> list[tuple[Any, ...]]:
@@ -163,3 +178,11 @@ def test_an_episode_behind_others_has_the_same_steps_as_alone(seed: int) -> None
         expected += shape(episode, len(marks))
         marks += episode
     assert shape(marks) == expected, marks
+
+
+@pytest.mark.parametrize("marks, waits", [
+    ("ssk", True), ("ssx", True), ("zzk", False), ("xxk", False), ("ss.k", False), ("ssr", False),
+])  # fmt: skip
+def test_only_a_stall_lasts_until_the_kill_or_cut_that_follows(marks: str, *, waits: bool) -> None:
+    first, second = shape(marks)
+    assert (second[1] == -1) == waits, (first, second)

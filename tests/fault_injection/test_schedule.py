@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from bench.spec.spec import load_topology
 from bench.systems.faults import aim_at, check_verbs
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import protocol_on
 from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns
+from fault_injection.schedule.limits import find_permanently_ended, waits_for_ever
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.plan import draw_targets, expand, resolve_roles
 from fault_injection.schedule.schedule import (
@@ -705,3 +708,34 @@ def test_lint_looks_at_each_target_a_few_times_however_many_steps_there_are(
 def test_both_bounds_of_a_span_are_drawn() -> None:
     span, random = Span.read("1ms..3ms"), Random(1)
     assert {span.draw(random) for _ in range(100)} == {1_000_000, 2_000_000, 3_000_000}
+
+
+# ---------------------------------------------------------------- brokers that do not come back
+
+
+def _end(number: int, on: str, verb: str = "kill") -> str:
+    return step(id=f'"{verb}{number}"', at=f'"{number}0s"', do=f'"{verb}"', on=f'"{on}"')
+
+
+@pytest.mark.parametrize(
+    "text, gone",
+    [
+        (_end(1, "b1"), ("b1",)),
+        (_end(1, "b1") + _end(2, "b1", "restart"), ()),
+        (_end(1, "b1") + _end(2, "b1", "restart") + _end(3, "b1", "term"), ("b1",)),
+        (_end(1, "b3") + _end(2, "b1"), ("b3", "b1")),
+        (_end(1, "b3") + _end(2, "b1") + _end(3, "b3", "restart"), ("b1",)),
+        (step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"'), ()),
+    ],
+)
+def test_a_broker_is_gone_if_it_is_ended_more_often_than_started(
+    text: str, gone: tuple[str, ...]
+) -> None:
+    schedule = read(text)
+    assert find_permanently_ended(schedule) == gone
+    for protocol in ("delta_tree", "best_effort"):
+        running = protocol_on(TOPOLOGY, protocol)
+        numbers = tuple(sorted(map(TOPOLOGY.number_of, gone)))
+        excess = running.excess(FailedElements(numbers, ()))
+        waits = bool(gone) and running.promises().exactly_once and excess is not None
+        assert bool(waits_for_ever(schedule, running)) == waits

@@ -84,10 +84,8 @@ PARTS: Final[Mapping[str, Part]] = {
         ("tests/storage", "tests/simulator/test_disk.py", *_COMMON),
         ("durable", "multi_proxy"),
     ),
-    "brokerd/runtime": Part(("tests/runtime", "tests/agent/test_fault_keeper.py"), ()),
-    "fault_injection": Part(
-        ("tests/fault_injection", "tests/agent/test_faults.py", "tests/agent/test_journal.py"), ()
-    ),
+    "brokerd/runtime": Part(("tests/runtime", "tests/security/test_connections.py"), ()),
+    "fault_injection": Part(("tests/fault_injection", "tests/pubsubctl/test_comparisons.py"), ()),
     "results/reference": Part(_OF_JUDGES, ()),
     "results/rules": Part(_OF_JUDGES, ()),
 }

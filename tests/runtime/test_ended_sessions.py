@@ -17,6 +17,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.runtime.links import REFUSALS_RECORDED_PER_S
 from brokerd.sessions.messages import Farewell
 from brokerd.sessions.session import client_hello
 from tests.helpers.memory_links import (
@@ -149,3 +150,21 @@ async def test_each_time_that_an_absorbing_broker_is_full_is_recorded(
             await b1.wait_for(SessionLost, episode)
             b0.heal("cut")
             b1.links.open(0)
+
+
+@in_virtual_time
+async def test_each_refusal_is_either_recorded_or_counted_once_in_a_later_record() -> None:
+    """Strangers come in floods, with quiet seconds between."""
+    async with one_broker() as (net, b0, _):
+        refused = 0
+        for flood in (3, 2 * REFUSALS_RECORDED_PER_S, 1, 0, 3 * REFUSALS_RECORDED_PER_S, 1, 1):
+            for place in range(flood):
+                stream = await net.dial("b0")
+                hello = broker_hello(session=refused + place + 1, deployment_id="other")
+                await stream.send_all(words(hello))
+                assert isinstance(await answer(stream), Farewell)
+            refused += flood
+            await trio.sleep(1)
+    recorded = events_of(b0, "hello_refused")
+    assert len(recorded) < refused
+    assert len(recorded) + sum(each["unrecorded_before"] for each in recorded) == refused
