@@ -18,7 +18,7 @@ Paper: Godefroid, "Partial-Order Methods for the Verification of Concurrent Syst
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -197,9 +197,9 @@ class Exploration:
             self._expand_by(task, enabled, enabled)
             return
         chosen = choose(state, enabled)
-        is_new = self._expand_by(task, enabled, chosen)
-        if len(chosen) < len(enabled) and not is_new and self.progress.finding is None:
-            # Otherwise an action could be left out forever in a circle of known states.
+        is_ahead = self._expand_by(task, enabled, chosen)
+        if len(chosen) < len(enabled) and not is_ahead and self.progress.finding is None:
+            # Every circle has an edge without progress, where no action may be left out.
             self._whole[task.number] = None
             rest = [action for action in enabled if action not in chosen]
             self._expand_by(task, enabled, rest, chosen)
@@ -211,7 +211,7 @@ class Exploration:
         actions: Sequence[Action],
         before: Sequence[Action] = (),
     ) -> bool:
-        """Perform actions of a state, after others; return True if one leads to a new state."""
+        """Perform actions of a state, after others; return True if one leads to a deeper state."""
         state = self._restore(task)
         lanes = [action for action in enabled if is_lane(action)]
         chosen = [
@@ -222,7 +222,7 @@ class Exploration:
         commutes = self._reduced and not state.acted.link_faults.cut_ways()
         asleep = dict.fromkeys(action for action in enabled if action in task.sleep)
         asleep |= dict.fromkeys(before)
-        is_new, restored = False, True
+        depth, is_ahead, restored = self._depths[task.number], False, True
         for action in chosen:
             delays = task.delays
             if self._bounded and is_lane(action):
@@ -241,12 +241,11 @@ class Exploration:
             if commutes:
                 sleep = frozenset(each for each in asleep if is_independent(each, action))
                 asleep[action] = None
-            states = self.progress.states
-            self._add_each(state, task.number, action, sleep, delays)
-            is_new |= self.progress.states > states
+            for number in self._add_each(state, task.number, action, sleep, delays):
+                is_ahead |= self._depths[number] > depth
             if self.progress.finding is not None:
                 return True
-        return is_new
+        return is_ahead
 
     def _perform(self, state: WorldState, action: Action) -> tuple[str, str] | None:
         """Perform an action; return the rule and the words of a violation."""
@@ -277,23 +276,25 @@ class Exploration:
 
     def _add_each(
         self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
-    ) -> None:
+    ) -> list[int]:
         """Add the result of an action, once for each plan of the next fault."""
         plans = state.list_plans() if self._reduced and not state.spent.planned else []
+        found: list[int] = []
         for plan in plans or (state.spent.planned,):
             if self.progress.finding is None:
-                state.spent = replace(state.spent, planned=plan)
-                self._add(state, parent, action, sleep, delays)
+                state.plan(plan)
+                found.append(self._add(state, parent, action, sleep, delays))
+        return found
 
     def _add(
         self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
-    ) -> None:
-        """Add the result of an action to the known states, and schedule its expansion."""
+    ) -> int:
+        """Schedule the expansion of the result of an action; return the number of the state."""
         fingerprint = self._fingerprints.of(state)
         number = self._numbers.get(fingerprint)
         if number is not None:
             self._revisit(state, number, sleep, delays)
-            return
+            return number
         number = self._numbers[fingerprint] = len(self._parents)
         depth = self._depths[parent] + 1 if parent >= 0 else 0
         self._parents.append((parent, action))
@@ -309,12 +310,14 @@ class Exploration:
         found = self._fault_of(state)
         if found is not None:
             self.progress.finding = Finding(*found, self._history(number))
+        return number
 
     def _add_end(self, state: WorldState, fingerprint: bytes) -> None:
         if state.spent.planned:
-            spent, state.spent = state.spent, replace(state.spent, planned="")
+            plan = state.spent.planned
+            state.plan("")
             fingerprint = self._fingerprints.of(state)
-            state.spent = spent
+            state.plan(plan)
         self.ends[fingerprint] = None
 
     def _revisit(self, state: WorldState, number: int, sleep: Sleep, delays: int) -> None:
@@ -365,7 +368,7 @@ class Exploration:
         state = self._snapshots.restore(self._first)
         for action in self._history(task.number):
             state.perform(action)
-        state.spent = replace(state.spent, planned=self._plans[task.number])
+        state.plan(self._plans[task.number])
         return state
 
     def _history(self, number: int) -> tuple[Action, ...]:
