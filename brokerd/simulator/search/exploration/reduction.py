@@ -164,8 +164,9 @@ class Neighbourhood:
             self._always.add(PUBLISHER)
         for name, _ in world.subscribers(acted.scene.topology)[spent.subscribed :]:
             self._always.add(name)
+        self._planned = _peer(spent.planned)
         if spent.planned:
-            self._always.add(_peer(spent.planned))
+            self._always.add(self._planned)
 
     def _join(self, one: Peer, other: Peer) -> None:
         self._near[one][other] = None
@@ -202,12 +203,15 @@ class Neighbourhood:
         return found
 
     def _is_blocked(self, process: Peer, near: Peer) -> bool:
-        """Return True if a message of a process to its neighbour is received before all others."""
+        """Return True if a message of a process to its neighbour is received before all others.
+
+        A process that loses the session dials again, and its dial overtakes the message.
+        """
         here, there = self._endpoints[near], self._endpoints[process]
         ends = [end for end in here.connected if end.peer == process]
         if not ends and isinstance(near, str) and process not in here.attempts:
             return True  # no broker dials a client
-        if len(ends) != 1 or near in there.attempts or process in here.attempts:
+        if len(ends) != 1 or process == self._planned or near in there.attempts or process in here.attempts:
             return False
         end = ends[0]
         if not (end.up and end.other.up and end.lane.queue):
