@@ -2,11 +2,13 @@
 
 Every state is expanded once: the search restores the state, performs one enabled action, and
 compares the fingerprint of the result with all known fingerprints. The first violation therefore
-has a shortest history. A world is complete if the search has expanded every state.
+has a short history. A world is complete if the search has expanded every state.
 
-Sleep sets leave out one order of two deliveries at different brokers. Every state is still reached,
-and the internal state of every broker is checked once more in every new state. A delivery at a
-client depends on all other actions, because acknowledgements are judged by such deliveries.
+`reduction` chooses the actions of each state, and sleep sets leave out one order of two deliveries
+at different brokers. A known state is expanded again for actions that slept before, and not now.
+Every step of every broker is still reached, and so is every final state; some states between are
+not, so that a check that compares two brokers sees fewer moments. If no chosen action leads to a
+deeper state, the search performs all actions: otherwise an action could wait in a circle forever.
 
 With a delay bound, deliveries follow the order of creation of their lanes, and every skipped lane
 costs one delay. Then the search covers all histories within the bound.
@@ -43,7 +45,7 @@ Sleep = frozenset[Action]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A violation with a shortest history.
+    """A violation with a short history.
 
     Attributes:
         rule: the broken rule, or the name of the error of a core.
@@ -63,7 +65,7 @@ class Progress:
     Attributes:
         states: number of different states.
         transitions: number of performed actions.
-        depth: length of the longest of all shortest histories.
+        depth: maximum number of actions to a state, by the first found history of each state.
         finals: number of states in which everything owed has arrived and nothing is left to do.
         waiting: number of states that are not expanded.
         marks: the marks of the protocol that an action reached.

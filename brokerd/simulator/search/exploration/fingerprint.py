@@ -69,9 +69,7 @@ class Fingerprints:
         snapshots: the snapshots of the world, whose parts recognise earlier cores and checks.
     """
 
-    def __init__(
-        self, static: tuple[type, ...] = (), snapshots: Snapshots | None = None
-    ) -> None:
+    def __init__(self, static: tuple[type, ...] = (), snapshots: Snapshots | None = None) -> None:
         self._static = (*STATIC, *static)
         self._readers: dict[type, _Reader] = {}
         self._snapshots = snapshots if snapshots is not None and snapshots.has_parts else None

@@ -211,7 +211,12 @@ class Neighbourhood:
         ends = [end for end in here.connected if end.peer == process]
         if not ends and isinstance(near, str) and process not in here.attempts:
             return True  # no broker dials a client
-        if len(ends) != 1 or process == self._planned or near in there.attempts or process in here.attempts:
+        if (
+            len(ends) != 1
+            or process == self._planned
+            or near in there.attempts
+            or process in here.attempts
+        ):
             return False
         end = ends[0]
         if not (end.up and end.other.up and end.lane.queue):
