@@ -159,7 +159,7 @@ class Neighbourhood:
                 self._join(broker.number, peer)
         for client in acted.clients.values():
             self._join(client.name, client.broker)
-        self._always = {broker.number for broker in acted.brokers if not broker.alive}
+        self._always: set[Peer] = {broker.number for broker in acted.brokers if not broker.alive}
         if spent.published < world.publications:
             self._always.add(PUBLISHER)
         for name, _ in world.subscribers(acted.scene.topology)[spent.subscribed :]:
@@ -190,7 +190,7 @@ class Neighbourhood:
 
     def _active(self, group: Group, owners: dict[Action, Group]) -> set[Peer]:
         """Return the processes outside a group that may act before the group acts."""
-        found = set(self._always) - group
+        found: set[Peer] = self._always - group
         for own in owners.values():
             if not own & group:
                 found |= own

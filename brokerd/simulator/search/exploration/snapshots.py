@@ -202,9 +202,9 @@ class Snapshots:
                 for name, core in zip(_CORES, pickle.loads(content), strict=True):
                     if core is not None or hasattr(endpoint, name):
                         setattr(endpoint, name, core)
-        for key, variables in self._variables.items():
-            content = snapshot.parts[key]
-            if present.get(key) is not content:
+        for part, variables in self._variables.items():
+            content = snapshot.parts[part]
+            if present.get(part) is not content:
                 for (item, names), values in zip(variables, pickle.loads(content), strict=True):
                     item.__dict__.update(zip(names, values, strict=True))
         present.update(snapshot.parts)
