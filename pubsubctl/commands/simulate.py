@@ -255,7 +255,7 @@ def explore(
 ) -> Result:
     """Search all interleavings of a small world.
 
-    Checks each rule in each state. A violation is written as a shortest history, which
+    Checks each rule in each state. A violation is written as a short history, which
     `simulate run FILE` repeats. A search that ends before its world is complete is UNKNOWN.
     """
     from pubsubctl.simulation import explorations

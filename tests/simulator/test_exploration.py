@@ -12,13 +12,14 @@ import pytest
 
 from brokerd.errors import ConfigError
 from brokerd.simulator.checks.protocol_checks import simulation_of, with_bugs
-from brokerd.simulator.search.exploration.exploration import Exploration, is_independent
+from brokerd.simulator.search.exploration.exploration import Exploration
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
 from brokerd.simulator.search.exploration.history_file import (
     HistoryError,
     read_history,
     write_history,
 )
+from brokerd.simulator.search.exploration.reduction import is_independent
 from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState
 from brokerd.simulator.search.exploration.snapshots import Snapshots
 from tests.helpers.kept_objects import list_kept_objects
@@ -53,17 +54,25 @@ def test_a_tiny_world_of_proxies_has_no_violation_within_one_delay() -> None:
     assert found.finals > 0, "no history ends with everything delivered"
 
 
-def test_sleep_sets_reach_every_state_with_fewer_transitions() -> None:
-    world = replace(TINY, protocol="best_effort", brokers=3)
-    reduced, plain = explore(world), explore(world, reduced=False)
-    assert reduced.fingerprints == plain.fingerprints
-    assert reduced.progress.transitions < plain.progress.transitions
+TWINS = (
+    replace(TINY, protocol="best_effort", brokers=3),
+    replace(TINY, protocol="best_effort", faults=1, kinds=("leave",)),
+    replace(TINY, protocol="delta_tree"),
+    replace(TINY, protocol="gryphon"),
+    replace(TINY, protocol="ges", publications=2),
+    replace(TINY, protocol="ges_reliable"),
+)
 
 
-def test_sleep_sets_reach_every_state_of_a_reliable_protocol() -> None:
-    world = replace(TINY, protocol="delta_tree")
+@pytest.mark.parametrize("world", TWINS, ids=lambda world: f"{world.protocol}-{world.faults}")
+def test_a_reduced_search_reaches_the_same_ends_and_marks_with_fewer_states(
+    world: SmallWorld,
+) -> None:
     reduced, plain = explore(world), explore(world, reduced=False)
-    assert reduced.fingerprints == plain.fingerprints
+    assert reduced.ends == plain.ends
+    assert len(reduced.ends) > 2
+    assert reduced.progress.marks.keys() == plain.progress.marks.keys()
+    assert reduced.progress.states < plain.progress.states
     assert reduced.progress.transitions < plain.progress.transitions
 
 
@@ -78,7 +87,7 @@ def test_only_deliveries_at_different_brokers_are_independent() -> None:
 
 def test_a_delay_bound_covers_a_part_of_the_world() -> None:
     world = replace(TINY, protocol="best_effort")
-    bounded, whole = explore(world, delays=0), explore(world)
+    bounded, whole = explore(world, delays=0), explore(world, reduced=False)
     assert bounded.progress.is_complete
     assert bounded.fingerprints < whole.fingerprints
 
@@ -100,8 +109,9 @@ def test_a_world_returns_to_each_snapshot_and_goes_on_from_it() -> None:
 def test_snapshots_share_the_cores_that_no_action_has_touched() -> None:
     state = WorldState.begin(replace(TINY, protocol="delta_tree", brokers=3))
     snapshots = Snapshots(state)
+    state.perform(("publish", "p1", 0, 1))
     before = snapshots.take()
-    state.perform(("crash", 0, 0))
+    state.perform(("p1>0",))
     after = snapshots.take()
     assert [before.parts[number] is after.parts[number] for number in range(3)] == [
         False,
@@ -156,6 +166,16 @@ def test_a_planted_bug_has_a_history_that_replays(protocol: str, bug: str, rule:
     with with_bugs(read.mutants, read.protocol):
         assert Exploration(read).play(actions) == finding
     assert Exploration(replace(read, mutants=frozenset())).play(actions) is None
+
+
+@pytest.mark.parametrize("protocol, bug, rule", BUGS)
+def test_a_search_without_reduction_finds_the_same_violation(
+    protocol: str, bug: str, rule: str
+) -> None:
+    world = replace(TINY, protocol=protocol, mutants=frozenset((bug,)))
+    finding = explore(world, reduced=False).progress.finding
+    assert finding is not None
+    assert finding.rule == rule
 
 
 def test_equal_worlds_have_equal_states_in_interpreters_with_different_hashes() -> None:

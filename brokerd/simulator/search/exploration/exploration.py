@@ -2,11 +2,13 @@
 
 Every state is expanded once: the search restores the state, performs one enabled action, and
 compares the fingerprint of the result with all known fingerprints. The first violation therefore
-has a shortest history. A world is complete if the search has expanded every state.
+has a short history. A world is complete if the search has expanded every state.
 
-Sleep sets leave out one order of two deliveries at different brokers. Every state is still reached,
-and the internal state of every broker is checked once more in every new state. A delivery at a
-client depends on all other actions, because acknowledgements are judged by such deliveries.
+`reduction` chooses the actions of each state, and sleep sets leave out one order of two deliveries
+at different brokers. A known state is expanded again for actions that slept before, and not now.
+Every step of every broker is still reached, and so is every final state; some states between are
+not, so that a check that compares two brokers sees fewer moments. If no chosen action leads to a
+deeper state, the search performs all actions: otherwise an action could wait in a circle forever.
 
 With a delay bound, deliveries follow the order of creation of their lanes, and every skipped lane
 costs one delay. Then the search covers all histories within the bound.
@@ -18,7 +20,7 @@ Paper: Godefroid, "Partial-Order Methods for the Verification of Concurrent Syst
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -43,7 +45,7 @@ Sleep = frozenset[Action]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A violation with a shortest history.
+    """A violation with a short history.
 
     Attributes:
         rule: the broken rule, or the name of the error of a core.
@@ -63,7 +65,7 @@ class Progress:
     Attributes:
         states: number of different states.
         transitions: number of performed actions.
-        depth: length of the longest of all shortest histories.
+        depth: maximum number of actions to a state, by the first found history of each state.
         finals: number of states in which everything owed has arrived and nothing is left to do.
         waiting: number of states that are not expanded.
         marks: the marks of the protocol that an action reached.
@@ -197,9 +199,9 @@ class Exploration:
             self._expand_by(task, enabled, enabled)
             return
         chosen = choose(state, enabled)
-        is_new = self._expand_by(task, enabled, chosen)
-        if len(chosen) < len(enabled) and not is_new and self.progress.finding is None:
-            # Otherwise an action could be left out forever in a circle of known states.
+        is_ahead = self._expand_by(task, enabled, chosen)
+        if len(chosen) < len(enabled) and not is_ahead and self.progress.finding is None:
+            # Every circle has an edge without progress, where no action may be left out.
             self._whole[task.number] = None
             rest = [action for action in enabled if action not in chosen]
             self._expand_by(task, enabled, rest, chosen)
@@ -211,7 +213,7 @@ class Exploration:
         actions: Sequence[Action],
         before: Sequence[Action] = (),
     ) -> bool:
-        """Perform actions of a state, after others; return True if one leads to a new state."""
+        """Perform actions of a state, after others; return True if one leads to a deeper state."""
         state = self._restore(task)
         lanes = [action for action in enabled if is_lane(action)]
         chosen = [
@@ -222,7 +224,7 @@ class Exploration:
         commutes = self._reduced and not state.acted.link_faults.cut_ways()
         asleep = dict.fromkeys(action for action in enabled if action in task.sleep)
         asleep |= dict.fromkeys(before)
-        is_new, restored = False, True
+        depth, is_ahead, restored = self._depths[task.number], False, True
         for action in chosen:
             delays = task.delays
             if self._bounded and is_lane(action):
@@ -241,12 +243,11 @@ class Exploration:
             if commutes:
                 sleep = frozenset(each for each in asleep if is_independent(each, action))
                 asleep[action] = None
-            states = self.progress.states
-            self._add_each(state, task.number, action, sleep, delays)
-            is_new |= self.progress.states > states
+            for number in self._add_each(state, task.number, action, sleep, delays):
+                is_ahead |= self._depths[number] > depth
             if self.progress.finding is not None:
                 return True
-        return is_new
+        return is_ahead
 
     def _perform(self, state: WorldState, action: Action) -> tuple[str, str] | None:
         """Perform an action; return the rule and the words of a violation."""
@@ -277,23 +278,25 @@ class Exploration:
 
     def _add_each(
         self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
-    ) -> None:
+    ) -> list[int]:
         """Add the result of an action, once for each plan of the next fault."""
         plans = state.list_plans() if self._reduced and not state.spent.planned else []
+        found: list[int] = []
         for plan in plans or (state.spent.planned,):
             if self.progress.finding is None:
-                state.spent = replace(state.spent, planned=plan)
-                self._add(state, parent, action, sleep, delays)
+                state.plan(plan)
+                found.append(self._add(state, parent, action, sleep, delays))
+        return found
 
     def _add(
         self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
-    ) -> None:
-        """Add the result of an action to the known states, and schedule its expansion."""
+    ) -> int:
+        """Schedule the expansion of the result of an action; return the number of the state."""
         fingerprint = self._fingerprints.of(state)
         number = self._numbers.get(fingerprint)
         if number is not None:
             self._revisit(state, number, sleep, delays)
-            return
+            return number
         number = self._numbers[fingerprint] = len(self._parents)
         depth = self._depths[parent] + 1 if parent >= 0 else 0
         self._parents.append((parent, action))
@@ -309,12 +312,14 @@ class Exploration:
         found = self._fault_of(state)
         if found is not None:
             self.progress.finding = Finding(*found, self._history(number))
+        return number
 
     def _add_end(self, state: WorldState, fingerprint: bytes) -> None:
         if state.spent.planned:
-            spent, state.spent = state.spent, replace(state.spent, planned="")
+            plan = state.spent.planned
+            state.plan("")
             fingerprint = self._fingerprints.of(state)
-            state.spent = spent
+            state.plan(plan)
         self.ends[fingerprint] = None
 
     def _revisit(self, state: WorldState, number: int, sleep: Sleep, delays: int) -> None:
@@ -365,7 +370,7 @@ class Exploration:
         state = self._snapshots.restore(self._first)
         for action in self._history(task.number):
             state.perform(action)
-        state.spent = replace(state.spent, planned=self._plans[task.number])
+        state.plan(self._plans[task.number])
         return state
 
     def _history(self, number: int) -> tuple[Action, ...]:

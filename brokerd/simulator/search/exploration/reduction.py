@@ -9,10 +9,15 @@ interfere with. Another process interferes if it may act before the group, and m
 action at the group: by a message on an empty lane, or by a session. A pending message in its lane
 prevents interference, because the message is received first.
 
-A group has no visible action: no request of a client, and no delivery to a client. The checks read
-the deliveries, and each delivery only permits more to brokers and publishers. So an acknowledgement
-that is too early must be found before the delivery, and no group may decide in favour of the
-delivery.
+A group has no visible action: no request of a client, and no start of a subscription before the
+last publication, because the order of both decides what is owed. If an acknowledgement means that
+all subscribers have the publication, checks read the deliveries to clients, and each delivery only
+permits more. Then deliveries are visible: an acknowledgement that is too early must be found before
+the delivery, and no group may decide in favour of the delivery.
+
+Two steps of a client need no group. A client that has lost its session dials again, and a client
+whose broker has closed the session notices the close: nothing else depends on the moment. A dial at
+a dead broker is refused, and the client dials again. So this dial waits until the restart.
 
 A fault may interfere with everything, and with the other faults. A search therefore plans in
 advance at which process the next fault will happen, and repeats itself for each process. Faults of
@@ -22,19 +27,20 @@ Paper: Godefroid, "Partial-Order Methods for the Verification of Concurrent Syst
 (persistent sets); Flanagan and Godefroid, "Dynamic partial-order reduction" (POPL 2005).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from brokerd.model.client_messages import Connected, PublishAcknowledged
+from brokerd.model.client_messages import Connected, Deliveries, PublishAcknowledged, Subscribed
 from brokerd.model.identity import Peer
 from brokerd.simulator.search.exploration.small_world import LINKS, PUBLISHER, WorldState, is_lane
 from brokerd.simulator.world.actions import Action
+from brokerd.simulator.world.clock import Lane
 from brokerd.simulator.world.sessions import SessionEnd
 
 Group = frozenset[Peer]
 
 _INVISIBLE: Final = (Connected, PublishAcknowledged)
-"""Messages to clients that no later check of a broker or of another client reads."""
+"""Messages to clients that no later check of a broker or of another client reads, in any world."""
 
 _REQUESTS: Final = ("publish", "subscribe", "restart", "crash", "suspect")
 """Verbs of actions that belong to their first target."""
@@ -70,8 +76,13 @@ def _peer(word: str) -> Peer:
 
 def choose(state: WorldState, enabled: Sequence[Action]) -> list[Action]:
     """Return a persistent set of the enabled actions; all of them if no smaller set is found."""
-    best = list(enabled)
-    visible = _find_visible(state, enabled)
+    lanes = state.acted.schedule.ready_lanes()
+    best = [action for action in enabled if not _is_refused(state, action)]
+    if not state.acted.link_faults.cut_ways():
+        for action in best:
+            if is_lane(action) and _is_private(state, lanes[action[0]]):
+                return [action]
+    visible = _find_visible(state, lanes, enabled)
     if len(visible) == len(best):
         return best
     spent, world = state.spent, state.world
@@ -79,28 +90,53 @@ def choose(state: WorldState, enabled: Sequence[Action]) -> list[Action]:
         return best
     if spent.faults < world.faults and not spent.planned:
         return best
-    owners = {action: frozenset(processes_of(action)) for action in enabled}
+    owners = {action: frozenset(processes_of(action)) for action in best}
     if not all(owners.values()):
         return best
     neighbourhood = Neighbourhood(state, owners.values())
     for start in dict.fromkeys(process for each in owners.values() for process in each):
         group = neighbourhood.close(frozenset((start,)), owners)
-        found = [action for action in enabled if owners[action] & group]
+        found = [action for action in owners if owners[action] & group]
         if found and len(found) < len(best) and not any(each in visible for each in found):
             best = found
     return best
 
 
-def _find_visible(state: WorldState, enabled: Iterable[Action]) -> dict[Action, None]:
+def _is_private(state: WorldState, lane: Lane) -> bool:
+    """Return True if a client dials again, or notices that its broker has closed the session."""
+    action, arguments = lane.queue[0]
+    name = lane.name.partition(":")[0].rpartition(">")[2]
+    client = state.acted.clients.get(name)
+    if client is None:
+        return False
+    if action.__name__ == "dial":
+        return not client.connected
+    return action.__name__ == "_close_arrives" and bool(arguments[0].up)
+
+
+def _is_refused(state: WorldState, action: Action) -> bool:
+    """Return True if a client dials a dead broker."""
+    name, _, rest = str(action[0]).partition(":dials:")
+    broker = rest.partition("#")[0]
+    return name in state.acted.clients and bool(rest) and not state.acted.brokers[int(broker)].alive
+
+
+def _find_visible(
+    state: WorldState, lanes: Mapping[str, Lane], enabled: Iterable[Action]
+) -> dict[Action, None]:
     """Return the actions that checks read: requests of clients, and deliveries to clients."""
     found = {action: None for action in enabled if action[0] in ("publish", "subscribe")}
-    for name, lane in state.acted.schedule.ready_lanes().items():
+    oracle = state.acted.oracle
+    if not oracle.reliable or oracle.logged:
+        has_more = state.spent.published < state.world.publications
+        invisible = (*_INVISIBLE, Deliveries, *(() if has_more else (Subscribed,)))
+    else:
+        invisible = _INVISIBLE
+    for name, lane in lanes.items():
         receiver = name.partition("#")[0].rpartition(">")[2]
-        if receiver.endswith(":takes"):
-            found[name,] = None
-        elif receiver in state.acted.clients and lane.queue[0][0].__name__ == "arrives":
+        if receiver in state.acted.clients and lane.queue[0][0].__name__ == "arrives":
             _, message = lane.queue[0][1]
-            if not isinstance(message, _INVISIBLE):
+            if not isinstance(message, invisible):
                 found[name,] = None
     return found
 
@@ -123,13 +159,14 @@ class Neighbourhood:
                 self._join(broker.number, peer)
         for client in acted.clients.values():
             self._join(client.name, client.broker)
-        self._always = {broker.number for broker in acted.brokers if not broker.alive}
+        self._always: set[Peer] = {broker.number for broker in acted.brokers if not broker.alive}
         if spent.published < world.publications:
             self._always.add(PUBLISHER)
         for name, _ in world.subscribers(acted.scene.topology)[spent.subscribed :]:
             self._always.add(name)
+        self._planned = _peer(spent.planned)
         if spent.planned:
-            self._always.add(_peer(spent.planned))
+            self._always.add(self._planned)
 
     def _join(self, one: Peer, other: Peer) -> None:
         self._near[one][other] = None
@@ -153,7 +190,7 @@ class Neighbourhood:
 
     def _active(self, group: Group, owners: dict[Action, Group]) -> set[Peer]:
         """Return the processes outside a group that may act before the group acts."""
-        found = set(self._always) - group
+        found: set[Peer] = self._always - group
         for own in owners.values():
             if not own & group:
                 found |= own
@@ -166,10 +203,20 @@ class Neighbourhood:
         return found
 
     def _is_blocked(self, process: Peer, near: Peer) -> bool:
-        """Return True if a message of a process to its neighbour is received before all others."""
+        """Return True if a message of a process to its neighbour is received before all others.
+
+        A process that loses the session dials again, and its dial overtakes the message.
+        """
         here, there = self._endpoints[near], self._endpoints[process]
         ends = [end for end in here.connected if end.peer == process]
-        if len(ends) != 1 or near in there.attempts or process in here.attempts:
+        if not ends and isinstance(near, str) and process not in here.attempts:
+            return True  # no broker dials a client
+        if (
+            len(ends) != 1
+            or process == self._planned
+            or near in there.attempts
+            or process in here.attempts
+        ):
             return False
         end = ends[0]
         if not (end.up and end.other.up and end.lane.queue):

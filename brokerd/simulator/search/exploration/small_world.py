@@ -321,6 +321,12 @@ class WorldState:
             found += acted.clients
         return found
 
+    def plan(self, process: str) -> None:
+        """Plan the process of the next fault, LINKS, or "" for any."""
+        if process != self.spent.planned:
+            self.spent = replace(self.spent, planned=process)
+            self.touched[process] = None
+
     def _faults(self) -> Iterator[Action]:
         for action in self._any_faults():
             plan = LINKS if action[0] in ("fail", "cut") else str(action[1])

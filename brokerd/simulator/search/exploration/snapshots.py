@@ -75,6 +75,7 @@ class Snapshots:
     Attributes:
         written: number of written parts.
         has_parts: True if cores and checks have parts of their own.
+        plain: the classes of objects that need no reduction of their own.
     """
 
     def __init__(
@@ -95,7 +96,18 @@ class Snapshots:
         self._fixed: list[Any] = []
         self._present: dict[Any, bytes] = {}
         self.written = 0
+        self.plain: dict[type, None] = {}
         self._find_frame()
+        self._special = frozenset(
+            (
+                *(FunctionType, memoryview, *self._classes, *map(type, self._frame)),
+                *(
+                    type(getattr(endpoint, name, None))
+                    for endpoint in self._endpoints.values()
+                    for name in _CORES
+                ),
+            )
+        )
 
     # ------------------------------------------------------------ frame
 
@@ -190,9 +202,9 @@ class Snapshots:
                 for name, core in zip(_CORES, pickle.loads(content), strict=True):
                     if core is not None or hasattr(endpoint, name):
                         setattr(endpoint, name, core)
-        for key, variables in self._variables.items():
-            content = snapshot.parts[key]
-            if present.get(key) is not content:
+        for part, variables in self._variables.items():
+            content = snapshot.parts[part]
+            if present.get(part) is not content:
                 for (item, names), values in zip(variables, pickle.loads(content), strict=True):
                     item.__dict__.update(zip(names, values, strict=True))
         present.update(snapshot.parts)
@@ -208,12 +220,15 @@ class Snapshots:
 
     def reduce(self, item: Any, roots: dict[int, tuple[Any, str]]) -> Any:
         """Return the reduction of an object, as `Pickler.reducer_override`."""
+        kind = type(item)
+        if kind not in self._special and not isinstance(item, type):
+            self.plain[kind] = None
+            return NotImplemented
         frame = self._frame_numbers.get(id(item))
         if frame is not None:
             return _find_frame, (frame,)
         if id(item) in roots:
             return _find_core, roots[id(item)]
-        kind = type(item)
         if kind is FunctionType:
             cells = item.__closure__ or ()
             if not cells and "<" not in item.__qualname__:
@@ -271,11 +286,14 @@ class _Pickler(pickle.Pickler):
         self, buffer: BytesIO, snapshots: Snapshots, roots: dict[int, tuple[Any, str]]
     ) -> None:
         super().__init__(buffer, protocol=5)
+        self._plain = snapshots.plain
         self._snapshots = snapshots
         self._roots = roots
 
     def reducer_override(self, item: Any) -> Any:
         """See `Snapshots.reduce`."""
+        if type(item) in self._plain:
+            return NotImplemented
         return self._snapshots.reduce(item, self._roots)
 
 
