@@ -55,7 +55,7 @@ class DurableClients:
     Attributes:
         table: the clients.
         own: their subscriptions.
-        departing: the clients that leave once their catch-up streams have delivered these ticks.
+        departing: clients that leave once their catch-up streams have delivered certain ticks.
     """
 
     def __init__(

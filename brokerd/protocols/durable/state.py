@@ -90,7 +90,7 @@ class Lane:
         self.out_events = 0
 
     def has_given(self, through: int) -> bool:
-        """Return True unless the lane has yet to deliver ticks through this one."""
+        """Return True unless the lane has yet to deliver ticks up to `through`."""
         return self.catchup is None or self.catchup.given >= through
 
     def settle(self) -> bool:

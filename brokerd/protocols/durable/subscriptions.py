@@ -394,7 +394,8 @@ class Subscriptions:
     def statistics(self) -> Mapping[str, int]:
         """Return what the subscriptions lack, together.
 
-        A subscription holds back a release if no other one here has acknowledged less of a stream.
+        A subscription holds back a release if no other subscription here has acknowledged less of
+        a stream.
         """
         owed = away = 0
         holding: dict[int, None] = {}

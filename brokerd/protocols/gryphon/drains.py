@@ -4,9 +4,8 @@ A client that moves has begun at its new broker, and then asks its old broker fo
 stream continues at the new broker behind some tick. The last subscription at the old broker, which
 the client makes for that purpose, begins later in each stream, and all that precedes its beginning
 is delivered before the subscriptions end. Without filters a subscription begins at once, and the
-client states how far the new broker had delivered each stream. These ticks are a client's word, so
-they are awaited and not requested: the broker asks for the ends of these streams (`Doubt`) until
-it has reached the ticks.
+client states how far the new broker had delivered each stream. A client's word requests no ticks:
+the broker asks for the ends of the streams (`Doubt`) until the streams have reached the ticks.
 
 A beginning may arrive before the events in front of it: they may wait for a window or for the
 streams that they are merged with, or arrive over another broker of a cell.
@@ -94,7 +93,7 @@ class Drains:
         self.waiting.pop(client, None)
 
     def settle(self) -> Iterator[ClientId]:
-        """Yield the clients with streams that have passed their ticks, and wait for them no more.
+        """Remove and yield the clients with streams that have passed their ticks.
 
         A client may leave while an earlier one is handled.
         """

@@ -67,7 +67,7 @@ MARKS = (
     ),
     Mark(
         "nack-consolidated",
-        "a nack was suppressed, because a similar one was just sent",
+        "a nack was suppressed, because a similar nack was just sent",
         seeds=40,
         on=(Nack,),
         when=lambda step: not step.sent and not step.core.status().missing,
