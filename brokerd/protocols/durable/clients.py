@@ -55,7 +55,7 @@ class DurableClients:
     Attributes:
         table: the clients.
         own: their subscriptions.
-        departing: the clients that leave once their catch-up streams have delivered these ticks.
+        departing: the clients that leave, with the ticks that catch-up streams deliver before.
     """
 
     def __init__(
@@ -281,14 +281,14 @@ class DurableClients:
         self._gryphon.look_at_all()
 
     def _await_lanes(self, client: DurableClient, through: Mapping[StreamId, int]) -> None:
-        """Let a client leave once its catch-up streams have passed the starts at its next broker.
+        """Release a client after the catch-up streams have passed the starts at the next broker.
 
-        No catch-up stream goes on: it could announce a gap of events which that broker has.
+        A catch-up stream stops there: the rest of a gap may be present at the next broker.
         """
         self.departing[client.name] = through
 
     def settle_departures(self) -> None:
-        """Release the departing clients whose catch-up streams have delivered everything."""
+        """Release the departing clients with catch-up streams that have delivered everything."""
         for name, through in list(self.departing.items()):
             client = self.table.clients[name]
             lanes = [
