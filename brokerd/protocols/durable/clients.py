@@ -55,7 +55,7 @@ class DurableClients:
     Attributes:
         table: the clients.
         own: their subscriptions.
-        departing: clients that leave once their catch-up streams have delivered certain ticks.
+        departing: the clients that leave, with the ticks that catch-up streams deliver before.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class DurableClients:
         self._gryphon.look_at_all()
 
     def settle_departures(self) -> None:
-        """Release the departing clients whose catch-up streams have delivered everything."""
+        """Release the departing clients with catch-up streams that have delivered everything."""
         for name, through in list(self.departing.items()):
             client = self.table.clients[name]
             lanes = [
