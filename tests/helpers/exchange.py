@@ -78,7 +78,7 @@ def run_of(source: SourceId, first: int, *blobs: bytes, size: int = 2) -> Public
 def topology(links: Iterable[tuple[int, int]], delta: int) -> Topology:
     """Return a tree of brokers b0, b1, …"""
     links = tuple(links)
-    count = 1 + max(broker for link in links for broker in link)
+    count = 1 + max((broker for link in links for broker in link), default=0)
     return Topology("t", TreeSection(delta), tuple(f"b{n}" for n in range(count)), links)
 
 

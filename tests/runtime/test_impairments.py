@@ -110,6 +110,19 @@ def test_held_messages_are_released_in_order_once_and_never_after_their_session(
     assert impairments.absorbed.held_bytes == 0
 
 
+def test_a_full_buffer_is_reported_when_it_fills_and_not_while_it_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    impairments = impaired("absorb")
+    monkeypatch.setattr(impairments.absorbed, "_limit_bytes", 25)
+    connection = connected(impairments)
+    event = MessageReceived(PEER, 1, PLAIN)
+    for _ in range(2):
+        filled = [impairments.absorb(connection, [event], 10) for _ in range(5)]
+        assert filled == [False, False, True, False, False]
+        impairments.absorbed.take(lambda _: True)  # its session has ended
+
+
 @in_virtual_time
 async def test_hidden_streams_are_closed_after_their_fault_or_beyond_the_limit() -> None:
     impairments = impaired("blackhole", PEER, "out")

@@ -139,14 +139,20 @@ def test_a_broker_that_waits_for_room_answers_with_that_state(
     trio.run(story)
 
 
-def test_any_other_failure_to_open_is_a_broken_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "number, raised", [(errno.EIO, DiskFailed), (errno.ENOSPC, OSError), (errno.EDQUOT, OSError)]
+)
+def test_any_failure_to_open_but_a_lack_of_room_is_a_broken_disk(
+    tmp_path: Path, number: int, raised: type[Exception]
+) -> None:
     def fail() -> Any:
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(number, "it fails")
 
     stores = cast("Any", Stores(config_of("d1"), tmp_path, ()))
     stores._begin = fail
-    with pytest.raises(DiskFailed, match="Input/output"):
+    with pytest.raises(raised, match="it fails") as failed:
         stores.begin()
+    assert type(failed.value) is raised
 
 
 @in_virtual_time

@@ -35,6 +35,14 @@ def test_a_publication_is_acknowledged_as_soon_as_it_is_sent_on():
     assert (publisher.done, subscriber.got()) == ([(1, 1)], [])
 
 
+def test_a_subscription_is_started_once_and_pending_only_if_others_must_hear_of_it():
+    alone, chained = (Exchange(links, protocol="best_effort") for links in ((), CHAIN))
+    for exchange, expected in ((alone, ["started"]), (chained, ["pending", "started"])):
+        client = exchange.client("s", 0)
+        exchange.subscribe(client, "kind = 'a'")
+        assert states(client) == expected
+
+
 def test_publications_on_a_broken_link_are_lost():
     exchange, publisher, subscriber = chain()
     exchange.publish(publisher, 1, A)
