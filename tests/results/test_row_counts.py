@@ -148,7 +148,7 @@ def test_both_readers_count_the_same(
 def test_a_source_in_the_files_of_two_processes_has_the_rows_of_one(
     honest: Path, tmp_path: Path, layout: str, order: int
 ) -> None:
-    """Both readers join the files; each row is in one of them."""
+    """Both readers join the files."""
     folder = shutil.copytree(honest, tmp_path / honest.name)
     run = RunFolder(folder)
     for suffix in ("rec", "rec.json"):
