@@ -30,7 +30,7 @@ from brokerd.units import MILLISECOND_NS
 BEGINNINGS: Final = "beginnings"
 """Purpose of the deadline at which incomplete beginnings are sent on."""
 HOLD_NS: Final = 100 * MILLISECOND_NS
-_MOST_OWED: Final = 64
+MOST_OWED: Final = 64
 """Changes of one filter that a neighbour may be owed; then they are sent."""
 
 
@@ -59,7 +59,7 @@ class ChangeRoutes:
                 continue
             changes = self.owed.setdefault(peer, {}).setdefault(origin, [])
             changes.append(change)
-            if len(changes) >= _MOST_OWED:
+            if len(changes) >= MOST_OWED:
                 effects += self._settle(peer, origin)
         return effects + self._send_over(origin)
 

@@ -33,7 +33,7 @@ SIMULATED = SimulatedProtocol(
             "arriving",
             "holds",
         ),
-        bounded=("StoredEvents._runs", "StoredEvents._firsts"),
+        bounded=(*CORE.kept.bounded, "StoredEvents._runs", "StoredEvents._firsts"),
         paired=(
             *CORE.kept.paired,
             "DurableSubscription.lanes",

@@ -74,6 +74,7 @@ SIMULATED = SimulatedProtocol(
             "released",
             "a row of subscriber_progress",
         ),
+        bounded=("ChangeRoutes.owed[][]",),
     ),
     limits=(
         Limit("brokerd.protocols.gryphon.pubend", "_LOGGED_RECORDS", (1, 8)),
@@ -83,7 +84,7 @@ SIMULATED = SimulatedProtocol(
         Limit("brokerd.protocols.gryphon.filters", "_TESTS_PER_MESSAGE", (1, 3)),
         Limit("brokerd.protocols.gryphon.forwarding", "JOINED_BYTES", (1, 300)),
         Limit("brokerd.protocols.gryphon.flow_control", "PROBES", (2, 4), LATE),
-        Limit("brokerd.protocols.gryphon.filter_routes", "_MOST_OWED", (1, 3), LATE),
+        Limit("brokerd.protocols.gryphon.filter_routes", "MOST_OWED", (1, 3), LATE),
         Limit("brokerd.protocols.gryphon.filter_routes", "HOLD_NS", (1_000_000,), LATE),
     ),
     positions=(

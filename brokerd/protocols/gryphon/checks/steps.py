@@ -24,7 +24,7 @@ The checks of each invariant of the protocol's design, by the names of the rules
 `tests/protocols/gryphon/test_checks.py` has a mistake for each of these rules.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
@@ -33,6 +33,9 @@ from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
 from brokerd.protocols.gryphon.checks.stream_states import StreamStates, gryphon_of
 from brokerd.protocols.gryphon.checks.traffic import TrafficChecks
+from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.filter_routes import MOST_OWED
+from brokerd.protocols.gryphon.messages import FilterChange
 from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.linger import LingerChecker
@@ -106,16 +109,26 @@ class GryphonChecks(ProtocolChecks):
     def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks: all brokers have the filter of each live broker, or are owed it."""
         cores = {each.number: gryphon_of(each.core) for each in brokers if each.alive}
-        owed = {
-            (peer, origin): None
-            for core in cores.values()
-            for peer, origins in core.filter_exchange.change_routes.owed.items()
-            for origin in origins
-        }
+        owed = [*_owed_changes(cores)]
+        awaited = {(peer, origin): None for (_, peer, origin), _ in owed}
+        for (number, peer, origin), changes in owed:
+            if len(changes) >= MOST_OWED:
+                what = f"{brokers[number].name} owes {len(changes)} changes of {origin} to {peer}"
+                raise InvariantViolated("growth", what)
         for number, core in cores.items():
             for host, known in core.filters._filters.items() if core.filters.is_on else ():
                 own = cores[host].filters._filters[host] if host in cores else known
                 is_same = (known.version, known.predicates) == (own.version, own.predicates)
-                if not is_same and (number, host) not in owed:
+                if not is_same and (number, host) not in awaited:
                     what = f"{brokers[number].name} has {known} of {brokers[host].name}"
                     raise InvariantViolated("filter known", f"{what}, which has {own}"[:500])
+
+
+def _owed_changes(
+    cores: Mapping[BrokerNumber, Gryphon],
+) -> Iterator[tuple[tuple[BrokerNumber, BrokerNumber, BrokerNumber], list[FilterChange]]]:
+    """Yield owed changes by broker, neighbour and broker of the filter."""
+    for number, core in cores.items():
+        for peer, origins in core.filter_exchange.change_routes.owed.items():
+            for origin, changes in origins.items():
+                yield (number, peer, origin), changes
