@@ -16,9 +16,12 @@ class LossStory(Story):
     Args:
         acknowledged: number of publications acknowledged before the loss.
         copied: number of publications before the copy of the disk, which the operator restored.
+        late: number of publications whose acknowledgement arrives after the loss.
     """
 
-    def __init__(self, acknowledged: int = 3, copied: int = 0, *, home: int = AWAY) -> None:
+    def __init__(
+        self, acknowledged: int = 3, copied: int = 0, *, home: int = AWAY, late: int = 0
+    ) -> None:
         super().__init__()
         self.oracle.homes |= {"p": HOME, "s": home}
         self.oracle.logged = True
@@ -29,6 +32,8 @@ class LossStory(Story):
         self.acknowledge(copied + 1, acknowledged)
         self.deliver(1)
         self.oracle.losses.accept(HOME)
+        self.acknowledge(acknowledged + 1, acknowledged + late)
+        self.oracle.on_connected("p", SOURCE)
         self.publish(5)
 
     def acknowledge(self, first: int, last: int) -> None:
@@ -51,6 +56,21 @@ def test_a_surviving_publication_may_precede_the_gap_of_lost_publications() -> N
     story.deliver(5)
     story.acknowledge(4, 5)
     story.oracle.judge_end()
+
+
+def test_an_acknowledgement_of_a_lost_publication_may_arrive_after_the_loss() -> None:
+    story = LossStory(2, late=1)
+    story.announce(2, 3)
+    story.deliver(4, 5)
+    story.acknowledge(4, 5)
+    story.oracle.judge_end()
+
+
+def test_a_publication_that_is_acknowledged_on_the_next_session_is_owed() -> None:
+    story = LossStory(2)
+    story.acknowledge(3, 3)
+    with pytest.raises(InvariantViolated, match="no broker has lost 3"):
+        story.announce(2, 3)
 
 
 @pytest.mark.parametrize("acknowledged, copied", [(2, 0), (3, 2)])

@@ -32,7 +32,7 @@ UNDRAWN: Final = {
         "durable.filtering_subsystem: NO_RECORD; durable.parameters: _DAY_NS; "
         "ges.dissemination: UP; ges.messages: DOWN; ges.units: FIRST _STEP; "
         "ges_reliable.epochs: _ONE_BY_ONE; ges_reliable.subscriptions: _NONE; "
-        "gryphon.filters: _EVERY_CELL; gryphon.knowledge: TICK_NS LAST_TICK; "
+        "gryphon.filter_table: _EVERY_CELL; gryphon.knowledge: TICK_NS LAST_TICK; "
         "gryphon.flow_control: EVENT_BYTES FIRST_LIMIT; gryphon.messages: EVERYWHERE; "
         "multi_proxy.topic_log: _CARRIED; multi_proxy.topics: NO_TOPIC; "
         "interface: FIRST_INNER_SESSION; registry: FIRST_MESSAGE_NUMBER; "
@@ -58,7 +58,9 @@ UNDRAWN: Final = {
         "client.arguments: _LARGEST _SHOWN; client.consumer: _MOST_UNCOMMITTED; "
         "client.store: STORE_LIMIT_BYTES"
     ),
-    FORGOTTEN: "durable.holds: _REMOVALS; parts.clients.progress: MOST_PUBLISHERS",
+    FORGOTTEN: (
+        "durable.holds: _REMOVALS; parts.clients.progress: MOST_PUBLISHERS WRITE_INTERVAL_NS"
+    ),
     PARAMETER: "durable.parameters: _LINGER_NS; ges_reliable.parameters: _KEPT_NS",
     REAL: (
         "client.arguments: _REMEMBERED_BLOBS; client.client: WINDOW_PUBLICATIONS "

@@ -96,6 +96,10 @@ class StateLosses:
             for number, home in publisher.kept_at.items():
                 if home == broker and number not in publisher.copied:
                     publisher.lost[number] = None
+        for source, number in self.list_unacknowledged(broker):
+            publisher = register.by_source[source]
+            if self.disk_view.keeper_of(source, number, broker) == broker:
+                publisher.in_transit[number] = None
         for subscription in register.subscriptions.values():
             if register.homes[subscription.client] == broker:
                 subscription.lost, subscription.before = True, None

@@ -34,6 +34,7 @@ class PublisherJudge:
     def connect(self, client: ClientId, source: SourceId) -> None:
         """Judge the source that a client was notified of."""
         publisher = self._register.publisher(client)
+        publisher.in_transit.clear()
         if publisher.given_up:
             self._restore(publisher)
         holder = self._register.by_source.setdefault(source, publisher)
@@ -67,6 +68,8 @@ class PublisherJudge:
         """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
         publisher = self._register.current[client]
         publisher.acknowledged[sequence] = None
+        if sequence in publisher.in_transit:
+            publisher.lost[sequence] = None
         home = self._register.homes.get(client, -1)
         if publisher.source is not None:
             home = self._losses.disk_view.keeper_of(publisher.source, sequence, home)

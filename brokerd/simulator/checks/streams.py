@@ -21,6 +21,7 @@ class Publisher:
         kept_at: the broker that acknowledged a number.
         copied: numbers in the last copy of that broker's disk.
         lost: acknowledged numbers that their broker lost, with an accepted loss.
+        in_transit: numbers whose acknowledgement from before that loss may still arrive.
     """
 
     client: ClientId
@@ -34,6 +35,7 @@ class Publisher:
     kept_at: dict[int, BrokerNumber] = field(default_factory=dict)
     copied: dict[int, None] = field(default_factory=dict)
     lost: dict[int, None] = field(default_factory=dict)
+    in_transit: dict[int, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
