@@ -125,9 +125,12 @@ def nearest(word: object, known: Sequence[str]) -> str:
 
     if "/" in str(word) and not any("/" in name for name in known):
         return ""
-    # Short broker names differ in half of their letters at the first slip.
-    cutoff = 0.5 if len(str(word)) < 5 else 0.6
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=cutoff)
+    # Short names, such as those of brokers, differ in half of their letters at the first slip. Long
+    # ones that differ so much have to begin alike.
+    text = str(word)
+    close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    if close and len(text) > 4 and not difflib.get_close_matches(text, close, cutoff=0.6):
+        close = [each for each in close if each[:2] == text[:2]]
     if close:
         return f"; did you mean {close[0]!r}?"
     if not known:

@@ -68,7 +68,11 @@ def _check_names(folder: RunFolder, brokers: Sequence[ProcessFolder]) -> Iterato
         found = known.intersection(*lines) if lines and own in names else None
         if found is None:
             continue
-        nearest = min(names, key=lambda name: (len(found ^ names[name]), name != own))
+        # A run of an earlier program lacks counters that were added since.
+        nearest = min(
+            names,
+            key=lambda name: (len(found - names[name]), len(names[name] - found), name != own),
+        )
         if nearest != own:
             name = f"{process.place}/stats.jsonl"
             yield doubt(

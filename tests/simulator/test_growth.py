@@ -8,6 +8,7 @@ from brokerd.protocols.delta_tree.checks.recounts import KEPT
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_tags import Notifiers
+from brokerd.protocols.parts.clients.progress import WRITE_INTERVAL_NS
 from brokerd.simulator.checks.growth import LiveState, check_growth, sizes_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -102,8 +103,10 @@ def _more_after_many(cycle: Cycle) -> dict[str, tuple[int, int]]:
         cycle(cluster, number)
         cluster.run_until_quiet()
         if number + 1 == FEW:
+            cluster.run_for(WRITE_INTERVAL_NS / SECOND_NS)
             few = _kept(cluster)
     cluster.oracle.judge_end()
+    cluster.run_for(WRITE_INTERVAL_NS / SECOND_NS)
     many = _kept(cluster)
     return {name: (few.get(name, 0), many[name]) for name in many if many[name] > few[name] + 2}
 

@@ -282,13 +282,17 @@ def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
 
 def a_displaced_process_ends_what_it_asks_for() -> None:
     """The storage ignores an end of x, for a late request of y for an earlier process."""
-    for ends in (SimulatedCluster.unsubscribe, _detach):
+    for ends in (_unsubscribe, _detach):
         story = Story()
         others = len(story.storage().registrations)
         new = displace(story)
         ends(story.cluster, new.name)
         story.settle(20)
         assert len(story.storage().registrations) == others
+
+
+def _unsubscribe(cluster: SimulatedCluster, client: str) -> None:
+    cluster.unsubscribe(client)
 
 
 def _detach(cluster: SimulatedCluster, client: str) -> None:
