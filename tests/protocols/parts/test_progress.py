@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.model.identity import Peer, SourceId
+from brokerd.model.identity import Peer, SourceId, StreamId
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.interface import Change, Commit
 from brokerd.protocols.parts.clients import progress
@@ -35,6 +35,7 @@ class World:
             BestEffortParameters(),
             HostedClient[Any],
             writes_published=is_written,
+            unseen_first=1,
         )
 
     def written(self) -> list[Change]:
@@ -95,3 +96,14 @@ def test_the_progress_of_the_longest_absent_publisher_is_forgotten(
     known.latest["shop"] = _source(1), 8
     known.renew("shop", present=["shop"])
     assert [known.highest(name, _source(n)) for n, name in enumerate(("till", "shop"))] == [0, 8]
+
+
+def test_the_gap_of_a_lost_subscription_begins_behind_its_position_or_at_the_first() -> None:
+    """A lost subscription without a position in a stream has had nothing of that stream."""
+    client = HostedClient[Any]("s")
+    client.lost_positions = {1: {StreamId(3, 1, 0): 4, StreamId(3, 2, 0): 9}}
+    begins = {StreamId(3, publisher, 0): 9 for publisher in (1, 2, 3)}
+    table = World(is_written=False).table
+    gaps = [(each.first, each.last) for each in table.gaps_of_lost(client, 1, begins)]
+    assert gaps == [(5, 9), (1, 9)]
+    assert [*table.gaps_of_lost(client, 1, begins)] == []
