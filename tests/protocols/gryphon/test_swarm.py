@@ -98,10 +98,10 @@ BUDGET = 40
 EARLY = (4, 8)
 """Short seeds that find most named bugs."""
 FIRST = {
-    "M05-curiosity-never-forgotten": 8,
+    "M05-curiosity-never-forgotten": 5,
     "tick-lease-not-written": 6,
     "unknown-filter-is-false": 1,
-    "begins-with-the-stream": 11,
+    "begins-with-the-stream": 14,
     "asks-what-it-is-just-asking": 8,
 }
 """Seeds that find the other named bugs; the search starts there."""
