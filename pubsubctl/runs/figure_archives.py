@@ -30,6 +30,8 @@ CHECKSUMS: Final = "SHA256SUMS"
 MOST_BYTES: Final = 4 << 20
 """The size of the greatest file that is archived, before compression."""
 _MANIFEST: Final = "manifest.json"
+_WITH_PATHS: Final = {_MANIFEST: ("argv",), "cli.json": ("file",)}
+"""The keys with paths or command lines, by name of the document."""
 _ABSOLUTE: Final = re.compile(r"(^|^-i|=)((?:~|/).*)")
 """An absolute path that is a word of a command line, or the value of an option."""
 _BELOW_PROJECT: Final = 3
@@ -113,27 +115,38 @@ def _files_of_members(run: Path) -> Mapping[str, Path]:
 
 
 def _with_relative_paths(files: Mapping[str, Path], run: Path) -> dict[str, bytes]:
-    """Return the contents of files, with manifests that have no path of this machine in `argv`.
+    """Return the contents of files, without paths of this machine in command lines and file names.
 
-    The line of such a manifest in the checksums is that of its new content.
+    The line of such a document in the checksums is that of its new content.
     """
     folders = run.resolve().parents
     project = folders[min(_BELOW_PROJECT, len(folders) - 1)]
     contents = {name: path.read_bytes() for name, path in files.items()}
-    for name in [name for name in files if Path(name).name == _MANIFEST]:
-        manifest = read_json(files[name])
-        words = [str(word) for word in manifest.get("argv") or ()]
-        relative = relative_words(words, project)
-        if relative == words:
+    for name in [name for name in files if Path(name).name in _WITH_PATHS]:
+        document = read_json(files[name])
+        relative = {
+            key: _relative(document[key], project)
+            for key in _WITH_PATHS[Path(name).name]
+            if key in document
+        }
+        changed = {**document, **relative}
+        if changed == document:
             continue
         before = sha256(contents[name]).hexdigest()
-        text = json.dumps({**manifest, "argv": relative}, indent=2, ensure_ascii=False) + "\n"
-        contents[name] = text.encode()
+        contents[name] = (json.dumps(changed, indent=2, ensure_ascii=False) + "\n").encode()
         after = sha256(contents[name]).hexdigest()
-        sums = Path(name).with_name(CHECKSUMS).as_posix()
-        if sums in contents:
-            contents[sums] = contents[sums].replace(before.encode(), after.encode())
+        for folder in Path(name).parents:
+            sums = (folder / CHECKSUMS).as_posix()
+            if sums in contents:
+                contents[sums] = contents[sums].replace(before.encode(), after.encode())
     return contents
+
+
+def _relative(value: object, project: Path) -> object:
+    """Return a path or the words of a command line, without absolute paths."""
+    if isinstance(value, list):
+        return relative_words([str(word) for word in value], project)
+    return relative_words([value], project)[0] if isinstance(value, str) else value
 
 
 def relative_words(words: Sequence[str], folder: Path) -> list[str]:

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import math
+import re
 import shutil
 import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -282,7 +284,8 @@ def test_archived_runs_support_claims_and_small_ones_are_marked():
     archived = archived_measurements(ARCHIVES, [claim.figure for claim in ours])
     outcomes = judge(ours, archived)
     assert {o.claim.figure for o in outcomes if o.state == "holds"} == {
-        f"dft11.{name}" for name in ("fig9", "fig11", "fig12", "bypass", "exclusions", "queue")
+        *(f"dft11.{name}" for name in ("fig9", "fig11", "fig12", "bypass", "exclusions")),
+        *(f"dft11.{name}" for name in ("queue", "starts", "overhead")),
     }
     assert all(o.because.startswith("archived run ") for o in outcomes if o.state == "holds")
     small = "dft11.fig10 was drawn with brokers = 100 instead of 500"
@@ -362,6 +365,8 @@ def test_an_archive_has_relative_paths_only_and_a_seal_that_holds(tmp_path: Path
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["argv"] = ["/home/ada/.venv/bin/pubsubctl", *words]
     (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "spec").mkdir(exist_ok=True)
+    (run / "spec" / "cli.json").write_text('{"file": "/home/ada/lab/bench/mine.toml"}')
     seal(run)
     (tmp_path / "one").mkdir()
     path = archive_run(run, tmp_path / "one").path
@@ -370,10 +375,31 @@ def test_an_archive_has_relative_paths_only_and_a_seal_that_holds(tmp_path: Path
     assert again["argv"] == [
         *("pubsubctl", "experiment", "dft11.queue", "-o", "runs", "--set=a=x", "-il.toml"),
     ]
+    cli = json.loads((tmp_path / "again" / "spec" / "cli.json").read_text())
+    assert cli == {"file": "mine.toml"}
     assert verify_seal(tmp_path / "again").is_there
     assert json.loads((run / "manifest.json").read_text()) == manifest
     project = Path("/home/ada/lab")
     assert relative_words(["/home/ada/lab/runs/a"], project) == ["runs/a"]
+
+
+def contents_of(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield the files of an archive with their contents."""
+    with tarfile.open(path) as archive:
+        for entry in archive:
+            file = archive.extractfile(entry)
+            yield entry, b"" if file is None else file.read()
+
+
+def test_no_archive_names_a_folder_of_a_machine() -> None:
+    """A path that begins with a root folder; hosts' own folders are in their inventories."""
+    found = [
+        (path.name, entry.name)
+        for path in sorted(ARCHIVES.glob("*.tar.xz"))
+        for entry, content in contents_of(path)
+        if entry.name.endswith(".json") and re.search(rb'"(?:-\w|[^"]*=)?/\w+/', content)
+    ]
+    assert found == []
 
 
 def test_changed_numbers_in_an_archive_decide_no_claim(tmp_path: Path) -> None:
