@@ -33,6 +33,9 @@ from brokerd.model.publication import Place, PublicationRun
 from results.rules.expectation import parse_predicate
 from results.rules.terms import Partition
 
+SUM_END = 1 << 63
+"""Sums of positions are modulo this, so that documents need no more than 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriberSetting:
@@ -147,7 +150,8 @@ class Receiver:
         notices: number of rows that announce publications withheld by a partition.
         rows: number of all rows.
         partitions: the partitions of notices, by their numbers in records.
-        positions_by_stream: the number and the sum of positions in each stream, by its name.
+        positions_by_stream: the number and the sum of positions in each stream, by its name; the
+            sum is modulo SUM_END.
     """
 
     def __init__(
@@ -363,7 +367,8 @@ class Receiver:
             self.streams.append(name)
         number = self.streams.index(name)
         count, total = self.positions_by_stream.get(name, (0, 0))
-        self.positions_by_stream[name] = count + len(place.positions), total + sum(place.positions)
+        total = (total + sum(place.positions)) % SUM_END
+        self.positions_by_stream[name] = count + len(place.positions), total
         self._record_positions(position_rows(place.positions, received_ns, self.rows, number))
 
 

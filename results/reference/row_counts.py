@@ -17,6 +17,8 @@ from results.witnesses.rows import Blockage, Headline, LaneRows, Rows, SourceRow
 
 _APPLICATION = 1
 _SAMPLE = 200_000
+_SUM_END = 1 << 63
+"""Sums of positions are modulo this, so that documents need no more than 64 bits."""
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 Key = tuple[str, int, int]
@@ -321,7 +323,7 @@ def _positions(file: Records) -> dict[str, tuple[int, int]]:
     for row in file.rows:
         stream = file.tables["streams"][row["stream"]]
         count, total = found.get(stream, (0, 0))
-        found[stream] = count + 1, total + row["position"]
+        found[stream] = count + 1, (total + row["position"]) % _SUM_END
     return found
 
 

@@ -20,6 +20,8 @@ _DATA, _FENCE, _AGAIN = 0, 1, 4
 _ACKNOWLEDGED, _REJECTED = 1, 2
 _APPLICATION = 1
 _JITTER_NS = 1_000_000
+_SUM_END = 1 << 63
+"""Sums of positions are modulo this, so that documents need no more than 64 bits."""
 _LARGEST_SAMPLE = 200_000
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
@@ -393,7 +395,7 @@ def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:
     rows, names = _map(file), file.tables["streams"]
     return {
         names[number]: (int((rows["stream"] == number).sum()),
-                        sum(rows["position"][rows["stream"] == number].tolist()))
+                        sum(rows["position"][rows["stream"] == number].tolist()) % _SUM_END)
         for number in np.unique(rows["stream"])
     }  # fmt: skip
 

@@ -106,7 +106,8 @@ class Rows:
         sent_ns: returns when a publication was sent; None for one that was not.
         late_ns: by process folder, how late publications were sent, in sum and at most.
         ends_ns: by process folder, the first and last stamp of its record files.
-        streams: by process folder and stream, the number and the sum of the logged positions.
+        streams: by process folder and stream, the number and the sum of the logged positions; the
+            sum is modulo 2^63.
         headline: None where the run has no measure phase.
     """
 

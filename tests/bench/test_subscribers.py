@@ -3,6 +3,7 @@
 import struct
 from array import array
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from bench.load.content import ContentTables, SourceContent
@@ -12,6 +13,7 @@ from brokerd.client.events import GapAnnounced
 from brokerd.history.records import APPLICATION, DATA, FENCE, POSITIONS, REDELIVERED, STRETCH, WIRE
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import Place, PublicationRun
+from results.reference import row_counts
 from results.rules.expectation import encode_attributes
 
 SOURCE = SourceId(0, 3, 1)
@@ -119,6 +121,24 @@ def test_places_without_publishers_are_rows_beside_those_of_the_deliveries() -> 
     ]  # fmt: skip
     assert load.receiver.streams == ["0/8/1", "0/9/1"]
     assert load.receiver.rows == len(load.rows) // 32 == 8
+
+
+def test_sums_of_positions_need_no_more_than_64_bits() -> None:
+    """A position may be a tick of the clock; a stream has many of them."""
+    load = Load()
+    stream, last = StreamId(0, 8, 1), (1 << 63) - 1
+    for first in (1, 3, 5):
+        run = replace(load.run(first, first + 1), place=Place(stream, (last - 1, last)))
+        load.receiver.receive(0, run, 11)
+    ((name, (count, total)),) = load.receiver.positions_by_stream.items()
+    assert (name, count) == ("0/8/1", 6)
+    assert total == (3 * (2 * last - 1)) % (1 << 63)
+    rows = [
+        {"stream": 0, "position": row[1]}
+        for row in POSITIONS.row.iter_unpack(b"".join(load.positions))
+    ]
+    plain = SimpleNamespace(tables={"streams": [name]}, rows=rows)
+    assert row_counts._positions(plain) == {name: (count, total)}
 
 
 def test_a_withheld_run_is_recorded_in_the_wire_layer() -> None:
