@@ -220,6 +220,7 @@ def test_a_broker_that_other_clients_visited_may_deliver_more_than_its_own_recei
 @pytest.mark.parametrize("protocol, received, doubts", [
     ("delta_tree", (10, 10), 0), ("delta_tree", (10, 0), 1), ("delta_tree", (11, 10), 1),
     ("gryphon", (10, 0), 0), ("gryphon", (10, 10), 1),
+    ("multi_proxy", (10, 0), 0), ("multi_proxy", (10, 2), 0), ("multi_proxy", (9, 0), 1),
 ])  # fmt: skip
 def test_received_counts_equal_published_and_forwarded_counts_without_faults(
     protocol: str, received: tuple[int, int], doubts: int, published: tuple[int, int]
