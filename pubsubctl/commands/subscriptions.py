@@ -37,9 +37,9 @@ def list_all(
 
     BEHIND is the time from the last acknowledged publication to the newest one, of the stream that
     is farthest behind. EVENTS counts the publications that the subscription lacks; `+` stands for
-    further ones, matched at another broker. RETAINED is the size of what publishers' brokers retain
-    behind its position. HOLDS BACK names the streams whose release this subscription prevents. A
-    second table has all streams, with what holds back each release.
+    further ones, matched at another broker. RETAINED is the size of all that publishers' brokers
+    retain behind its position. HOLDS BACK names the streams that are not released because of this
+    subscription. A second table has all streams, and the cause that holds back each release.
     """
     import trio
 
