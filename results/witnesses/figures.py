@@ -108,7 +108,7 @@ def _check_limit(
     limit, counted = headline.get("limited_by"), rows.headline
     if not isinstance(limit, str) or not limit or counted is None:
         return
-    has_rate = all(entry.get("rate") != "max" for entry in folder.workload.get("publishers", ()))
+    has_rate = folder.has_due_times
     n_open = counted.due - counted.answered
     is_met = has_rate and n_open <= max(_SHORTEST_RUN, _OPEN_SHARE * counted.due)
     if (limit == _RATE) != is_met:

@@ -338,6 +338,11 @@ class RunFolder:
         return hosts == {SIMULATED_HOST}
 
     @property
+    def has_due_times(self) -> bool:
+        """Return True if each publication is due at some time: no publisher has rate max."""
+        return all(entry.get("rate") != "max" for entry in self.workload.get("publishers", ()))
+
+    @property
     def is_foreign(self) -> bool:
         """True if the brokers were servers of another system."""
         return self.names_system and self.workload.get("protocol") not in DEFINITIONS

@@ -232,7 +232,8 @@ def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
     if process.place not in rows.whole or not lines or "proc_id" not in lines[-1]:
         return
     yield from _check_sums(folder, process, name, lines)
-    yield from _check_lateness(process, name, lines, rows)
+    if folder.has_due_times:
+        yield from _check_lateness(process, name, lines, rows)
     yield from _check_offers(process, name, lines, rows)
     yield from _check_pauses(folder, process, name, lines, rows)
     sending = [line for before, line in pairwise(lines) if line["sent"] > before["sent"]]

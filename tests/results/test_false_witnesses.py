@@ -10,7 +10,7 @@ with the workload and the schedule in its `spec/`.
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -241,6 +241,12 @@ def test_received_counts_equal_published_and_forwarded_counts_without_faults(
     brokers = [broker(received[0], 10), broker(received[1], 0)]
     found = [*_check_totals(folder, rows, brokers)]
     assert len(found) == (doubts if len({*published}) == 1 else 0)
+
+
+@pytest.mark.parametrize("rates, has_times", [(("5/s", "2/s"), True), (("5/s", "max"), False)])
+def test_publications_at_rate_max_are_due_at_no_time(rates: Sequence[str], has_times: bool) -> None:
+    folder: Any = SimpleNamespace(workload={"publishers": [{"rate": rate} for rate in rates]})
+    assert WitnessFolder.has_due_times.fget(folder) == has_times
 
 
 @pytest.mark.parametrize("lost, sent, is_zero", [
