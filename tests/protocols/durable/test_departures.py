@@ -4,9 +4,13 @@ The new broker delivers behind its position, and the old broker everything up to
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from brokerd.model.identity import StreamId
+from brokerd.protocols.durable.clients import DurableClients
 from brokerd.protocols.gryphon.messages import Events
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.handles import Subscription
@@ -70,3 +74,20 @@ def test_a_client_leaves_behind_everything_before_its_start_elsewhere(bug: str) 
     assert story()
     with plant([MUTANTS[bug]]):
         assert fails(story)
+
+
+def test_a_client_leaves_although_a_pubend_has_joined_since_its_detach() -> None:
+    old, joined = StreamId(0, 0, 0), StreamId(1, 0, 0)
+    lanes: Any = {
+        each: SimpleNamespace(stream=each, has_given=(5).__ge__) for each in (old, joined)
+    }
+    client = SimpleNamespace(subscriptions={1: SimpleNamespace(lanes=lanes)})
+    released: list[object] = []
+    clients: Any = SimpleNamespace(
+        departing={"s": {old: 5}},
+        table=SimpleNamespace(clients={"s": client}),
+        _leave=lambda client, drain: released.append(client),
+    )
+    DurableClients.settle_departures(clients)
+    assert released == [client]
+    assert clients.departing == {}
