@@ -346,7 +346,7 @@ class Connection:
                     self._read_socket()
 
     def _read_socket(self) -> None:
-        """Read the readable socket, and handle what was read."""
+        """Read the socket, and handle the received bytes."""
         limit = self._receive_bytes
         try:
             chunk = os.read(self._descriptor, limit)

@@ -178,7 +178,7 @@ async def collect_retained(
 
 
 def add_retained(rows: Iterable[dict[str, Any]], retained: Iterable[dict[str, Any]]) -> None:
-    """Add what is retained for each subscription, and what holds back each stream.
+    """Add the retained bytes of each subscription, and the cause that holds back each release.
 
     A release is held back by the subscriptions with the lowest acknowledged tick. Without one, by
     holds for moving subscriptions, or else by the brokers with the lowest report.

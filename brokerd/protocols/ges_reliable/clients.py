@@ -348,7 +348,7 @@ class RoamingClients:
         self.take(self.handovers.hand_over(local, heir, begun.until))
 
     def _recall_forgotten(self, local: StoredSubscription, acknowledged: int) -> None:
-        """Recall what a client has acknowledged and does not state, for a gap."""
+        """Recall acknowledged positions that a client does not state, for a gap."""
         assert local.storage is not None, f"{local} begins nowhere"
         had = self.handovers.position_at(local.storage, local.reported_positions)
         if had is not None:

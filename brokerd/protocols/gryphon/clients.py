@@ -60,7 +60,7 @@ class ClientCore(Protocol):
         """Handle the acknowledgement of an entry by all its clients."""
 
     def look_at_all(self) -> None:
-        """Deliver what is available of all streams; nothing is wanted without subscriptions."""
+        """Deliver available events of all streams; nothing is wanted without subscriptions."""
 
 
 class HostedClients(Protocol):

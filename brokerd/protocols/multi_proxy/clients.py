@@ -164,7 +164,7 @@ class Clients:
             self.table.linger(client.name)
 
     def on_lost(self, name: ClientId, session: int) -> None:
-        """Keep the subscriptions of a client whose session has ended for a while."""
+        """Handle the end of a session; the subscriptions of its client are kept for a while."""
         client, was_admitted = self.table.close_session(name, session)
         self._departing.pop(name, None)
         self._take_done(self.own.close(client))
