@@ -320,13 +320,13 @@ def parameter_lines() -> str:
     for protocol, table in tables.items():
         if protocol == "all":
             continue
-        told = [
+        rows = [
             f"{name}\0=\0{json.dumps(each['default'])}" if "default" in each else name
             for name, each in table["properties"].items()
         ]
         lines.append(
             textwrap.fill(
-                ", ".join(told) or "none",
+                ", ".join(rows) or "none",
                 WIDTH,
                 initial_indent=f"    {protocol:14}",
                 subsequent_indent=" " * 18,

@@ -474,8 +474,10 @@ class _Experiment:
         for process in self._load.started:
             await collect(host, process.name, testbed.run_folder(host, self._run_id, process.name))
         for (host, error), processes in missing.items():
-            whose = f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
-            self._note(f"files of {whose} on {host} could not be fetched: {error}")
+            processes_text = (
+                f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
+            )
+            self._note(f"files of {processes_text} on {host} could not be fetched: {error}")
         await trio.to_thread.run_sync(self._directory.log_collected)
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:

@@ -43,13 +43,13 @@ class FaultActs:
         paths: AgentPaths,
         image: ForkServer,
         supervisor: Supervisor,
-        ask: AskProcess,
+        request: AskProcess,
         watched: Callable[[Fault], Awaitable[None]],
     ) -> None:
         self._paths = paths
         self._image = image
         self._supervisor = supervisor
-        self._ask = ask
+        self._ask = request
         self._watched = watched
 
     # ------------------------------------------------------------ doing

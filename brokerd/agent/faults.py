@@ -54,14 +54,14 @@ class FaultKeeper:
         journal: Journal,
         image: ForkServer,
         supervisor: Supervisor,
-        ask: AskProcess,
+        request: AskProcess,
         publish: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.faults: dict[str, Fault] = {}
         self._journal = journal
         self._supervisor = supervisor
-        self._acts = FaultActs(paths, image, supervisor, ask, self._note)
-        self._ask = ask
+        self._acts = FaultActs(paths, image, supervisor, request, self._note)
+        self._ask = request
         self._publish = publish
         self._changed = trio.Event()
         self._never: deque[str] = deque(maxlen=_NEVER_KEPT)

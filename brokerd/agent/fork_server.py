@@ -207,10 +207,10 @@ def _fork_orphan(
     os.close(writable)
     os.waitpid(middle, 0)  # from here on its child is the agent's
     with open(readable, "rb") as pipe:
-        said = pipe.read().splitlines()
-    if not said:
+        output = pipe.read().splitlines()
+    if not output:
         raise OSError("the process in the middle could not fork")
-    return int(said[0]), len(said) > 1
+    return int(output[0]), len(output) > 1
 
 
 def _become(

@@ -33,7 +33,9 @@ class Pace:
     left_ns: int = 0
     held_ns: int = 0
 
-    def due_ns(self, now_ns: int, publications: int, heard_ns: int, in_flood: bool = False) -> int:
+    def due_ns(
+        self, now_ns: int, publications: int, received_ns: int, in_flood: bool = False
+    ) -> int:
         """Return the time at which acknowledgements may be sent.
 
         A time before `now_ns` means at once. In a flood, which a publisher's window and not its
@@ -51,7 +53,7 @@ class Pace:
         latest_ns = self.left_ns + LONGEST_NS
         if not self.held_ns:
             self.held_ns = now_ns
-        if heard_ns > self.held_ns:
+        if received_ns > self.held_ns:
             return latest_ns
         return min(latest_ns, max(soonest_ns, self.held_ns + SHORTEST_NS))
 

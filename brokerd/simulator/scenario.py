@@ -95,8 +95,8 @@ def _play(text: str, player: "_Player") -> str:
         if not commands:
             blocks.append("\n".join(story))
             continue
-        said = [line for command in commands for line in player.carry_out(command)]
-        blocks.append("\n".join([*story, *commands, _COMMANDS_END, *(said or ["ok"])]))
+        output = [line for command in commands for line in player.carry_out(command)]
+        blocks.append("\n".join([*story, *commands, _COMMANDS_END, *(output or ["ok"])]))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -136,8 +136,8 @@ class DeployedBackend:
                 return True
             return end.fault_id not in (await end.command("status"))["faults"]
 
-        gone = await on_all(self._ends(fault), is_gone)
-        return {"gone": True} if all(gone) else None
+        undone = await on_all(self._ends(fault), is_gone)
+        return {"gone": True} if all(undone) else None
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
         seen: Evidence = {}

@@ -353,11 +353,11 @@ class Injector:
         With many faults at once, an answer may arrive only when the time is over.
         """
         while True:
-            asked_s = trio.current_time()
+            requested_s = trio.current_time()
             await self._look(progress)
             if progress.observed is not None or self._clock_ns() >= until_ns:
                 return
-            await trio.sleep(max(_POLL_S, trio.current_time() - asked_s))
+            await trio.sleep(max(_POLL_S, trio.current_time() - requested_s))
 
     async def _look(self, progress: _Progress) -> None:
         """Look for the effect: the first success is `observed`, later evidence adds up."""
@@ -428,9 +428,9 @@ class Injector:
         while self._clock_ns() < requested_ns + _HEAL_WITHIN_NS:
             try:
                 undone = undone or await self._backend.undo(fault)
-                gone = await self._backend.verify_undone(fault)
-                if gone is not None:
-                    return {**undone, **gone}, ""
+                is_undone = await self._backend.verify_undone(fault)
+                if is_undone is not None:
+                    return {**undone, **is_undone}, ""
             except ControlError as error:
                 reason = error.text
             await trio.sleep(_POLL_S)

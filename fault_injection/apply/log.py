@@ -41,12 +41,12 @@ class FaultLog:
     def __init__(
         self,
         folder: Path | None = None,
-        tell: Callable[[Mapping[str, Any]], None] | None = None,
+        announce: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.lines: list[dict[str, Any]] = []
         self._rows: dict[str, dict[str, Any]] = {}
         self._folder = folder
-        self._tell = tell
+        self._tell = announce
         self._file = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)

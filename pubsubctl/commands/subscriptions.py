@@ -219,9 +219,9 @@ async def _ask_brokers(
     record = await read_deployment(lab)
     if record is None:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
-    gone = list_decommissioned(record)
+    decommissioned = list_decommissioned(record)
     placed = record["placement"]["brokers"]
-    hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in gone}
+    hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in decommissioned}
     found: list[tuple[str, dict[str, Any]]] = []
     silent: list[str] = []
 

@@ -259,8 +259,10 @@ async def attached(lab: Lab, wanted: DesiredState) -> AsyncIterator[Deployment]:
     """
     found = await lab.observe()
     records = [row.deployment for row in found if row.deployment is not None]
-    gone = dict.fromkeys(name for record in records for name in list_decommissioned(record))
-    deployment = Deployment(_find_identity(found), wanted, lab, Plan((), (*gone,)))
+    decommissioned = dict.fromkeys(
+        name for record in records for name in list_decommissioned(record)
+    )
+    deployment = Deployment(_find_identity(found), wanted, lab, Plan((), (*decommissioned,)))
     try:
         await deployment.connect()
         check_agents(deployment.programs)

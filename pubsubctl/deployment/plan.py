@@ -166,8 +166,8 @@ def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
         steps.append(
             Step("await-ready", "all", counted(count, "broker"), f"digest {wanted.digest[:8]}")
         )
-    gone = tuple(row.broker for row in wanted.placement.brokers if row.broker in recorded)
-    return Plan(tuple(steps), gone)
+    removed = tuple(row.broker for row in wanted.placement.brokers if row.broker in recorded)
+    return Plan(tuple(steps), removed)
 
 
 def _running_topology(wanted: DesiredState, found: Sequence[ObservedState]) -> Topology:
@@ -232,8 +232,8 @@ def down_plan(found: Sequence[ObservedState], *, purge: bool) -> Plan:
         if row.strays:
             steps.append(Step("stop-strays", row.host, ", ".join(map(str, row.strays))))
         if row.files or row.agent is not None:
-            what = "everything" if purge else "state, sockets and logs"
-            steps.append(Step("remove", row.host, what))
+            scope = "everything" if purge else "state, sockets and logs"
+            steps.append(Step("remove", row.host, scope))
     return Plan(tuple(steps))
 
 

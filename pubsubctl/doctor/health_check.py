@@ -251,9 +251,9 @@ def _disk(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     for host in subject.hosts:
         if host.connector == "local" and host.data_dir:
             folders[Path(host.data_dir).expanduser()] = f"durable files of {host.name}"
-    for folder, what in folders.items():
+    for folder, use in folders.items():
         free = shutil.disk_usage(_find_existing(folder)).free
-        text = f"{free / 2**30:.1f} GiB free for {what} ({folder})"
+        text = f"{free / 2**30:.1f} GiB free for {use} ({folder})"
         if free < FREE_BYTES_WANTED:
             yield "fail", text, "free 1 GiB, or set PUBSUBCTL_RESULTS, XDG_STATE_HOME, data_dir"
         else:
@@ -318,12 +318,12 @@ def _clock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 
 def _clock_sync(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    told = host_probe.clock_sync()
-    if told is not None and not told["synchronised"]:
+    stated = host_probe.clock_sync()
+    if stated is not None and not stated["synchronised"]:
         text = "nothing keeps this machine's wall clock right"
         yield "warn", text, "start chronyd or systemd-timesyncd; certificates go by that clock"
-    elif told is not None:
-        yield "ok", f"the wall clock is right within {told['error_ns'] / 1e6:.1f} ms", ""
+    elif stated is not None:
+        yield "ok", f"the wall clock is right within {stated['error_ns'] / 1e6:.1f} ms", ""
 
 
 def _budget(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
@@ -460,9 +460,9 @@ def _together(rows: Sequence[Finding], like: str = "") -> Finding:
     first = rows[0]
     if len(rows) == 1:
         return first
-    said = f"{like}{first.text}" if like else _said(first)
+    text = f"{like}{first.text}" if like else _said(first)
     hosts = format_ranges(dict.fromkeys(row.host for row in rows))
-    return Finding(first.id, first.severity, f"{hosts}: {said}", first.remedy)
+    return Finding(first.id, first.severity, f"{hosts}: {text}", first.remedy)
 
 
 def _said(row: Finding) -> str:

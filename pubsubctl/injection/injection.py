@@ -55,7 +55,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                 wanted = await read_running(lab)
                 settled = settle(wanted.topology, wanted.placement, wanted.protocol)
                 async with attached(lab, wanted) as deployment:
-                    log = FaultLog(tell=tell)
+                    log = FaultLog(announce=tell)
                     backend = await backend_of(deployment)
                     prefix = f"inject-{secrets.token_hex(3)}-"
                     progress.phase(f"injecting {schedule.name}")
@@ -157,7 +157,7 @@ def _line(row: Mapping[str, Any], began_ns: int) -> str:
         for stage in ("applied", "observed", "healed", "recovered")
         if row.get(f"t_{stage}_ns") is not None
     }
-    told = [f"{stage} {at_s:.2f} s" for stage, at_s in stages.items()]
+    parts = [f"{stage} {at_s:.2f} s" for stage, at_s in stages.items()]
     if "applied" in stages and "healed" in stages:
-        told.append(f"lasted {stages['healed'] - stages['applied']:.2f} s")
-    return f"{text}: {', '.join(told)}" if told else text
+        parts.append(f"lasted {stages['healed'] - stages['applied']:.2f} s")
+    return f"{text}: {', '.join(parts)}" if parts else text

@@ -150,14 +150,14 @@ def _result(
     highest, lowest = summary["highest_passed"], summary["lowest_failed"]
     publishers = summary["publishers"]
     if highest is not None:
-        told = f"highest passed {_text(highest)}"
+        text = f"highest passed {_text(highest)}"
         if publishers > 1:
-            told += f" of each of {publishers} publishers, {highest * publishers:,.0f}/s in all"
+            text += f" of each of {publishers} publishers, {highest * publishers:,.0f}/s in all"
         if lowest is None:
-            told += "; none failed: the limit is --to-rate"
+            text += "; none failed: the limit is --to-rate"
         else:
-            told += f"; lowest failed {_text(lowest)}"
-        lines.append(f"{told}; p99 below {format_duration(summary['p99_ns'])}")
+            text += f"; lowest failed {_text(lowest)}"
+        lines.append(f"{text}; p99 below {format_duration(summary['p99_ns'])}")
     if summary["failed_below"]:
         below = ", ".join(map(_text, summary["failed_below"]))
         lines.append(f"not monotone: {below} failed again and again, below rates that passed")

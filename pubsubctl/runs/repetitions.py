@@ -235,14 +235,14 @@ def _partial(series: Series) -> Result:
     """Return the result of an unfinished series: missing runs, and reasons."""
     missing = series.remaining()
     failed = [f"{instance} failed: {why}" for instance, why in series.failed.items()]
-    told = f"{counted(len(missing), 'run')} of {series.path} missing; the same command resumes"
+    text = f"{counted(len(missing), 'run')} of {series.path} missing; the same command resumes"
     document = {
         "schema": SCHEMA,
         "run_directory": str(series.path),
         "missing": [{"point": each.point, "number": each.number} for each in missing],
         "failed": failed,
     }
-    because = (VerdictUnknown(told, *failed),)
+    because = (VerdictUnknown(text, *failed),)
     return Result(document=document, text=str(series.path), because=because)
 
 

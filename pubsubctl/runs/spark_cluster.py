@@ -182,11 +182,11 @@ class SparkCluster:
         try:
             answer: dict[str, Any] = json.loads(lines[-1])
         except (IndexError, ValueError):
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            output = done.stderr.decode("utf-8", "replace").strip().splitlines()
             if verb == "facts":
-                return {"nothing": said[-1][:200] if said else f"status {done.status}"}
+                return {"nothing": output[-1][:200] if output else f"status {done.status}"}
             raise HostError(
-                f"host {connector.host.name}: {MODULE} {verb}: {said[-1:] or done.status}"
+                f"host {connector.host.name}: {MODULE} {verb}: {output[-1:] or done.status}"
             ) from None
         if "refused" in answer:
             raise HostError(f"host {connector.host.name}: {answer['refused']}")

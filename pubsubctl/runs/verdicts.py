@@ -51,9 +51,9 @@ class JudgedRun:
     @property
     def because(self) -> list[PubsubctlError]:
         """Why the exit status is not 0; empty for VALID."""
-        told = [str(line) for line in self.document["lines"]]
+        lines = [str(line) for line in self.document["lines"]]
         begin = "  unknown: "  # with the names of publishers, as in the lines of the verdict
-        reasons = [line.removeprefix(begin) for line in told if line.startswith(begin)]
+        reasons = [line.removeprefix(begin) for line in lines if line.startswith(begin)]
         reasons = reasons or [*map(str, self.document["because"])] or ["no reason given"]
         kinds: dict[str, type[PubsubctlError]] = {
             "INVALID": VerdictInvalid,
@@ -128,10 +128,10 @@ class MissingVerdict:
 def expectations_of(run: Path) -> list[Judgement]:
     """Return the expectations of a run's workload, judged by the numbers in its manifest."""
     workload = run / "spec" / "workload.toml"
-    said = load_toml(workload).values.get("expectations", {}) if workload.is_file() else {}
+    expectations = load_toml(workload).values.get("expectations", {}) if workload.is_file() else {}
     headline = manifest(run).get("headline") or {}
     try:
-        return [Expectation.of(name, text).judge(headline) for name, text in said.items()]
+        return [Expectation.of(name, text).judge(headline) for name, text in expectations.items()]
     except ValueError as error:
         raise IntegrityError(f"{workload}: expectations: {error}") from None
 

@@ -81,9 +81,9 @@ def _heard(rule: str, doubts: Callable[[], Iterator[str]]) -> list[str]:
     try:
         found.extend(doubts())
     except _MALFORMED as error:
-        what = rule.removeprefix("doubts_about_")
+        name = rule.removeprefix("doubts_about_")
         found.append(
-            doubt("unreadable", file=f"a file about {what}", why=f"{type(error).__name__}: {error}")
+            doubt("unreadable", file=f"a file about {name}", why=f"{type(error).__name__}: {error}")
         )
     return found
 

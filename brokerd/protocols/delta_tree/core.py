@@ -248,7 +248,7 @@ class DeltaTree(EventMachine):
             "partitions in its table": len(self._partitions),
         }
         recovering = ["a recovery"] if self._state.recovering else []
-        return [*recovering, *(f"{count} {what}" for what, count in left.items() if count)]
+        return [*recovering, *(f"{count} {noun}" for noun, count in left.items() if count)]
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""

@@ -64,9 +64,9 @@ class CatchupWindow:
 
     def on_answer(self, lane: Lane) -> None:
         """Record that a request was answered or dropped."""
-        asked = self._asked.pop(lane, 0)
-        if asked:
-            self._events[lane.stream] -= asked
+        requested = self._asked.pop(lane, 0)
+        if requested:
+            self._events[lane.stream] -= requested
 
     def leave(self, lane: Lane) -> None:
         """Remove an ended stream."""

@@ -202,11 +202,11 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
     ) -> None:
         entries = []
         for lane in lanes:
-            handed = InFlightDelivery(lane, run.first, run.last, len(run))
-            lane.out.append(handed)
-            lane.out_events += handed.events
-            lane.given = max(lane.given, handed.last)
-            entries.append(handed)
+            delivery = InFlightDelivery(lane, run.first, run.last, len(run))
+            lane.out.append(delivery)
+            lane.out_events += delivery.events
+            lane.given = max(lane.given, delivery.last)
+            entries.append(delivery)
         locals_ = tuple(lane.subscription for lane in lanes)
         self.deliver(locals_[0].client, run, locals_, tuple(entries), instead)
 
@@ -353,18 +353,18 @@ class ConsolidatedStream:
         """
         everybody = [tuple(lane.subscription.identity for lane in lanes) for lanes in wanted]
         ticks: Sequence[int] = run.sequences
-        whose = list(map(everybody.__getitem__, run.attribute_index))
+        subscriptions = list(map(everybody.__getitem__, run.attribute_index))
         if any(lane.acknowledged >= run.first for lanes in wanted for lane in lanes):
-            whose = [
+            subscriptions = [
                 tuple(
                     lane.subscription.identity for lane in wanted[place] if lane.acknowledged < tick
                 )
                 for tick, place in zip(ticks, run.attribute_index, strict=True)
             ]
-        if not all(whose):
-            ticks = list(compress(ticks, whose))
-            whose = [each for each in whose if each]
-        if records := hosted.log.records(ticks, whose):
+        if not all(subscriptions):
+            ticks = list(compress(ticks, subscriptions))
+            subscriptions = [each for each in subscriptions if each]
+        if records := hosted.log.records(ticks, subscriptions):
             self._machine.emit(Append(hosted.log.name, tuple(records), None))
 
     def _deliver_live(

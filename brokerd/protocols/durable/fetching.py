@@ -255,15 +255,15 @@ class Fetching:
         self._ask(self._wanted[identity], list(left), peer)
 
     def _answer_in_part(
-        self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet
+        self, peer: BrokerNumber, identity: StreamId, requested: IntervalSet
     ) -> Iterator[Answer]:
         """Answer as much as one answer may contain, and defer the rest."""
-        ranges = self._clip_to_room(identity, asked, self._answer_bytes)
+        ranges = self._clip_to_room(identity, requested, self._answer_bytes)
         for start, end in ranges:
-            asked.remove(start, end)
+            requested.remove(start, end)
         yield from self._answer_at_pubend(peer, identity, ranges)
-        if asked:
-            yield from self._reply(peer, Deferred(identity, tuple(asked)))
+        if requested:
+            yield from self._reply(peer, Deferred(identity, tuple(requested)))
 
     def _answer_at_pubend(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
@@ -301,11 +301,11 @@ class Fetching:
         fresh = stream.ask(ranges, now_ns, now_ns + self._parameters.nack_repetition_ns)
         if fresh:
             source, publisher, _ = stream.identity
-            asked_ns = TICK_NS * sum(end - start for start, end in fresh)
+            requested_ns = TICK_NS * sum(end - start for start, end in fresh)
             self._counters["nacks_sent"] += 1
             self._machine.send(peer, Fetch(stream.identity, tuple(fresh)))
             self._machine.emit(
-                retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
+                retransmission_requested(peer, source, publisher, len(fresh), requested_ns)
             )
         if (FETCHES, None) not in self._deadlines:
             self._deadlines.set((FETCHES, None), now_ns + self._parameters.nack_repetition_ns)
@@ -351,11 +351,13 @@ class Fetching:
         found = [events.within(start, end) for start, end in ranges]
         return sum(weight_bytes(run) for run in found if run is not None)
 
-    def _clip_to_room(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
+    def _clip_to_room(
+        self, identity: StreamId, requested: IntervalSet, room_bytes: int
+    ) -> list[Range]:
         """Return the lowest part of some ranges that has room for its events here."""
         events = self._streams.get(identity).knowledge.events
         found: list[Range] = []
-        for start, end in asked:
+        for start, end in requested:
             cut, left_bytes = events.cut(start, end, room_bytes, EVENT_BYTES)
             stored_cut, stored_bytes = self._passed.cut(identity, (start, end), room_bytes)
             cut, room_bytes = min(cut, stored_cut), min(left_bytes, stored_bytes)

@@ -216,9 +216,9 @@ class Holds:
         for stream, _ in message.behind:
             knowledge = self._streams.get(stream).knowledge
             last.append((stream, knowledge.events.last_up_to(knowledge.highest) or 0))
-        whose = message.client, message.number, message.generation
+        key = message.client, message.number, message.generation
         question = message.asked_in, message.stay
-        self._letters.send(Held(message.at, message.to, *whose, tuple(last), *question))
+        self._letters.send(Held(message.at, message.to, *key, tuple(last), *question))
 
 
 def _is_behind(behind: Mapping[StreamId, int], before: Mapping[StreamId, int]) -> bool:

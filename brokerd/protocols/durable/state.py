@@ -203,7 +203,9 @@ class Questions(Stream):
             while waiting and waiting[0][2] <= now_ns:
                 waiting.popleft()
             later = IntervalSet((start, end) for start, end, _ in waiting)
-            self.asked = IntervalSet(each for asked in self.asked for each in later.within(*asked))
+            self.asked = IntervalSet(
+                each for requested in self.asked for each in later.within(*requested)
+            )
         return super().forget_asked(now_ns)
 
 

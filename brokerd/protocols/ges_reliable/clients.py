@@ -165,7 +165,9 @@ class RoamingClients:
             elif kind is Answer:
                 self._on_answer(each.step, each.answer)
             elif kind is FetchStart:
-                fetch = self.fetches.begin(each.local, each.after, now_ns, told=each.reported_epoch)
+                fetch = self.fetches.begin(
+                    each.local, each.after, now_ns, announced=each.reported_epoch
+                )
                 self._forwarding.send(fetch)
             elif kind is FetchStop:
                 self.fetches.stop(each.local)
@@ -369,17 +371,17 @@ class RoamingClients:
 
     def _on_restated(self, step: RestatedStep, begun: RequestAnswer) -> None:
         """Continue a subscription at its storage, behind a gap if the storage has lost it."""
-        local, handed = step.local, step.handed
+        local, delivered = step.local, step.handed
         if local.is_over or begun.after is None:
             return
-        if begun.after > handed:
+        if begun.after > delivered:
             assert local.storage is not None, f"{local} is stored nowhere"
             stream, last = stream_of(local.storage), begun.after
-            gap = Gap((local.number,), stream, handed + 1, last, STATE_LOST)
+            gap = Gap((local.number,), stream, delivered + 1, last, STATE_LOST)
             run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
             entry = self.fetches.lose_range(local, last)
             self.own.windows.deliver(local.client, run, (local,), (entry,), gap)
-        self.take((FetchStart(local, max(handed, begun.after), step.had),))
+        self.take((FetchStart(local, max(delivered, begun.after), step.had),))
 
     def change(
         self, storages: Sequence[BrokerNumber], roots: Mapping[BrokerNumber, BrokerNumber]

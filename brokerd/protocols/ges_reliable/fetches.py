@@ -105,7 +105,12 @@ class EpochFetches:
         self._incarnation = incarnation
 
     def begin(
-        self, local: StoredSubscription, after: int, now_ns: Instant, *, told: int | None = None
+        self,
+        local: StoredSubscription,
+        after: int,
+        now_ns: Instant,
+        *,
+        announced: int | None = None,
     ) -> Fetch:
         """Begin a subscription after an epoch.
 
@@ -122,7 +127,10 @@ class EpochFetches:
         following.latest = max(following.latest, after)
         following.locals[local.client, local.number] = local
         following.after = min(following.after, after)
-        local.delivered_epoch, local.reported_epoch = after, after if told is None else told
+        local.delivered_epoch, local.reported_epoch = (
+            after,
+            after if announced is None else announced,
+        )
         local.unacknowledged.clear()
         local.acknowledged_epoch = 0  # of another storage, perhaps
         following.valid = following.number + 1
@@ -150,18 +158,18 @@ class EpochFetches:
         if following is None or following.locals.pop((local.client, local.number), None) is None:
             return
         following.departures.pop(local, None)
-        done, told = following.report
-        following.report = done, tuple(each for each in told if each is not local)
+        done, announced = following.report
+        following.report = done, tuple(each for each in announced if each is not local)
         if not following.locals:
             following.is_fetching = False
             following.valid = following.number + 1
             self._deadlines.cancel((FETCH, local.storage))
             self._deadlines.cancel((RECEIPT, local.storage))
 
-    def done(self, handed: DeliveredRun, now_ns: Instant) -> Iterator[LastReceipt | Fetch]:
+    def done(self, delivered: DeliveredRun, now_ns: Instant) -> Iterator[LastReceipt | Fetch]:
         """Take the acknowledgement of delivered publications."""
-        following = handed.following
-        following.in_flight.remove(handed)
+        following = delivered.following
+        following.in_flight.remove(delivered)
         yield from self._let_leave(following)
         if not following.locals:
             return
@@ -217,13 +225,13 @@ class EpochFetches:
 
     def _ask(self, following: FollowedStorage, now_ns: Instant, waited_ns: int = 0) -> Fetch:
         parameters = self._parameters
-        untold: tuple[StoredSubscription, ...] = ()
+        unannounced: tuple[StoredSubscription, ...] = ()
         if now_ns >= following.reported_ns + parameters.receipt_interval_ns:
-            untold = self._untold(following)
-        if untold:
+            unannounced = self._untold(following)
+        if unannounced:
             following.reported_ns = now_ns
             self._deadlines.cancel((RECEIPT, following.storage))
-        following.report = following.done, untold
+        following.report = following.done, unannounced
         following.number += 1
         following.is_fetching = True
         following.waited_ns = waited_ns or parameters.timeout_ns
@@ -239,7 +247,7 @@ class EpochFetches:
             following.after,
             min(room, parameters.fetch_publications),
             following.done,
-            tuple(receipt_of(each, following.done) for each in untold),
+            tuple(receipt_of(each, following.done) for each in unannounced),
         )
 
     def _is_current(self, message: Events | Fetched) -> FollowedStorage | None:
@@ -268,9 +276,9 @@ class EpochFetches:
         """Return the delivery of a gap through an epoch, which a client has to acknowledge."""
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages[local.storage]
-        handed = DeliveredRun(following, last, 1)
-        following.in_flight.append(handed)
-        return handed
+        delivered = DeliveredRun(following, last, 1)
+        following.in_flight.append(delivered)
+        return delivered
 
     def on_events(self, message: Events) -> Iterator[Delivery | LastReceipt | StorageLoss]:
         """Take a part of an answer; drop publications that are known, or behind a gap."""
@@ -284,13 +292,13 @@ class EpochFetches:
         rest = message.run.after(following.after)
         if rest is None:
             return
-        handed = DeliveredRun(following, rest.first, len(rest))
-        following.in_flight.append(handed)
-        yield Delivery(rest, handed)
+        delivered = DeliveredRun(following, rest.first, len(rest))
+        following.in_flight.append(delivered)
+        yield Delivery(rest, delivered)
         self._reach(following, rest.last)
-        handed.open -= 1
-        if not handed.open:
-            following.in_flight.remove(handed)
+        delivered.open -= 1
+        if not delivered.open:
+            following.in_flight.remove(delivered)
             yield from self._let_leave(following)
 
     def on_fetched(
@@ -338,8 +346,8 @@ class EpochFetches:
     @staticmethod
     def _take_report(following: FollowedStorage) -> None:
         """Record the acknowledgements of the last fetch, which the storage has."""
-        done, told = following.report
-        for local in told:
+        done, announced = following.report
+        for local in announced:
             local.reported_epoch = max(local.reported_epoch, done)
         following.report = 0, ()
 

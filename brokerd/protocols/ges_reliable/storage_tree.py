@@ -70,23 +70,23 @@ class UnitProfile:
                 yield self._end(before)
             self._last = number
             self._requests[predicate] = PredicateRequest(number)
-        for predicate, asked in self._requests.items():
-            yield self._begin(predicate, asked)
+        for predicate, request in self._requests.items():
+            yield self._begin(predicate, request)
 
     def starts_after(self, predicate: Predicate) -> int | None:
         """Return the epoch after which a predicate begins; None without an answer."""
-        asked = self._requests.get(predicate)
-        return asked.starts_after if asked is not None else None
+        request = self._requests.get(predicate)
+        return request.starts_after if request is not None else None
 
     def ask(self, predicate: Predicate) -> Iterator[Commit | Request]:
         """Request all publications that match a predicate from now on."""
         if predicate in self._requests:
             return
         self._last += 1
-        asked = self._requests[predicate] = PredicateRequest(self._last)
-        row = Change(PROFILE, str(asked.number), predicate_row(predicate))
+        request = self._requests[predicate] = PredicateRequest(self._last)
+        row = Change(PROFILE, str(request.number), predicate_row(predicate))
         yield Commit((row,), None)
-        yield self._begin(predicate, asked)
+        yield self._begin(predicate, request)
 
     def keep(self, wanted: Iterable[Predicate]) -> Iterator[Request]:
         """End all requests but these."""
@@ -104,14 +104,14 @@ class UnitProfile:
         step.starts_after = begun.after
         yield PredicateStart()
 
-    def _begin(self, predicate: Predicate, asked: PredicateRequest) -> Request:
+    def _begin(self, predicate: Predicate, request: PredicateRequest) -> Request:
         return Request(
-            self._parent, SubscriptionRequest(Key("", asked.number), 0, predicate), asked
+            self._parent, SubscriptionRequest(Key("", request.number), 0, predicate), request
         )
 
-    def _end(self, asked: PredicateRequest) -> Request:
-        wish = SubscriptionRequest(Key("", asked.number), 0, None)
-        return Request(self._parent, wish, PredicateEnd(asked.number))
+    def _end(self, request: PredicateRequest) -> Request:
+        wish = SubscriptionRequest(Key("", request.number), 0, None)
+        return Request(self._parent, wish, PredicateEnd(request.number))
 
 
 INTAKE: Final = "intake"

@@ -506,15 +506,15 @@ class Gryphon(LogFirstMachine):
     # ------------------------------------------------------------ time
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
-        for purpose, whose in self.deadlines.due(self.now_ns):
-            self.on_due(purpose, whose)
+        for purpose, owner in self.deadlines.due(self.now_ns):
+            self.on_due(purpose, owner)
 
-    def on_due(self, purpose: str, whose: Any) -> None:
+    def on_due(self, purpose: str, owner: Any) -> None:
         """Handle one deadline."""
         if purpose == RETRY:
-            self.emit(OpenSession(whose))
+            self.emit(OpenSession(owner))
         elif purpose == GAPS:
-            self.effects += self._gaps.ask(whose, self.now_ns)
+            self.effects += self._gaps.ask(owner, self.now_ns)
         elif purpose == BEGINNINGS:
             self.effects += self.filter_exchange.due()
         elif purpose == ACKS:
@@ -534,7 +534,7 @@ class Gryphon(LogFirstMachine):
             for stream in self.drains.find_lacking(self.now_ns):
                 self.effects += self._delays.ask_end(stream, self.now_ns)
         elif purpose == JOINING:
-            self._take(self.joins.ask(whose, self.now_ns))
+            self._take(self.joins.ask(owner, self.now_ns))
         elif purpose == EXPECTED:
             self.effects += self._overdue.check(self.now_ns)
         elif purpose == FLOW:
@@ -543,8 +543,8 @@ class Gryphon(LogFirstMachine):
         elif purpose == WRITE:
             self._clients.table.write_progress()
         else:
-            assert purpose == LINGER, f"{purpose!r} of {whose!r}"
-            self._clients.linger_over(whose)
+            assert purpose == LINGER, f"{purpose!r} of {owner!r}"
+            self._clients.linger_over(owner)
 
     # ------------------------------------------------------------ publications
 

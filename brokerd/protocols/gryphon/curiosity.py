@@ -70,9 +70,9 @@ class Curiosity:
         Paper: [GD02] §4.2.
         """
         assert stream.upstream is not None, f"{stream.identity} is of this broker, lacks {pieces}"
-        whom = self._links.up(stream.identity, stream.via, sideways=sideways) if pieces else ()
+        receivers = self._links.up(stream.identity, stream.via, sideways=sideways) if pieces else ()
         effects: list[Effect] = []
-        if not whom:
+        if not receivers:
             return effects
         until_ns = now_ns + self._parameters.curiosity_forgotten_ns
         source, publisher, _ = stream.identity
@@ -81,11 +81,11 @@ class Curiosity:
             self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
             if not fresh:
                 continue
-            asked_ns = TICK_NS * sum(end - start for start, end in fresh)
-            for peer in whom:
+            requested_ns = TICK_NS * sum(end - start for start, end in fresh)
+            for peer in receivers:
                 effects.append(Send(peer, Nack(stream.identity, tuple(fresh))))
                 effects.append(
-                    retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
+                    retransmission_requested(peer, source, publisher, len(fresh), requested_ns)
                 )
         self.expire(now_ns)
         return effects
@@ -114,8 +114,8 @@ class Curiosity:
         highest = max(end for _, end in message.ranges) - 1
         is_ahead = stream.upstream is None and highest > knowledge.highest
         if is_ahead and not self._can_nack_future(highest):
-            what = f"asks for {highest} of {message.stream}, which ends at {knowledge.highest}"
-            raise RemoteProtocolError(peer, what)
+            subject = f"asks for {highest} of {message.stream}, which ends at {knowledge.highest}"
+            raise RemoteProtocolError(peer, subject)
         known, unknown = [], []
         for start, end in message.ranges:
             known += knowledge.known.within(start, end)
@@ -269,13 +269,13 @@ class DelayCuriosity:
 
 def drop_repeated(early: Iterable[Any]) -> Iterator[Any]:
     """Yield the events that wait for a log, without repeated requests on the same session."""
-    asked: dict[tuple[object, int, StreamId], IntervalSet] = {}
+    requested: dict[tuple[object, int, StreamId], IntervalSet] = {}
     for event in early:
         if type(event) is not MessageReceived or type(event.message) is not Nack:
             yield event
             continue
         nack = event.message
-        before = asked.setdefault((event.peer, event.session, nack.stream), IntervalSet())
+        before = requested.setdefault((event.peer, event.session, nack.stream), IntervalSet())
         if not nack.ranges or any(start >= end for start, end in nack.ranges):
             yield event  # malformed: it ends the session
             continue

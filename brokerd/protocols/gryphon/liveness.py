@@ -160,26 +160,26 @@ class GapTable:
             if not piece.asked and piece.due_ns <= now_ns
         )
         chunk = max(limits.nack_chunk_ticks, -(-fresh // limits.nack_window))
-        asked: list[Range] = []
+        requested: list[Range] = []
         pieces: list[Piece] = []
         for piece in self.pieces:
             if piece.due_ns > now_ns:
                 pieces.append(piece)
             elif piece.asked:
-                asked.append((piece.start, piece.end))
+                requested.append((piece.start, piece.end))
                 pieces.append(self._ask_again(piece, now_ns))
             else:
                 start = piece.start
                 while start < piece.end and free > 0:
                     cut = min(piece.end, start + chunk)
-                    asked.append((start, cut))
+                    requested.append((start, cut))
                     due_ns = now_ns + self._round_trip.patience_ns(0)
                     pieces.append(Piece(start, cut, due_ns, asked=1, asked_ns=now_ns))
                     start, free = cut, free - 1
                 if start < piece.end:
                     _wait(pieces, replace(piece, start=start), now_ns)
         self.pieces = pieces
-        return asked
+        return requested
 
     def _ask_again(self, piece: Piece, now_ns: Instant) -> Piece:
         doublings = 0 if self.knowledge_ns >= piece.asked_ns else piece.doublings + 1

@@ -78,9 +78,9 @@ class Subend:
 
         Paper: [GD02] §3.2 (DCT).
         """
-        is_news = through > self._doubted
+        is_new = through > self._doubted
         self._doubted = max(self._doubted, through)
-        return is_news
+        return is_new
 
     def skip(self, knowledge: Knowledge) -> None:
         """Advance the position to the end of the stream, since no client wants its events."""
@@ -95,13 +95,13 @@ class Subend:
 
     def see_gaps(self, knowledge: Knowledge, now_ns: Instant) -> None:
         """Update the gaps up to the last tick with knowledge or expectation."""
-        asked = max(self.expected, self._doubted)
-        start, end = self.position + 1, max(knowledge.highest, asked) + 1
+        requested = max(self.expected, self._doubted)
+        start, end = self.position + 1, max(knowledge.highest, requested) + 1
         unknown = knowledge.known.gaps(start, end) if start < end else ()
         if unknown or self.gaps.pieces:
             self.gaps.update(unknown, now_ns)
         if self.gaps.pieces:
-            self.gaps.hurry(asked, now_ns)
+            self.gaps.hurry(requested, now_ns)
 
     def on_delivered(self, entry: InFlightEvents) -> None:
         """Record delivered events, the latest ones, until clients acknowledge them."""

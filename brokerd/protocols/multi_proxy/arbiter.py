@@ -213,14 +213,14 @@ class Arbiter:
             RemoteProtocolError: this is not the arbiter of a topic; the fault of the peer.
         """
         owners: list[Owner] = []
-        is_asking = False
+        is_pending = False
         for topic, candidate, _ in message.candidates:
             if not self._decides(topic):
                 raise RemoteProtocolError(peer, f"broker {self._broker} decides not on {topic}")
             decision = self._decisions.get(topic)
             if decision is None and self._has_lost:
                 decision = self._question(topic)
-                is_asking = True
+                is_pending = True
             if decision is not None and decision.unasked:
                 decision.waiting[message.home] = None
                 continue
@@ -236,7 +236,7 @@ class Arbiter:
             elif decision.is_kept:
                 self._send(peer, topic, decision)
             decision.waiting[message.home] = None
-        if is_asking:
+        if is_pending:
             self._ask_servers()
         if owners:
             self._sessions.answer(message.home, Located(self._broker, message.home, tuple(owners)))
@@ -324,13 +324,13 @@ class Arbiter:
 
     def _ask_servers(self) -> None:
         """Ask the servers that have not answered, and again later."""
-        asked: dict[BrokerNumber, list[Generation]] = {}
+        requested: dict[BrokerNumber, list[Generation]] = {}
         for topic, decision in self._decisions.items():
             for server in decision.unasked:
-                asked.setdefault(server, []).append(Generation(topic, 0))
-        for server, generations in asked.items():
+                requested.setdefault(server, []).append(Generation(topic, 0))
+        for server, generations in requested.items():
             self._send_over_any(server, Assign(server, self._broker, tuple(generations)))
-        if asked:
+        if requested:
             due_ns = self._disk.machine.now_ns + self._retry_ns
             self._deadlines.set((GIVING, self._broker), due_ns)
 
@@ -365,8 +365,8 @@ class Arbiter:
                 continue
             if decision.to is None and server not in (decision.server, *decision.had):
                 decision.to = server
-                tell = partial(self._order_transfer, topic, decision)
-                self._disk.commit((_row(topic, decision),), tell)
+                order = partial(self._order_transfer, topic, decision)
+                self._disk.commit((_row(topic, decision),), order)
 
     def _order_transfer(self, topic: int, decision: Decision) -> None:
         if decision.to is None or self._decisions[topic] is not decision:

@@ -460,8 +460,8 @@ class MultiProxy(LogFirstMachine):
     # ------------------------------------------------------------ time
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
-        for purpose, whose in self._deadlines.due(self.now_ns):
-            self._due[purpose](whose)
+        for purpose, owner in self._deadlines.due(self.now_ns):
+            self._due[purpose](owner)
 
     def _due_handlers(self) -> dict[str, Callable[[Any], None]]:
         """Return the handlers of deadlines by their purposes, for the roles of this broker."""

@@ -91,7 +91,7 @@ class OwnerRequests:
     def remember(self, owners: Sequence[Owner]) -> None:
         """Take owners from before a crash; an earlier row may have requested them already."""
         self._table.known.update((owner.topic, owner.server) for owner in owners)
-        sought = {topic for asked in self.sought.values() for topic in asked}
+        sought = {topic for topics in self.sought.values() for topic in topics}
         self._found([owner.topic for owner in owners if owner.topic in sought])
 
     def add(self, owners: Sequence[Owner]) -> None:

@@ -339,11 +339,11 @@ class Server:
         followed = tuple(Followed(*part, follower.done[part], head) for part, head in heads.items())
         elsewhere = tuple(Elsewhere(*part, through) for part, through in known.items())
         answer = Following(self._broker, home, *version, followed, elsewhere)
-        for gone in before:
-            if gone not in follower.done:
-                if gone.server == self._broker:
-                    self._append_all(self._held.remove_follower(home, self.log.part(gone)))
-                self._settle(self.log.part(gone))
+        for former in before:
+            if former not in follower.done:
+                if former.server == self._broker:
+                    self._append_all(self._held.remove_follower(home, self.log.part(former)))
+                self._settle(self.log.part(former))
 
         if is_restated:
             self.settle_all()
@@ -404,8 +404,8 @@ class Server:
 
         A Follow from before the loss may have arrived in place of the repeated one.
         """
-        asked = (Part(each.part, each.topic) for each in wanted)
-        return self.log.lost_through > 0 and any(part not in follower.done for part in asked)
+        parts = (Part(each.part, each.topic) for each in wanted)
+        return self.log.lost_through > 0 and any(part not in follower.done for part in parts)
 
     # ------------------------------------------------------------ answers
 

@@ -126,10 +126,10 @@ class FollowedTopic:
 
     def deliver(self, first: int, count: int) -> InFlightDelivery:
         """Add a delivery, and return it."""
-        handed = InFlightDelivery(self, first, count)
-        self.in_flight.append(handed)
+        delivery = InFlightDelivery(self, first, count)
+        self.in_flight.append(delivery)
         self.outstanding += count
-        return handed
+        return delivery
 
     def close(self) -> None:
         """Remove acknowledged deliveries."""

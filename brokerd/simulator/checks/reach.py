@@ -28,10 +28,10 @@ class Reach:
         graph: OverlayGraph,
         parameters: Any,
         broken: Iterable[Link],
-        gone: Iterable[BrokerNumber] = (),
+        removed: Iterable[BrokerNumber] = (),
     ) -> None:
         self._graph = graph
-        self._gone = frozenset(gone)
+        self._gone = frozenset(removed)
         self._parameters = parameters
         self._broken = {(min(pair), max(pair)): None for pair in broken}
         self._known: dict[Link, bool] = {}

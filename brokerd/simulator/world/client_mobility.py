@@ -138,11 +138,11 @@ class ClientMobility:
 
     def _can_go(self, client: SimulatedClient, broker: str) -> bool:
         """Return True if a broker is a possible target of a client."""
-        topology, gone = self._cluster.topology, self._cluster.removed
+        topology, removed = self._cluster.topology, self._cluster.removed
         if broker not in topology.present():
             return False
         to = topology.number_of(broker)
-        return to != client.broker and to not in gone and client.broker not in gone
+        return to != client.broker and to not in removed and client.broker not in removed
 
     def _reattach_freely(self, client: SimulatedClient | None, broker: str) -> None:
         """Attach a client to a broker, with all its requests repeated there."""

@@ -124,7 +124,7 @@ class SimulatedDisk:
         random: Random,
         delay_ns: int,
         logs: Iterable[str],
-        tell: Callable[[Event], None],
+        report: Callable[[Event], None],
     ) -> None:
         self._broker = broker
         self._lane_name = f"{broker}:disk"
@@ -132,7 +132,7 @@ class SimulatedDisk:
         self._schedule = schedule
         self._random = random
         self._delay_ns = delay_ns
-        self._tell = tell
+        self._tell = report
         self._tables: dict[str, dict[str, Any]] = {}
         self._waiting: deque[tuple[int, tuple[Change, ...]]] = deque()
         self._committed = 0

@@ -22,19 +22,19 @@ class Waits:
         clients: Mapping[ClientId, SimulatedClient],
         network: Network,
         graph: OverlayGraph,
-        gone: Collection[BrokerNumber],
+        removed: Collection[BrokerNumber],
     ) -> None:
         self._brokers = brokers
         self._clients = clients
         self._network = network
         self._graph = graph
-        self._gone = gone
+        self._gone = removed
 
     def describe_unsettled(
         self,
         *,
         all_attempts: bool = True,
-        may_ask: Callable[[BrokerNumber], bool] = lambda broker: True,
+        may_request: Callable[[BrokerNumber], bool] = lambda broker: True,
         may_drain: Callable[[BrokerNumber], bool] = lambda broker: True,
     ) -> list[str]:
         """Return the waits for possible sessions or answers, in words.
@@ -82,7 +82,7 @@ class Waits:
                 continue
             if not client.ends and self._network.is_open(client.name, client.broker):
                 lines.append(f"{client.name} is not connected")
-            may_end = may_ask(client.broker) and (not client.drains or may_drain(client.broker))
+            may_end = may_request(client.broker) and (not client.drains or may_drain(client.broker))
             if client.ends and client.waits and may_end:
                 lines.append(f"{client.name} waits for {client.waits}")
             if client.asking_again:

@@ -328,11 +328,11 @@ class SshTransport:
         self.commands.append(shlex.join(words))
         script = Path(bootstrap.__file__).read_bytes()
         done = await self._connections.run(self.host, words, stdin=script, timeout_s=timeout_s)
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        output = done.stderr.decode(errors="replace").strip().splitlines()
         if done.status in (126, 127):
             raise PreflightFailed(
                 f"host {self.host.name}: {self.host.python} cannot be run there "
-                f"({said[-1] if said else f'status {done.status}'}); name another in the "
+                f"({output[-1] if output else f'status {done.status}'}); name another in the "
                 'inventory: python = "python3.11"'
             )
         try:
@@ -340,7 +340,7 @@ class SshTransport:
         except (ValueError, IndexError):
             answer = None
         if not isinstance(answer, dict):
-            why = shown(said[-1] if said else f"status {done.status}")
+            why = shown(output[-1] if output else f"status {done.status}")
             raise HostError(f"host {self.host.name}: {words[3]} failed: {why}")
         if "refused" in answer:
             if answer["damaged"]:

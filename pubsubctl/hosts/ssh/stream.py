@@ -357,8 +357,8 @@ class CommandStream(trio.abc.HalfCloseableStream):
             how = "was ended by a signal"
         else:
             how = f"ended with status {self.status}"
-        said = printable(self._tail)
-        return f"{self._host}: `{self._name}` {how}" + (f": {said}" if said else "")
+        output = printable(self._tail)
+        return f"{self._host}: `{self._name}` {how}" + (f": {output}" if output else "")
 
     def _keep_tail(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-STDERR_TAIL_BYTES:]
@@ -373,9 +373,9 @@ def printable(output: bytes) -> str:
 class _exclusive:
     """Refuses a second task where trio's streams do."""
 
-    def __init__(self, lock: trio.Lock, what: str) -> None:
+    def __init__(self, lock: trio.Lock, use: str) -> None:
         self._lock = lock
-        self._what = what
+        self._what = use
 
     def __enter__(self) -> None:
         try:

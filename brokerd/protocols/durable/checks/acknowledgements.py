@@ -62,10 +62,10 @@ class AcknowledgementChecks(ProtocolChecks):
                 acknowledged = lane.acknowledged
                 if acknowledged <= begun.setdefault(lane, acknowledged):
                     continue
-                said = self._said.get((broker.number, local.client, stream), 0)
-                if acknowledged > said:
-                    what = f"{broker.name}: {local.client}/{local.number} in {tuple(stream)} has"
+                last_stated = self._said.get((broker.number, local.client, stream), 0)
+                if acknowledged > last_stated:
+                    subject = f"{broker.name}: {local.client}/{local.number} in {tuple(stream)} has"
                     raise InvariantViolated(
                         "acknowledged by nobody",
-                        f"{what} {acknowledged}, but announces {said}",
+                        f"{subject} {acknowledged}, but announces {last_stated}",
                     )

@@ -65,27 +65,27 @@ class QuestionChecks(ProtocolChecks):
         return ()
 
     def _on_answer(self, broker: BrokerNumber, stream: StreamId, ranges: Sequence[Range]) -> None:
-        if (asked := self._asked.get((broker, stream))) is not None:
+        if (requested := self._asked.get((broker, stream))) is not None:
             for start, end in ranges:
-                asked.remove(start, end)
+                requested.remove(start, end)
 
     def _ask(self, broker: BrokerView, message: Fetch) -> None:
         core, key = broker.core, (broker.number, message.stream)
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        asked = self._asked.setdefault(key, IntervalSet())
+        requested = self._asked.setdefault(key, IntervalSet())
         until = self._until.setdefault(key, deque())
         if until and until[0][0] <= core.gryphon.now_ns:
             while until and until[0][0] <= core.gryphon.now_ns:
                 until.popleft()
             later = IntervalSet(each for _, each in until)
-            kept = [each for one in asked for each in later.within(*one)]
-            asked = self._asked[key] = IntervalSet(kept)
+            kept = [each for one in requested for each in later.within(*one)]
+            requested = self._asked[key] = IntervalSet(kept)
         for start, end in message.ranges:
-            if again := asked.within(start, end):
-                what = f"{broker.name} asks for {again} of {tuple(message.stream)}"
-                raise InvariantViolated("fetched twice", f"{what}, which was not answered yet")
+            if again := requested.within(start, end):
+                subject = f"{broker.name} asks for {again} of {tuple(message.stream)}"
+                raise InvariantViolated("fetched twice", f"{subject}, which was not answered yet")
         for start, end in message.ranges:
-            asked.add(start, end)
+            requested.add(start, end)
             until.append((core.gryphon.now_ns + self._while_ns, (start, end)))
 
 

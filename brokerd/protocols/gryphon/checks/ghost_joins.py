@@ -90,13 +90,15 @@ class JoinChecks(ProtocolChecks):
 
     def _check_first(self, broker: BrokerView, stream: StreamId, first: int) -> None:
         """Check the tick of the first event of a pubend."""
-        what = f"{broker.name}, {tuple(stream)}: {first}"
+        subject = f"{broker.name}, {tuple(stream)}: {first}"
         for host in self._hosts if stream not in self._begun else ():
             before = self._before.get((host, _key(stream)))
             if before is None:
-                raise InvariantViolated("begins unknown", f"{what}, {host} does not wait for it")
+                raise InvariantViolated("begins unknown", f"{subject}, {host} does not wait for it")
             if before >= first:
-                raise InvariantViolated("begins early", f"{what}, {host} has handed out {before}")
+                raise InvariantViolated(
+                    "begins early", f"{subject}, {host} has handed out {before}"
+                )
         self._begun[stream] = None
 
     def _check_answer(self, broker: BrokerView, answer: Joined) -> None:

@@ -145,8 +145,10 @@ class MultiProxyChecks(ProtocolChecks):
             and not self._awaits_restatement(core._owners.table.of(topic), broker)
         ]
         if missing:
-            what = f"{broker.name} reports {client}/{message.number} as started"
-            raise InvariantViolated("started early", f"{what}, and no server has {missing} of it")
+            subject = f"{broker.name} reports {client}/{message.number} as started"
+            raise InvariantViolated(
+                "started early", f"{subject}, and no server has {missing} of it"
+            )
 
     def _awaits_restatement(self, owner: BrokerNumber, home: BrokerView) -> bool:
         """Return True if a server with a loss keeps all until a broker states its topics again."""
@@ -167,8 +169,8 @@ class MultiProxyChecks(ProtocolChecks):
         if turns[-1] == broker.number or not self._has_one_owner:
             return
         if broker.number in turns:
-            what = f"{broker.name} stores something in topic {topic}"
-            raise InvariantViolated("two owners", f"{what}, which is {turns[-1]}'s by now")
+            subject = f"{broker.name} stores something in topic {topic}"
+            raise InvariantViolated("two owners", f"{subject}, which is {turns[-1]}'s by now")
         turns.append(broker.number)
 
     def _check_told(
@@ -180,23 +182,25 @@ class MultiProxyChecks(ProtocolChecks):
         """
         topic, owner = stream.publisher, stream.broker
         if self._owners.setdefault(topic, owner) != owner and self._stays:
-            what = f"{broker.name} gives out topic {topic}"
-            raise InvariantViolated("two owners", f"{what}, which is {self._owners[topic]}'s")
-        told = self._told.setdefault(stream, {})
+            subject = f"{broker.name} gives out topic {topic}"
+            raise InvariantViolated("two owners", f"{subject}, which is {self._owners[topic]}'s")
+        origins = self._told.setdefault(stream, {})
         last: dict[SourceId, int] = {}
         for position, origin in places:
-            what = f"{broker.name}: {origin} at {position} of topic {topic}"
-            if told.setdefault(position, origin) != origin:
-                raise InvariantViolated("position reused", f"{what}, where {told[position]} was")
+            subject = f"{broker.name}: {origin} at {position} of topic {topic}"
+            if origins.setdefault(position, origin) != origin:
+                raise InvariantViolated(
+                    "position reused", f"{subject}, where {origins[position]} was"
+                )
             place = stream, position
             if self.world.oracle.losses.is_lossy(owner) and self._is_republished(origin, place):
                 continue
             where = topic if self._puts_once else stream
             if self._places.setdefault((where, origin), place) != place:
-                raise InvariantViolated("put twice", what)
+                raise InvariantViolated("put twice", subject)
             source, number = origin
             if number <= last.get(source, 0):
-                raise InvariantViolated("topic order", f"{what}, behind {last[source]}")
+                raise InvariantViolated("topic order", f"{subject}, behind {last[source]}")
             last[source] = number
 
     def _is_republished(self, origin: _Origin, place: tuple[StreamId, int]) -> bool:
@@ -213,8 +217,8 @@ class MultiProxyChecks(ProtocolChecks):
             key = broker.number, message.incarnation, wanted.part, wanted.topic
             before = self._done.get(key, 0)
             if wanted.done < before or wanted.after < wanted.done:
-                what = f"{broker.name} acknowledged {wanted.done} of topic {wanted.topic}"
-                raise InvariantViolated("done less", f"{what}, after {before}")
+                subject = f"{broker.name} acknowledged {wanted.done} of topic {wanted.topic}"
+                raise InvariantViolated("done less", f"{subject}, after {before}")
             self._done[key] = wanted.done
 
     def _forget_positions(self, broker: BrokerView) -> None:

@@ -171,8 +171,8 @@ class OwnSubscriptions(Generic[Local, Entry]):
             gaps: of lost state, before all deliveries.
         """
         gaps, local.forgotten = [*gaps, *local.forgotten], ()
-        told = {gap.stream for gap in gaps}
-        positions = tuple(each for each in begins_after if each[0] not in told)
+        gap_streams = {gap.stream for gap in gaps}
+        positions = tuple(each for each in begins_after if each[0] not in gap_streams)
         self._machine.send(client.name, Subscribed(local.number, "started", positions))
         for gap in reversed(gaps):
             self.windows.announce_first(local, gap)
