@@ -114,7 +114,7 @@ def make_history(request: HistoryRequest, runs: Path) -> GeneratedHistory:
 
 class _Maker:
     def __init__(self, request: HistoryRequest, directory: RunDirectory) -> None:
-        self._asked = request
+        self._request = request
         self._directory = directory
         sets = draw_attribute_sets(request.seed, dict(ATTRIBUTES), SETS)
         tables = ContentTables.build(request.seed, sets, 100, encode_attributes, ATTRIBUTES)
@@ -141,7 +141,7 @@ class _Maker:
         self._delivered = 0
 
     def make(self) -> GeneratedHistory:
-        directory, request = self._directory, self._asked
+        directory, request = self._directory, self._request
         self._begin()
         folder = directory.raw_folder(HOST, "load-pub")
         self._publications = RecordWriter(folder, PUBLICATIONS, directory.run_id)
@@ -262,8 +262,8 @@ class _Maker:
         """Return the mistakes by subscription, publisher and first number of the chunk."""
         found: dict[tuple[int, int, int], list[str]] = {}
         narrow = [n for n, text in enumerate(self._filters) if "symbol" in text]
-        drawn = splitmix64(self._asked.seed ^ 0x6D61)
-        for kind, count in self._asked.mutations.items():
+        drawn = splitmix64(self._request.seed ^ 0x6D61)
+        for kind, count in self._request.mutations.items():
             among = narrow if kind == "wrong_match" else range(len(self._filters))
             if not among:
                 raise ConfigError(
@@ -272,7 +272,7 @@ class _Maker:
             for _ in range(count):
                 drawn = splitmix64(drawn)
                 key = (
-                    among[drawn % len(among)], (drawn >> 16) % self._asked.publishers,
+                    among[drawn % len(among)], (drawn >> 16) % self._request.publishers,
                     (drawn >> 32) % self._chunks * CHUNK + 1,
                 )  # fmt: skip
                 if len(found.setdefault(key, [])) >= CHUNK // 100:
@@ -283,7 +283,7 @@ class _Maker:
     # ------------------------------------------------------------ the folder
 
     def _begin(self) -> None:
-        request, directory = self._asked, self._directory
+        request, directory = self._request, self._directory
         topology = {
             "schema": "pubsubctl/topology/2", "name": "single", "kind": "tree",
             "brokers": [BROKER], "links": [], "tree": {"delta": 1},
@@ -316,7 +316,7 @@ class _Maker:
         directory.close_specification()
 
     def _close(self, end_ns: int) -> None:
-        identities = [f"{BROKER}/{number}" for number in range(1, self._asked.publishers + 1)]
+        identities = [f"{BROKER}/{number}" for number in range(1, self._request.publishers + 1)]
         names = {
             identity: f"{BROKER}-pub-{number}" for number, identity in enumerate(identities, 1)
         }

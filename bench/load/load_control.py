@@ -87,7 +87,7 @@ ANSWER_PATIENCE_MS: Final = 300_000
 
 _POLL_S: Final = 0.05
 _PATIENCE_S: Final = 2.0
-_SAY_EVERY_S: Final = 10.0
+_REPORT_EVERY_S: Final = 10.0
 _WORDS_BYTES: Final = 2_000
 
 
@@ -202,7 +202,7 @@ class LoadControl:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             while not over.is_set():
-                with trio.move_on_after(_SAY_EVERY_S):
+                with trio.move_on_after(_REPORT_EVERY_S):
                     await over.wait()
                 if not over.is_set():
                     waited_s = trio.current_time() - began_s

@@ -120,7 +120,7 @@ class ProcessSubscriber:
                 await self._send_command("subscribe")
             assert process.stdout is not None, "it was asked for"
             async for line in read_lines(process.stdout):
-                self._heard(json.loads(line))
+                self._on_line(json.loads(line))
             await process.wait()
         finally:
             process.kill()
@@ -162,7 +162,7 @@ class ProcessSubscriber:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the process was killed, and `_live` sends the order to its successor
 
-    def _heard(self, line: dict[str, Any]) -> None:
+    def _on_line(self, line: dict[str, Any]) -> None:
         self._on_attempt()
         kind = line["what"]
         if kind == "attached":

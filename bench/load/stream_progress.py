@@ -132,14 +132,14 @@ class AnnouncedStretch:
 
     Attributes:
         partition: the partition that withholds the numbers, or "gap: " and the reason of a gap.
-        told_ns: time of the first announcement.
+        announced_ns: time of the first announcement.
         late: True if a publication of the source had been delivered before.
     """
 
     first: int
     last: int
     partition: str
-    told_ns: int
+    announced_ns: int
     late: bool
 
 

@@ -35,7 +35,7 @@ _RELAY_WITHIN_S: Final = 15.0
 LEASE_MS: Final = 30_000
 _SHUTDOWN_WITHIN_S: Final = 15.0
 _POLL_S: Final = 0.05
-_SAID_BYTES: Final = 1500
+_OUTPUT_BYTES: Final = 1500
 _PROJECT: Final = Path(__file__).parents[2]
 
 
@@ -148,7 +148,7 @@ class SystemServers:
                 await trio.sleep(_POLL_S)
         if waiting.cancelled_caught:
             output = "".join(path.read_text() for path in (root / "log" / RELAY).glob("std*.log"))
-            raise ServerFailed(f"no relay: {output.strip()[-_SAID_BYTES:] or 'no output'}")
+            raise ServerFailed(f"no relay: {output.strip()[-_OUTPUT_BYTES:] or 'no output'}")
         found = []
         for _ in range(_COST_PROBES):
             row = await agent.broker(
@@ -215,7 +215,7 @@ class SystemServers:
             path.read_text(errors="replace").strip()
             for path in sorted((root / "log" / server.name).glob("std*.log"))
         ]
-        words = "\n".join(text for text in output if text)[-_SAID_BYTES:]
+        words = "\n".join(text for text in output if text)[-_OUTPUT_BYTES:]
         name = self.configuration.system.program
         return ServerFailed(f"{name} ({server.name}) {problem}: {words or 'no output'}")
 

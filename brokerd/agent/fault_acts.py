@@ -19,7 +19,7 @@ from brokerd.agent.watchdog import read_heal_time, write_lease
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import STOPPING_VERBS
 
-AskProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+CallProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 _OBSERVE_S: Final = 5.0
 _SAMPLES: Final = 50
@@ -33,7 +33,7 @@ class FaultActs:
     """The operations on the faults of an agent, without leases except those of watchdogs.
 
     Args:
-        ask: passes a control command to a process and returns the answer.
+        request: passes a control command to a process and returns the answer.
         watched: called when a fault has its watchdog, and returns once that is durable; only then
             the fault is applied.
     """
@@ -43,7 +43,7 @@ class FaultActs:
         paths: AgentPaths,
         image: ForkServer,
         supervisor: Supervisor,
-        request: AskProcess,
+        request: CallProcess,
         watched: Callable[[Fault], Awaitable[None]],
     ) -> None:
         self._paths = paths

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import trio
 
 from brokerd.agent.fault import Fault, check_lease
-from brokerd.agent.fault_acts import AskProcess, FaultActs
+from brokerd.agent.fault_acts import CallProcess, FaultActs
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.journal import Journal, Recollection
 from brokerd.agent.paths import AgentPaths
@@ -44,7 +44,7 @@ class FaultKeeper:
     """The faults of one agent.
 
     Args:
-        ask: passes a control command to a process and returns the answer.
+        request: passes a control command to a process and returns the answer.
         publish: publishes fault_applied and fault_healed.
     """
 
@@ -54,7 +54,7 @@ class FaultKeeper:
         journal: Journal,
         image: ForkServer,
         supervisor: Supervisor,
-        request: AskProcess,
+        request: CallProcess,
         publish: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.faults: dict[str, Fault] = {}

@@ -58,7 +58,7 @@ class ForkServer:
         self._connection = connection
         self._stream: trio.SocketStream | None = None
         self._lock = trio.Lock()
-        self._asked = 0
+        self._requests = 0
         self._in_flight = 0
 
     @property
@@ -100,10 +100,10 @@ class ForkServer:
         if self._stream is None:
             self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._connection))
         async with self._lock:
-            self._asked += 1
+            self._requests += 1
             try:
                 await self._stream.send_all(
-                    encode_control(Request(self._asked, command, arguments))
+                    encode_control(Request(self._requests, command, arguments))
                 )
                 prefix = await self._receive(PREFIX.size)
                 return decode_control(await self._receive(header_length(prefix)))

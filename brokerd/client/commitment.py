@@ -103,7 +103,7 @@ class Commitment:
         A mere repetition is acknowledged too, after all earlier arrivals.
 
         Args:
-            is_news: True if the application receives a part of it.
+            is_new: True if the application receives a part of it.
             placed, is_notice: see Untaken.
         """
         if is_new:

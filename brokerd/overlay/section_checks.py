@@ -55,7 +55,7 @@ def pairs(links: Any, names: Sequence[str], where: str, noun: str = "broker") ->
     """Return pairs of names as pairs of their places, the smaller first, in the given order.
 
     Args:
-        what: noun for the named things.
+        noun: noun for the named things.
 
     Raises:
         ConfigError: no pair, an unknown name, a name linked to itself, or a repeated pair.

@@ -361,7 +361,7 @@ def retransmission_requested(
         peer: the broker that receives the request.
         source, stream: the broker where the stream begins, and the stream's number there.
         ranges: number of ranges in the request.
-        asked_ns: total time of the stream in these ranges.
+        requested_ns: total time of the stream in these ranges.
     """
     details = {"peer": peer, "source": source, "stream": stream}
     return Record(

@@ -287,7 +287,7 @@ class AbsorbedMessages(Generic[Owner, Item]):
         self._held.append((owner, item, size_bytes))
 
     def take(self, matches: Callable[[Owner], bool]) -> list[tuple[Owner, Item]]:
-        """Remove and return, in order, the messages of all owners for which `goes` is true."""
+        """Remove and return, in order, the messages of all owners for which `matches` is true."""
         taken: list[tuple[Owner, Item]] = []
         kept: deque[tuple[Owner, Item, int]] = deque()
         for owner, item, size_bytes in self._held:

@@ -42,7 +42,7 @@ class Pace:
         application holds up, acknowledgements are worth less than the time that a write takes.
 
         To be called again at the returned time, and for further publications. If nothing has
-        arrived since the first acknowledgement was held back (`heard_ns`), the sender may be
+        arrived since the first acknowledgement was held back (`received_ns`), the sender may be
         waiting for acknowledgements: its window, which is unknown here, may be exhausted.
         """
         if self.to_publisher and not in_flood:

@@ -35,7 +35,7 @@ class FaultLog:
 
     Args:
         folder: folder of the files; None to keep all lines in memory only.
-        tell: callback that receives every line, to show progress.
+        announce: callback that receives every line, to show progress.
     """
 
     def __init__(

@@ -247,7 +247,10 @@ def differences(wanted: DesiredState, deployment: Mapping[str, Any]) -> list[str
     if _follows(wanted.topology, topology) and not found:
         return []
     if topology != ours:
-        found.append(f"topology is {_said(topology, ours)}, wanted is {_said(ours, topology)}")
+        found.append(
+            f"topology is {_topology_change(topology, ours)}, "
+            f"wanted is {_topology_change(ours, topology)}"
+        )
     elif deployment["digest"] != wanted.digest and not found:
         found.append(f"digest is {deployment['digest'][:8]}, wanted is {wanted.digest[:8]}")
     if not found and deployment["placement"] != wanted.placement.to_mapping():
@@ -266,7 +269,7 @@ def _parameters_said(parameters: Mapping[str, Any]) -> str:
     return ", ".join(rows) or "the parameters of the defaults"
 
 
-def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def _topology_change(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Return a topology's name, with the detail that distinguishes it from the other."""
     name = str(topology["name"])
     if topology["name"] != other["name"]:

@@ -444,7 +444,7 @@ def _run_check(findings: Sequence[Finding], check: str) -> Iterator[Finding]:
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for row in findings:
         if row.id == check:
-            key = (row.severity, _said(row), row.remedy) if row.host else (row.text,)
+            key = (row.severity, _finding_text(row), row.remedy) if row.host else (row.text,)
             alike.setdefault(key, []).append(row)
     well = [rows for rows in alike.values() if rows[0].host and rows[0].severity == "ok"]
     for rows in alike.values():
@@ -460,10 +460,10 @@ def _together(rows: Sequence[Finding], like: str = "") -> Finding:
     first = rows[0]
     if len(rows) == 1:
         return first
-    text = f"{like}{first.text}" if like else _said(first)
+    text = f"{like}{first.text}" if like else _finding_text(first)
     hosts = format_ranges(dict.fromkeys(row.host for row in rows))
     return Finding(first.id, first.severity, f"{hosts}: {text}", first.remedy)
 
 
-def _said(row: Finding) -> str:
+def _finding_text(row: Finding) -> str:
     return row.text.removeprefix(f"{row.host}: ")

@@ -70,7 +70,7 @@ class SparkCluster:
         """
         self._prepare()
         progress.phase("looking at hosts")
-        found = await self._ask_all("facts")
+        found = await self._call_all("facts")
         self._refuse(found)
         first, *_ = self._lab.connectors
         changed = False
@@ -165,7 +165,7 @@ class SparkCluster:
         if problems := problems_of(found, facts(self.folder), self.folder):
             raise PreflightFailed(*problems)
 
-    async def _ask_all(self, verb: str) -> dict[str, dict[str, Any]]:
+    async def _call_all(self, verb: str) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
 
         async def ask(connector: Connector) -> None:

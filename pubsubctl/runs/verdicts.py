@@ -114,14 +114,14 @@ class MissingVerdict:
 
     def paint(self, console: Console) -> str:
         """Return the missing verdict with its reason."""
-        return f"{console.colorize('NOT JUDGED', 'bad')}  {self._said}"
+        return f"{console.colorize('NOT JUDGED', 'bad')}  {self._text}"
 
     def row(self) -> dict[str, Any]:
         """Return a mapping for --json."""
-        return {"run_directory": str(self.run), "verdict": None, "because": [self._said]}
+        return {"run_directory": str(self.run), "verdict": None, "because": [self._text]}
 
     @property
-    def _said(self) -> str:
+    def _text(self) -> str:
         return str(self.error).partition("\n")[0] or type(self.error).__name__
 
 

@@ -52,11 +52,11 @@ class OneWay:
     """The permission to report a latency between two clocks, with the reason.
 
     Attributes:
-        is_told: False if the error exceeds MOST_ERROR of the median.
+        is_announced: False if the error exceeds MOST_ERROR of the median.
         error_share: error as a share of the median; infinite for an unknown error.
     """
 
-    is_told: bool
+    is_announced: bool
     error_share: float
     words: str
 

@@ -347,7 +347,7 @@ def clocks(story: RunStory) -> list[str]:
         )
     for across in story.across_clocks:
         count_text = f"{counted(across.n, 'delivery')} between clocks"
-        if across.judgement.is_told:
+        if across.judgement.is_announced:
             count_text += (
                 f": median {format_number(across.median_us / 1000, 3)} ms; {across.judgement.words}"
             )

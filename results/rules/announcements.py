@@ -53,7 +53,7 @@ class AnnouncedRange:
     last: int
     partition: str
     place: int
-    told_ns: int
+    announced_ns: int
     late: bool
     until_ns: int
     reason: str = ""
@@ -209,7 +209,7 @@ class Announcements:
 
         rows = [
             (*names, self._predicate_ids[names], item.first, item.last, kind, sent_after_ns,
-             item.place, item.told_ns)
+             item.place, item.announced_ns)
             for names, of_pair in self._announced.items()
             for item in of_pair
             for kind, sent_after_ns in _objections(item)
@@ -309,7 +309,7 @@ def _announced_of(stretch: Stretch) -> AnnouncedRange:
         key_of(*stretch.last),
         str(stretch.partition),
         stretch.place,
-        stretch.told_ns,
+        stretch.announced_ns,
         stretch.begun,
         -NEVER_NS if stretch.until_ns is None else stretch.until_ns,
     )

@@ -98,8 +98,8 @@ class Barriers:
 
         Args:
             home, source: the brokers of the subscriber and of the publisher.
-            asked: times of the subscription.
-            told_ns: time of the first notice of this partition and source to the subscriber.
+            requests: times of the subscription.
+            announced_ns: time of the first notice of this partition and source to the subscriber.
         """
         if not self._is_on_the_way(partition, home, source):
             return None
@@ -193,7 +193,7 @@ class Stretch:
     last: tuple[int, int]
     partition: Partition
     place: int
-    told_ns: int
+    announced_ns: int
     begun: bool
     until_ns: int | None
 

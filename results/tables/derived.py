@@ -142,7 +142,7 @@ class VerdictMark:
     def write(self) -> None:
         """Mark the verdict in the folder as made now; no mark without a key."""
         if (key := _key()) is not None:
-            stated = self._said()
+            stated = self._document()
             write_json(self.derived / "tables" / JUDGED, {**stated, "mark": _mark(key, stated)})
 
     def holds(self) -> bool:
@@ -155,9 +155,9 @@ class VerdictMark:
         except IntegrityError:
             return False
         stated = str(mark.pop("mark", ""))
-        return hmac.compare_digest(stated, _mark(key, mark)) and mark == self._said()
+        return hmac.compare_digest(stated, _mark(key, mark)) and mark == self._document()
 
-    def _said(self) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
         evidence = file_hashes(self.derived / EVIDENCE)
         files = {f"{EVIDENCE}/{name}": digest for name, digest in evidence.items()}
         for table in MADE_BY_CHECKS:

@@ -344,7 +344,7 @@ class DeltaTree(EventMachine):
         accepted = self._subscriptions.all_ids()
         tombstones = self._unsubscriptions.statements()
         self.send(event.peer, Summary(accepted, self._state.recovering, tombstones))
-        self._sessions.retry_on_news()
+        self._sessions.retry_on_change()
         self._sessions_changed()
 
     def _on_session_lost(self, event: SessionLost) -> None:

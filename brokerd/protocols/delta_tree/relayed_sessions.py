@@ -103,7 +103,7 @@ class AssistedDeltaTree(CoreWrapper):
             DeadlineReached: self._on_deadline,
         }
         self._steps: dict[str, Callable[[BrokerNumber, Relay], None]] = {
-            "ask": self._on_ask,
+            "ask": self._on_request,
             "accept": self._on_accept,
             "close": self._on_close,
             "carry": self._on_carry,
@@ -277,7 +277,7 @@ class AssistedDeltaTree(CoreWrapper):
             self._end(relayed, "protocol_error", notify=True)
             self._review()
 
-    def _on_ask(self, peer: BrokerNumber, message: Relay) -> None:
+    def _on_request(self, peer: BrokerNumber, message: Relay) -> None:
         asker, target, _ = message.name
         if target == self._broker:
             self._check_end(peer, asker, message)

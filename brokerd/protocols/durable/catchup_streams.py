@@ -46,7 +46,7 @@ class CatchupWindow:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._asked: dict[Lane, int] = {}
+        self._requested: dict[Lane, int] = {}
         self._waiting: dict[Lane, HostedStream] = {}
         self._events: dict[StreamId, int] = {}
 
@@ -59,12 +59,12 @@ class CatchupWindow:
 
     def ask(self, lane: Lane, events: int) -> None:
         """Record a request for a number of events."""
-        self._asked[lane] = events
+        self._requested[lane] = events
         self._events[lane.stream] = self._events.get(lane.stream, 0) + events
 
     def on_answer(self, lane: Lane) -> None:
         """Record that a request was answered or dropped."""
-        requested = self._asked.pop(lane, 0)
+        requested = self._requested.pop(lane, 0)
         if requested:
             self._events[lane.stream] -= requested
 

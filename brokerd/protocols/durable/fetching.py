@@ -205,7 +205,7 @@ class Fetching:
         """Repeat requests that have not been answered for long."""
         now_ns = self._machine.now_ns
         for identity, stream in list(self._wanted.items()):
-            stream.forget_asked(now_ns)
+            stream.forget_requested(now_ns)
             if not stream.curious:
                 del self._wanted[identity]
                 continue
@@ -469,7 +469,7 @@ def find_loss(message: Fetched | NothingFetched) -> LostPart:
 
 
 def _is_behind_all(stream: Stream) -> int:
-    return stream.asked.last + 1 if stream.asked else 0
+    return stream.requested.last + 1 if stream.requested else 0
 
 
 def _check(peer: BrokerNumber, ranges: Sequence[Range]) -> None:

@@ -154,7 +154,7 @@ class FilterLog:
         self._owed: defaultdict[int, array[int]] = defaultdict(lambda: array("Q"))
         self._pages: OrderedDict[int, dict[int, MatchRecord | bytes]] = OrderedDict()
         self._cached_pages = cached_pages or CACHED_PAGES
-        self._asked: dict[int, int] = {}
+        self._requests: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -227,7 +227,7 @@ class FilterLog:
 
         Args:
             ticks: in order.
-            whose: the subscriptions per tick; at least one.
+            matching: the subscriptions per tick; at least one.
 
         Returns:
             The records to append to the log, in this order, before any others.
@@ -318,10 +318,10 @@ class FilterLog:
         """Return the read of the records around an index, unless under way already."""
         assert self.has(index), f"record {index} of [{self._first}, {self._next})"
         page = index // PAGE_RECORDS
-        if page in self._asked:
+        if page in self._requests:
             return []
         start = page * PAGE_RECORDS
-        end = self._asked[page] = min(start + PAGE_RECORDS, self._next)
+        end = self._requests[page] = min(start + PAGE_RECORDS, self._next)
         return [Read(self.name, max(start, self._first), end)]
 
     def _on_page(self, first: int, records: Sequence[MatchRecord]) -> list[LogEffect]:
@@ -329,9 +329,9 @@ class FilterLog:
             self._cache(index, record)
         page = first // PAGE_RECORDS
         after = max(first + len(records), self._first)
-        if after < self._asked[page]:
-            return [Read(self.name, after, self._asked[page])]
-        del self._asked[page]
+        if after < self._requests[page]:
+            return [Read(self.name, after, self._requests[page])]
+        del self._requests[page]
         return []
 
     def _cache_packed(self, first: int, packed: Sequence[bytes]) -> None:

@@ -159,7 +159,7 @@ class Holds:
         No other broker would remove the hold. Of requests of another incarnation the order is
         unknown, and the hold ends with its lease.
         """
-        asked_in, stay = message.asked_in, message.stay
+        asked_in, stay = message.requested_in, message.stay
         if message.behind:
             removed = self._removed.get(key)
             return removed is not None and removed[0] == asked_in and stay <= removed[1]
@@ -217,7 +217,7 @@ class Holds:
             knowledge = self._streams.get(stream).knowledge
             last.append((stream, knowledge.events.last_up_to(knowledge.highest) or 0))
         key = message.client, message.number, message.generation
-        question = message.asked_in, message.stay
+        question = message.requested_in, message.stay
         self._letters.send(Held(message.at, message.to, *key, tuple(last), *question))
 
 

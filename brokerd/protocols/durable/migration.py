@@ -90,7 +90,7 @@ def _streams_of(letter: Letter) -> Iterator[tuple[StreamId, int]]:
 
 ARRIVALS: Final = "arrivals"
 
-Whose = tuple[ClientId, int]
+SubscriptionKey = tuple[ClientId, int]
 """A subscription, at any broker."""
 
 ALL_HOLDS: Final = "", 1
@@ -102,13 +102,13 @@ class Holder:
     """The hold of a broker's pubends for a subscription.
 
     Attributes:
-        asked_ns: the time of the first request without an answer since.
+        requested_ns: the time of the first request without an answer since.
         until_ns: the time until which the hold surely lasts.
         last: the last events at the first hold; a subscription beyond them needs no hold.
         is_over: True after the request to hold nothing.
     """
 
-    asked_ns: Instant | None = None
+    requested_ns: Instant | None = None
     until_ns: Instant = 0
     last: dict[StreamId, int] | None = None
     is_over: bool = False
@@ -117,8 +117,8 @@ class Holder:
         """Record a hold, with a lease from the time of the first request."""
         if self.last is None:
             self.last = dict(last)
-        if self.asked_ns is not None:
-            self.until_ns, self.asked_ns = self.asked_ns + lease_ns, None
+        if self.requested_ns is not None:
+            self.until_ns, self.requested_ns = self.requested_ns + lease_ns, None
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +128,7 @@ class Arrival:
     Attributes:
         local: None once the subscription has ended here.
         holders: the brokers with pubends that hold, or may hold, something.
-        untold: the brokers that have not confirmed the release of the subscription.
+        unconfirmed: the brokers that have not confirmed the release of the subscription.
         stay: the number of this arrival since this broker has started.
         is_doubtful: after an accepted loss, other brokers may have the subscription; `generation`
             is the one before its own.
@@ -138,7 +138,7 @@ class Arrival:
     generation: int
     local: DurableSubscription | None
     holders: dict[BrokerNumber, Holder]
-    untold: dict[BrokerNumber, None]
+    unconfirmed: dict[BrokerNumber, None]
     stay: int
     wait_ns: int = field(default=0)
     is_doubtful: bool = False
@@ -178,8 +178,8 @@ class Arrivals:
         self._letters = letters
         self._table = table
         self._incarnation = 0
-        self.pending: dict[Whose, Arrival] = {}
-        self._unbegun: dict[Whose, DurableSubscription] = {}
+        self.pending: dict[SubscriptionKey, Arrival] = {}
+        self._unbegun: dict[SubscriptionKey, DurableSubscription] = {}
         self._stays = 0
 
     def __len__(self) -> int:
@@ -238,7 +238,7 @@ class Arrivals:
         The broker may have lost arrivals whose subscriptions have ended, or moved, since.
         """
         arrival = self._begin(ALL_HOLDS, 0, None, lacks=True)
-        arrival.untold.clear()
+        arrival.unconfirmed.clear()
         self._send_due(ALL_HOLDS, arrival)
 
     def on_ended(self, local: DurableSubscription) -> None:
@@ -258,7 +258,7 @@ class Arrivals:
                     self._request_holds(key, arrival, broker, holder)
             self._settle(key, arrival)
 
-    def due(self, key: Whose) -> None:
+    def due(self, key: SubscriptionKey) -> None:
         """Repeat unanswered requests, and renew holds."""
         self._send_due(key, self.pending[key])
 
@@ -267,14 +267,14 @@ class Arrivals:
         del self._streams[broker]
         for key, arrival in list(self.pending.items()):
             arrival.holders.pop(broker, None)
-            arrival.untold.pop(broker, None)
+            arrival.unconfirmed.pop(broker, None)
             self._send_due(key, arrival)
 
     def unheld(self, without: BrokerNumber) -> int:
         """Return the number of arrivals that may lose something without a broker's holds."""
         return sum(not self._is_held(arrival, without) for arrival in self.pending.values())
 
-    def is_safe(self, key: Whose) -> bool:
+    def is_safe(self, key: SubscriptionKey) -> bool:
         """Return True if a subscription is here, and everything that it lacks is held."""
         local, arrival = self._find(key), self.pending.get(key)
         if local is None or local.is_over or key in self._unbegun:
@@ -285,10 +285,10 @@ class Arrivals:
 
     def on_held(self, message: Held) -> None:
         """Take the answer to a request for a hold, or a question from no incarnation."""
-        if not message.asked_in:
+        if not message.requested_in:
             self._on_doubt(message)
             return
-        if message.asked_in != self._incarnation:
+        if message.requested_in != self._incarnation:
             return  # a hold of an earlier incarnation may have ended since
         key, arrival = self._on_answer(message)
         if arrival is None or message.stay != arrival.stay:
@@ -321,7 +321,7 @@ class Arrivals:
         """Record that a broker has released a subscription, or never had it."""
         key, arrival = self._on_answer(message)
         if arrival is not None:
-            arrival.untold.pop(message.at, None)
+            arrival.unconfirmed.pop(message.at, None)
             self._settle(key, arrival)
 
     def on_hold(self, message: Hold) -> None:
@@ -361,14 +361,14 @@ class Arrivals:
         if arrival is not None:
             is_equal = local is not None and local.generation == message.generation
             if arrival.is_doubtful and (arrival.is_new or is_equal):
-                arrival.untold.pop(message.at, None)
+                arrival.unconfirmed.pop(message.at, None)
                 self._settle(key, arrival)
                 return None
             if (message.generation, message.at) < (arrival.generation, self._broker):
                 return None
             # What was asked for here is the other's concern now.
             arrival.local, arrival.wait_ns = None, 0
-            arrival.untold.clear()
+            arrival.unconfirmed.clear()
             self._send_due(key, arrival)
         if local is None:
             self._disk.when_written(partial(self.confirm, message))
@@ -381,13 +381,18 @@ class Arrivals:
 
     # ------------------------------------------------------------ inside
 
-    def _find(self, key: Whose) -> DurableSubscription | None:
+    def _find(self, key: SubscriptionKey) -> DurableSubscription | None:
         client, number = key
         hosted = self._table.clients.get(client)
         return hosted.subscriptions.get(number) if hosted is not None else None
 
     def _begin(
-        self, key: Whose, generation: int, local: DurableSubscription | None, *, lacks: bool
+        self,
+        key: SubscriptionKey,
+        generation: int,
+        local: DurableSubscription | None,
+        *,
+        lacks: bool,
     ) -> Arrival:
         if self._unbegun.get(key) is local:  # else the row of a new subscription is not durable
             self._unbegun.pop(key, None)
@@ -398,7 +403,7 @@ class Arrivals:
         self._stays += 1
         return arrival
 
-    def _on_answer(self, message: Held | LetGo) -> tuple[Whose, Arrival | None]:
+    def _on_answer(self, message: Held | LetGo) -> tuple[SubscriptionKey, Arrival | None]:
         key = message.client, message.number
         arrival = self.pending.get(key)
         if arrival is None or arrival.generation != message.generation:
@@ -406,7 +411,7 @@ class Arrivals:
         arrival.wait_ns = 0
         return key, arrival
 
-    def _send_due(self, key: Whose, arrival: Arrival) -> None:
+    def _send_due(self, key: SubscriptionKey, arrival: Arrival) -> None:
         """Send all requests that are due, and repeat them until answered."""
         is_held = self._is_held(arrival)
         for broker, holder in list(arrival.holders.items()):
@@ -417,7 +422,7 @@ class Arrivals:
         self._settle(key, arrival)
 
     def _request_holds(
-        self, key: Whose, arrival: Arrival, broker: BrokerNumber, holder: Holder
+        self, key: SubscriptionKey, arrival: Arrival, broker: BrokerNumber, holder: Holder
     ) -> None:
         behind: tuple[tuple[StreamId, int], ...] = ()
         holder.is_over = self._is_over(arrival, holder)
@@ -425,27 +430,27 @@ class Arrivals:
             local = arrival.local
             assert local is not None, f"{key} ended"
             behind = tuple((each, local.lane(each).committed) for each in self._streams[broker])
-        if holder.asked_ns is None:
-            holder.asked_ns = self._machine.now_ns
+        if holder.requested_ns is None:
+            holder.requested_ns = self._machine.now_ns
         question = self._incarnation, arrival.stay
         self._letters.send(Hold(broker, self._broker, *key, arrival.generation, behind, *question))
 
-    def _announce(self, key: Whose, arrival: Arrival) -> None:
+    def _announce(self, key: SubscriptionKey, arrival: Arrival) -> None:
         """Ask other brokers to release a subscription; all that it lacks is held."""
-        for broker in arrival.untold:
+        for broker in arrival.unconfirmed:
             self._letters.send(Moved(broker, self._broker, *key, arrival.generation))
 
-    def _settle(self, key: Whose, arrival: Arrival) -> None:
+    def _settle(self, key: SubscriptionKey, arrival: Arrival) -> None:
         """Remove a completed arrival, or set the time of the next request."""
         if self.pending.get(key) is not arrival:
             return
         lease_ns = self._parameters.hold_lease_ns
-        if not arrival.holders and not arrival.untold:
+        if not arrival.holders and not arrival.unconfirmed:
             del self.pending[key]
             self._deadlines.cancel((ARRIVALS, key))
             if key not in self._unbegun:  # else the row is a later stay's
                 self._disk.commit((Change(ARRIVING, _row_key(key), None),), lambda: None)
-        elif not arrival.untold and not any(
+        elif not arrival.unconfirmed and not any(
             self._is_stale(each) or self._is_over(arrival, each)
             for each in arrival.holders.values()
         ):
@@ -476,6 +481,6 @@ class Arrivals:
         )
 
 
-def _row_key(key: Whose) -> str:
+def _row_key(key: SubscriptionKey) -> str:
     client, number = key
     return f"{client}/{number}"

@@ -311,7 +311,7 @@ class Release:
         self._passed = passed
         self._below: dict[tuple[Cell, StreamId], int] = {}
         self._through: dict[StreamId, int] = {}
-        self._news: dict[StreamId, None] = {}
+        self._changes: dict[StreamId, None] = {}
         self._beside: dict[Cell, dict[StreamId, None]] = {}
 
     def restore(self, stream: Stream, through: int) -> None:
@@ -345,7 +345,7 @@ class Release:
             self._retention.on_released(stream, through)
             return True
         self._passed.drop_through(identity, through)
-        self._news[identity] = None
+        self._changes[identity] = None
         self._schedule()
         return False
 
@@ -408,7 +408,7 @@ class Release:
 
         A member that does not reach the pubend at present may be the first to reach it again.
         """
-        changes, self._news = self._news, {}
+        changes, self._changes = self._changes, {}
         by_cell: dict[Cell, list[StreamId]] = {}
         for identity in changes:
             upstream = self._streams.get(identity).upstream

@@ -299,7 +299,7 @@ class Propagation:
         if self._is_refuted(message):
             answers = self._answer_known(peer, message)
             return [*answers, *self._refute(peer, message, now_ns)]
-        if self._is_news(message):
+        if self._is_new(message):
             self._profiles.replace(message)
             return self._pass_on(message, peer, now_ns)
         return self._answer_known(peer, message)
@@ -324,7 +324,7 @@ class Propagation:
                 if each.version == message.version:
                     each.missing.pop(peer, None)
             return self._confirm_unawaited(message.origin, now_ns)
-        if not self._is_news(message):
+        if not self._is_new(message):
             return self._answer_known(peer, message)
         incarnation, number = message.version
         known = self._profiles.version(message.origin)
@@ -395,7 +395,7 @@ class Propagation:
         self.counters["profiles_outbid"] += 1
         return self._pass_on(self._profiles.statement(self._broker), None, now_ns)
 
-    def _is_news(self, message: ProfileStated | ProfileChanged) -> bool:
+    def _is_new(self, message: ProfileStated | ProfileChanged) -> bool:
         """Return True for a newer version.
 
         Profiles from inside a unit are exchanged inside only.

@@ -96,12 +96,12 @@ class RestatedStep(NamedTuple):
     """The step after a storage that lost state has answered for a subscription.
 
     Attributes:
-        handed: the epoch through which everything was delivered here.
+        delivered: the epoch through which everything was delivered here.
         had: the epoch through which the client has acknowledged.
     """
 
     local: StoredSubscription
-    handed: int
+    delivered: int
     had: int
 
 
@@ -252,7 +252,7 @@ class RoamingClients:
         if lost is not None:
             self.take((lost,))
         elif self.publishes.on_stored(message, self._machine.now_ns):
-            self._tell_stored(message.source)
+            self._report_stored(message.source)
 
     def _on_events(self, _peer: Peer, message: Events) -> None:
         self.take(self.fetches.on_events(message))
@@ -371,7 +371,7 @@ class RoamingClients:
 
     def _on_restated(self, step: RestatedStep, begun: RequestAnswer) -> None:
         """Continue a subscription at its storage, behind a gap if the storage has lost it."""
-        local, delivered = step.local, step.handed
+        local, delivered = step.local, step.delivered
         if local.is_over or begun.after is None:
             return
         if begun.after > delivered:
@@ -589,7 +589,7 @@ class RoamingClients:
                 reason = older_copy(client.name, highest, message.through)
                 self._machine.send(client.name, Refused("connect", 0, reason, False))
 
-    def _tell_stored(self, source: SourceId) -> None:
+    def _report_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
         for client in self.table.clients.values():
             if client.source == source:

@@ -115,7 +115,7 @@ class EpochFetches:
         """Begin a subscription after an epoch.
 
         Args:
-            told: the epoch through which the storage has the client's acknowledgement; None:
+            announced: the epoch through which the storage has the client's acknowledgement; None:
                 through `after`.
         """
         assert local.storage is not None, f"{local} is stored nowhere"
@@ -178,7 +178,7 @@ class EpochFetches:
         else:
             self._report_later(following, now_ns)
 
-    def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
+    def has_arrived(self, storage: BrokerNumber, epoch: int) -> bool:
         """Return True if everything through an epoch of a followed storage has arrived."""
         following = self._storages.get(storage)
         return following is None or not following.locals or epoch <= following.after
@@ -205,7 +205,7 @@ class EpochFetches:
     def receipt_due(self, storage: BrokerNumber, now_ns: Instant) -> Iterator[Fetch]:
         """Send acknowledgements of clients to a storage."""
         following = self._storages[storage]
-        if following.locals and self._untold(following):
+        if following.locals and self._unannounced(following):
             yield self._ask(following, now_ns)
 
     # ------------------------------------------------------------ fetching
@@ -215,7 +215,7 @@ class EpochFetches:
         if following.locals and following.outstanding() < self._parameters.home_window:
             yield self._ask(following, now_ns)
 
-    def _untold(self, following: FollowedStorage) -> tuple[StoredSubscription, ...]:
+    def _unannounced(self, following: FollowedStorage) -> tuple[StoredSubscription, ...]:
         done = following.done
         return tuple(
             each
@@ -227,7 +227,7 @@ class EpochFetches:
         parameters = self._parameters
         unannounced: tuple[StoredSubscription, ...] = ()
         if now_ns >= following.reported_ns + parameters.receipt_interval_ns:
-            unannounced = self._untold(following)
+            unannounced = self._unannounced(following)
         if unannounced:
             following.reported_ns = now_ns
             self._deadlines.cancel((RECEIPT, following.storage))
@@ -360,7 +360,7 @@ class EpochFetches:
             return
         self._take_report(following)
         self._deadlines.cancel((FETCH, following.storage))
-        if self._untold(following):
+        if self._unannounced(following):
             self._report_later(following, now_ns)
 
     def _report_later(self, following: FollowedStorage, now_ns: Instant) -> None:

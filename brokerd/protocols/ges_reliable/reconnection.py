@@ -194,7 +194,7 @@ class StorageSearches:
         if local.is_over:
             yield SubscriptionStart(client, local, answer)
         elif answer.after is not None and answer.before not in (None, storage):
-            yield self._ask_before(client, local, answer, answer.before)
+            yield self._request_before(client, local, answer, answer.before)
         elif (is_behind and answer.before is None) or is_unknown:
             # It has moved here, and the previous storage has everything before.
             local.storage = None
@@ -202,7 +202,7 @@ class StorageSearches:
         else:
             yield SubscriptionStart(client, local, answer)
 
-    def _ask_before(
+    def _request_before(
         self,
         client: RoamingClient,
         local: StoredSubscription,

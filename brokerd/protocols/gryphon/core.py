@@ -389,7 +389,7 @@ class Gryphon(LogFirstMachine):
         self.effects += self.filter_exchange.on_session(peer)
         self.streams.on_session(peer, is_new=is_new)
         self.links.on_session_change(peer)
-        self.effects += self.links.news()
+        self.effects += self.links.changes()
         self.effects += self.filter_exchange.on_links()
         self.effects += self.acknowledgements.resend(peer)
         self.resume_answers(peer)
@@ -405,7 +405,7 @@ class Gryphon(LogFirstMachine):
         self.streams.on_session_lost(event.peer)
         self.links.on_session_change(event.peer)
         self.filter_exchange.on_session_lost(event.peer)
-        self.effects += self.links.news()
+        self.effects += self.links.changes()
         self.effects += self.filter_exchange.on_links()
         self.flow.on_session_lost(event.peer)
         self._use_room()
@@ -469,7 +469,7 @@ class Gryphon(LogFirstMachine):
 
     def on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
-        self.effects += self.links.news()
+        self.effects += self.links.changes()
         self.effects += self.filter_exchange.on_links()
         self.look_at_all()
 
@@ -532,7 +532,7 @@ class Gryphon(LogFirstMachine):
             self._resolve_doubt()
         elif purpose == DRAINS:
             for stream in self.drains.find_lacking(self.now_ns):
-                self.effects += self._delays.ask_end(stream, self.now_ns)
+                self.effects += self._delays.request_end(stream, self.now_ns)
         elif purpose == JOINING:
             self._take(self.joins.ask(owner, self.now_ns))
         elif purpose == EXPECTED:

@@ -220,7 +220,7 @@ class Forwarding:
                 self._counters["publications_forwarded"] += len(part)
                 message = Events(final, start, end, False, self._any, further, part)
                 effects += self._send(peer, message, now_ns)
-                stream.told[peer] = max(end, stream.told.get(peer, 0))
+                stream.sent_through[peer] = max(end, stream.sent_through.get(peer, 0))
                 if stream.curious:
                     stream.satisfy(peer, start, end)
         return effects
@@ -237,7 +237,7 @@ class Forwarding:
         """
         run = stream.knowledge.known.run(tick)
         assert run is not None, f"{tick} is unknown"
-        announced = stream.told.get(peer, 0)
+        announced = stream.sent_through.get(peer, 0)
         lowest = max(run[0], stream.knowledge.final + 1, announced if announced <= tick else 0)
         if lowest >= end:
             return lowest
@@ -254,7 +254,7 @@ class Forwarding:
         start = self._bracket(stream, cell, peer, end - 1, end) if final < end - 1 else end
         if start >= end:
             return []
-        stream.told[peer] = max(end, stream.told.get(peer, 0))
+        stream.sent_through[peer] = max(end, stream.sent_through.get(peer, 0))
         stream.satisfy(peer, start, end)
         return [Send(peer, Silent(stream.identity, final, ((start, end),), again=False))]
 

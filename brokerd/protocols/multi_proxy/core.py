@@ -359,7 +359,7 @@ class MultiProxy(LogFirstMachine):
         if self._assignments is not None and self.server is not None:
             self._assignments.announce_to(peer, self.server.requested)
         if self.server is not None and peer in self._places.proxies:
-            self.server.ask_to_restate()
+            self.server.request_restatement()
         if self.server is not None and self.server.sharing is not None:
             self.server.sharing.announce_to(peer)
 

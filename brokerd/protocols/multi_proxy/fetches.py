@@ -167,7 +167,7 @@ class Fetches:
             self._follow(old)
             self._follow(new)
 
-    def ask_again(self, number: int, server: BrokerNumber) -> None:
+    def request_again(self, number: int, server: BrokerNumber) -> None:
         """Repeat the Follow to a server that has more of a topic than at the last one.
 
         The server may also wait for a Follow of a topic without followers.

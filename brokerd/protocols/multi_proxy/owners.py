@@ -237,4 +237,4 @@ class OwnerChanges:
         """Repeat the Follow to servers that have more of a topic, or wait for it."""
         for topic, server, _ in owners:
             if self._table.known.get(topic) == server:
-                self._fetches.ask_again(topic, server)
+                self._fetches.request_again(topic, server)

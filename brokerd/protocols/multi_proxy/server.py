@@ -114,7 +114,7 @@ class Server:
             WAITING: self.on_get_due,
             REPEATING: self.repeat_answer,
             HELD: self.on_held_due,
-            RESTATING: lambda _broker: self.ask_to_restate(),
+            RESTATING: lambda _broker: self.request_restatement(),
             RETAINED: lambda _: self.retention.due(),
             **(sharing.due_handlers() if sharing is not None else {}),
         }
@@ -235,7 +235,7 @@ class Server:
         for message in self._held.list_late(topic):
             self._report_held(message)
 
-    def ask_to_restate(self) -> None:
+    def request_restatement(self) -> None:
         """Ask all access brokers for their topics that have not stated them since a loss."""
         for home in self._restatements.list_awaited():
             self._sessions.answer(home, Merged(home, ()))

@@ -203,7 +203,7 @@ class Moves:
         """Take the confirmation of a transfer, or the name of a further owner.
 
         Args:
-            gone: called with the topic once it is durably away.
+            remove: called with the topic once it is durably away.
         """
         number = message.topic
         if message.owner != message.server:

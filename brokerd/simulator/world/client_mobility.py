@@ -118,7 +118,7 @@ class ClientMobility:
         if client is None or client.publishes or (plan_name in self._waiting and not again):
             return
         core = client.core
-        waits = core.is_detaching or core.subscriptions.ending or client.asking_again
+        waits = core.is_detaching or core.subscriptions.ending or client.repeated_requests
         all_started = again or all(each in client.started_numbers for each in core.subscriptions)
         if waits or not all_started or not core.subscriptions or not self._can_go(client, broker):
             return

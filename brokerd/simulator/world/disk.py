@@ -111,7 +111,7 @@ class SimulatedDisk:
         delay_ns: minimum time until a transaction with a token is durable; 0 without durations, so
             that no time is drawn.
         logs: names of the logs.
-        tell: receives events for the core.
+        report: receives events for the core.
 
     Attributes:
         ledger: record of starts and durable writes, as in a state folder.

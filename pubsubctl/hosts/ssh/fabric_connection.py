@@ -120,14 +120,14 @@ class FabricConnection:
     ) -> None:
         self._connection = connection
         self._transport = transport
-        self._heard = stream
+        self._stream = stream
         self._files: _Files | None = None
         self._why: str | None = None
 
     @property
     def last_received_s(self) -> float:
         """Return the time of the last received data, in seconds on the monotonic clock."""
-        return self._heard.at_s
+        return self._stream.at_s
 
     def loss_reason(self) -> str | None:
         """Return the reason for the connection's end, or None while the connection is alive."""
@@ -146,7 +146,7 @@ class FabricConnection:
     def cut(self, why: str) -> None:
         """End the connection at once, regardless of activity; does not block."""
         self._why = self._why or why
-        self._heard.shut()
+        self._stream.shut()
 
     def end(self) -> None:
         """End the connection and wait for the transport's thread."""

@@ -65,7 +65,7 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self._news = trio.Event()
+        self._arrival = trio.Event()
 
     def set(self) -> None:
         """Report data or the end; called by the channel's thread."""
@@ -79,16 +79,16 @@ class Wakeup:
 
     def wake(self) -> None:
         """Wake the waiting task."""
-        self._news.set()
+        self._arrival.set()
 
     def arm(self) -> None:
         """Make `wait` wait for the next event from now on."""
-        if self._news.is_set():
-            self._news = trio.Event()
+        if self._arrival.is_set():
+            self._arrival = trio.Event()
 
     async def wait(self) -> None:
         """Wait for news since `arm`."""
-        await self._news.wait()
+        await self._arrival.wait()
 
 
 class Workers:

@@ -62,8 +62,8 @@ async def meet(
 ) -> list[Met]:
     """Look at the keys of hosts and of the gateways on the route, and add approved keys.
 
-    A key is approved by fingerprint, or by `ask`; without both nothing is added, and a host behind
-    an unknown gateway is not reached.
+    A key is approved by fingerprint, or by `request`; without both nothing is added, and a host
+    behind an unknown gateway is not reached.
 
     Raises:
         ChangedHostKey: known_hosts has another key of a machine, for which nothing is added.

@@ -236,7 +236,7 @@ def _numbers(
     """Yield the numbers of an instance; None for a share of nothing."""
     yield "stall_s", story.stall_ns / SECOND_NS
     for broker in brokers:
-        requested_ns, streams = story.requested_ns(broker), story.streams_asked(broker)
+        requested_ns, streams = story.requested_ns(broker), story.streams_requested(broker)
         yield f"asked_ms.{broker}", requested_ns / 1e6
         yield f"streams_asked.{broker}", streams
         yield f"asked_per_stall_and_stream.{broker}", _per(requested_ns, story.stall_ns * streams)

@@ -111,7 +111,7 @@ def test_only_new_ranges_are_forwarded_until_the_old_request_expires() -> None:
     assert stream.ask([(10, 30)], 449, 900) == []
     assert stream.ask([(10, 30)], 450, 900) == [(10, 20)]
     stream.on_answer(10, 30)
-    assert not stream.asked
+    assert not stream.requested
 
 
 def test_a_lost_answer_is_requested_again() -> None:

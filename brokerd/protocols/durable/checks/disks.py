@@ -21,7 +21,7 @@ from brokerd.simulator.checks.protocol_checks import CheckedWorld, message_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
-_Asked = tuple[int, tuple[tuple[StreamId, int], ...]]
+_Request = tuple[int, tuple[tuple[StreamId, int], ...]]
 """The last commit request of a client: the request, and the positions."""
 
 _Hold = tuple[ClientId, int, BrokerNumber, int]
@@ -58,8 +58,8 @@ class DurableChecks(GryphonChecks):
         )
         self._stored = StoredChecks(world, self.ghosts)
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
-        self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
-        self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
+        self._announced: dict[tuple[BrokerNumber, StreamId], int] = {}
+        self._requested: dict[tuple[BrokerNumber, ClientId, int], _Request] = {}
         self._held: dict[tuple[BrokerNumber, int, StreamId], tuple[int, dict[_Hold, int]]] = {}
         self._with_memory: dict[tuple[BrokerNumber, int, Peer], None] = {}
 
@@ -79,7 +79,7 @@ class DurableChecks(GryphonChecks):
         if type(message) is CommitConsumed:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             assert isinstance(event.peer, str), f"{event} of a broker"
-            self._asked[broker.number, event.peer, message.number] = (
+            self._requested[broker.number, event.peer, message.number] = (
                 message.request,
                 message.positions,
             )
@@ -105,7 +105,7 @@ class DurableChecks(GryphonChecks):
 
     def _check_committed(self, broker: BrokerView, client: Peer, answer: ConsumedCommitted) -> None:
         assert isinstance(client, str), f"{answer} to a broker"
-        request, positions = self._asked[broker.number, client, answer.number]
+        request, positions = self._requested[broker.number, client, answer.number]
         if request > answer.request:
             return  # the client has asked for more meanwhile
         rows = broker.on_disk()
@@ -206,7 +206,7 @@ class DurableChecks(GryphonChecks):
             self._final[key] = final
             expired = core.retention.expired_tick() if expired is None else expired
             announced = [
-                self._told.get((each, stream.identity), 0) for each in self._list_hosts(core)
+                self._announced.get((each, stream.identity), 0) for each in self._list_hosts(core)
             ]
             released = min([_released_tick(broker, stream.identity, came=False), *announced])
             if final > max(released, expired):
@@ -249,7 +249,7 @@ class DurableChecks(GryphonChecks):
                 subject = f"{broker.name} releases {through} of {tuple(stream)}"
                 raise InvariantViolated("released early", f"{subject}, and has {durable} on disk")
             key = broker.number, stream
-            self._told[key] = max(through, self._told.get(key, 0))
+            self._announced[key] = max(through, self._announced.get(key, 0))
 
 
 def _released_tick(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:

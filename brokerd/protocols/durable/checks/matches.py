@@ -149,13 +149,13 @@ class MatchChecks(ProtocolChecks):
             record = records.get(tick)
             subject = f"{name}{tuple(hosted.identity)}: {tick}"
             if tick > before:  # else it was there already
-                self._check_whose(subject, everybody, hosted, record, tick, blob)
+                self._check_matching(subject, everybody, hosted, record, tick, blob)
             if record is not None:
                 _check_before(subject, everybody, hosted, record, written)
                 written.take(record)
         written.position = position
 
-    def _check_whose(
+    def _check_matching(
         self,
         subject: str,
         everybody: _Everybody,

@@ -144,13 +144,13 @@ class GesMarks:
         """See MarkObserver."""
         messages = [effect.message for effect in effects if type(effect) is Send]
         if type(event) is OverlayChanged:
-            self._table.count(members_told(broker, effects))
-        self._table.count(_said(broker, event, messages))
-        self._table.count(_heard(broker, event, messages))
+            self._table.count(announced_members(broker, effects))
+        self._table.count(_sent_marks(broker, event, messages))
+        self._table.count(_received_marks(broker, event, messages))
         self._table.count_statistics(broker)
 
 
-def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:
+def announced_members(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:
     """Yield the marks of a broker's effects for neighbours that join or have left."""
     if any(type(effect) is OpenSession for effect in effects):
         yield "newcomer-told"
@@ -159,7 +159,7 @@ def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]
         yield "leaver-told"
 
 
-def _said(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator[str]:
+def _sent_marks(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator[str]:
     core: Any = broker.core
     depth = len(core.units.place.address)
     came = getattr(event, "message", None)
@@ -191,7 +191,7 @@ def _said(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator
             yield "wants-nothing"
 
 
-def _heard(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator[str]:
+def _received_marks(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator[str]:
     if type(event) is not MessageReceived:
         return
     core: Any = broker.core
@@ -210,7 +210,7 @@ def _heard(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterato
         type(each) is type(message) for each in messages
     ):
         yield "profile-known"
-    elif type(message) is RoutedPublications and not messages and _asks(message):
+    elif type(message) is RoutedPublications and not messages and _requests_answer(message):
         yield "kept-out"
 
 
@@ -218,6 +218,6 @@ def _is_empty_profile(message: ProfileChanged) -> bool:
     return not message.added and not message.removed
 
 
-def _asks(message: RoutedPublications) -> bool:
+def _requests_answer(message: RoutedPublications) -> bool:
     """Return True if a gatekeeper is to decide on the publications."""
     return any(target.level for target in message.targets)

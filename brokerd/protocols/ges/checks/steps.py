@@ -164,7 +164,7 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
 
 def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
     core: Any = broker.core
-    if not core.hears(peer):
+    if not core.receives_from(peer):
         return  # a neighbour without this broker's address states for another place
     place: Place = core.units.place
     for each in message.statements:

@@ -52,7 +52,7 @@ class GesReliableChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        self._told: dict[tuple[int, int], _Origin] = {}
+        self._announced: dict[tuple[int, int], _Origin] = {}
         self._epochs: dict[tuple[int, _Origin], int] = {}
         self._stored: dict[_Origin, tuple[BrokerNumber, int]] = {}
         self._lineages: dict[BrokerNumber, int] = {}
@@ -76,7 +76,7 @@ class GesReliableChecks(ProtocolChecks):
                 assert isinstance(effect, Send), f"{effect} reports {message}"
                 self._check_started(broker, effect.peer, message)
             if type(message) is Events and message.storage == broker.number:
-                self._check_told(broker, message)
+                self._check_announced(broker, message)
         return ()
 
     def keeper_of(self, source: SourceId, sequence: int, home: BrokerNumber) -> BrokerNumber:
@@ -143,14 +143,14 @@ class GesReliableChecks(ProtocolChecks):
         known = following.latest if following is not None else 0
         return known < last_lost_position(self._lineages.get(storage, 0))
 
-    def _check_told(self, broker: BrokerView, message: Events) -> None:
+    def _check_announced(self, broker: BrokerView, message: Events) -> None:
         """Check that an epoch is one publication for ever, which has no other, in source order."""
         run, last = message.run, dict[SourceId, int]()
         origins = [(each.source, n) for each in run.origins for n in each.sequences]
         for epoch, origin in zip(run.sequences, origins, strict=True):
             subject = f"{broker.name}: {origin} at {epoch}"
             root = root_of(hierarchy_from(self.world.graph.overlay), message.storage)
-            first_origin = self._told.setdefault((root, epoch), origin)
+            first_origin = self._announced.setdefault((root, epoch), origin)
             if first_origin != origin:
                 raise InvariantViolated("epoch reused", f"{subject}, where {first_origin} was")
             before = self._epochs.setdefault((root, origin), epoch)

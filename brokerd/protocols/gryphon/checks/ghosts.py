@@ -159,7 +159,7 @@ class GhostChecks(ProtocolChecks):
                 if type(effect.message) is Done:
                     for identity, through in effect.message.through:
                         self._note(broker.number, identity, through)
-                self._check_said(broker, effect.peer, effect.message)
+                self._check_stated(broker, effect.peer, effect.message)
         return ()
 
     def check_stream(self, broker: BrokerView, stream: Stream) -> None:
@@ -293,9 +293,9 @@ class GhostChecks(ProtocolChecks):
             seen.state, seen.known, seen.runs = state, known, runs
         for child, ranges in stream.curious.items() if stream.curious else ():
             _check_canonical(broker, identity, f"curious of {child}", ranges)
-        if stream.asked:
-            _check_canonical(broker, identity, "asked", stream.asked)
-            if any(knowledge.known.within(*each) for each in stream.asked):
+        if stream.requested:
+            _check_canonical(broker, identity, "requested", stream.requested)
+            if any(knowledge.known.within(*each) for each in stream.requested):
                 subject = f"{_describe(broker, identity)} waits for known ticks"
                 raise InvariantViolated("curiosity", subject)
 
@@ -324,7 +324,7 @@ class GhostChecks(ProtocolChecks):
         last = max(self._logs.get(identity, _NOTHING).last, self._reserved.get(identity.broker, 0))
         return InvariantViolated("unborn", f"{subject} has {tick}, after {last}")
 
-    def _check_said(self, broker: BrokerView, peer: Peer, message: object) -> None:
+    def _check_stated(self, broker: BrokerView, peer: Peer, message: object) -> None:
         if type(message) is Events and isinstance(peer, int):
             identity, subject = message.run.source, f"{broker.name} to {peer}"
             log = self._logs.get(identity, _NOTHING)

@@ -35,12 +35,12 @@ class _StreamTraffic:
 
     Attributes:
         wanted: per neighbour, requested ticks without an answer so far.
-        asked: ticks of recent requests, which may not be repeated yet.
+        requested: ticks of recent requests, which may not be repeated yet.
         done: per neighbour and cell, the tick of the last ack for the cell.
     """
 
     wanted: dict[BrokerNumber, IntervalSet] = field(default_factory=dict)
-    asked: deque[tuple[Instant, tuple[Range, ...]]] = field(default_factory=deque)
+    requested: deque[tuple[Instant, tuple[Range, ...]]] = field(default_factory=deque)
     done: dict[tuple[BrokerNumber, int], int] = field(default_factory=dict)
 
     def requested_by(self, neighbour: BrokerNumber) -> IntervalSet:
@@ -76,7 +76,7 @@ class TrafficChecks(ProtocolChecks):
         assert isinstance(cells, CellGraph), f"{cells} is none of cells"
         self._graph = cells
         self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
-        self._told: dict[tuple[BrokerNumber, int, StreamId], _StreamTraffic] = {}
+        self._traffic: dict[tuple[BrokerNumber, int, StreamId], _StreamTraffic] = {}
         self._most_events = parameters.events_per_message
         news_bytes = FIRST_LIMIT * parameters.send_window_bytes
         self._window_bytes = {False: news_bytes, True: parameters.answer_window_bytes}
@@ -127,11 +127,11 @@ class TrafficChecks(ProtocolChecks):
             for start, end in ranges:
                 wanted.remove(start, end)
         for identity, rows in requested.items():
-            self._check_asked(broker, identity, rows)
+            self._check_requested(broker, identity, rows)
         return ()
 
     def _traffic_of(self, broker: BrokerView, identity: StreamId) -> _StreamTraffic:
-        return self._told.setdefault(
+        return self._traffic.setdefault(
             (broker.number, broker.incarnation, identity), _StreamTraffic()
         )
 
@@ -185,16 +185,16 @@ class TrafficChecks(ProtocolChecks):
 
     # ------------------------------------------------------------ questions
 
-    def _check_asked(
+    def _check_requested(
         self, broker: BrokerView, identity: StreamId, rows: Iterable[tuple[Range, ...]]
     ) -> None:
         """Check requests; one request may be sent to several brokers in one step."""
         subject = f"{broker.name}, {tuple(identity)}"
         core = gryphon_of(broker.core)
         traffic, now_ns = self._traffic_of(broker, identity), core.now_ns
-        while traffic.asked and traffic.asked[0][0] <= now_ns:
-            traffic.asked.popleft()
-        lately = IntervalSet(each for _, ranges in traffic.asked for each in ranges)
+        while traffic.requested and traffic.requested[0][0] <= now_ns:
+            traffic.requested.popleft()
+        lately = IntervalSet(each for _, ranges in traffic.requested for each in ranges)
         needed = IntervalSet(self._list_needed(traffic, _stream(core, identity)))
         for ranges in rows:
             for start, end in ranges:
@@ -202,7 +202,7 @@ class TrafficChecks(ProtocolChecks):
                     raise InvariantViolated("asked twice", f"{subject}: {twice}")
                 if idle := needed.gaps(start, end):
                     raise InvariantViolated("asked for nobody", f"{subject}: {idle}")
-            traffic.asked.append((now_ns + self._forgotten_ns, ranges))
+            traffic.requested.append((now_ns + self._forgotten_ns, ranges))
 
     def _list_needed(self, traffic: _StreamTraffic, stream: Stream) -> Iterator[Range]:
         for wanted in traffic.wanted.values():

@@ -47,7 +47,7 @@ class MultiProxyChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        self._told: dict[StreamId, dict[int, _Origin]] = {}
+        self._announced: dict[StreamId, dict[int, _Origin]] = {}
         self._owners: dict[int, BrokerNumber] = {}
         ownership = world.parameters.ownership
         self._has_one_owner = ownership not in (CAUSAL, PAPER)
@@ -79,12 +79,14 @@ class MultiProxyChecks(ProtocolChecks):
             if type(message) is Messages and self._is_serving(broker, message):
                 run = message.run
                 origins = [(each.source, n) for each in run.origins for n in each.sequences]
-                self._check_told(broker, run.source, [*zip(run.sequences, origins, strict=True)])
+                self._check_announced(
+                    broker, run.source, [*zip(run.sequences, origins, strict=True)]
+                )
             elif type(message) is Stored and message.server == broker.number:
                 self._check_turn(broker, message.topic)
             elif type(message) is Lost and message.server == broker.number:
                 stream = StreamId(message.part, message.topic, 0)
-                self._check_told(broker, stream, [*_places(message)])
+                self._check_announced(broker, stream, [*_places(message)])
             elif type(message) is Get and message.home == broker.number:
                 self._check_done(broker, message)
             elif type(message) is Follow and message.home == broker.number:
@@ -173,7 +175,7 @@ class MultiProxyChecks(ProtocolChecks):
             raise InvariantViolated("two owners", f"{subject}, which is {turns[-1]}'s by now")
         turns.append(broker.number)
 
-    def _check_told(
+    def _check_announced(
         self, broker: BrokerView, stream: StreamId, places: Sequence[tuple[int, _Origin]]
     ) -> None:
         """Check that positions and publications correspond one to one for ever, in source order.
@@ -184,7 +186,7 @@ class MultiProxyChecks(ProtocolChecks):
         if self._owners.setdefault(topic, owner) != owner and self._stays:
             subject = f"{broker.name} gives out topic {topic}"
             raise InvariantViolated("two owners", f"{subject}, which is {self._owners[topic]}'s")
-        origins = self._told.setdefault(stream, {})
+        origins = self._announced.setdefault(stream, {})
         last: dict[SourceId, int] = {}
         for position, origin in places:
             subject = f"{broker.name}: {origin} at {position} of topic {topic}"
