@@ -187,7 +187,7 @@ class LoadControl:
         failures: list[ControlError] = []
         over = trio.Event()
 
-        async def ask() -> None:
+        async def request() -> None:
             try:
                 answers.append(
                     await self._testbed.load_command(
@@ -200,13 +200,13 @@ class LoadControl:
 
         began_s = trio.current_time()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
+            nursery.start_soon(request)
             while not over.is_set():
                 with trio.move_on_after(_REPORT_EVERY_S):
                     await over.wait()
                 if not over.is_set():
                     waited_s = trio.current_time() - began_s
-                    self._progress.say(
+                    self._progress.print(
                         f"{process.name} has not answered {command} for {waited_s:.0f} s; "
                         "it is waited for"
                     )
@@ -311,7 +311,7 @@ class LoadControl:
                 if patience.is_over(now_s):
                     return waiting_for
             if now_s >= report_after:
-                self._progress.say(f"waiting for {waiting_for}")
+                self._progress.print(f"waiting for {waiting_for}")
                 report_after = now_s + 5 * _PATIENCE_S
             # A slow answer shows a busy process, so the next poll follows later.
             await trio.sleep(max(_POLL_S, now_s - requested_s))

@@ -168,7 +168,7 @@ class _Experiment:
         self._directory.add_to_index(outcome.headline())
         if outcome.state != "complete":
             where = outcome.run_directory
-            self._progress.say(f"the run is {outcome.state}; what there is of it is in {where}")
+            self._progress.print(f"the run is {outcome.state}; what there is of it is in {where}")
         return outcome
 
     def _write_what_is_known(self) -> None:
@@ -340,7 +340,7 @@ class _Experiment:
         if line["stage"] in ("applied", "healed", "recovered", "failed"):
             at_s = (line["t_ns"] - self._origin_ns) / SECOND_NS
             why = f": {line['evidence'].get('reason', '')}" if line["stage"] == "failed" else ""
-            self._progress.say(
+            self._progress.print(
                 f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}{why}"
             )
 
@@ -357,7 +357,7 @@ class _Experiment:
         }
         if drained.waiting_for:
             text = f"drain ended after {took_s:.0f} s, waiting for {drained.waiting_for}"
-            self._progress.say(text)
+            self._progress.print(text)
         self._end_phase(await self._load.now_ns())
 
     async def _sleep_until(self, at_ns: int) -> None:

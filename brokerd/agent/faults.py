@@ -61,7 +61,7 @@ class FaultKeeper:
         self._journal = journal
         self._supervisor = supervisor
         self._acts = FaultActs(paths, image, supervisor, request, self._note)
-        self._ask = request
+        self._call = request
         self._publish = publish
         self._changed = trio.Event()
         self._never: deque[str] = deque(maxlen=_NEVER_KEPT)
@@ -203,9 +203,9 @@ class FaultKeeper:
         if process.role not in _ROLES_WITH_FAULTS:
             return
         try:
-            known = (await self._ask(process.name, "status", {}))["faults"]
+            known = (await self._call(process.name, "status", {}))["faults"]
             for fault_id in known:
-                await self._ask(process.name, "fault_heal", {"fault_id": fault_id})
+                await self._call(process.name, "fault_heal", {"fault_id": fault_id})
                 healed.append({"fault_id": fault_id, "verb": "", "process": process.name})
         except ControlError as error:
             left.append(f"{process.name} did not report its faults: {error}")

@@ -83,7 +83,7 @@ class ForkServer:
         try:
             with trio.CancelScope(shield=True):
                 arguments = {"role": role, "config": config, "name": name, **options}
-                reply = await self._ask("fork", arguments)
+                reply = await self._call("fork", arguments)
         finally:
             self._in_flight -= 1
             # A handler that was notified of a child's end meanwhile ignored it, and is notified
@@ -96,7 +96,7 @@ class ForkServer:
         assert isinstance(pid, int), reply
         return ProcessIdentity.of(pid)  # a child of ours: there until it is waited for
 
-    async def _ask(self, command: str, arguments: dict[str, Any]) -> ControlMessage:
+    async def _call(self, command: str, arguments: dict[str, Any]) -> ControlMessage:
         if self._stream is None:
             self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._connection))
         async with self._lock:

@@ -48,7 +48,7 @@ class Commands:
     """The control commands of one broker.
 
     Attributes:
-        tell: publishes an event to all listeners on the control socket.
+        publish_event: publishes an event to all listeners on the control socket.
         farewell: returns the consequences of the decommission of a broker, by name.
         decommission: decommissions a broker by a signed act; `farewell` reports when that is
             durable.
@@ -76,7 +76,7 @@ class Commands:
         own: SelfDescription,
         probes: PeerProbes,
     ) -> None:
-        self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
+        self.publish_event: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
         self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
         self.decommission: Callable[[str, bytes], None] = lambda _name, _signature: None
         self.end_subscription: Callable[[str, int], None] = lambda _client, _number: None
@@ -440,7 +440,7 @@ class Commands:
             del self._healed[next(iter(self._healed))]
         details = {"fault_id": fault_id, "verb": fault.verb, "by": by, **fault.counters}
         self._log.record("fault_healed", details)
-        self.tell("fault_healed", {**details, "t_ns": time.monotonic_ns()})
+        self.publish_event("fault_healed", {**details, "t_ns": time.monotonic_ns()})
         return fault
 
     def _peer(self, name: str) -> Peer | None:

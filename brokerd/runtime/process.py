@@ -411,7 +411,7 @@ class _Parts:
         task_status: trio.TaskStatus[Links],
     ) -> None:
         server = ControlServer(self.commands.handlers())
-        self.commands.tell = server.publish_event
+        self.commands.publish_event = server.publish_event
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, control_socket)

@@ -361,7 +361,7 @@ class Injector:
 
     async def _look(self, progress: _Progress) -> None:
         """Look for the effect: the first success is `observed`, later evidence adds up."""
-        seen = await self._ask(self._backend.verify_effect, progress.fault)
+        seen = await self._call(self._backend.verify_effect, progress.fault)
         if seen is None:
             return
         observed_ns, stamps = self._take_stamps(seen)
@@ -439,7 +439,7 @@ class Injector:
     async def _recover(self, progress: _Progress, since_ns: int) -> None:
         limit_ns = progress.step.recover_within_ns
         while self._clock_ns() < since_ns + limit_ns:
-            seen = await self._ask(self._backend.verify_recovered, progress.fault)
+            seen = await self._call(self._backend.verify_recovered, progress.fault)
             if seen is not None:
                 recovered_ns = int(seen.pop("t_ns", self._clock_ns()))
                 self._log.note(progress.fault.fault_id, "recovered", recovered_ns, seen)
@@ -452,7 +452,7 @@ class Injector:
             f"{progress.step.id}: not recovered within {format_duration(limit_ns)}"
         )
 
-    async def _ask(
+    async def _call(
         self, verify: Callable[[Fault], Awaitable[Evidence | None]], fault: Fault
     ) -> Evidence | None:
         try:

@@ -46,7 +46,7 @@ class FaultLog:
         self.lines: list[dict[str, Any]] = []
         self._rows: dict[str, dict[str, Any]] = {}
         self._folder = folder
-        self._tell = announce
+        self._announce = announce
         self._file = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -130,8 +130,8 @@ class FaultLog:
             if healed_by is not None:
                 row["healed_by"] = healed_by
         self.learn(fault_id, evidence)
-        if self._tell is not None:
-            self._tell(line)
+        if self._announce is not None:
+            self._announce(line)
 
     def learn(self, fault_id: str, evidence: Mapping[str, Any]) -> None:
         """Record a larger number of absorbed messages than at the first observation."""

@@ -45,17 +45,17 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
     with call.console.progress() as progress:
         began_ns: list[int] = []
 
-        def tell(line: Mapping[str, Any]) -> None:
+        def show(line: Mapping[str, Any]) -> None:
             if line["stage"] not in ("planned", "requested", "heal_requested"):
                 at_s = (line["t_ns"] - began_ns[0]) / 1e9
-                progress.say(f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}")
+                progress.print(f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}")
 
         async def work(interruption: Interruption) -> Injection:
             async with lab.open(), lab.lock(f"inject {schedule.name}"):
                 wanted = await read_running(lab)
                 settled = settle(wanted.topology, wanted.placement, wanted.protocol)
                 async with attached(lab, wanted) as deployment:
-                    log = FaultLog(announce=tell)
+                    log = FaultLog(announce=show)
                     backend = await backend_of(deployment)
                     prefix = f"inject-{secrets.token_hex(3)}-"
                     progress.phase(f"injecting {schedule.name}")
@@ -63,7 +63,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                     if warning := await idle_warning(deployment, injector.steps):
                         call.console.warn(warning)
                     for line in describe_draws(settled):
-                        progress.say(line)
+                        progress.print(line)
                     try:
                         began_ns.append(time.monotonic_ns())
                         with interruption.stoppable():

@@ -161,7 +161,7 @@ async def bring_up(
             journal = read_journal(folder)
             if journal.is_ready:
                 return Built(_is_unchanged(look(journal), hosts, gateways), False)
-            progress.say("removing the rest of an interrupted `lab up`")
+            progress.print("removing the rest of an interrupted `lab up`")
             await remove(journal)
         digest = hashlib.blake2b(name.encode(), digest_size=2).digest()
         networks = free_networks(gateways + 1, int.from_bytes(digest) % NETWORKS)

@@ -139,9 +139,9 @@ async def run_system(
         planned.configuration, relayed=through, faulty_disks=needs_disk(planned.schedule)
     ) as (bed, servers):
         run = new_run_directory(results, planned.spec.name)
-        progress.say(f"run {run}: {planned.configuration.version}")
+        progress.print(f"run {run}: {planned.configuration.version}")
         if through:
-            progress.say(
+            progress.print(
                 f"links go through a relay: {servers.relay_us} us for a byte there and one back"
             )
         with interruption.stoppable():
@@ -299,12 +299,12 @@ def compare_as(
             async with lab.operate("compare", progress, interruption):
                 await check_deployment(lab, ours)
             for number, side in enumerate(sides.runnable, start=1):
-                progress.say(f"{number} of {len(sides.runnable)}: {side.name}")
+                progress.print(f"{number} of {len(sides.runnable)}: {side.name}")
                 try:
                     outcomes[side.name] = await side.run(progress, interruption)
                 except (ServerFailed, RunFailed, ControlError) as error:
                     sides.left_out[side.name] = str(error)
-                    progress.say(f"{side.name}: {error}")
+                    progress.print(f"{side.name}: {error}")
 
         run_interruptibly(work, call.console, when_not_waiting=PROCESSES_END)
         runs = [outcome.run_directory for outcome in outcomes.values()]

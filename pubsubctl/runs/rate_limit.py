@@ -81,15 +81,15 @@ def find_limit(
         raise UserError(str(error)) from None
     try:
         with call.console.progress() as progress:
-            progress.say(f"search {folder.path}")
+            progress.print(f"search {folder.path}")
 
             async def work(interruption: Interruption) -> None:
                 while (probe := folder.search.next()) is not None:
-                    progress.say(f"{probe.stage}: {_text(probe.rate)} of each publisher")
+                    progress.print(f"{probe.stage}: {_text(probe.rate)} of each publisher")
                     at = Experiment(spec_at(probe), None, results_folder)
                     outcome = await carry_out(at, lab, progress, interruption, f"bench {spec.name}")
                     tried = folder.note(probe, outcome, p99_ns / 1000)
-                    progress.say(f"{_text(probe.rate)}: {_describe(tried)}")
+                    progress.print(f"{_text(probe.rate)}: {_describe(tried)}")
 
             run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
             summary, because = _judge(folder, spec, p99_ns, progress, call.master())

@@ -259,7 +259,7 @@ def _run_again(call: Invocation, capsule: Capsule, progress: Progress) -> dict[P
 
     async def work(interruption: Interruption) -> None:
         for number, (run, (spec, schedule)) in enumerate(planned.items(), start=1):
-            progress.say(f"{number} of {len(planned)}: {_name(run, capsule)}")
+            progress.print(f"{number} of {len(planned)}: {_name(run, capsule)}")
             experiment = Experiment(spec, schedule, results)
             outcome = await carry_out(experiment, lab, progress, interruption, "reproduce")
             again[run] = outcome.run_directory

@@ -120,7 +120,7 @@ class Program:
             output = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
             why = "; ".join(output) or f"status {done.returncode}"
             raise RunFailed(f"revision {self.commit[:12]}: {why}") from None
-        progress.say(f"run {found[0]}")
+        progress.print(f"run {found[0]}")
         return found
 
 

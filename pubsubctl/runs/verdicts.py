@@ -274,7 +274,7 @@ def find_standing(runs: Sequence[Path], progress: Progress) -> dict[Path, Judged
         verdict = None if is_experiment_run(run) else standing_verdict(run)
         if verdict is not None:
             found[run] = JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))
-            progress.say(
+            progress.print(
                 f"{run.name}: {found[run].verdict} stands, for files and program are the same; "
                 "`pubsubctl check` judges again"
             )

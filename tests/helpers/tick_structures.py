@@ -127,7 +127,7 @@ def compare_streams(operations: int, seed: int) -> None:
             elif what == 1:
                 gaps = ours.knowledge.known.gaps(start, end)
                 asked = [tick for gap in gaps for tick in naive.asks(*gap, now, now + 30)]
-                assert _ticks(ours.ask(gaps, now, now + 30)) == asked
+                assert _ticks(ours.request(gaps, now, now + 30)) == asked
             elif what == 2:
                 ours.knowledge.accumulate(start, end, None)
                 ours.on_answer(start, end)

@@ -295,7 +295,7 @@ class AssistedDeltaTree(CoreWrapper):
         if not self.core.sessions.has_broker(target):
             return
         if (
-            not self._passages.ask(message)
+            not self._passages.request(message)
             and self.core.sessions.reach_of(target) is Reach.NOT_WANTED
         ):
             self._effects.append(OpenSession(target))

@@ -129,7 +129,7 @@ class Passages:
     effects: list[Effect]
     _passages: dict[tuple[BrokerNumber, BrokerNumber], Passage] = field(default_factory=dict)
 
-    def ask(self, message: Relay) -> bool:
+    def request(self, message: Relay) -> bool:
         """Record a request of the asker; return True if a session leads to the target.
 
         A request stands until it is withdrawn, so a target that is reached later is asked then.

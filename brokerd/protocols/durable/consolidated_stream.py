@@ -192,7 +192,7 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
         """Queue events for subscriptions of a client."""
         self._queue(run, lanes, None)
 
-    def say(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
+    def announce_in(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
         """Queue a gap or silence that stands for events through `last`."""
         run = PublicationRun(lane.stream, range(last, last + 1), (b"",), b"\0", 0, ())
         self._queue(run, [lane], instead)
@@ -285,7 +285,7 @@ class Silences:
         if (SILENCE, None) not in self._deadlines:
             self._deadlines.set((SILENCE, None), self._machine.now_ns + self._interval_ns)
 
-    def say(self) -> None:
+    def announce(self) -> None:
         """Send the positions of streams to clients without events.
 
         Nothing is sent below a position that a client claims: events below were not given to it.
@@ -300,7 +300,7 @@ class Silences:
                 if lane.mode is Mode.LIVE and not lane.out and lane.floor <= position:
                     first = lane.acknowledged + 1
                     silence = Silence((local.number,), lane.stream, first, position)
-                    self._windows.say(lane, position, silence)
+                    self._windows.announce_in(lane, position, silence)
         if is_behind:
             self.schedule()
 

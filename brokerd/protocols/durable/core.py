@@ -239,7 +239,7 @@ class Durable:
         )
         self._due = {
             COMMIT: self._subscriptions.commit,
-            SILENCE: self._silence.say,
+            SILENCE: self._silence.announce,
             FETCHES: self._fetching.due,
             RELEASE: self.release.due,
             RETAINED: self._expire_events,
@@ -507,7 +507,7 @@ class Durable:
             for stream in self.holds.expire(owner):
                 self._settle_release(stream)
         elif purpose == DOUBT_OF_HOLD:
-            self.holds.ask(owner)
+            self.holds.request(owner)
         else:
             self.gryphon.on_due(purpose, owner)
 

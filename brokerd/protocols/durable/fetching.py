@@ -210,7 +210,7 @@ class Fetching:
                 del self._wanted[identity]
                 continue
             for asker, curious in list(stream.curious.items()):
-                self._ask(stream, list(curious), asker)
+                self._request(stream, list(curious), asker)
 
     # ------------------------------------------------------------ asking
 
@@ -252,7 +252,7 @@ class Fetching:
                 identity, upstream, children, self._parameters, has_subend=False
             )
         self._wanted[identity].want(peer, list(left))
-        self._ask(self._wanted[identity], list(left), peer)
+        self._request(self._wanted[identity], list(left), peer)
 
     def _answer_in_part(
         self, peer: BrokerNumber, identity: StreamId, requested: IntervalSet
@@ -284,7 +284,7 @@ class Fetching:
         lost = self._retention.find_loss(stream, ranges[0][0])
         yield from self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
-    def _ask(self, stream: Stream, ranges: Sequence[Range], asker: BrokerNumber) -> None:
+    def _request(self, stream: Stream, ranges: Sequence[Range], asker: BrokerNumber) -> None:
         """Request ranges for a broker, except ranges with a recent request.
 
         One broker upstream is asked: the last sender of the stream, or else the first in the
@@ -298,7 +298,7 @@ class Fetching:
             return
         peer = near[identity.publisher % len(near)]
         now_ns = self._machine.now_ns
-        fresh = stream.ask(ranges, now_ns, now_ns + self._parameters.nack_repetition_ns)
+        fresh = stream.request(ranges, now_ns, now_ns + self._parameters.nack_repetition_ns)
         if fresh:
             source, publisher, _ = stream.identity
             requested_ns = TICK_NS * sum(end - start for start, end in fresh)

@@ -180,7 +180,7 @@ class Holds:
         self._machine.record("hold_expired", client=client, subscription=number, at=at)
         return self._drop(key, lambda: None)
 
-    def ask(self, key: _Key) -> None:
+    def request(self, key: _Key) -> None:
         """Ask the broker of a subscription for a Hold with what it requires, or with nothing.
 
         The question is an answer to no incarnation.

@@ -134,7 +134,7 @@ class EpochFetches:
         local.unacknowledged.clear()
         local.acknowledged_epoch = 0  # of another storage, perhaps
         following.valid = following.number + 1
-        return self._ask(following, now_ns)
+        return self._request(following, now_ns)
 
     def leave(self, local: StoredSubscription) -> Iterator[LastReceipt]:
         """Yield a LastReceipt once the client has acknowledged everything before `until`."""
@@ -200,20 +200,20 @@ class EpochFetches:
         following = self._storages[storage]
         if following.is_fetching:
             waited_ns = min(2 * following.waited_ns, self._parameters.retry_limit_ns)
-            yield self._ask(following, now_ns, waited_ns)
+            yield self._request(following, now_ns, waited_ns)
 
     def receipt_due(self, storage: BrokerNumber, now_ns: Instant) -> Iterator[Fetch]:
         """Send acknowledgements of clients to a storage."""
         following = self._storages[storage]
         if following.locals and self._unannounced(following):
-            yield self._ask(following, now_ns)
+            yield self._request(following, now_ns)
 
     # ------------------------------------------------------------ fetching
 
     def _fetch(self, following: FollowedStorage, now_ns: Instant) -> Iterator[Fetch]:
         """Fetch the next epochs, unless clients are too far behind."""
         if following.locals and following.outstanding() < self._parameters.home_window:
-            yield self._ask(following, now_ns)
+            yield self._request(following, now_ns)
 
     def _unannounced(self, following: FollowedStorage) -> tuple[StoredSubscription, ...]:
         done = following.done
@@ -223,7 +223,7 @@ class EpochFetches:
             if each.reported_epoch < done and (each.until is None or done <= each.until)
         )
 
-    def _ask(self, following: FollowedStorage, now_ns: Instant, waited_ns: int = 0) -> Fetch:
+    def _request(self, following: FollowedStorage, now_ns: Instant, waited_ns: int = 0) -> Fetch:
         parameters = self._parameters
         unannounced: tuple[StoredSubscription, ...] = ()
         if now_ns >= following.reported_ns + parameters.receipt_interval_ns:
@@ -374,7 +374,7 @@ class EpochFetches:
         if following is None or not following.locals:
             return
         if following.is_fetching:
-            yield self._ask(following, now_ns)
+            yield self._request(following, now_ns)
         else:
             yield from self._fetch(following, now_ns)
 

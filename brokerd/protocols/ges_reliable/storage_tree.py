@@ -78,7 +78,7 @@ class UnitProfile:
         request = self._requests.get(predicate)
         return request.starts_after if request is not None else None
 
-    def ask(self, predicate: Predicate) -> Iterator[Commit | Request]:
+    def request(self, predicate: Predicate) -> Iterator[Commit | Request]:
         """Request all publications that match a predicate from now on."""
         if predicate in self._requests:
             return
@@ -182,12 +182,12 @@ class StorageFeeds:
         for feed in self._feeds.values():
             if feed.storage == self._place.parent:
                 feed.after = self._log.assigned
-            yield self._ask(feed, now_ns)
+            yield self._request(feed, now_ns)
 
     def due(self, storage: BrokerNumber, now_ns: Instant) -> Fetch:
         """Repeat a fetch that has not been answered."""
         feed = self._feeds[storage]
-        return self._ask(feed, now_ns, min(2 * feed.waited_ns, self._parameters.retry_limit_ns))
+        return self._request(feed, now_ns, min(2 * feed.waited_ns, self._parameters.retry_limit_ns))
 
     def reached(self) -> dict[BrokerNumber, int]:
         """Return, by storage, the epoch through which everything has arrived."""
@@ -226,7 +226,7 @@ class StorageFeeds:
         feed = self._feeds.get(message.storage)
         if message.is_request:
             if feed is not None and self._log.is_read:
-                yield self._ask(feed, now_ns)
+                yield self._request(feed, now_ns)
             return
         feed = self._feed_of(message)
         if feed is None:
@@ -244,7 +244,7 @@ class StorageFeeds:
         if message.number != feed.number:
             return
         if is_whole and self._has_room(feed):
-            yield self._ask(feed, now_ns)
+            yield self._request(feed, now_ns)
         elif not self._parameters.fetch_wait_ns:
             self._deadlines.set((INTAKE, feed.storage), now_ns + self._parameters.timeout_ns)
 
@@ -281,7 +281,7 @@ class StorageFeeds:
         oldest = feed.open[0]
         return self._log.has(oldest.source, oldest.first, oldest.last)
 
-    def _ask(self, feed: Feed, now_ns: Instant, waited_ns: int = 0) -> Fetch:
+    def _request(self, feed: Feed, now_ns: Instant, waited_ns: int = 0) -> Fetch:
         parameters, through = self._parameters, self._on_disk(feed)
         if not self._has_room(feed):
             feed.after = through

@@ -448,7 +448,9 @@ class Gryphon(LogFirstMachine):
             self._assign_silence(stream.identity.publisher, highest)
         else:
             sideways = peer not in self._routes.peers
-            self.effects += self.curiosity.ask(stream, [unknown], self.now_ns, sideways=sideways)
+            self.effects += self.curiosity.request(
+                stream, [unknown], self.now_ns, sideways=sideways
+            )
 
     def on_done(self, peer: BrokerNumber, message: Done) -> None:
         """Record a neighbour's acks."""
@@ -514,7 +516,7 @@ class Gryphon(LogFirstMachine):
         if purpose == RETRY:
             self.emit(OpenSession(owner))
         elif purpose == GAPS:
-            self.effects += self._gaps.ask(owner, self.now_ns)
+            self.effects += self._gaps.request(owner, self.now_ns)
         elif purpose == BEGINNINGS:
             self.effects += self.filter_exchange.due()
         elif purpose == ACKS:
@@ -534,7 +536,7 @@ class Gryphon(LogFirstMachine):
             for stream in self.drains.find_lacking(self.now_ns):
                 self.effects += self._delays.request_end(stream, self.now_ns)
         elif purpose == JOINING:
-            self._take(self.joins.ask(owner, self.now_ns))
+            self._take(self.joins.request(owner, self.now_ns))
         elif purpose == EXPECTED:
             self.effects += self._overdue.check(self.now_ns)
         elif purpose == FLOW:
@@ -641,7 +643,7 @@ class Gryphon(LogFirstMachine):
                 subend.on_delivered(entry)
         if stream.upstream is not None:
             if self._parameters.delay_curiosity_ns:
-                self._delays.hear(stream, self.now_ns)
+                self._delays.receive(stream, self.now_ns)
             subend.see_gaps(knowledge, self.now_ns)
             if subend.gaps.pieces:
                 self._gaps.schedule(stream)

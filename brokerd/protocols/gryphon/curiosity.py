@@ -55,7 +55,7 @@ class Curiosity:
         """Return True if a broker can be asked for a stream."""
         return stream.upstream is not None and bool(self._links.up(stream.identity, stream.via))
 
-    def ask(
+    def request(
         self,
         stream: Stream,
         pieces: Sequence[Sequence[Range]],
@@ -77,7 +77,7 @@ class Curiosity:
         until_ns = now_ns + self._parameters.curiosity_forgotten_ns
         source, publisher, _ = stream.identity
         for piece in pieces:
-            fresh = stream.ask(piece, now_ns, until_ns)
+            fresh = stream.request(piece, now_ns, until_ns)
             self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
             if not fresh:
                 continue
@@ -141,11 +141,11 @@ class GapCuriosity:
         self._curiosity = curiosity
         self._deadlines = deadlines
 
-    def ask(self, identity: StreamId, now_ns: Instant) -> list[Effect]:
+    def request(self, identity: StreamId, now_ns: Instant) -> list[Effect]:
         """Return nacks for the gaps of a stream that are due."""
         stream = self._streams.get(identity)
         pieces = [(piece,) for piece in stream.subend.gaps.due(now_ns)]
-        effects = self._curiosity.ask(stream, pieces, now_ns)
+        effects = self._curiosity.request(stream, pieces, now_ns)
         self.schedule(stream)
         return effects
 
@@ -202,7 +202,7 @@ class DelayCuriosity:
             self._received = dict.fromkeys(self._identities, (0, now_ns))
             self._deadlines.set((DELAYS, None), now_ns + self._limit_ns)
 
-    def hear(self, stream: Stream, now_ns: Instant) -> None:
+    def receive(self, stream: Stream, now_ns: Instant) -> None:
         """Record news of a stream."""
         known = self._received.get(stream.identity)
         if known is not None and known[0] < stream.knowledge.highest:

@@ -268,7 +268,7 @@ class Stream:
         """Remove all requests of a broker."""
         self.curious.pop(peer, None)
 
-    def ask(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
+    def request(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
         """Return the ticks of the ranges without a recent request, and record their request.
 
         No tick is returned twice.

@@ -227,9 +227,9 @@ class Joins:
     def join(self, stream: StreamId, now_ns: Instant) -> list[Any]:
         """Ask all brokers with clients to wait for a pubend here, until all have answered."""
         self._asking[stream] = _JoiningPubend(self._number + 1)
-        return self.ask(stream, now_ns)
+        return self.request(stream, now_ns)
 
-    def ask(self, stream: StreamId, now_ns: Instant) -> list[Any]:
+    def request(self, stream: StreamId, now_ns: Instant) -> list[Any]:
         """Send the request, or repeat it after a vain wait."""
         joining = self._asking[stream]
         joining.waited_ns = next_wait_ns(joining.waited_ns, self._parameters)
@@ -251,7 +251,7 @@ class Joins:
             self._deadlines.cancel((JOINING, stream))
             return [PubendBegin(stream, max(joining.ticks.values()))]
         self._asking[stream] = _JoiningPubend(self._number + 1, is_second=True)
-        return self.ask(stream, now_ns)
+        return self.request(stream, now_ns)
 
     # ------------------------------------------------------------ at all brokers
 

@@ -71,9 +71,9 @@ class OwnerRequests:
     def seek(self, topics: Sequence[int]) -> None:
         """Request the owners of topics from their arbiters, unless present or requested."""
         for arbiter, new in self._group_by_arbiter(topics):
-            self.ask(arbiter, new)
+            self.request(arbiter, new)
 
-    def ask(self, server: BrokerNumber, topics: Sequence[int]) -> None:
+    def request(self, server: BrokerNumber, topics: Sequence[int]) -> None:
         """Request the owners of topics, in a request to a server."""
         self.sought.setdefault(server, {}).update(dict.fromkeys(topics))
         self._routes.send(Locate(server, self._broker, tuple(topics)))
@@ -143,7 +143,7 @@ class OwnerRequests:
         """Ask the arbiter for the owner of a topic, and use the present owner meanwhile."""
         if topic not in self.doubted:
             self.doubted[topic] = None
-            self.ask(self._arbiters[topic], (topic,))
+            self.request(self._arbiters[topic], (topic,))
 
 
 class OwnerChanges:

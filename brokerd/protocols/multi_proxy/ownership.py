@@ -197,7 +197,7 @@ class CausalOwners:
         ]
         carrier = self._routes.first_server()
         if new and carrier is not None:
-            self.requests.ask(carrier, new)
+            self.requests.request(carrier, new)
         elif new:
             sought.setdefault(self._arbiters[new[0]], {}).update(dict.fromkeys(new))
 

@@ -256,7 +256,7 @@ class Server:
                 if self.followers.follows(follower, owner.topic):
                     self._sessions.answer(home, Merged(home, (owner,)))
 
-    def _ask(self, topics: Sequence[int]) -> None:
+    def _request(self, topics: Sequence[int]) -> None:
         new = dict.fromkeys(topic for topic in topics if topic not in self.requested)
         if new:
             self.requested.update(new)
@@ -271,7 +271,7 @@ class Server:
         is_moving = sharing is not None and (sharing.moves.moving or sharing.moves.moved)
         if sharing is not None and is_moving and sharing.is_away(home, (number,)):
             return
-        self._ask((number,))
+        self._request((number,))
         self._counters["publications_received"] += len(run)
         if self._held.delays(self.log.topic(number), message):
             self._report_held(message)
@@ -322,7 +322,9 @@ class Server:
         is_restarted = version.incarnation > follower.version.incarnation
         follower.version = version
         before = follower.done
-        self._ask([topic for topic in message.topics if self._take_ownership(topic) not in before])
+        self._request(
+            [topic for topic in message.topics if self._take_ownership(topic) not in before]
+        )
         parts = [part for topic in message.topics for part in self.log.parts(topic)]
         heads = {part.part: part.assigned for part in parts}
         follower.done = {part: before.get(part, head) for part, head in heads.items()}

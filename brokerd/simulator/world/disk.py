@@ -132,7 +132,7 @@ class SimulatedDisk:
         self._schedule = schedule
         self._random = random
         self._delay_ns = delay_ns
-        self._tell = report
+        self._report = report
         self._tables: dict[str, dict[str, Any]] = {}
         self._waiting: deque[tuple[int, tuple[Change, ...]]] = deque()
         self._committed = 0
@@ -268,7 +268,7 @@ class SimulatedDisk:
         while self._waiting and self._waiting[0][0] <= number:
             self._apply(self._waiting.popleft()[1])
         if token is not None:
-            self._tell(Persisted(token))
+            self._report(Persisted(token))
 
     def _write_logs(self, crashes: int, number: int) -> None:
         if crashes != self._crashes:
@@ -278,7 +278,7 @@ class SimulatedDisk:
             page = self._random.randint(1, LARGEST_PAGE) if isinstance(effect, Read) else 0
             event = self._write_log(effect, page)
             if event is not None:
-                self._tell(event)
+                self._report(event)
 
     def _write_log(self, effect: LogEffect, page: int) -> Event | None:
         self.ledger.groups += isinstance(effect, Append)

@@ -126,24 +126,24 @@ class SshTransport:
         done = await self._connections.run(self.host, command, timeout_s=timeout_s)
         return Ran(done.status, done.stdout, done.stderr)
 
-    async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
+    async def call(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """Send a request to the host. See Transport.
 
         After a lost connection, reconnect once and take the lock again. All requests are repeatable
         but `start_agent`, which is repeated only if the agent is not running yet.
         """
         try:
-            return await self._ask(command, arguments)
+            return await self._call(command, arguments)
         except ControlError as error:
             if error.kind != "closed":
                 raise
             if command == "start_agent":
-                seen = await self._ask("observe", {})
+                seen = await self._call("observe", {})
                 if seen is not None and seen["agent"] == arguments["deployment_id"]:
                     return {}
-            return await self._ask(command, arguments)
+            return await self._call(command, arguments)
 
-    async def _ask(self, command: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    async def _call(self, command: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         control = await self._control()
         if control is None:
             return None

@@ -528,7 +528,7 @@ class SshConnections:
                 requested_s = None
             if requested_s is None and now_s - line.last_received_s >= interval_s:
                 requested_s = now_s
-                run_in_background(line.ask)
+                run_in_background(line.probe)
             elif (
                 requested_s is not None and now_s - requested_s >= UNANSWERED_INTERVALS * interval_s
             ):

@@ -154,7 +154,7 @@ class FabricConnection:
         self._transport.join(END_DEADLINE_S)
         self._connection.close()
 
-    def ask(self) -> None:
+    def probe(self) -> None:
         """Request a sign of life; return after the answer, or after the end of the connection."""
         self._transport.global_request(_ALIVE, wait=True)
 

@@ -74,7 +74,7 @@ class Keeper:
             self.machine.now_ns = due_ns
             for purpose, key in self.deadlines.due(due_ns):
                 assert purpose in (LEASE, DOUBT_OF_HOLD)
-                (self.holds.expire if purpose == LEASE else self.holds.ask)(key)
+                (self.holds.expire if purpose == LEASE else self.holds.request)(key)
         self.now_ns = self.machine.now_ns = end_ns
 
     def held(self) -> set[tuple[str, int, int]]:

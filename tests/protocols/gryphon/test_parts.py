@@ -132,9 +132,9 @@ def test_each_request_is_counted_as_sent_or_as_consolidated() -> None:
         ([[(2, 4)]], 1, 1),
         ([[(3, 7)], [(8, 9)], [(1, 2)]], 3, 2),
     ):
-        curiosity.ask(stream, pieces, 1, sideways=True)
+        curiosity.request(stream, pieces, 1, sideways=True)
         assert (counters["nacks_sent"], counters["nacks_consolidated"]) == (sent, consolidated)
-    effects = curiosity.ask(stream, [[(1, 12)]], 1)
+    effects = curiosity.request(stream, [[(1, 12)]], 1)
     assert [each.message for each in effects if isinstance(each, Send)] == [
         Nack(STREAM, ((7, 8), (9, 12)))
     ]

@@ -249,9 +249,9 @@ def test_repeated_requests_during_a_log_read_are_answered_once() -> None:
 def kept_of_questions() -> int:
     """Return the number of repeated requests that a stream keeps after all are answered."""
     stream = Stream(STREAM, P1, (S1,), GryphonParameters())
-    stream.ask([(1, 2)], 0, 450)
+    stream.request([(1, 2)], 0, 450)
     for start in range(10, 40, 2):
-        stream.ask([(start, start + 1)], 100, 550)
+        stream.request([(start, start + 1)], 100, 550)
     stream.on_answer(10, 40)
     stream.forget_requested(450)  # the answer of the first was lost
     return sizes_of(stream)["Stream._asked_until"]

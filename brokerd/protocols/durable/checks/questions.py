@@ -61,7 +61,7 @@ class QuestionChecks(ProtocolChecks):
             self._on_answer(broker.number, message.stream, message.ranges)
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Fetch:
-                self._ask(broker, effect.message)
+                self._request(broker, effect.message)
         return ()
 
     def _on_answer(self, broker: BrokerNumber, stream: StreamId, ranges: Sequence[Range]) -> None:
@@ -69,7 +69,7 @@ class QuestionChecks(ProtocolChecks):
             for start, end in ranges:
                 requested.remove(start, end)
 
-    def _ask(self, broker: BrokerView, message: Fetch) -> None:
+    def _request(self, broker: BrokerView, message: Fetch) -> None:
         core, key = broker.core, (broker.number, message.stream)
         assert isinstance(core, Durable), f"{core} is no core of durable"
         requested = self._requested.setdefault(key, IntervalSet())
