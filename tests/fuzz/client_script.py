@@ -23,6 +23,7 @@ from brokerd.model.client_messages import (
     Publish,
     Silence,
     Subscribe,
+    Subscribed,
     Unsubscribe,
 )
 from brokerd.model.identity import SourceId, StreamId
@@ -58,6 +59,7 @@ class ClientScript:
         self._source: SourceId | None = None
         self._next = 1
         self._positions: dict[StreamId, int] = {}
+        self._begun: dict[StreamId, int] = {}
         self._delivered: deque[tuple[StreamId, int, int]] = deque(maxlen=30)
         self._request = 0
         self._said_connect = self._is_connected = self._is_leaving = False
@@ -78,6 +80,8 @@ class ClientScript:
                 self._delivered.append((stream, first, last))
             case Notice(_, source, ranges):
                 self._delivered.extend((source, first, last) for first, last in ranges)
+            case Subscribed(_, _, begins_after):
+                self._begun.update(begins_after)
             case Consuming(_, _, _, given):
                 self._positions.update(given)
             case ConsumedCommitted(_, request):
@@ -124,7 +128,8 @@ class ClientScript:
         if draw < 0.38:
             self._is_leaving = True
             done = self._next - 1 if is_patient else self._number()
-            return Detach(random.random() < 0.6, random.choice((0, done)))
+            drain, done = random.random() < 0.6, random.choice((0, done))
+            return Detach(drain, done, self._through() if drain or not is_patient else ())
         if draw < 0.65 and (self._source is not None or not is_patient):
             return Publish(self.run(is_patient))
         return self._acknowledge(is_patient)
@@ -170,6 +175,34 @@ class ClientScript:
             return Acknowledge(stream, first, last)
         stream = SourceId(random.randrange(3), random.randrange(3), random.randrange(3))
         return Acknowledge(stream, self._number(), self._number())
+
+    def _through(self) -> tuple[tuple[StreamId, int], ...]:
+        """Return where the next broker begins: at, before or beyond the delivered positions.
+
+        Some streams belong to other clients, and some do not exist.
+        """
+        random = self._random
+        if random.random() < 0.2:
+            return ()
+        known = {**self._positions, **self._begun}
+        known.update((stream, last) for stream, _, last in self._delivered)
+        through = {
+            stream: random.choice(
+                (
+                    last,
+                    last,
+                    random.randrange(last + 1),
+                    last + random.choice((1, 1, 5, 1 << 20)),
+                    self._number(),
+                )
+            )
+            for stream, last in known.items()
+            if random.random() < 0.8
+        }
+        if random.random() < 0.3:
+            other = SourceId(random.randrange(4), random.randrange(4), random.randrange(3))
+            through[other] = self._number()
+        return tuple(through.items())
 
     def _commit(self) -> CommitConsumed:
         positions = tuple(self._positions.items())

@@ -6,6 +6,7 @@ restart. A refused message changes no state: the broker behaves equally without 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -160,6 +161,22 @@ def test_a_client_departs_without_unacknowledged_deliveries(protocol: str, drain
     assert Unsubscribed(0) in client.session(again, Detach(drain=drain, done_through=0))
     client.end(30)
     world.cluster.publish("c1", honest=True)
+    assert world.end() == []
+    world.repeat()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_refused_publication_advances_no_record_of_its_publisher(protocol: str) -> None:
+    """The broker recorded the number before the attributes turned out to be malformed."""
+    world = FuzzedCluster(protocol, Random(1))
+    client = StoryClient(world)
+    source = source_given(client.session(PUBLISHER))
+    client.say(Publish(run_of(source, 1)))
+    world.cluster.run_for(1)
+    client.say(Publish(replace(run_of(source, 2), attribute_table=(b"\xff",))))
+    world.cluster.run_for(1)
+    assert "malformed" in world.fuzzed[0].refusals[-1]
+    client.end(30)
     assert world.end() == []
     world.repeat()
 

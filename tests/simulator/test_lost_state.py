@@ -201,6 +201,93 @@ def test_a_subscription_of_a_copy_without_its_beginning_restarts_behind_a_gap(wo
     assert not cluster.oracle.violations, cluster.oracle.first_violations
 
 
+class Restart:
+    """The subscriber's broker accepted the loss of its disk while the subscriber was away."""
+
+    def __init__(self, world: str, *, is_copy: bool = False, delivered: int = 0) -> None:
+        self.cluster = cluster = begun(world)
+        self.subscriber = cluster.subscribe("s1")
+        self.broker = cluster.broker("s1")
+        while is_copy and not self.broker.broker.on_disk().get("subscriptions"):
+            cluster.run_for(0.001)
+        copy = self.broker.broker.disk.copy() if is_copy else None
+        cluster.run_until_quiet()
+        publish(cluster, delivered)
+        cluster.run_until_quiet()
+        self.line = cluster.link(self.subscriber.client.name, "s1")
+        self.line.cut()
+        cluster.run_for(2)
+        cluster.publish("s1", client="q-s1", kind="a")
+        publish(cluster, 3)
+        cluster.run_for(2)
+        cluster.link("q-s1", "s1").cut()
+        self.broker.kill()
+        cluster.run_for(2)
+        self.broker.put_back(copy)
+        cluster.run_for(10)
+
+    def crash_behind_the_start(self) -> None:
+        """Let the subscriber request its subscription again, and leave before the gap arrives."""
+        self.line.heal()
+        while not self.broker.broker.on_disk().get("begins"):
+            self.cluster.run_for(0.001)
+        self.line.cut()
+        self.cluster.run_for(2)
+        self.broker.restart()
+        self.cluster.run_for(10)
+
+    def come_back(self) -> None:
+        """Let the subscriber return."""
+        self.line.heal()
+        self.cluster.run_for(20)
+
+    @property
+    def lacks(self) -> list[str]:
+        """The violations, and the owed publications without a delivery or a gap."""
+        oracle = self.cluster.oracle
+        missing = oracle.obligations.describe_undelivered()
+        return [*oracle.first_violations, *(line for line in missing if "misses" in line)]
+
+
+WITH_FILTERS = ("gryphon", "gryphon in total order")
+
+
+@pytest.mark.parametrize("world", WITH_FILTERS)
+def test_a_lost_subscription_without_a_delivery_is_notified_of_the_loss(world: str) -> None:
+    """The client states no position; the subscription of the copy started again without it."""
+    story = Restart(world, is_copy=True)
+    story.come_back()
+    assert not story.lacks
+    assert story.cluster.oracle.in_gaps == {STATE_LOST: 4}
+
+
+@pytest.mark.parametrize("world", WITH_FILTERS)
+def test_a_gap_is_announced_although_the_broker_crashes_before(world: str) -> None:
+    """The publisher at the broker never returns, so that only the subscription shows its loss."""
+    story = Restart(world)
+    story.crash_behind_the_start()
+    story.come_back()
+    assert not story.lacks
+    assert story.cluster.oracle.in_gaps == {STATE_LOST: 4}
+
+
+@pytest.mark.parametrize("world", WITH_FILTERS)
+def test_a_subscription_behind_its_gap_receives_all_later_publications(world: str) -> None:
+    """The client of a restarted subscription is away again, twice."""
+    story = Restart(world, is_copy=True, delivered=1)
+    story.come_back()
+    for _ in range(2):
+        story.line.cut()
+        story.cluster.run_for(2)
+        story.cluster.publish("s1", client="r-s1", kind="a")
+        publish(story.cluster, 1)
+        story.cluster.run_for(2)
+        story.come_back()
+    assert not story.lacks
+    assert len(story.subscriber.received) == 5
+    assert story.cluster.oracle.in_gaps == {STATE_LOST: 4}
+
+
 PLAN = """
 simulation timed
 protocol gryphon

@@ -331,6 +331,7 @@ class Clients:
 
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         self._publish(self.table.check_publish(name, message), message)
+        self.table.record_published(name, message.run.source, message.run.last)
 
     def _publish(self, client: Client, message: Publish) -> None:
         """Receive publications; during the recovery of this broker they wait."""

@@ -344,6 +344,7 @@ class DurableClients:
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         client, run = self.table.check_publish(name, message), message.run
         self.own.check_run(run, name)
+        self.table.record_published(name, run.source, run.last)
         client.submitted = max(client.submitted, run.last)
         self._gryphon.publish(run, partial(self._acknowledge_durable, name))
 

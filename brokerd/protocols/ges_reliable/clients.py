@@ -578,6 +578,7 @@ class RoamingClients:
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         client, run = self.table.check_publish(name, message), message.run
         self.own.check_run(run, name)
+        self.table.record_published(name, run.source, run.last)
         client.submitted = max(client.submitted, run.last)
         self.take(self.publishes.add(run, self._machine.now_ns))
         self.own.acknowledge_through(client, self.publishes.done(run.source))

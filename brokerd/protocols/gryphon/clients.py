@@ -29,7 +29,7 @@ from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import BEGINS
+from brokerd.protocols.gryphon.state import BEGINS, RESTARTED
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Change, Started
 from brokerd.protocols.parts.clients.own_subscriptions import (
@@ -191,18 +191,27 @@ class Clients:
     # ------------------------------------------------------------ sessions
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """See HostedClients."""
+        """See HostedClients.
+
+        After a loss, a subscription without a start may have started before: its client knows.
+        """
         for local in read_subscriptions(recovered):
             client = self.table.find(local.client)
             client.subscriptions[local.number] = local
             row = recovered.get(BEGINS, {}).get(local.row)
+            ends = recovered.get(RESTARTED, {}).get(local.row)
+            if ends is not None:
+                local.is_restarted = True
+                _begin_after(local, ((StreamId(*stream), end) for *stream, end in ends))
             if self._own_filter is None:
-                self.own.start(local)
-            elif row is None:
-                self._on_kept(client, local)
-            else:
+                self._match(local)
+            elif row is not None:
                 self._own_filter.recover(local, row)
-                self.own.start(local)
+                self._match(local)
+            else:
+                if self.table.lineage:
+                    self._restart(local)
+                self._on_kept(client, local)
         for name in self.table.clients:
             self.table.linger(name)
 
@@ -239,9 +248,12 @@ class Clients:
         """Take a client's positions; a client behind the beginning has not taken the gap before."""
         for number, seen in message.resume:
             local = client.subscriptions.get(number)
-            if local is not None and local.started:
-                begun = local.begins_after
-                local.is_restarted |= any(last < begun.get(stream, 0) for stream, last in seen)
+            if local is None or not (local.started and local.is_restarted):
+                continue
+            had = dict(seen)
+            if all(had.get(stream, 0) >= end for stream, end in local.begins_after.items()):
+                local.is_restarted = False
+                self._forget_restart(local)
         self.table.withdraw(self.own.resume(client, message))
 
     def on_lost(self, name: ClientId, session: int) -> None:
@@ -278,7 +290,24 @@ class Clients:
             return
         local = new_subscription(client, message)
         self._machine.send(name, Subscribed(local.number, "pending"))
+        if local.number in client.lost_positions:
+            self._restart(local)
         self._disk.commit((kept_subscription(local),), partial(self._on_kept, client, local))
+
+    def _restart(self, local: OwnSubscription) -> None:
+        """Announce a gap before the subscription, up to where it starts again.
+
+        No filter decides where streams of own pubends begin.
+        """
+        local.is_restarted = True
+        undecided = (
+            stream
+            for stream in self._identities
+            if self._own_filter is None or stream.broker == self._broker
+        )
+        _begin_after(local, ((stream, self._streams.position(stream)) for stream in undecided))
+        ends = [[*stream, end] for stream, end in local.begins_after.items()]
+        self._disk.commit((Change(RESTARTED, local.row, ends),), lambda: None)
 
     def _on_kept(self, client: Client, local: OwnSubscription) -> None:
         """Start a subscription on disk once all pubends have announced its ticks."""
@@ -290,31 +319,28 @@ class Clients:
             self._own_filter.add(local, partial(self._start, client, local))
 
     def _start(self, client: Client, local: OwnSubscription) -> None:
-        self.own.start(local)
+        self._match(local)
         if client.connected and client.session == local.claimed:
             self._claim(client, local)
 
+    def _match(self, local: OwnSubscription) -> None:
+        """Match a subscription from now on."""
+        if local.is_restarted:
+            self._restart(local)
+        self.own.start(local)
+
     def _claim(self, client: Client, local: OwnSubscription) -> None:
         local.claimed = client.session
-        self.own.drop_unknown_restart(client, local)
+        if self.own.drop_unknown_restart(client, local):
+            self._forget_restart(local)
         if local.started:
-            begun = self._starts_after(client, local)
-            gaps = [*self.table.gaps_of_lost(client, local.number, begun)]
+            gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
             positions = self._positions(local)
             self._take_done(self.own.claim(client, local, positions, gaps))
 
-    def _starts_after(self, client: Client, local: OwnSubscription) -> Mapping[StreamId, int]:
-        """Return the positions behind which a started subscription begins.
-
-        No filter decides where streams of own pubends begin.
-        """
-        had = client.lost_positions.get(local.number, {})
-        begun = {
-            stream: max(had.get(stream, 0), self._streams.position(stream))
-            for stream in self._identities
-            if self._own_filter is None or stream.broker == self._broker
-        }
-        return {**local.begins_after, **begun}
+    def _forget_restart(self, local: OwnSubscription) -> None:
+        """Write that no gap of a restart is due any more."""
+        self._disk.commit((Change(RESTARTED, local.row, None),), lambda: None)
 
     def _positions(self, local: OwnSubscription) -> list[tuple[StreamId, int]]:
         """Return, in total order or without filters, all positions from which a client continues.
@@ -396,6 +422,8 @@ class Clients:
                     own_filter.release(local)
             then()
 
+        if self.table.lineage:
+            tables = (*tables, RESTARTED)
         rows = [Change(table, local.row, None) for local in over for table in tables]
         self._disk.commit(rows, ended)
 
@@ -404,6 +432,7 @@ class Clients:
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         client, run = self.table.check_publish(name, message), message.run
         self.own.check_run(run, name)
+        self.table.record_published(name, run.source, run.last)
         client.submitted = max(client.submitted, run.last)
         self._core.publish(run, partial(self._acknowledge_durable, name))
 
@@ -418,3 +447,9 @@ class Clients:
         self._take_done(self.own.acknowledge(name, message))
         self.table.advance(self.own.windows.advanced)
         self._answer_detach(client)
+
+
+def _begin_after(local: OwnSubscription, positions: Iterable[tuple[StreamId, int]]) -> None:
+    """Begin a subscription behind these positions at the earliest."""
+    for stream, position in positions:
+        local.begins_after[stream] = max(position, local.begins_after.get(stream, 0))

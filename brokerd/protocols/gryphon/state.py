@@ -19,6 +19,8 @@ RESERVED: Final = "reserved"
 """The tick through which silence may have been announced for ticks without an event."""
 BEGINS: Final = "begins"
 """Per started subscription, the ticks behind which it begins in the streams of other brokers."""
+RESTARTED: Final = "restarted"
+"""Per subscription that this broker had lost, the ends of its gaps, until its client has them."""
 FILTERED: Final = "filtered"
 """Per broker, the version of its filter that events here were matched with."""
 MERGED: Final = "merged"
@@ -26,7 +28,7 @@ MERGED: Final = "merged"
 
 TABLES: Final = (
     *(RELEASED, PUBLISHED, RESERVED, FILTERED, MERGED),
-    *(SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS, PUBLISHERS),
+    *(SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS, RESTARTED, PUBLISHERS),
 )
 """All tables on disk, those of clients included."""
 

@@ -361,6 +361,7 @@ class Clients:
         client, run = self.table.check_publish(name, message), message.run
         self.own.check_run(run, name)
         parts = list(self._topics.parts(run, name))
+        self.table.record_published(name, run.source, run.last)
         client.submitted = max(client.submitted, run.last)
         for topic in self._publishes.put(run.source, parts):
             self._owners.seek((topic,))

@@ -192,6 +192,7 @@ class Clients:
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         client = self.table.check_publish(name, message)
         self._publish_run(message.run, name)
+        self.table.record_published(name, message.run.source, message.run.last)
         client.submitted = max(client.submitted, message.run.last)
         self._on_more(message.run.source)
 

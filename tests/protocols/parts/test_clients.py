@@ -79,7 +79,7 @@ class Plain:
             Subscribe: self._on_subscribe,
             Unsubscribe: self._on_unsubscribe,
             Detach: lambda name, _message: self.table.check_detach(name),
-            Publish: self.table.check_publish,
+            Publish: self._on_publish,
             Acknowledge: self.table.check_acknowledge,
         }
 
@@ -93,6 +93,10 @@ class Plain:
         if client is not None:
             admission = self.table.assign_source(client, message)
             self.disk.commit(admission.changes, partial(self._admit, admission))
+
+    def _on_publish(self, name: ClientId, message: Publish) -> None:
+        self.table.check_publish(name, message)
+        self.table.record_published(name, message.run.source, message.run.last)
 
     def _durable_of(self, source: SourceId | None) -> int | None:
         if source is None or self.durable is None:

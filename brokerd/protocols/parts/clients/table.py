@@ -473,13 +473,15 @@ class ClientTable(Generic[Client]):
         return client
 
     def check_publish(self, name: ClientId, message: Publish) -> Client:
-        """Return the client that publishes as a source."""
+        """Return the client that publishes as a source.
+
+        The caller checks the contents, and then records the numbers.
+        """
         client = self.requester(name, "Publish")
         if has_marker(message.run):
             raise RemoteProtocolError(name, "publishes a loss marker")
         if message.run.source != client.source or message.run.origins:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
-        self.record_published(name, message.run.source, message.run.last)
         return client
 
     def check_acknowledge(self, name: ClientId, message: Acknowledge) -> Client:

@@ -138,6 +138,7 @@ class UnkeptClients(Generic[Subscription]):
         self.table.check_publish(name, message)
         run = message.run
         self._routes.forward(run, name)
+        self.table.record_published(name, run.source, run.last)
         self._machine.send(name, PublishAcknowledged(run.first, run.last))
 
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
