@@ -132,15 +132,17 @@ def _check_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 
 
 def _check_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """Yield files of positions with fewer or more positions than there are deliveries."""
+    """Yield files of positions that do not follow the deliveries one by one."""
+    records = f"{process.place}/deliveries.rec"
+    if n := rows.misplaced.get(process.place):
+        yield differ(f"{process.place}/positions.rec", records, "deliveries of positions", n, 0)
     found = process.document("positions.rec.json").get("rows")
     wanted = rows.delivered.get(process.place)
     own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")}
     is_again = any(of.again for lane, of in rows.lanes.items() if lane[0] in own)
     if process.place in rows.whole and not is_again and found != wanted:
         yield differ(
-            f"{process.place}/positions.rec", f"{process.place}/deliveries.rec", "positions",
-            found, wanted,
+            f"{process.place}/positions.rec", records, "positions", found, wanted
         )  # fmt: skip
 
 
@@ -223,6 +225,11 @@ def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
         yield differ(
             f"{process.place}/acks.rec", f"{process.place}/publications.rec",
             "answers before their publication", n, 0,
+        )  # fmt: skip
+    if n := rows.repeated_answers.get(process.place):
+        yield differ(
+            f"{process.place}/acks.rec", f"{process.place}/stats.jsonl",
+            "numbers with two answers", n, 0,
         )  # fmt: skip
     if n := rows.late_intents.get(process.place):
         yield differ(

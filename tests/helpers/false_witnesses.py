@@ -900,12 +900,34 @@ def numbers_were_reserved_afterwards(run: RunFolder) -> None:
         rows.all["at_ns"] = last_ns
 
 
-@_lie("disagree on answers")
+@_lie("disagree on answers: ")
 def acknowledgements_came_twice(run: RunFolder) -> None:
     with run.records(PUBLISHERS, "acks") as rows:
         rows.insert(5, rows.all[4])
     with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as lines:
         lines[-1]["acknowledged"] += 1
+
+
+@_lie("disagree on numbers with two answers")
+def an_acknowledgement_is_of_another_source(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.all["publisher"][60] ^= 1
+    renew_digests(run)
+
+
+@_lie("disagree on numbers with two answers")
+def an_acknowledgement_is_of_the_number_before(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "acks") as rows:
+        for column in ("first", "last"):
+            rows.all[column][-1] -= 1
+    renew_digests(run)
+
+
+@_lie("before they were reserved")
+def another_incarnation_reserved_the_numbers(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "intents") as rows:
+        rows.all["incarnation"][0] += 1
+    renew_digests(run)
 
 
 # --- Figures --------------------------------------------------------------------------------
@@ -1319,6 +1341,40 @@ def a_delivery_has_no_position(run: RunFolder) -> None:
         tables = {**sidecar["tables"], "streams": ["0/0/0"]}
         count = sidecar["rows"] - 1
     _write_positions(run, {**sidecar, "tables": tables}, count)
+
+
+def _place(change: Callable[[Any], None]) -> Change:
+    """Return a change of positions that one process counts and one file contradicts."""
+
+    def both(run: RunFolder) -> None:
+        with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
+            tables = {**sidecar["tables"], "streams": ["0/0/0"]}
+            count = sidecar["rows"]
+        _write_positions(run, {**sidecar, "tables": tables}, count)
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            online["streams"] = {"0/0/0": [count, count * (count + 1) // 2]}
+        with run.records(SUBSCRIBERS, "positions") as rows:
+            change(rows)
+        renew_digests(run)
+
+    return both
+
+
+def _exchange(rows: Any) -> None:
+    rows.all["row"][[40, 90]] = rows.all["row"][[90, 40]]
+
+
+def _repeat(rows: Any) -> None:
+    rows.all["row"][90] = 89
+
+
+def _delay(rows: Any) -> None:
+    rows.all["received_ns"] += SECOND // 100
+
+
+_add("the_positions_are_of_each_other", _place(_exchange), "deliveries of positions")
+_add("a_delivery_has_two_positions", _place(_repeat), "deliveries of positions")
+_add("positions_came_later_than_deliveries", _place(_delay), "deliveries of positions")
 
 
 def write_databases(run: RunFolder) -> None:
