@@ -42,6 +42,7 @@ _COLUMNS: Final = {
     "intents": ("last", "at_ns", "publisher", "incarnation"),
     "deliveries": ("sequence", "received_ns", "digest", "subscription", "publisher",
                    "incarnation", "kind", "layer", "partition"),
+    "positions": ("row", "position", "received_ns", "stream"),
 }  # fmt: skip
 _FINDINGS: Final = (
     *("reordered", "wrong_match", "corrupted", "order_differs", "phantom"),
@@ -69,6 +70,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _check_positions(process, rows)
         if process.is_load and not folder.is_simulated:
             yield from _check_files(folder, process)
+            yield from _check_clients(process)
             yield from _check_totals(process, rows)
             yield from _check_seconds(folder, process, rows)
             yield from _check_life(folder, process, rows)
@@ -106,7 +108,7 @@ def _check_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         sample = (sidecar.get("tables") or {}).get("sample") or {}
         if sample.get("block", _BLOCK) != _BLOCK:
             yield differ(name, MANIFEST, "sample.block", sample["block"], _BLOCK)
-        if layout == "deliveries" or not sidecar.get("tables"):
+        if layout in ("deliveries", "positions") or not sidecar.get("tables"):
             continue
         if first is None:
             first = name, sidecar["tables"]
@@ -185,10 +187,25 @@ def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         yield doubt("missing_file", file=f"{process.place}/online.json", other=MANIFEST)
 
 
+def _check_clients(process: ProcessFolder) -> Iterator[str]:
+    """Yield sessions of clients that another process has."""
+    tables = process.document("publications.rec.json").get("tables") or {}
+    own = {str(line["subscriber"]) for line in process.lines("subscriptions.jsonl")}
+    own |= {str(name) for name in (tables.get("publisher_names") or {}).values()}
+    found = {str(line["client"]) for line in process.lines("sessions.jsonl")}
+    if own and found - own:
+        yield differ(
+            f"{process.place}/sessions.jsonl", process.place, "clients", sorted(found - own)[:4],
+            sorted(own)[:4],
+        )  # fmt: skip
+
+
 def _check_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     """Yield last lines of statistics that differ from the records."""
     lines = process.lines("stats.jsonl")
     name = f"{process.place}/stats.jsonl"
+    if not lines and process.has("stats.jsonl") and process.place in rows.ends_ns:
+        yield doubt("missing_line", file=name, what="any count", other=f"{process.place}/*.rec")
     if not lines or "proc_id" not in lines[-1]:
         return
     for before, after in pairwise(lines):
@@ -351,7 +368,9 @@ def _check_pauses(
 ) -> Iterator[str]:
     """Yield pauses of statistics within which the process wrote records."""
     layout = "publications" if process.is_publisher else "deliveries"
-    for before, after in pairwise(lines):
+    begun_ns = process.document("exit.json").get("t_start_ns")
+    first: list[Line] = [{"t_ns": begun_ns}] if isinstance(begun_ns, int) else []
+    for before, after in pairwise([*first, *lines]):
         if after["t_ns"] - before["t_ns"] <= _LONGEST_PAUSE_NS:
             continue
         from_ns, to_ns = before["t_ns"] + _EDGE_NS, after["t_ns"] - _EDGE_NS
