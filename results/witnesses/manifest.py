@@ -260,7 +260,7 @@ def _check_comparison(
         "after": (None if drain is None else drain[0], max(times, default=None)),
     }
     from_ns, to_ns = ends[line["phase"]]
-    if from_ns is None or to_ns is None or "t_ns" not in line:
+    if from_ns is None or to_ns is None:
         return
     if not from_ns - _COMPARED_NS <= line["t_ns"] <= to_ns + _COMPARED_NS:
         yield _differ(
