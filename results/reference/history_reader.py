@@ -419,9 +419,13 @@ class _Folder:
             published = [row for row in records.rows if row["publisher"] == number]
             answers = _select_source(acks, source)
             reserved = _select_source(intents, source)
-            highest = max((row["sequence"] for row in published), default=0)
-            if intents is not None and highest > max((r["last"] for r in reserved), default=0):
-                self.doubts.append(doubt("unreserved", source=source, highest=highest))
+            for incarnation in sorted({row["incarnation"] for row in published}):
+                highest, limit = (
+                    max((r[name] for r in rows if r["incarnation"] == incarnation), default=0)
+                    for name, rows in (("sequence", published), ("last", reserved))
+                )
+                if intents is not None and highest > limit:
+                    self.doubts.append(doubt("unreserved", source=source, highest=highest))
             yield PublisherLog(
                 source,
                 name,

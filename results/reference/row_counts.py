@@ -91,7 +91,9 @@ class Count:
             sent_ns=lambda *key: self._sent.get(key),
             until=self._count_until,
             early_answers={place: self._early(file) for place, file in self._select("acks")},
+            repeated_answers={place: _count_again(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
+            misplaced=self._misplaced(),
             late_ns=self._lateness(),
             ends_ns=self._ends(),
             streams={place: _positions(file) for place, file in self._select("positions")},
@@ -175,6 +177,19 @@ class Count:
             at_ns = self._moved(row["at_ns"], file.host)
             late += sent_ns is not None and sent_ns < at_ns - JITTER_NS
         return late
+
+    def _misplaced(self) -> dict[str, int]:
+        deliveries = {place: file.rows for place, file in self._select("deliveries")}
+        found: dict[str, int] = {}
+        for place, file in self._select("positions"):
+            logged = deliveries.get(place, [])
+            before = -1
+            found[place] = 0
+            for row in file.rows:
+                own = logged[row["row"]]["at_ns"] if 0 <= row["row"] < len(logged) else None
+                found[place] += row["row"] <= before or row["at_ns"] != own
+                before = row["row"]
+        return found
 
     def _sources(self) -> dict[tuple[str, int], SourceRows]:
         numbers: dict[tuple[str, int], list[int]] = {}
@@ -316,6 +331,17 @@ class Count:
             if intended is not None and intended[0] >= from_ns:
                 due.setdefault((source, incarnation), number)
         return {of: due.get(of, number + 1) for of, number in last.items()}
+
+
+def _count_again(file: Records) -> int:
+    """Count the acknowledgements that begin with a number that another one has."""
+    reached: dict[tuple[int, int], int] = {}
+    again = 0
+    for row in sorted(file.rows, key=lambda row: row["first"]):
+        of = row["publisher"], row["incarnation"]
+        again += row["first"] <= reached.get(of, 0)
+        reached[of] = max(row["last"], reached.get(of, 0))
+    return again
 
 
 def _positions(file: Records) -> dict[str, tuple[int, int]]:

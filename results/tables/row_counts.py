@@ -88,7 +88,9 @@ class _Columns:
             sent_ns=self._sent_ns,
             until=self._count_until,
             early_answers={place: self._early(file) for place, file in self._select("acks")},
+            repeated_answers={place: _repeated(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
+            misplaced={place: self._misplaced(place) for place, _ in self._select("positions")},
             late_ns=self._lateness(),
             ends_ns=self._ends(),
             streams={place: _positions(file) for place, file in self._select("positions")},
@@ -147,6 +149,22 @@ class _Columns:
                 moved_ns = self._run.to_timeline(at_ns, file.host)
                 late += sent_ns is not None and sent_ns < moved_ns - _JITTER_NS
         return late
+
+    def _misplaced(self, place: str) -> int:
+        placed, logged = (
+            np.concatenate(
+                [
+                    np.zeros(0, RECORDS[layout]),
+                    *(_map(file) for name, file in self._select(layout) if name == place),
+                ]
+            )
+            for layout in ("positions", "deliveries")
+        )
+        wrong = (placed["row"] < 0) | (placed["row"] >= len(logged))
+        there = placed[~wrong]
+        wrong[~wrong] = logged["received_ns"][there["row"]] != there["received_ns"]
+        wrong[1:] |= np.diff(placed["row"]) <= 0
+        return int(wrong.sum())
 
     def _count_kept_back(self, file: RecordFile) -> int:
         rows = _map(file)
@@ -389,6 +407,14 @@ class _Columns:
 
 def _place(process: Process) -> str:
     return f"raw/{process.host}/{process.name}"
+
+
+def _repeated(file: RecordFile) -> int:
+    rows, found = _map(file), 0
+    for _, mask in _group_by(rows, "publisher"):
+        mine = np.sort(rows[mask], order=["first", "last"])
+        found += int((mine["first"][1:] <= np.maximum.accumulate(mine["last"])[:-1]).sum())
+    return found
 
 
 def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:

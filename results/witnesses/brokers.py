@@ -316,6 +316,12 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             yield differ(name, MANIFEST, "broker", line.get("broker"), process.name)
         if event == "run_begun" and "parameters" in line:
             yield from _check_parameters(folder, name, line["parameters"])
+        elif (
+            event == "run_begun"
+            and folder.rolling_ns is None
+            and (other := _find_parameters(folder))
+        ):
+            yield doubt("missing_line", file=name, what="parameters", other=other)
         if event in _WRONG:
             at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
             why = str(line.get("cause") or line.get("reason"))
@@ -329,6 +335,57 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                 yield differ(
                     name, FAULTS, f"verb of {row['fault_id']}", line.get("verb"), row["verb"]
                 )
+
+
+def _find_parameters(folder: RunFolder) -> str | None:
+    """Return a file of a broker that repeats the parameters; None if brokers are older."""
+    return next(
+        (
+            f"{process.place}/events.jsonl"
+            for process in folder.processes
+            for line in process.lines("events.jsonl")
+            if line.get("event") == "run_begun" and "parameters" in line
+        ),
+        None,
+    )
+
+
+def _check_lives(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:
+    """Yield lives of a broker that was killed with statistics before the start of the run.
+
+    The last life has an end of the run.
+    """
+    events, statistics = process.lines("events.jsonl"), process.lines("stats.jsonl")
+    begun, ended, counted = (
+        [folder.timeline.to_timeline(line["t_ns"], process.host) for line in lines]
+        for lines in (
+            [line for line in events if line.get("event") == "run_begun"],
+            [line for line in events if line.get("event") == "run_ended"],
+            statistics,
+        )
+    )
+    killed = sorted(
+        at_ns
+        for row in faults_at(folder, process.name)
+        if row["verb"] in KILLING_VERBS and (at_ns := stamp_of(folder, row, "observed")) is not None
+    )
+    for from_ns, to_ns in pairwise([-NEVER_NS, *killed, NEVER_NS]):
+        own = [at_ns for at_ns in counted if from_ns + _SLACK_NS < at_ns <= to_ns]
+        starts = [at_ns for at_ns in begun if from_ns - _SLACK_NS <= at_ns <= to_ns]
+        if own and min(starts, default=NEVER_NS) > min(own) + _SLACK_NS:
+            yield doubt(
+                "missing_line", file=name, what=f"run_begun before {min(own) / 1e9:.3f} s",
+                other=f"{process.place}/stats.jsonl",
+            )  # fmt: skip
+            return
+    last_ns = killed[-1] if killed else -NEVER_NS
+    is_alive = folder.is_closed and max(begun) > last_ns
+    if (
+        folder.manifest.get("state") == "complete"
+        and is_alive
+        and max(begun) > max(ended, default=-NEVER_NS)
+    ):
+        yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)
 
 
 def _check_parameters(folder: RunFolder, name: str, found: Any) -> Iterator[str]:
@@ -350,6 +407,8 @@ def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
     if stops & {*KILLING_VERBS, "restart"} or len(begun) != 1:
         if not begun:
             yield doubt("missing_line", file=name, what="run_begun", other=MANIFEST)
+        elif folder.rolling_ns is None:
+            yield from _check_lives(folder, process, name)
         return
     is_stopped = any(line.get("event") == "stopped" for line in events)
     if is_stopped and folder.rolling_ns and folder.manifest.get("state") != "complete":

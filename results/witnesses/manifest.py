@@ -40,6 +40,8 @@ _SLACK_S = 0.001
 _LATE_S = 5.0
 """The journal has a phase later than it began, by no more than that."""
 _DRIFTED_NS = 50_000_000
+_COMPARED_NS = 1_000_000_000
+"""Clocks are compared within that time of a stamp of the journal."""
 """The error of a comparison of clocks that drift may add to the quickest round trip."""
 _LACKS_ALL: Final = ("the manifest and the specification", JOURNAL)
 _LACKS: Final = {
@@ -240,11 +242,31 @@ def _check_machines(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> It
                 "clock.jsonl", f"err_ns of {where}", line["err_ns"], line["rtt_min_ns"],
                 one="clock.jsonl",
             )  # fmt: skip
+        yield from _check_comparison(folder, line, times)
         if times and line["n"] * line["rtt_min_ns"] > max(times) - min(times):
             yield _differ(
                 JOURNAL, f"rtt_min_ns of {where}", line["rtt_min_ns"], max(times) - min(times),
                 one="clock.jsonl",
             )  # fmt: skip
+
+
+def _check_comparison(
+    folder: RunFolder, line: Mapping[str, Any], times: Sequence[int]
+) -> Iterator[str]:
+    """Yield comparisons of clocks that were not made just before or just after the load."""
+    deploy, drain = folder.phase_ns("deploy"), folder.phase_ns("drain")
+    ends = {
+        "before": (min(times, default=None), None if deploy is None else deploy[0]),
+        "after": (None if drain is None else drain[0], max(times, default=None)),
+    }
+    from_ns, to_ns = ends[line["phase"]]
+    if from_ns is None or to_ns is None:
+        return
+    if not from_ns - _COMPARED_NS <= line["t_ns"] <= to_ns + _COMPARED_NS:
+        yield _differ(
+            MANIFEST, f"the time of {line['host_id']} {line['phase']} the load", line["t_ns"],
+            (from_ns, to_ns), one="clock.jsonl",
+        )  # fmt: skip
 
 
 def _check_roles(folder: RunFolder) -> Iterator[str]:

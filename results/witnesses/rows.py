@@ -99,7 +99,10 @@ class Rows:
         kept_back: by process folder, repeated deliveries that the client library kept to itself.
         whole: process folders whose record files were all closed.
         early_answers: by process folder, acknowledgements with a stamp before their publication's.
+        repeated_answers: by process folder, acknowledgements that begin with a number that has one.
         late_intents: by process folder, reservations of numbers of which the first was sent before.
+        misplaced: by process folder, positions that do not follow the one before, or have another
+            stamp than their delivery.
         until: returns, for a process folder and a layout, how many rows have a stamp up to one,
             and for acks how many acknowledged numbers; None where a row may stand for several.
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
@@ -124,7 +127,9 @@ class Rows:
     sent_ns: Callable[[str, int, int], int | None]
     until: Callable[[str, str, int], int | None]
     early_answers: Mapping[str, int] = field(default_factory=dict)
+    repeated_answers: Mapping[str, int] = field(default_factory=dict)
     late_intents: Mapping[str, int] = field(default_factory=dict)
+    misplaced: Mapping[str, int] = field(default_factory=dict)
     late_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ends_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     streams: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from results.witnesses.folder import (
     Line,
     ProcessFolder,
     RunFolder,
+    differ,
     span_of,
     stamp_of,
 )
@@ -53,6 +54,7 @@ def doubts_about_sessions(folder: RunFolder) -> Iterator[str]:
     for process in folder.processes:
         if process.is_load:
             yield from _check_ends(folder, process, at_brokers)
+            yield from _check_absences(process)
     logged = {
         name: process
         for name, process in at_brokers.items()
@@ -148,6 +150,21 @@ def _check_ends(
             what=f"end of a session of {client}", found=at_ns, wanted="no fault of this client",
         )  # fmt: skip
         return
+
+
+def _check_absences(process: ProcessFolder) -> Iterator[str]:
+    """Yield absences of a subscriber that begin during another absence."""
+    name = f"{process.place}/absences.jsonl"
+    back: dict[str, int] = {}
+    for line in sorted(process.lines("absences.jsonl"), key=lambda line: int(line["t_left_ns"])):
+        client = str(line["subscriber"])
+        if line["t_left_ns"] < back.get(client, 0):
+            yield differ(
+                name, f"{process.place}/sessions.jsonl", f"absences of {client}",
+                line["t_left_ns"], back[client],
+            )  # fmt: skip
+            return
+        back[client] = line["t_back_ns"]
 
 
 def _is_explained(

@@ -28,6 +28,20 @@ def doubts_about_settings(folder: RunFolder) -> Iterator[str]:
             yield doubt("missing_file", file=f"{process.place}/{SETTING}", other=MANIFEST)
         elif process.has(SETTING):
             yield from _check_setting(folder, process)
+    yield from _check_repetitions(folder)
+
+
+def _check_repetitions(folder: RunFolder) -> Iterator[str]:
+    """Yield load generators without a table that another one repeats."""
+    settings = {
+        f"{process.place}/{SETTING}": process.document(SETTING)
+        for process in folder.processes
+        if process.has(SETTING)
+    }
+    for key in _JUDGED:
+        having = [name for name, setting in settings.items() if key in setting]
+        for name in sorted({*settings} - {*having}) if having else ():
+            yield doubt("missing_line", file=name, what=key, other=having[0])
 
 
 def _check_setting(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:

@@ -42,6 +42,7 @@ _COLUMNS: Final = {
     "intents": ("last", "at_ns", "publisher", "incarnation"),
     "deliveries": ("sequence", "received_ns", "digest", "subscription", "publisher",
                    "incarnation", "kind", "layer", "partition"),
+    "positions": ("row", "position", "received_ns", "stream"),
 }  # fmt: skip
 _FINDINGS: Final = (
     *("reordered", "wrong_match", "corrupted", "order_differs", "phantom"),
@@ -69,6 +70,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _check_positions(process, rows)
         if process.is_load and not folder.is_simulated:
             yield from _check_files(folder, process)
+            yield from _check_clients(process)
             yield from _check_totals(process, rows)
             yield from _check_seconds(folder, process, rows)
             yield from _check_life(folder, process, rows)
@@ -106,7 +108,7 @@ def _check_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         sample = (sidecar.get("tables") or {}).get("sample") or {}
         if sample.get("block", _BLOCK) != _BLOCK:
             yield differ(name, MANIFEST, "sample.block", sample["block"], _BLOCK)
-        if layout == "deliveries" or not sidecar.get("tables"):
+        if layout in ("deliveries", "positions") or not sidecar.get("tables"):
             continue
         if first is None:
             first = name, sidecar["tables"]
@@ -132,15 +134,17 @@ def _check_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 
 
 def _check_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """Yield files of positions with fewer or more positions than there are deliveries."""
+    """Yield files of positions that do not follow the deliveries one by one."""
+    records = f"{process.place}/deliveries.rec"
+    if n := rows.misplaced.get(process.place):
+        yield differ(f"{process.place}/positions.rec", records, "deliveries of positions", n, 0)
     found = process.document("positions.rec.json").get("rows")
     wanted = rows.delivered.get(process.place)
     own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")}
     is_again = any(of.again for lane, of in rows.lanes.items() if lane[0] in own)
     if process.place in rows.whole and not is_again and found != wanted:
         yield differ(
-            f"{process.place}/positions.rec", f"{process.place}/deliveries.rec", "positions",
-            found, wanted,
+            f"{process.place}/positions.rec", records, "positions", found, wanted
         )  # fmt: skip
 
 
@@ -183,10 +187,25 @@ def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         yield doubt("missing_file", file=f"{process.place}/online.json", other=MANIFEST)
 
 
+def _check_clients(process: ProcessFolder) -> Iterator[str]:
+    """Yield sessions of clients that another process has."""
+    tables = process.document("publications.rec.json").get("tables") or {}
+    own = {str(line["subscriber"]) for line in process.lines("subscriptions.jsonl")}
+    own |= {str(name) for name in (tables.get("publisher_names") or {}).values()}
+    found = {str(line["client"]) for line in process.lines("sessions.jsonl")}
+    if own and found - own:
+        yield differ(
+            f"{process.place}/sessions.jsonl", process.place, "clients", sorted(found - own)[:4],
+            sorted(own)[:4],
+        )  # fmt: skip
+
+
 def _check_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     """Yield last lines of statistics that differ from the records."""
     lines = process.lines("stats.jsonl")
     name = f"{process.place}/stats.jsonl"
+    if not lines and process.has("stats.jsonl") and process.place in rows.ends_ns:
+        yield doubt("missing_line", file=name, what="any count", other=f"{process.place}/*.rec")
     if not lines or "proc_id" not in lines[-1]:
         return
     for before, after in pairwise(lines):
@@ -223,6 +242,11 @@ def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
         yield differ(
             f"{process.place}/acks.rec", f"{process.place}/publications.rec",
             "answers before their publication", n, 0,
+        )  # fmt: skip
+    if n := rows.repeated_answers.get(process.place):
+        yield differ(
+            f"{process.place}/acks.rec", f"{process.place}/stats.jsonl",
+            "numbers with two answers", n, 0,
         )  # fmt: skip
     if n := rows.late_intents.get(process.place):
         yield differ(
@@ -344,7 +368,9 @@ def _check_pauses(
 ) -> Iterator[str]:
     """Yield pauses of statistics within which the process wrote records."""
     layout = "publications" if process.is_publisher else "deliveries"
-    for before, after in pairwise(lines):
+    begun_ns = process.document("exit.json").get("t_start_ns")
+    first: list[Line] = [{"t_ns": begun_ns}] if isinstance(begun_ns, int) else []
+    for before, after in pairwise([*first, *lines]):
         if after["t_ns"] - before["t_ns"] <= _LONGEST_PAUSE_NS:
             continue
         from_ns, to_ns = before["t_ns"] + _EDGE_NS, after["t_ns"] - _EDGE_NS

@@ -900,12 +900,117 @@ def numbers_were_reserved_afterwards(run: RunFolder) -> None:
         rows.all["at_ns"] = last_ns
 
 
-@_lie("disagree on answers")
+@_lie("disagree on answers: ")
 def acknowledgements_came_twice(run: RunFolder) -> None:
     with run.records(PUBLISHERS, "acks") as rows:
         rows.insert(5, rows.all[4])
     with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as lines:
         lines[-1]["acknowledged"] += 1
+
+
+@_lie("disagree on numbers with two answers")
+def an_acknowledgement_is_of_another_source(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.all["publisher"][60] ^= 1
+    renew_digests(run)
+
+
+@_lie("disagree on numbers with two answers")
+def an_acknowledgement_is_of_the_number_before(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "acks") as rows:
+        for column in ("first", "last"):
+            rows.all[column][-1] -= 1
+    renew_digests(run)
+
+
+@_lie("before they were reserved")
+def another_incarnation_reserved_the_numbers(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "intents") as rows:
+        rows.all["incarnation"][0] += 1
+    renew_digests(run)
+
+
+def _empty(name: str) -> Change:
+    def change(run: RunFolder) -> None:
+        run.path(name).write_text("")
+        renew_digests(run)
+
+    return change
+
+
+_add("publishers_counted_nothing", _empty(f"raw/{PUBLISHERS}/stats.jsonl"), "about any count")
+_add("subscribers_counted_nothing", _empty(f"raw/{SUBSCRIBERS}/stats.jsonl"), "about any count")
+
+
+def _lines_of(name: str, change: Callable[[list[dict[str, Any]]], object]) -> Change:
+    def both(run: RunFolder) -> None:
+        with run.lines(name) as rows:
+            change(rows)
+        renew_digests(run)
+
+    return both
+
+
+@_lie("and raw/local1/load-pub disagree on clients")
+def the_sessions_are_in_the_file_of_the_other_process(run: RunFolder) -> None:
+    paths = [run.path(f"raw/{name}/sessions.jsonl") for name in (PUBLISHERS, SUBSCRIBERS)]
+    contents = [path.read_text() for path in paths]
+    for path, content in zip(paths, reversed(contents), strict=True):
+        path.write_text(content)
+    renew_digests(run)
+
+
+def _shift_comparison(by_ns: int) -> Callable[[list[dict[str, Any]]], None]:
+    def change(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            row["t_ns"] += by_ns
+
+    return change
+
+
+for _name, _by_ns in (("after_the_load", 60 * SECOND), ("before_the_run", -60 * SECOND)):
+    _add(
+        f"clocks_were_compared_{_name}",
+        _lines_of("clock.jsonl", _shift_comparison(_by_ns)),
+        "clock.jsonl and manifest.json disagree on the time of",
+    )
+_add(
+    "a_restarted_broker_never_began_the_run",
+    _lines_of(
+        "raw/local2/c2/events.jsonl",
+        lambda rows: rows.remove([row for row in rows if row["event"] == "run_begun"][-1]),
+    ),
+    "no line about run_begun before",
+)
+_add(
+    "a_restarted_broker_never_ended_the_run",
+    _lines_of("raw/local2/c2/events.jsonl", lambda rows: rows.pop()),
+    "no line about run_ended",
+)
+_add(
+    "a_killed_broker_never_began_the_run",
+    _lines_of("raw/local2/c2/events.jsonl", lambda rows: rows.pop(0)),
+    "no line about run_begun before",
+)
+
+
+@_lie("has no line about guarantee")
+def one_load_generator_repeats_no_guarantee(run: RunFolder) -> None:
+    guarantee = tomllib.loads(run.path("spec/workload.toml").read_text())["guarantee"]
+    with run.document(f"raw/{SUBSCRIBERS}/setting.json") as setting:
+        setting["guarantee"] = guarantee
+    renew_digests(run)
+
+
+@_lie("has no line about parameters")
+def one_broker_repeats_no_parameters(run: RunFolder) -> None:
+    parameters = json.loads(run.path("manifest.json").read_text())["parameters"]
+    for name in ("local1/c1", "local2/c2"):
+        with run.lines(f"raw/{name}/events.jsonl") as rows:
+            for row in rows:
+                if row["event"] == "run_begun":
+                    row["parameters"] = parameters
+    renew_digests(run)
 
 
 # --- Figures --------------------------------------------------------------------------------
@@ -1319,6 +1424,45 @@ def a_delivery_has_no_position(run: RunFolder) -> None:
         tables = {**sidecar["tables"], "streams": ["0/0/0"]}
         count = sidecar["rows"] - 1
     _write_positions(run, {**sidecar, "tables": tables}, count)
+
+
+def _place(change: Callable[[Any], None]) -> Change:
+    """Return a change of positions that one process counts and one file contradicts."""
+
+    def both(run: RunFolder) -> None:
+        with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
+            tables = {**sidecar["tables"], "streams": ["0/0/0"]}
+            count = sidecar["rows"]
+        _write_positions(run, {**sidecar, "tables": tables}, count)
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            online["streams"] = {"0/0/0": [count, count * (count + 1) // 2]}
+        with run.records(SUBSCRIBERS, "positions") as rows:
+            change(rows)
+        renew_digests(run)
+
+    return both
+
+
+def _exchange(rows: Any) -> None:
+    rows.all["row"][[40, 90]] = rows.all["row"][[90, 40]]
+
+
+def _repeat(rows: Any) -> None:
+    rows.all["row"][90] = 89
+
+
+def _delay(rows: Any) -> None:
+    rows.all["received_ns"] += SECOND // 100
+
+
+def _rename_column(rows: Any) -> None:
+    rows.sidecar["columns"] = ["row", "place", "received_ns", "stream"]
+
+
+_add("positions_have_other_columns", _place(_rename_column), "disagree on columns")
+_add("the_positions_are_of_each_other", _place(_exchange), "deliveries of positions")
+_add("a_delivery_has_two_positions", _place(_repeat), "deliveries of positions")
+_add("positions_came_later_than_deliveries", _place(_delay), "deliveries of positions")
 
 
 def write_databases(run: RunFolder) -> None:

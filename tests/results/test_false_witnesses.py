@@ -39,6 +39,7 @@ from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import find_running_protocol
 from results.witnesses.rows import LaneRows
 from results.witnesses.service import _check_ends, _check_totals, _is_exact, is_from_zero
+from results.witnesses.sessions import _check_absences
 from results.witnesses.summary import doubts_about_findings
 from tests.helpers.false_witnesses import (
     ABSORB,
@@ -290,6 +291,14 @@ def test_no_client_has_more_at_any_second_than_brokers_have_counted(
     assert len(found) == (doubts if is_comparable else 0)
 
 
+@pytest.mark.parametrize("left_ns, doubts", [(9, 0), (8, 1), (1, 1)])
+def test_a_subscriber_is_absent_once_at_a_time(left_ns: int, doubts: int) -> None:
+    rows = [("a", left_ns, left_ns + 8), ("b", 2, 9), ("a", 1, 9)]
+    lines = [{"subscriber": who, "t_left_ns": left, "t_back_ns": back} for who, left, back in rows]
+    process: Any = SimpleNamespace(place="raw/h/load", lines=lambda name: lines)
+    assert len([*_check_absences(process)]) == doubts
+
+
 @pytest.mark.parametrize("order, doubts", [("publisher", 1), ("topic", 0), ("none", 0)])
 def test_steps_back_between_topics_are_no_finding_where_order_is_of_topics(
     order: str, doubts: int
@@ -388,7 +397,6 @@ NOTHING_RESTS_ON: dict[str, str] = {
     "raw/stats.jsonl: order": "of load generators that count nothing yet",
     "raw/stats.jsonl: row": "a sample less of figures that are drawn from many",
     # Times and measures for people, and of figures about machines.
-    "clock.jsonl: t_ns": "hosts of one clock need no time",
     "clock.jsonl: rtt_min_ns": "how an offset was found; err_ns counts",
     "clock.jsonl: n": "how an offset was found; err_ns counts",
     "log.jsonl: utc": "the time of day, for people",

@@ -92,9 +92,11 @@ def fold_at_random(run: RunFolder, random: Random) -> None:
         sidecar = {**rows.sidecar, "layout": "positions"}
         places = np.zeros(30, RECORDS["positions"])
         places["row"] = np.arange(30)
+        places["row"][random.sample(range(30), 2)] = random.randrange(len(rows.all))
         places["position"] = [random.randrange(1, 900) for _ in places]
         places["stream"] = [random.randrange(2) for _ in places]
         places["received_ns"] = rows.all["received_ns"][:30]
+        places["received_ns"][random.sample(range(30), 3)] += random.choice((-1, 0, 1))
     tables = {**sidecar["tables"], "streams": ["0/0/0", "1/0/0"]}
     sidecar |= {"tables": tables, "columns": ["row", "position", "received_ns", "stream"]}
     run.path(f"raw/{NEAR}/positions.rec.json").write_text(json.dumps(sidecar))
@@ -141,6 +143,23 @@ def test_both_readers_count_the_same(
         assert ours.sent_ns("p1/0", 0, number) == theirs.sent_ns("p1/0", 0, number)
     blockages = _blockages(random)
     assert [*map(tuple, ours.breaches(blockages))] == [*map(tuple, theirs.breaches(blockages))]
+
+
+@pytest.mark.parametrize("first, count", [(12, 0), (11, 1), (10, 1)])
+def test_an_acknowledgement_behind_another_repeats_no_number(
+    tmp_path: Path, first: int, count: int
+) -> None:
+    """Another incarnation has the same numbers."""
+    folder = write_honest_run(tmp_path, "20260102T030405Z-0a1b2c")
+    run = RunFolder(folder)
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.all = rows.all[rows.of(publisher=0)][:3]
+        rows.all["first"], rows.all["last"] = (first, 1, 1), (20, 11, 11)
+        rows.all["incarnation"] = (1, 1, 2)
+    seal(folder)
+    logged = read_run(folder)
+    for counted in (rows_of(logged, read_logs(logged)), count_rows(folder)):
+        assert counted.repeated_answers == {f"raw/{PUBLISHERS}": count}
 
 
 @pytest.mark.parametrize("order", [1, -1])
