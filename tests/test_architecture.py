@@ -535,7 +535,12 @@ LAYERS = (
     Layer(
         "bench.peers",
         "it measures other systems, and ours by the command that anybody types",
-        ours=("brokerd.overlay.topology", "bench.systems.boundary"),
+        ours=(
+            "brokerd.overlay.topology",
+            "bench.systems.boundary",
+            "bench.systems.jetstream.driver",
+            "bench.systems.mosquitto.driver",
+        ),
         third_party=frozenset({"psutil"}),
     ),
     Layer(
