@@ -326,7 +326,8 @@ class DurableClients:
     # ------------------------------------------------------------ publications
 
     def _on_publish(self, name: ClientId, message: Publish) -> None:
-        _, run = self._requests.publish(name, message)
+        client, run = self.table.check_publish(name, message), message.run
+        self.own.accept(client, run)
         self._gryphon.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
@@ -339,4 +340,4 @@ class DurableClients:
         client = self.table.check_acknowledge(name, message)
         self._subscriptions.take_done(self.own.acknowledge(name, message))
         self.settle_departures()
-        self._requests.answer_detach(client)
+        self.own.answer_detach(client)

@@ -369,7 +369,8 @@ class Clients:
     # ------------------------------------------------------------ publications
 
     def _on_publish(self, name: ClientId, message: Publish) -> None:
-        _, run = self._requests.publish(name, message)
+        client, run = self.table.check_publish(name, message), message.run
+        self.own.accept(client, run)
         self._core.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
@@ -379,4 +380,7 @@ class Clients:
             self.own.acknowledge_through(client, self._pubends.durable(client.source))
 
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
-        self._take_done(self._requests.acknowledge(name, message))
+        client = self.table.check_acknowledge(name, message)
+        self._take_done(self.own.acknowledge(name, message))
+        self.table.advance(self.own.windows.advanced)
+        self.own.answer_detach(client)

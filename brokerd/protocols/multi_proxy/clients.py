@@ -320,12 +320,16 @@ class Clients:
                 self.own.windows.deliver(local.client, run, (local,), (handed,), gap)
 
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
-        self._take_done(self._requests.acknowledge(name, message))
+        client = self.table.check_acknowledge(name, message)
+        self._take_done(self.own.acknowledge(name, message))
+        self.table.advance(self.own.windows.advanced)
+        self.own.answer_detach(client)
 
     # ------------------------------------------------------------ publications
 
     def _on_publish(self, name: ClientId, message: Publish) -> None:
-        client, run = self._requests.publish(name, message)
+        client, run = self.table.check_publish(name, message), message.run
+        self.own.accept(client, run)
         parts = list(self._topics.parts(run, name))
         for topic in self._publishes.put(run.source, parts):
             self._owners.seek((topic,))

@@ -5,23 +5,20 @@ acts on. The protocol commits the changes of an `Admission` and the end of an `E
 calls `enter` or `answer`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from brokerd.model.client_messages import Acknowledge, Connect, Publish, Unsubscribe
+from brokerd.model.client_messages import Connect, Unsubscribe
 from brokerd.model.identity import ClientId
-from brokerd.model.publication import PublicationRun
 from brokerd.protocols.parts.clients.own_subscriptions import (
+    DETACHED,
     Entry,
     Local,
     OwnClient,
     OwnSubscriptions,
 )
 from brokerd.protocols.parts.clients.table import Admission, ClientTable
-
-DETACHED: Final = 0
-"""The number in the answer to a Detach."""
 
 Owner = TypeVar("Owner", bound=OwnClient[Any])
 
@@ -109,27 +106,6 @@ class ClientRequests(Generic[Owner, Local, Entry]):
         client, session = request.client, request.session
         if request.number == DETACHED:
             client.drains = client.session == session
-            self.answer_detach(client)
+            self._own.answer_detach(client)
         elif request.number is not None:
             self._table.report_end(client, session, request.number)
-
-    def answer_detach(self, client: Owner) -> None:
-        """Answer a Detach that waits for nothing more."""
-        if self._own.is_drained(client):
-            self._table.report_end(client, client.session, DETACHED)
-
-    # ------------------------------------------------------------ publications and deliveries
-
-    def publish(self, name: ClientId, message: Publish) -> tuple[Owner, PublicationRun]:
-        """Return a publisher and its run."""
-        client, run = self._table.check_publish(name, message), message.run
-        self._own.check_run(run, name)
-        client.submitted = max(client.submitted, run.last)
-        return client, run
-
-    def acknowledge(self, name: ClientId, message: Acknowledge) -> Iterator[Entry]:
-        """Yield the entries that a client has completed, and then answer a waiting Detach."""
-        client = self._table.check_acknowledge(name, message)
-        yield from self._own.acknowledge(name, message)
-        self._table.advance(self._own.windows.advanced)
-        self.answer_detach(client)
