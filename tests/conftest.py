@@ -171,7 +171,7 @@ def pytest_collection_finish() -> None:
 
 
 def _phase(item: pytest.Item) -> int:
-    if item.path.name == "test_architecture.py":
+    if item.path.parent.name == "architecture":
         return 0
     if any(item.iter_markers("end_to_end")) or any(item.iter_markers("lab")):
         return 5 if any(item.iter_markers("slow")) else 6

@@ -5,21 +5,14 @@ framing covers what a load client needs. A packet is a byte of type and flags, t
 rest (seven bits a byte, at most four bytes), and the rest.
 """
 
-import getpass
 import struct
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.peers.system import (
-    Client,
-    Deliveries,
-    ReceivedContent,
-    ServerRefused,
-    ServerStart,
-    System,
-)
+from bench.peers.system import Client, Deliveries, ReceivedContent, ServerRefused, System
+from bench.systems.boundary import Server, Start
+from bench.systems.mosquitto import driver
 
 CONNECT: Final = 0x10
 CONNACK: Final = 0x20
@@ -234,34 +227,26 @@ class MqttClient:
             self.is_attached = True
 
 
-def _chain(
-    qos: int, program: str, folders: Sequence[Path], ports: Sequence[int]
-) -> list[ServerStart]:
+def _chain(qos: int, program: str, servers: Sequence[Server]) -> list[Start]:
     """Return brokers with a bridge from every broker to the next."""
     starts = []
-    for place, (folder, port) in enumerate(zip(folders, ports, strict=False)):
+    for server, following in zip(servers, [*servers[1:], None], strict=True):
         lines = [
-            f"listener {port} 127.0.0.1",
-            "allow_anonymous true",
-            f"user {getpass.getuser()}",
             "persistence false",
             # By default a broker queues a thousand messages per client, and drops further ones.
             "max_queued_messages 0",
             "max_inflight_messages 0",
-            "set_tcp_nodelay true",
         ]
-        if place + 1 < len(folders):
+        if following is not None:
             lines += [
                 "connection next",
-                f"address 127.0.0.1:{ports[place + 1]}",
+                f"address {following.address}",
                 f"topic {_TOPIC.decode()} out {qos}",
                 "bridge_protocol_version mqttv311",
                 "notifications false",
                 "restart_timeout 1",
             ]
-        configuration = folder / "mosquitto.conf"
-        configuration.write_text("\n".join(lines) + "\n")
-        starts.append(ServerStart((program, "-c", str(configuration)), port))
+        starts.append(driver.start_with(program, server, lines))
     return starts
 
 
@@ -274,9 +259,7 @@ def _system(qos: int, promise: str, window: int, batch: int) -> System:
         name=f"mosquitto-qos{qos}",
         promise=promise,
         kept="not kept; chain: bridges",
-        package="mosquitto",
-        program="mosquitto",
-        version_option="-h",
+        product=driver.SYSTEM,
         window=window,
         batch=batch,
         largest_chain=3,

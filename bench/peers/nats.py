@@ -7,17 +7,11 @@ follow the line of a MSG.
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.peers.system import (
-    Client,
-    Deliveries,
-    ReceivedContent,
-    ServerRefused,
-    ServerStart,
-    System,
-)
+from bench.peers.system import Client, Deliveries, ReceivedContent, ServerRefused, System
+from bench.systems.boundary import Server, Start
+from bench.systems.jetstream import driver
 
 LONGEST_LINE_BYTES = 1 << 16
 _END = b"\r\n"
@@ -270,32 +264,25 @@ def _stream_requests() -> Sequence[bytes]:
     )
 
 
-def _server(program: str, folder: Path, options: Sequence[str], port: int) -> ServerStart:
-    configuration = folder / "nats.conf"
-    configuration.write_text("\n".join([f'listen: "127.0.0.1:{port}"', *options]) + "\n")
-    return ServerStart((program, "-c", str(configuration)), port)
-
-
-def _chain(program: str, folders: Sequence[Path], ports: Sequence[int]) -> list[ServerStart]:
+def _chain(program: str, servers: Sequence[Server]) -> list[Start]:
     """Return servers with a leaf-node connection from every server to the next."""
-    leaf_ports = ports[len(folders) :]
     starts = []
-    for place, folder in enumerate(folders):
+    for server, following in zip(servers, [*servers[1:], None], strict=True):
         leaf_nodes = []
-        if place > 0:
-            leaf_nodes.append(f'listen: "127.0.0.1:{leaf_ports[place]}"')
-        if place + 1 < len(folders):
-            leaf_nodes.append(f'remotes: [{{ url: "nats://127.0.0.1:{leaf_ports[place + 1]}" }}]')
+        if server is not servers[0]:
+            leaf_nodes.append(f'listen: "127.0.0.1:{server.further_ports[0]}"')
+        if following is not None:
+            url = f"nats://127.0.0.1:{following.further_ports[0]}"
+            leaf_nodes.append(f'remotes: [{{ url: "{url}" }}]')
         options = [f"leafnodes {{ {', '.join(leaf_nodes)} }}"] if leaf_nodes else []
-        starts.append(_server(program, folder, options, ports[place]))
+        starts.append(driver.start_with(program, server, options))
     return starts
 
 
-def _stream_server(
-    program: str, folders: Sequence[Path], ports: Sequence[int]
-) -> list[ServerStart]:
-    store = json.dumps(str(folders[0] / "store"))
-    return [_server(program, folders[0], [f"jetstream {{ store_dir: {store} }}"], ports[0])]
+def _stream_server(program: str, servers: Sequence[Server]) -> list[Start]:
+    store = json.dumps(str(servers[0].folder / "store"))
+    lines = [f"jetstream {{ store_dir: {store} }}"]
+    return [driver.start_with(program, servers[0], lines)]
 
 
 def _core_client(subscribes: bool) -> Client:
@@ -311,9 +298,7 @@ SYSTEMS = (
         name="nats",
         promise="at most once",
         kept="not kept; chain: leaf nodes",
-        package="nats-server",
-        program="nats-server",
-        version_option="--version",
+        product=driver.SYSTEM,
         window=32_768,
         batch=256,
         largest_chain=3,
@@ -324,9 +309,7 @@ SYSTEMS = (
         name="nats-jetstream",
         promise="at least once",
         kept="file, fsync every 2 min",
-        package="nats-server",
-        program="nats-server",
-        version_option="--version",
+        product=driver.SYSTEM,
         window=4_096,
         batch=64,
         largest_chain=1,

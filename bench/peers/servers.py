@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar, Final
 
-from bench.peers.system import ServerStart, System
+from bench.peers.system import System
 from bench.systems import boundary
 
 START_WITHIN_S: Final = 15.0
@@ -31,8 +31,8 @@ class PackagesMissing(Exception):
     exit_status: ClassVar[int] = 4
 
     def __init__(self, systems: Sequence[System]) -> None:
-        programs = sorted({system.program for system in systems})
-        packages = sorted({system.package for system in systems})
+        programs = sorted({system.product.program for system in systems})
+        packages = sorted({system.product.package for system in systems})
         super().__init__(
             f"not installed: {', '.join(programs)} (Debian: apt-get install {' '.join(packages)})"
         )
@@ -40,7 +40,7 @@ class PackagesMissing(Exception):
 
 def program_of(system: System) -> str | None:
     """Return the path of the system's program; None if not installed."""
-    return boundary.program_of(system.program)
+    return boundary.program_of(system.product.program)
 
 
 def check_installed(systems: Sequence[System]) -> None:
@@ -57,7 +57,7 @@ def version_of(system: System) -> str:
     """Return the version of the system's program, the first line of the output."""
     program = program_of(system)
     assert program is not None, system.name
-    return boundary.version_of(program, system.version_option)
+    return boundary.version_of(program, system.product.version_option)
 
 
 class Servers:
@@ -97,22 +97,32 @@ def run_chain(system: System, brokers: int) -> Iterator[Servers]:
     if program is None:
         raise PackagesMissing([system])
     with TemporaryDirectory(prefix="peers-") as root:
-        folders = [Path(root) / f"broker{number}" for number in range(1, brokers + 1)]
-        for folder in folders:
-            folder.mkdir()
-        starts = system.start(program, folders, boundary.free_ports(2 * brokers))
+        ports = boundary.free_ports(2 * brokers)
+        servers = [
+            boundary.Server(name, Path(root) / name, port, (further,))
+            for name, port, further in zip(
+                [f"broker{number}" for number in range(1, brokers + 1)],
+                ports[:brokers],
+                ports[brokers:],
+                strict=True,
+            )
+        ]
+        starts = system.start(program, servers)
         processes: list[subprocess.Popen[bytes]] = []
         try:
             # Start the last server first, because each server connects to the next.
-            for folder, start in reversed(list(zip(folders, starts, strict=True))):
-                processes.insert(0, _start(folder, start))
-                _wait_up(folder, start, processes[0])
-            yield Servers([start.port for start in starts], processes)
+            for server, start in reversed(list(zip(servers, starts, strict=True))):
+                processes.insert(0, _start(server.folder, start))
+                _wait_up(server, processes[0])
+            yield Servers([server.port for server in servers], processes)
         finally:
             _stop(processes)
 
 
-def _start(folder: Path, start: ServerStart) -> "subprocess.Popen[bytes]":
+def _start(folder: Path, start: boundary.Start) -> "subprocess.Popen[bytes]":
+    folder.mkdir()
+    for name, content in start.files.items():
+        (folder / name).write_text(content)
     with (folder / "output").open("wb") as output:
         return subprocess.Popen(
             start.command,
@@ -129,20 +139,20 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
-def _wait_up(folder: Path, start: ServerStart, process: "subprocess.Popen[bytes]") -> None:
+def _wait_up(server: boundary.Server, process: "subprocess.Popen[bytes]") -> None:
     until = time.monotonic() + START_WITHIN_S
     while True:
         ended = process.poll() is not None
         if not ended:
             try:
-                socket.create_connection(("127.0.0.1", start.port), timeout=1).close()
+                socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
                 return
             except OSError:
                 pass  # not yet
         if ended or time.monotonic() > until:
             reason = "has ended" if ended else f"takes no connections after {START_WITHIN_S:g} s"
-            output = (folder / "output").read_text(errors="replace").strip()[-500:]
-            raise PeerFailed(f"{' '.join(start.command)} {reason}: {output or 'no output'}")
+            output = (server.folder / "output").read_text(errors="replace").strip()[-500:]
+            raise PeerFailed(f"{server.name}: {process.args!r} {reason}: {output or 'no output'}")
         time.sleep(0.02)
 
 

@@ -14,8 +14,9 @@ The definition of a system under comparison: the start of its servers, and its c
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
+
+from bench.systems import boundary
 
 
 class ServerRefused(Exception):
@@ -152,14 +153,6 @@ def percentiles_us(durations_ns: Sequence[int]) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class ServerStart:
-    """A server's command, and its port on loopback for clients."""
-
-    command: tuple[str, ...]
-    port: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class System:
     """A system in one configuration.
@@ -168,24 +161,20 @@ class System:
         name: name in the table and behind `--systems`.
         promise: the system's promise of delivery.
         kept: the part of a publication on disk, in the measured configuration.
-        package, program: Debian's package, and the program in the package.
-        version_option: option that prints the version.
+        product: program and package, as in runs on external systems.
         window: greatest number of publications in flight from publisher to subscriber.
         batch: publications per write.
         largest_chain: greatest number of brokers in a row.
-        start: starts of the servers of a chain (program, a folder per server, two free ports per
-            server).
+        start: starts of the servers of a chain (program, servers with one further port).
         client: creates the client of a subscriber, or of a publisher.
     """
 
     name: str
     promise: str
     kept: str
-    package: str
-    program: str
-    version_option: str
+    product: boundary.System
     window: int
     batch: int
     largest_chain: int
-    start: Callable[[str, Sequence[Path], Sequence[int]], list[ServerStart]]
+    start: Callable[[str, Sequence[boundary.Server]], list[boundary.Start]]
     client: Callable[[bool], Client]

@@ -1,6 +1,6 @@
 """Checks of imports and names in a source tree, read with `ast`.
 
-`tests/test_architecture.py` has the rules. This module reads the tree, finds the rule of a module,
+`tests/architecture` has the rules. This module reads the tree, finds the rule of a module,
 and decides which statements count as imports. A dependency under `if TYPE_CHECKING` or inside a
 function is a dependency like any other, unless a rule permits late imports only.
 """

@@ -19,16 +19,11 @@ from typing import Any
 
 import pytest
 
+from tests.architecture.layers import LAYERS
+from tests.architecture.purity import ALLOWED_NAMES, PURE, REFUSED_CALLS, REFUSED_MODULES
 from tests.foreign.tree import FILES, FOLDER, PACKAGES, REGISTRY, ROOT, make_tree
 from tests.helpers.architecture import find_forbidden_imports, find_impurities, read_modules
 from tests.helpers.patience import PATIENCE_S
-from tests.test_architecture import (
-    ALLOWED_NAMES,
-    LAYERS,
-    PURE,
-    REFUSED_CALLS,
-    REFUSED_MODULES,
-)
 
 PROTOCOL = "ring_flood"
 SEEDS = "1..8"

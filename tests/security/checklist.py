@@ -373,7 +373,7 @@ RULES: Final = (
             "test_a_predicate_that_cannot_be_used_is_refused_with_the_reason",
             f"{_PREDICATES}test_every_accepted_value_is_bounded",
             f"{_PREDICATES}test_no_regular_expression_is_compiled_from_input",
-            "tests/test_architecture.py::test_nothing_executes_data_or_trusts_an_unknown_host",
+            "tests/architecture/test_dangerous_calls.py::test_nothing_executes_data_or_trusts_an_unknown_host",
         ),
     ),
     Rule(

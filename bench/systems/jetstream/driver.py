@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
 
+CONFIGURATION: Final = "nats.conf"
 STREAM: Final = "LOAD"
 PREFIX: Final = "load."
 CONSUMERS: Final = ("push", "pull")
@@ -77,7 +78,6 @@ def start(
         if settings["sync_interval"] != _DEFAULT_SYNC:
             jetstream.append(f"sync_interval: {settings['sync_interval']}")
         lines = [
-            f'listen: "127.0.0.1:{server.port}"',
             f'http: "127.0.0.1:{monitor}"',
             f"server_name: {server.name}",
             f"jetstream {{ {', '.join(jetstream)} }}",
@@ -89,9 +89,15 @@ def start(
                 # Servers advertise addresses to each other, and would bypass the relay.
                 where += f', advertise: "127.0.0.1:{_NOBODY}"'
             lines.append(f"cluster {{ name: load, {where}, routes: [{routes}] }}")
-        path = server.folder / "nats.conf"
-        starts.append(Start((program, "-c", str(path)), {"nats.conf": "\n".join(lines) + "\n"}))
+        starts.append(start_with(program, server, lines))
     return starts
+
+
+def start_with(program: str, server: Server, lines: Sequence[str]) -> Start:
+    """Return a server that listens on its port, with further lines of configuration."""
+    text = "\n".join([f'listen: "127.0.0.1:{server.port}"', *lines])
+    path = server.folder / CONFIGURATION
+    return Start((program, "-c", str(path)), {CONFIGURATION: text + "\n"})
 
 
 def _routes(server: Server, servers: Sequence[Server]) -> str:

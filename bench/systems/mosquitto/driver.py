@@ -45,16 +45,12 @@ def start(
 
 def _start(program: str, server: Server, servers: Sequence[Server], settings: Settings) -> Start:
     lines = [
-        f"listener {server.port} 127.0.0.1",
-        "allow_anonymous true",
-        f"user {getuser()}",
         "persistence true",
         f"persistence_location {server.folder}/",
         f"autosave_interval {settings['autosave_interval']}",
         f"autosave_on_changes {str(settings['autosave_on_changes']).lower()}",
         f"max_queued_messages {settings['max_queued_messages']}",
         f"max_inflight_messages {settings['max_inflight_messages']}",
-        "set_tcp_nodelay true",
         "log_type error",
         "log_type warning",
     ]
@@ -70,8 +66,22 @@ def _start(program: str, server: Server, servers: Sequence[Server], settings: Se
             "notifications_local_only true",
             "restart_timeout 1",
         ]
+    return start_with(program, server, lines)
+
+
+def start_with(program: str, server: Server, lines: Sequence[str]) -> Start:
+    """Return a broker that listens on its port, with further lines of configuration."""
+    text = "\n".join(
+        [
+            f"listener {server.port} 127.0.0.1",
+            "allow_anonymous true",
+            f"user {getuser()}",
+            "set_tcp_nodelay true",
+            *lines,
+        ]
+    )
     path = server.folder / CONFIGURATION
-    return Start((program, "-c", str(path)), {CONFIGURATION: "\n".join(lines) + "\n"})
+    return Start((program, "-c", str(path)), {CONFIGURATION: text + "\n"})
 
 
 def dials(names: Sequence[str]) -> Sequence[tuple[str, str]]:

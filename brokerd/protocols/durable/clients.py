@@ -39,6 +39,7 @@ from brokerd.protocols.durable.state import (
 from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
 from brokerd.protocols.gryphon import BEGINS, InFlightEvents
 from brokerd.protocols.interface import Change, Commit, RecordsRead, Started, SubscriptionEnded
+from brokerd.protocols.parts.clients.client_requests import ClientRequests, EndRequest
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.clients.table import Admission
 from brokerd.protocols.parts.event_machine import MessageHandler
@@ -68,10 +69,10 @@ class DurableClients:
     ) -> None:
         self.table = parts.table
         self.own = parts.own
+        self._requests = ClientRequests(parts.table, parts.own)
         self._gryphon = parts.gryphon
         self._disk = parts.gryphon.disk
         self._pubends = parts.gryphon.pubends
-        self._windows = parts.windows
         self._hosted = parts.hosted
         self._registered = parts.registered
         self._catchups = parts.catchups
@@ -187,9 +188,8 @@ class DurableClients:
         if not self._is_host:
             raise RemoteProtocolError(name, "this broker is one of a cell of several: no clients")
         durable = self._durable(message.source)
-        client = self.table.check_connect(name, message, durable or 0, durable)
-        if client is not None:
-            admission = self.table.assign_source(client, message)
+        admission = self._requests.connect(name, message, durable)
+        if admission is not None:
             self._disk.commit(admission.changes, partial(self._admit, admission))
 
     def _durable(self, source: SourceId | None) -> int | None:
@@ -206,10 +206,7 @@ class DurableClients:
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
             self._gryphon.publish(lost, lambda: None)
-        self.table.enter(client)
-        self.table.welcome(client)
-        if client.subscriptions:
-            self.table.linger(client.name)
+        self._requests.enter(client)
 
     def _resume(self, client: DurableClient, message: Connect) -> None:
         """Take a client's positions and the generation of its attachment here."""
@@ -234,7 +231,7 @@ class DurableClients:
         client.brought = {}
         self._subscriptions.drop_pending(client)
         if was_admitted and not client.subscriptions and client.later is None:
-            self._forget(name)
+            self._requests.forget(name)
         else:
             self.table.keep(client)
 
@@ -248,13 +245,9 @@ class DurableClients:
     def linger_over(self, name: ClientId) -> None:
         """See HostedClients."""
         client = self.table.clients[name]
-        self._subscriptions.end(client, self.own.unrequested(client))
+        self._end(self._requests.unrequested(client))
         if not client.session:
-            self._forget(name)
-
-    def _forget(self, name: ClientId) -> None:
-        self.table.forget(name)
-        self._windows.forget(name)
+            self._requests.forget(name)
 
     # ------------------------------------------------------------ subscriptions
 
@@ -271,11 +264,9 @@ class DurableClients:
 
     def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
         """End a subscription and its stream at once, without waiting for other brokers."""
-        client = self.table.check_unsubscribe(name, message)
-        found = client.subscriptions.get(message.number)
-        self._subscriptions.drop_pending(client, message.number)
-        answer = partial(self.table.report_end, client, client.session, message.number)
-        self._subscriptions.end(client, [found] if found is not None else [], answer)
+        request = self._requests.unsubscribe(name, message)
+        self._subscriptions.drop_pending(request.client, message.number)
+        self._end(request)
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         client = self.table.check_detach(name)
@@ -304,19 +295,12 @@ class DurableClients:
                 self._leave(client, drain=True)
 
     def _leave(self, client: DurableClient, *, drain: bool) -> None:
-        session = client.session
-
-        def leave() -> None:
-            client.drains = client.session == session
-            self._answer_detach(client)
-
         self._subscriptions.drop_pending(client)
-        over = [*client.subscriptions.values()]
-        self._subscriptions.end(client, over, leave, drain=drain)
+        self._end(self._requests.detach(client, drain=drain))
 
-    def _answer_detach(self, client: DurableClient) -> None:
-        if self.own.is_drained(client):
-            self.table.report_end(client, client.session, 0)
+    def _end(self, request: EndRequest[DurableClient, DurableSubscription]) -> None:
+        answer = partial(self._requests.answer, request)
+        self._subscriptions.end(request.client, request.over, answer, drain=request.drain)
 
     def depart(self, local: DurableSubscription, message: Moved) -> None:
         """End a subscription that has moved to another broker, and confirm that."""
@@ -324,7 +308,7 @@ class DurableClients:
         self._arrivals.cut(local.client, message.generation)
         self._subscriptions.end(client, [local], partial(self._arrivals.confirm, message))
         if not client.session and not client.subscriptions:
-            self._forget(client.name)
+            self._requests.forget(client.name)
 
     def on_ended(self, event: SubscriptionEnded) -> None:
         """End a subscription by an operator's act; a connected client is notified."""
@@ -337,15 +321,14 @@ class DurableClients:
             self._gryphon.send(client.name, refused)
         self._subscriptions.end(client, [found])
         if not client.session and not client.subscriptions:
-            self._forget(client.name)
+            self._requests.forget(client.name)
 
     # ------------------------------------------------------------ publications
 
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         client, run = self.table.check_publish(name, message), message.run
-        self.own.check_run(run, name)
+        self.own.accept(client, run)
         self.table.record_published(name, run.source, run.last)
-        client.submitted = max(client.submitted, run.last)
         self._gryphon.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
@@ -358,4 +341,4 @@ class DurableClients:
         client = self.table.check_acknowledge(name, message)
         self._subscriptions.take_done(self.own.acknowledge(name, message))
         self.settle_departures()
-        self._answer_detach(client)
+        self.own.answer_detach(client)

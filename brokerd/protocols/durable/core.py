@@ -196,7 +196,7 @@ class Durable:
             Decommissioned,
             authority,
             routes.neighbours,
-            has_session=gryphon.sessions.__contains__,
+            has_session=gryphon.neighbours.sessions.__contains__,
             may_leave=routes.is_leaf,
             leave=self._continue_without,
         )
@@ -375,7 +375,7 @@ class Durable:
         theirs = [each for each in self._routes.pubend_streams() if each.broker == broker]
         unfinished = sum(map(self._lacks, theirs))
         reasons = (
-            (broker in self.gryphon.sessions, "it is up, there is a session with it"),
+            (broker in self.gryphon.neighbours.sessions, "it is up, there is a session with it"),
             (self.gryphon.is_reading, "this one is starting, and reads its log"),
             (
                 arrivals,
@@ -399,7 +399,7 @@ class Durable:
     def _continue_without(self, broker: BrokerNumber) -> None:
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
-        self.gryphon.dialling.retire(broker)
+        self.gryphon.neighbours.retire(broker)
         self.release.drop(cell)
         for stream in self.gryphon.streams:
             stream.drop(cell)
@@ -451,7 +451,7 @@ class Durable:
         if not isinstance(peer, int):
             self.gryphon.on_session_established(event)
             return
-        is_new = self.gryphon.incarnations.get(peer) != event.incarnation
+        is_new = self.gryphon.neighbours.is_restart(peer, event)
         self.gryphon.on_session_established(event)
         self._decommissioning.on_session(peer)
         if peer in self._decommissioning:

@@ -145,7 +145,7 @@ class Fetching:
         self._streams = gryphon.streams
         self._links = gryphon.links
         self._flow = gryphon.flow
-        self._retired = gryphon.dialling.retired
+        self._retired = gryphon.neighbours.retired
         self._retention = retention
         self._wanted: dict[StreamId, Questions] = {}
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}

@@ -304,7 +304,7 @@ class Release:
         self._deadlines = gryphon.deadlines
         self._interval_ns = interval_ns
         self._streams = gryphon.streams
-        self._sessions = gryphon.sessions
+        self._sessions = gryphon.neighbours.sessions
         self._table = table
         self._holds = holds
         self._retention = retention

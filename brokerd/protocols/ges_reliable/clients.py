@@ -423,7 +423,7 @@ class RoamingClients:
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)
         self._take_done(self.own.acknowledge(name, message))
-        self._answer_detach(client)
+        self.own.answer_detach(client)
 
     # ------------------------------------------------------------ ends
 
@@ -526,11 +526,7 @@ class RoamingClients:
             self.table.report_end(client, session, number)
         else:
             client.drains = client.session == session
-            self._answer_detach(client)
-
-    def _answer_detach(self, client: RoamingClient) -> None:
-        if self.own.is_drained(client):
-            self.table.report_end(client, client.session, 0)
+            self.own.answer_detach(client)
 
     # ------------------------------------------------------------ sessions
 
@@ -577,9 +573,8 @@ class RoamingClients:
 
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         client, run = self.table.check_publish(name, message), message.run
-        self.own.check_run(run, name)
+        self.own.accept(client, run)
         self.table.record_published(name, run.source, run.last)
-        client.submitted = max(client.submitted, run.last)
         self.take(self.publishes.add(run, self._machine.now_ns))
         self.own.acknowledge_through(client, self.publishes.done(run.source))
 

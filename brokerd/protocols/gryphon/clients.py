@@ -5,7 +5,7 @@ at its entry into the client's queue, and subscriptions are on disk, so that a r
 ends none.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.state import BEGINS, RESTARTED
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Change, Started
+from brokerd.protocols.parts.clients.client_requests import ClientRequests, EndRequest
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
     OwnClient,
@@ -150,6 +151,7 @@ class Clients:
             machine, parameters.client_window, counters
         )
         self.own = OwnSubscriptions(machine, windows, decode_attributes, self.table.clients)
+        self._requests = ClientRequests(self.table, self.own)
         self._broker = broker
         self._machine = machine
         self._disk = disk
@@ -219,9 +221,8 @@ class Clients:
         if not self._is_host:
             raise RemoteProtocolError(name, "this broker is one of a cell of several: no clients")
         durable = self._durable(message.source)
-        client = self.table.check_connect(name, message, durable or 0, durable)
-        if client is not None:
-            admission = self.table.assign_source(client, message)
+        admission = self._requests.connect(name, message, durable)
+        if admission is not None:
             self._disk.commit(admission.changes, partial(self._admit, admission))
 
     def _durable(self, source: SourceId | None) -> int | None:
@@ -233,16 +234,12 @@ class Clients:
         client, message = admission.client, admission.message
         self._resume(client, message)
         if self.table.lineage and (over := self.own.unstated(client, message)):
-            self._end(client, over)
-        whole = [each.number for each in client.subscriptions.values() if each.is_whole]
-        self.table.recall_lost(client, message, whole)
+            self._end(EndRequest(client, over))
+        self._requests.recall_lost(client, message)
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
             self._core.publish(lost, lambda: None)
-        self.table.enter(client)
-        self.table.welcome(client)
-        if client.subscriptions:
-            self.table.linger(client.name)
+        self._requests.enter(client)
 
     def _resume(self, client: Client, message: Connect) -> None:
         """Take a client's positions; a client behind the beginning has not taken the gap before."""
@@ -262,20 +259,16 @@ class Clients:
         self._drains.drop(name)
         self._take_done(self.own.close(client))
         if was_admitted and not client.subscriptions:
-            self._forget(name)
+            self._requests.forget(name)
         else:
             self.table.keep(client)
 
     def linger_over(self, name: ClientId) -> None:
         """See HostedClients."""
         client = self.table.clients[name]
-        self._end(client, self.own.unrequested(client))
+        self._end(self._requests.unrequested(client))
         if not client.session:
-            self._forget(name)
-
-    def _forget(self, name: ClientId) -> None:
-        self.table.forget(name)
-        self.own.windows.forget(name)
+            self._requests.forget(name)
 
     # ------------------------------------------------------------ subscriptions
 
@@ -361,15 +354,12 @@ class Clients:
 
     def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
         """End a subscription and its stream at once, without waiting for other brokers."""
-        client = self.table.check_unsubscribe(name, message)
-        found = client.subscriptions.get(message.number)
-        answer = partial(self.table.report_end, client, client.session, message.number)
-        self._end(client, [found] if found is not None else [], answer)
+        self._end(self._requests.unsubscribe(name, message))
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         client = self.table.check_detach(name)
         if not message.drain:
-            self._leave(client, drain=False)
+            self._end(self._requests.detach(client, drain=False))
             return
         begins = [local.begins_after for local in client.subscriptions.values()]
         self._drains.add(name, begins)
@@ -379,40 +369,17 @@ class Clients:
 
     def on_drained(self, name: ClientId) -> None:
         """See HostedClients."""
-        self._leave(self.table.clients[name], drain=True)
+        self._end(self._requests.detach(self.table.clients[name], drain=True))
 
-    def _leave(self, client: Client, *, drain: bool) -> None:
-        session = client.session
-
-        def leave() -> None:
-            client.drains = client.session == session
-            self._answer_detach(client)
-
-        self._end(client, [*client.subscriptions.values()], leave, drain=drain)
-
-    def _answer_detach(self, client: Client) -> None:
-        if self.own.is_drained(client):
-            self.table.report_end(client, client.session, 0)
-
-    def _end(
-        self,
-        client: Client,
-        over: Sequence[OwnSubscription],
-        then: Callable[[], None] = lambda: None,
-        *,
-        drain: bool = False,
-    ) -> None:
-        """End subscriptions; call `then` once the end is durable.
-
-        The predicates stay in the filter until then.
-        """
-        own_filter = self._own_filter
+    def _end(self, request: EndRequest[Client, OwnSubscription]) -> None:
+        """End subscriptions; the predicates stay in the filter until the end is durable."""
+        over, own_filter = request.over, self._own_filter
         tables: tuple[str, ...] = (SUBSCRIPTIONS, SUBSCRIBER_PROGRESS)
         if own_filter is not None:
             tables = (SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS)
             for local in over:
                 own_filter.on_ended(local)
-        self._take_done(self.own.end(client, over, drain=drain))
+        self._take_done(self.own.end(request.client, over, drain=request.drain))
         if not self.own.started:
             self._core.look_at_all()
 
@@ -420,7 +387,7 @@ class Clients:
             if own_filter is not None:
                 for local in over:
                     own_filter.release(local)
-            then()
+            self._requests.answer(request)
 
         if self.table.lineage:
             tables = (*tables, RESTARTED)
@@ -431,9 +398,8 @@ class Clients:
 
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         client, run = self.table.check_publish(name, message), message.run
-        self.own.check_run(run, name)
+        self.own.accept(client, run)
         self.table.record_published(name, run.source, run.last)
-        client.submitted = max(client.submitted, run.last)
         self._core.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
@@ -446,7 +412,7 @@ class Clients:
         client = self.table.check_acknowledge(name, message)
         self._take_done(self.own.acknowledge(name, message))
         self.table.advance(self.own.windows.advanced)
-        self._answer_detach(client)
+        self.own.answer_detach(client)
 
 
 def _begin_after(local: OwnSubscription, positions: Iterable[tuple[StreamId, int]]) -> None:

@@ -50,6 +50,7 @@ from brokerd.protocols.gryphon.messages import (
     WindowProbe,
     WindowUpdate,
 )
+from brokerd.protocols.gryphon.neighbours import RETRY, Neighbours
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import (
@@ -61,7 +62,7 @@ from brokerd.protocols.gryphon.pubend import (
     Reservation,
     Step,
 )
-from brokerd.protocols.gryphon.routes import RETRY, Dialling, Links, Routes
+from brokerd.protocols.gryphon.routes import Links, Routes
 from brokerd.protocols.gryphon.state import TABLES, PersistentState
 from brokerd.protocols.gryphon.status import COUNTERS, Reports
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
@@ -107,14 +108,12 @@ class Gryphon(LogFirstMachine):
 
     Attributes:
         disk: the actions that wait for durable writes.
-        sessions: the sessions of neighbours.
+        neighbours: the sessions with neighbours.
         persistent: the state on disk.
         filters: the filters of all brokers, as received here.
         own_filter: the filter of this broker's clients.
         drains: the clients that leave once they have received all earlier publications.
         flow: the send windows of neighbours.
-        incarnations: of neighbours, at their last sessions.
-        dialling: dials neighbours, except for retired ones.
         from_brokers: the handlers of neighbours' messages.
     """
 
@@ -132,21 +131,20 @@ class Gryphon(LogFirstMachine):
         self._parameters = parameters
         self._is_total = parameters.is_total
         self._has_clients = has_clients
-        self.sessions: dict[BrokerNumber, int] = {}
-        self.incarnations: dict[BrokerNumber, int] = {}
         self._lineage = 0
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self.disk = Durability(self)
         self.persistent = PersistentState(TABLES, (LOG,))
-        self.dialling = Dialling(parameters, self.deadlines, routes.neighbours, self.sessions)
-        self.links = Links(routes, self.sessions)
+        self.neighbours = Neighbours(routes.neighbours, parameters, self.deadlines)
+        sessions = self.neighbours.sessions
+        self.links = Links(routes, sessions)
         self.flow = FlowControl(routes, parameters, self.deadlines)
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
         self.streams = streams = Streams(broker, routes, parameters)
         self.pubends = Pubends(broker, parameters)
         self.filter_exchange = FilterExchange(
-            broker, routes, self.filters, streams, self.sessions, self.links, self.deadlines
+            broker, routes, self.filters, streams, sessions, self.links, self.deadlines
         )
         self.curiosity = Curiosity(parameters, streams, self.links, self.deadlines, self.counters)
         self._gaps = GapCuriosity(streams, self.curiosity, self.deadlines)
@@ -164,7 +162,7 @@ class Gryphon(LogFirstMachine):
             parameters, streams, self.pubends, self.acknowledgements, self.deadlines
         )
         self.merge = Merge(parameters, streams, self.deadlines)
-        self.joins = Joins(broker, routes, parameters, streams, self.deadlines, self.sessions)
+        self.joins = Joins(broker, routes, parameters, streams, self.deadlines, sessions)
         self.own_filter = OwnFilter(
             [host for host in routes.hosts if host != broker],
             self.disk,
@@ -178,8 +176,7 @@ class Gryphon(LogFirstMachine):
             self.pubends,
             self.filters,
             self.flow,
-            self.dialling,
-            self.sessions,
+            self.neighbours,
             self.counters,
         )
         self.dispatch_events(self.handlers())
@@ -239,7 +236,7 @@ class Gryphon(LogFirstMachine):
             RecordsRead: self.on_records,
             SessionEstablished: self.on_session_established,
             SessionLost: self.on_session_lost,
-            OpenFailed: lambda event: self.dialling.retry_later(event.peer, self.now_ns),
+            OpenFailed: lambda event: self.neighbours.retry_later(event.peer, self.now_ns),
             MessageReceived: self._on_message,
             Persisted: lambda event: self.disk.on_persisted(event.token),
             DeadlineReached: self._on_deadline,
@@ -380,45 +377,45 @@ class Gryphon(LogFirstMachine):
         if isinstance(peer, str):
             self._clients.table.open_session(peer, event.session)
             return
-        assert peer not in self.sessions, f"second session with {peer}"
-        self.sessions[peer] = event.session
-        self.dialling.on_established(peer, self.now_ns)
-        is_new = self.incarnations.get(peer) != event.incarnation
-        self.incarnations[peer] = event.incarnation
+        is_new = self.neighbours.is_restart(peer, event)
+        self.neighbours.on_established(peer, event, self.now_ns)
         self.flow.on_session(peer)
         self.effects += self.filter_exchange.on_session(peer)
         self.streams.on_session(peer, is_new=is_new)
         self.links.on_session_change(peer)
-        self.effects += self.links.changes()
-        self.effects += self.filter_exchange.on_links()
+        self._announce_links()
         self.effects += self.acknowledgements.resend(peer)
         self.resume_answers(peer)
         self.effects += self._overdue.check(self.now_ns)
         self.look_at_all()
 
     def on_session_lost(self, event: SessionLost) -> None:
-        if isinstance(event.peer, str):
-            self._clients.on_lost(event.peer, event.session)
+        peer = event.peer
+        if isinstance(peer, str):
+            self._clients.on_lost(peer, event.session)
             return
-        assert self.sessions.get(event.peer) == event.session, f"no session for {event}"
-        del self.sessions[event.peer]
-        self.streams.on_session_lost(event.peer)
-        self.links.on_session_change(event.peer)
-        self.filter_exchange.on_session_lost(event.peer)
-        self.effects += self.links.changes()
-        self.effects += self.filter_exchange.on_links()
-        self.flow.on_session_lost(event.peer)
+        self.neighbours.on_lost(peer, event)
+        self.streams.on_session_lost(peer)
+        self.links.on_session_change(peer)
+        self.filter_exchange.on_session_lost(peer)
+        self._announce_links()
+        self.flow.on_session_lost(peer)
         self._use_room()
         self.look_at_all()
-        self.effects += self.dialling.on_lost(event.peer, event.reason, self.now_ns)
+        self.effects += self.neighbours.redial(peer, event, self.now_ns)
+
+    def _announce_links(self) -> None:
+        """Send neighbours the link status that has changed, and the filters that follow."""
+        self.effects += self.links.changes()
+        self.effects += self.filter_exchange.on_links()
 
     def _on_message(self, event: MessageReceived) -> None:
         """Handle a message of a neighbour or client on its present session."""
         if isinstance(event.peer, int):
-            handlers, current = self.from_brokers, self.sessions.get(event.peer)
+            handlers, current = self.from_brokers, self.neighbours.sessions.get(event.peer)
         else:
             handlers, current = self._from_clients, self._clients.table.session_of(event.peer)
-        if current != event.session or event.peer in self.dialling.retired:
+        if current != event.session or event.peer in self.neighbours.retired:
             self.counters["messages_ignored"] += 1
             return
         message_handler(handlers, event)(event.peer, event.message)
@@ -471,8 +468,7 @@ class Gryphon(LogFirstMachine):
 
     def on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
-        self.effects += self.links.changes()
-        self.effects += self.filter_exchange.on_links()
+        self._announce_links()
         self.look_at_all()
 
     def _on_part_message(self, peer: BrokerNumber, message: Any) -> None:

@@ -11,17 +11,14 @@ changes, because sessions lose nothing.
 """
 
 from collections.abc import Container, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import BrokerNumber, Peer, StreamId
+from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.gryphon.messages import EVERYWHERE, LinkStatus
-from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.interface import Effect, Instant, LossReason, OpenSession, Send
-from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
-from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.interface import Send
 
 KIND = "cells"
 
@@ -145,8 +142,6 @@ class Routes:
 
 Receiver = tuple[BrokerNumber, Cell]
 """The receiver, and the only target cell; EVERYWHERE for all cells below the receiver."""
-
-RETRY: Final = "retry"
 
 _NOTHING: Final = (0, 0)
 
@@ -338,63 +333,3 @@ def _bits(cells: Sequence[Cell]) -> int:
 
 def _cells(bits: int) -> tuple[Cell, ...]:
     return tuple(cell for cell in range(bits.bit_length()) if bits >> cell & 1)
-
-
-class Dialling:
-    """The sessions to neighbours that are opened again.
-
-    Args:
-        sessions: the established ones, a live view.
-
-    Attributes:
-        retired: the neighbours that are neither dialled nor heeded any more.
-    """
-
-    def __init__(
-        self,
-        parameters: GryphonParameters,
-        deadlines: DeadlineQueue[tuple[str, Any]],
-        neighbours: Sequence[BrokerNumber],
-        sessions: Container[BrokerNumber],
-    ) -> None:
-        self.retired: dict[BrokerNumber, None] = {}
-        self._parameters = parameters
-        self._deadlines = deadlines
-        self._neighbours = neighbours
-        self._sessions = sessions
-        self._waited_ns: dict[BrokerNumber, Instant] = {}
-        self._established_ns: dict[BrokerNumber, Instant] = {}
-
-    def wanted(self) -> tuple[BrokerNumber, ...]:
-        """Return the neighbours, without retired ones."""
-        return tuple(each for each in self._neighbours if each not in self.retired)
-
-    def retire(self, broker: BrokerNumber) -> None:
-        """Dial a broker no more, and ignore its messages."""
-        self.retired[broker] = None
-        self._deadlines.cancel((RETRY, broker))
-
-    def on_established(self, peer: BrokerNumber, now_ns: Instant) -> None:
-        """Record a session."""
-        self._established_ns[peer] = now_ns
-        self._deadlines.cancel((RETRY, peer))
-        self._waited_ns.pop(peer, None)
-
-    def on_lost(self, peer: BrokerNumber, reason: LossReason, now_ns: Instant) -> list[Effect]:
-        """Dial a neighbour again, at once or later, after the end of a session."""
-        if peer in self.retired:
-            return []
-        established_ns = self._established_ns.pop(peer)
-        if dials_at_once(reason, established_ns, now_ns, self._parameters):
-            return [OpenSession(peer)]
-        self.retry_later(peer, now_ns)
-        return []
-
-    def retry_later(self, peer: Peer, now_ns: Instant) -> None:
-        """Dial a neighbour again after a wait, unless it has a session."""
-        assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
-        if peer in self._sessions or peer in self.retired:
-            return
-        wait_ns = next_wait_ns(self._waited_ns.get(peer, 0), self._parameters)
-        self._waited_ns[peer] = wait_ns
-        self._deadlines.set((RETRY, peer), now_ns + wait_ns)

@@ -7,8 +7,9 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.clients import HostedClients
 from brokerd.protocols.gryphon.filter_table import FilterTable
 from brokerd.protocols.gryphon.flow_control import FlowControl
+from brokerd.protocols.gryphon.neighbours import Neighbours
 from brokerd.protocols.gryphon.pubend import Pubends
-from brokerd.protocols.gryphon.routes import Dialling, Routes
+from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.state import StreamState, VolatileState
 from brokerd.protocols.gryphon.stream import Streams
 from brokerd.protocols.interface import CoreStatus
@@ -31,7 +32,6 @@ class Reports:
     """The reports of one broker's core; they change no state.
 
     Args:
-        sessions: the sessions of neighbours, as they are at any time.
         counters: of the core, as they are at any time.
     """
 
@@ -42,8 +42,7 @@ class Reports:
         pubends: Pubends,
         filters: FilterTable,
         flow: FlowControl,
-        dialling: Dialling,
-        sessions: Mapping[BrokerNumber, int],
+        neighbours: Neighbours,
         counters: Mapping[str, int],
     ) -> None:
         self._routes = routes
@@ -51,8 +50,7 @@ class Reports:
         self._pubends = pubends
         self._filters = filters
         self._flow = flow
-        self._dialling = dialling
-        self._sessions = sessions
+        self._neighbours = neighbours
         self._counters = counters
 
     def aftermath(self) -> list[str]:
@@ -79,15 +77,15 @@ class Reports:
             "subscriptions": clients.table.count_subscriptions(),
             "matching_hits": clients.own.memo.hits + self._filters.memo.hits,
             "matching_misses": clients.own.memo.misses + self._filters.memo.misses,
-            "sessions_active": len(self._sessions),
-            "sessions_ready": len(self._sessions),
+            "sessions_active": len(self._neighbours.sessions),
+            "sessions_ready": len(self._neighbours.sessions),
         }
 
     def status(
         self, clients: HostedClients, discrepancies: tuple[str, ...], *, is_reading: bool
     ) -> CoreStatus[BrokerNumber]:
         """Return the status of the broker."""
-        neighbours = self._dialling.wanted()
+        wanted = self._neighbours.wanted()
         subscriptions = clients.table.count_subscriptions()
         queued, held = self._streams.count_retained(), self._pubends.held()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
@@ -101,8 +99,8 @@ class Reports:
             queued=queued,
             subscriptions=subscriptions,
             own_subscriptions=subscriptions,
-            wanted=neighbours,
-            ready=tuple(peer for peer in neighbours if peer in self._sessions),
+            wanted=wanted,
+            ready=tuple(peer for peer in wanted if peer in self._neighbours.sessions),
             idle_reasons=tuple(idle_reasons),
             detail=self.state().to_mapping(),
             discrepancies=discrepancies,

@@ -4,7 +4,7 @@ Paper: [MP22] §2 (operations), §4. Deviates: clients are pushed to, and a subs
 predicate, which is followed in all topics where it may hold.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -39,6 +39,7 @@ from brokerd.protocols.multi_proxy.state import (
     PendingSubscription,
 )
 from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.protocols.parts.clients.client_requests import ClientRequests, EndRequest
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
     OwnClient,
@@ -87,6 +88,7 @@ class Clients:
             machine, parameters.client_window, counters
         )
         self.own = OwnSubscriptions(machine, windows, decode_attributes, self.table.clients)
+        self._requests = ClientRequests(self.table, self.own)
         self._machine = machine
         self._disk = disk
         self._topics = topics
@@ -142,9 +144,8 @@ class Clients:
             self.table.linger(name)
 
     def _on_connect(self, name: ClientId, message: Connect) -> None:
-        client = self.table.check_connect(name, message)
-        if client is not None:
-            admission = self.table.assign_source(client, message)
+        admission = self._requests.connect(name, message)
+        if admission is not None:
             self._disk.commit(admission.changes, partial(self._admit, admission))
 
     def _admit(self, admission: Admission[Client]) -> None:
@@ -155,13 +156,9 @@ class Clients:
         if client.source is not None:
             self._publishes.add_publisher(client.source, message.next_sequence - 1)
         if self.table.lineage and (over := self.own.unstated(client, message)):
-            self._end(client, over)
-        whole = [each.number for each in client.subscriptions.values() if each.is_whole]
-        self.table.recall_lost(client, message, whole)
-        self.table.enter(client)
-        self.table.welcome(client)
-        if client.subscriptions:
-            self.table.linger(client.name)
+            self._end(EndRequest(client, over))
+        self._requests.recall_lost(client, message)
+        self._requests.enter(client)
 
     def on_lost(self, name: ClientId, session: int) -> None:
         """Handle the end of a session; the subscriptions of its client are kept for a while."""
@@ -171,20 +168,16 @@ class Clients:
         if client.source is not None:
             self._publishes.remove_publisher(client.source)
         if was_admitted and not client.subscriptions:
-            self._forget(name)
+            self._requests.forget(name)
         else:
             self.table.keep(client)
 
     def linger_over(self, name: ClientId) -> None:
         """End the subscriptions that a client has not requested in time."""
         client = self.table.clients[name]
-        self._end(client, self.own.unrequested(client))
+        self._end(self._requests.unrequested(client))
         if not client.session:
-            self._forget(name)
-
-    def _forget(self, name: ClientId) -> None:
-        self.table.forget(name)
-        self.own.windows.forget(name)
+            self._requests.forget(name)
 
     # ------------------------------------------------------------ subscriptions
 
@@ -271,10 +264,7 @@ class Clients:
 
     def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
         """End a subscription and its stream at once, without waiting for other brokers."""
-        client = self.table.check_unsubscribe(name, message)
-        found = client.subscriptions.get(message.number)
-        answer = partial(self.table.report_end, client, client.session, message.number)
-        self._end(client, [found] if found is not None else [], answer)
+        self._end(self._requests.unsubscribe(name, message))
 
     def _on_detach(self, name: ClientId, message: Detach) -> None:
         client = self.table.check_detach(name)
@@ -282,7 +272,7 @@ class Clients:
             self._departing[name] = dict(message.through)
             self.settle_departures()
         else:
-            self._leave(client, drain=False)
+            self._end(self._requests.detach(client, drain=False))
 
     def settle_departures(self) -> None:
         """Release the clients that have what precedes their subscriptions at their next brokers.
@@ -293,39 +283,19 @@ class Clients:
         for name, heads in list(self._departing.items()):
             if not self._fetches.lacks(heads):
                 del self._departing[name]
-                self._leave(self.table.clients[name], drain=True)
+                self._end(self._requests.detach(self.table.clients[name], drain=True))
 
-    def _leave(self, client: Client, *, drain: bool) -> None:
-        session = client.session
-
-        def leave() -> None:
-            client.drains = client.session == session
-            self._answer_detach(client)
-
-        self._end(client, [*client.subscriptions.values()], leave, drain=drain)
-
-    def _answer_detach(self, client: Client) -> None:
-        if self.own.is_drained(client):
-            self.table.report_end(client, client.session, 0)
-
-    def _end(
-        self,
-        client: Client,
-        over: Sequence[OwnSubscription],
-        then: Callable[[], None] = lambda: None,
-        *,
-        drain: bool = False,
-    ) -> None:
-        """End subscriptions; call `then` once the end is durable."""
-        self._take_done(self.own.end(client, over, drain=drain))
+    def _end(self, request: EndRequest[Client, OwnSubscription]) -> None:
+        """End subscriptions; answer the client once the end is durable."""
+        over = request.over
+        self._take_done(self.own.end(request.client, over, drain=request.drain))
         tables = (
             (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS, RESTARTED)
             if self.table.lineage
             else (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS)
         )
-        self._disk.commit(
-            [Change(table, local.row, None) for local in over for table in tables], then
-        )
+        rows = [Change(table, local.row, None) for local in over for table in tables]
+        self._disk.commit(rows, partial(self._requests.answer, request))
         for local in over:
             self._deferred.pop(local, None)
             if local in self._followed:
@@ -353,16 +323,15 @@ class Clients:
         client = self.table.check_acknowledge(name, message)
         self._take_done(self.own.acknowledge(name, message))
         self.table.advance(self.own.windows.advanced)
-        self._answer_detach(client)
+        self.own.answer_detach(client)
 
     # ------------------------------------------------------------ publications
 
     def _on_publish(self, name: ClientId, message: Publish) -> None:
         client, run = self.table.check_publish(name, message), message.run
-        self.own.check_run(run, name)
+        self.own.accept(client, run)
         parts = list(self._topics.parts(run, name))
         self.table.record_published(name, run.source, run.last)
-        client.submitted = max(client.submitted, run.last)
         for topic in self._publishes.put(run.source, parts):
             self._owners.seek((topic,))
         self.own.acknowledge_through(client, self._publishes.done(run.source))

@@ -26,7 +26,9 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.multi_proxy.access_broker import AccessBroker
-from brokerd.protocols.multi_proxy.arbiter import GIVING, Arbiter, Assignments
+from brokerd.protocols.multi_proxy.arbiter import GIVING, Arbiter
+from brokerd.protocols.multi_proxy.assignments import Assignments
+from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.fetches import REPORTED
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
@@ -40,7 +42,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Servers,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, MultiProxyParameters
-from brokerd.protocols.multi_proxy.proxy import Claims, Proxy
+from brokerd.protocols.multi_proxy.proxy import Proxy
 from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Places, Sessions, topics_in
 from brokerd.protocols.multi_proxy.server import Server
 from brokerd.protocols.multi_proxy.state import LOG, VolatileState

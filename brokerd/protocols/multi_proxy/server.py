@@ -14,7 +14,7 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.losses import has_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
-from brokerd.protocols.multi_proxy.arbiter import Assignments
+from brokerd.protocols.multi_proxy.assignments import Assignments
 from brokerd.protocols.multi_proxy.followers import (
     HELD,
     RETAINED,

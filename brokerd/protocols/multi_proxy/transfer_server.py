@@ -25,7 +25,8 @@ from typing import Any, Final, Protocol
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
-from brokerd.protocols.multi_proxy.arbiter import Arbiter, Assignments
+from brokerd.protocols.multi_proxy.arbiter import Arbiter
+from brokerd.protocols.multi_proxy.assignments import Assignments
 from brokerd.protocols.multi_proxy.followers import Followers
 from brokerd.protocols.multi_proxy.messages import (
     Carry,

@@ -1,17 +1,25 @@
 """Marks that one step of a core decides: a table of marks and predicates.
 
 A mark names the type that it depends on: with `on`, of the event or of the message that arrived;
-with `by`, of an effect or of a message that is sent. Its predicate, if any, decides on the step. So
-a step tests only a few marks of a table. A mark with a `counter` is counted when that statistic of
-the core rises. Other marks that depend on earlier steps need an observer of the protocol, which
-counts them in the same table.
+with `by`, of an effect or of a message that is sent. Its predicate, if any, decides on the step, or
+returns a number of events. So a step tests only a few marks of a table. A mark with a `counter` is
+counted when that statistic of the core rises. Other marks that depend on earlier steps need an
+observer of the protocol, which counts them in the same table.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.interface import Commit, Deliver, Effect, Event, MessageReceived, Send
+from brokerd.protocols.interface import (
+    Commit,
+    Deliver,
+    Effect,
+    Event,
+    MessageReceived,
+    Record,
+    Send,
+)
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
@@ -53,9 +61,28 @@ class MarkStep:
         """Return True if the step sends a message of this type for which a condition holds."""
         return any(map(when, self.sent.get(kind, ())))
 
+    def count_sent(self, kind: type, when: Callable[[Any], bool]) -> int:
+        """Return the number of messages of this type for which a condition holds."""
+        return sum(map(when, self.sent.get(kind, ())))
+
+    def replies(self, kind: type) -> bool:
+        """Return True if the step sends a message of this type to the peer of its event."""
+        if kind not in self.sent:
+            return False
+        sends = (each for each in self.effects if type(each) is Send)
+        return any(type(each.message) is kind and each.peer == self.event.peer for each in sends)
+
+    def count_delivered(self, kind: type) -> int:
+        """Return the number of items of this type that the step delivers to clients."""
+        return sum(type(each.item) is kind for each in self.acts.get(Deliver, ()))
+
     def delivers(self, kind: type) -> bool:
         """Return True if the step delivers an item of this type to a client."""
         return any(type(each.item) is kind for each in self.acts.get(Deliver, ()))
+
+    def count_records(self, event: str) -> int:
+        """Return the number of lines with this event in the broker's log."""
+        return sum(each.event == event for each in self.acts.get(Record, ()))
 
     def rows(self, table: str) -> Iterator[Any]:
         """Yield the changes of a table that the step commits."""
@@ -63,6 +90,11 @@ class MarkStep:
             for change in commit.changes:
                 if change.table == table:
                     yield change
+
+    def count_commits(self, table: str) -> int:
+        """Return the number of commits with a change of a table."""
+        commits = self.acts.get(Commit, ())
+        return sum(any(row.table == table for row in each.changes) for each in commits)
 
     def commits(self, table: str) -> bool:
         """Return True if the step commits a change of a table."""
@@ -82,14 +114,30 @@ class _MarkIndex:
                 self._by.setdefault(kind, []).append(mark)
 
     def names(self, step: MarkStep) -> list[str]:
-        """Return the names of the marks that a step reaches."""
+        """Return the names of the marks that a step reaches, once per event."""
         marks = [*self._on.get(type(step.event), ())]
         if step.message is not None:
             marks += self._on.get(type(step.message), ())
         for kinds in (step.acts, step.sent):
             for kind in kinds:
                 marks += self._by.get(kind, ())
-        return [mark.name for mark in marks if mark.when is None or mark.when(step)]
+        return [
+            mark.name
+            for mark in marks
+            for _ in range(1 if mark.when is None else int(mark.when(step)))
+        ]
+
+
+class RisingNumbers:
+    """The last numbers of brokers, for marks that stand for a rise."""
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, int] = {}
+
+    def has_risen(self, key: Hashable, number: int) -> bool:
+        """Record a number; return True if the number is higher than the last one."""
+        before, self._last[key] = self._last.get(key, 0), number
+        return number > before
 
 
 class MarkTable:

@@ -28,7 +28,7 @@ class Mark:
             swarm need not reach the mark.
         on: types of events, or of messages that arrive, at which a `MarkTable` counts the mark.
         by: types of effects, or of messages that are sent, at which it counts the mark.
-        when: a further condition on the `MarkStep`.
+        when: a further condition on the `MarkStep`, or the number of events in the step.
         counter: a statistic of the core that rises with the mark; "" without one.
     """
 
@@ -37,7 +37,7 @@ class Mark:
     seeds: int = 0
     on: tuple[type, ...] = ()
     by: tuple[type, ...] = ()
-    when: Callable[[Any], bool] | None = None
+    when: Callable[[Any], int] | None = None
     counter: str = ""
 
 

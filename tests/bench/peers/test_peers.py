@@ -17,7 +17,7 @@ from bench.peers import __main__ as peers
 from bench.peers import ours, servers
 from bench.peers.__main__ import SYSTEMS, Promises, table
 from bench.peers.measure import measure
-from bench.peers.system import Figures, ServerStart, System, limit_of
+from bench.peers.system import Figures, System, limit_of
 from bench.systems import boundary
 from tests.helpers.patience import PATIENCE_S
 
@@ -28,7 +28,7 @@ def installed(name: str) -> System:
     """Return a system with an installed program."""
     system = next(each for each in SYSTEMS if each.name == name)
     if servers.program_of(system) is None:
-        pytest.skip(f"{system.program} is not installed (Debian: apt-get install {system.package})")
+        pytest.skip(str(servers.PackagesMissing([system])))
     return system
 
 
@@ -78,9 +78,9 @@ def test_servers_end_with_the_process_that_started_them_however_that_ends(tmp_pa
         time.sleep(0.02)
 
 
-def misconfigured(program: str, folders: Sequence[Path], _: Sequence[int]) -> list[ServerStart]:
-    (folders[0] / "nats.conf").write_text("listen: {")
-    return [ServerStart((program, "-c", str(folders[0] / "nats.conf")), 1)]
+def misconfigured(program: str, chain: Sequence[boundary.Server]) -> list[boundary.Start]:
+    file = str(chain[0].folder / "nats.conf")
+    return [boundary.Start((program, "-c", file), {"nats.conf": "listen: {"})]
 
 
 def test_a_server_that_does_not_start_is_reported_with_its_output() -> None:

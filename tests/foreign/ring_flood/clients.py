@@ -168,13 +168,9 @@ class Clients:
 
         def leave() -> None:
             client.drains = client.session == session
-            self._answer_detach(client)
+            self.own.answer_detach(client)
 
         self._end(client, [*client.subscriptions.values()], leave, drain=message.drain)
-
-    def _answer_detach(self, client: Client) -> None:
-        if self.own.is_drained(client):
-            self.table.report_end(client, client.session, 0)
 
     def _end(
         self,
@@ -199,7 +195,7 @@ class Clients:
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)
         self._take_done(self.own.acknowledge(name, message))
-        self._answer_detach(client)
+        self.own.answer_detach(client)
 
     def tell_stored(self, source: SourceId, through: int) -> None:
         """Acknowledge to a local publisher the publications with enough stored copies."""

@@ -18,6 +18,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
+from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.messages import (
     Assign,
     Assigned,
@@ -39,7 +40,6 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
-from brokerd.protocols.multi_proxy.proxy import Claims
 from brokerd.protocols.multi_proxy.routes import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.registry import make_protocol

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.messages import Locate, Owner
-from brokerd.protocols.multi_proxy.proxy import Claims
 
 NAMES = {1: "v1", 2: "v2", 3: "v3"}
 TOPICS = 9

@@ -220,7 +220,7 @@ class DurableChecks(GryphonChecks):
         cell of several brokers, each broker with clients counts.
         """
         routes = core.gryphon._routes
-        found = [*core.gryphon.dialling.wanted()]
+        found = [*core.gryphon.neighbours.wanted()]
         if routes.is_plain:
             return found
         wide = 0

@@ -1,9 +1,9 @@
 """The marks of durable, found in the events and effects of a core.
 
-`PROTOCOL.md` names every mark at its rule.
+`PROTOCOL.md` names every mark at its rule. A new mark is a row of the table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from brokerd.model.client_messages import (
     ConsumedCommitted,
@@ -12,7 +12,6 @@ from brokerd.model.client_messages import (
     Gap,
     Silence,
 )
-from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.fetching import FROM_STORE
@@ -27,113 +26,209 @@ from brokerd.protocols.interface import (
     Deliver,
     Effect,
     Event,
-    MessageReceived,
     Persisted,
-    Send,
     Shutdown,
     Truncate,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.decommissioning import DECOMMISSIONED
+from brokerd.simulator.checks.mark_table import MarkStep, MarkTable, RisingNumbers
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
+
+def _arrivals(step: MarkStep, *, is_token: bool) -> int:
+    """Return the number of subscriptions, or of those with tokens, that arrived from brokers."""
+    found = 0
+    for commit in step.acts[Commit]:
+        has_token = any(
+            row.table == SUBSCRIPTIONS and len(row.value or ()) > 4 for row in commit.changes
+        )
+        if has_token == is_token:
+            found += sum(row.table == ARRIVING and row.value is not None for row in commit.changes)
+    return found
+
+
 MARKS = (
-    Mark("fetched", "a subscriber's broker requested missed publications", seeds=6),
-    Mark("fetched-for-another", "a broker forwarded such a request", seeds=10),
-    Mark("fetched-on-the-way", "an intermediate broker answered a request", seeds=15),
-    Mark("answered-from-store", "a broker answered with events that had passed", seeds=10),
-    Mark("deferred", "a request was answered in part, and repeated", seeds=500),
-    Mark("released", "a pubend released events that all had acknowledged", seeds=2),
-    Mark("matches-committed", "the delivered tick of a stream was written to disk", seeds=2),
-    Mark("matches-chopped", "match records were truncated", seeds=2),
-    Mark("matches-truncated", "a restart dropped matches behind the last commit", seeds=10),
-    Mark("silence-said", "a client received the position of a stream", seeds=2),
-    Mark("released-early", "a pubend released old events before all had acknowledged", seeds=10),
-    Mark("gap-told", "a client received a gap", seeds=40),
-    Mark("caught-up", "a client received missed publications from a remote pubend", seeds=10),
-    Mark("token-kept", "a broker stored the token of a client", seeds=6),
-    Mark("tokens-kept-together", "two clients' tokens shared a transaction", seeds=60),
-    Mark("token-asked-again", "a client repeated the request for a committed token", seeds=12),
-    Mark("token-kept-elsewhere", "a broker resumed from a token of another broker", seeds=20),
     Mark(
-        "may-have-had", "a client received the possible deliveries of an earlier process", seeds=10
+        "fetched",
+        "a subscriber's broker requested missed publications",
+        seeds=6,
+        by=(Fetch,),
+        when=lambda step: 0 if type(step.message) is Fetch else len(step.sent[Fetch]),
     ),
-    Mark("subscription-came", "a subscription arrived from another broker", seeds=8),
-    Mark("held", "a pubend kept a hold for a migrating subscription", seeds=8),
-    Mark("let-go", "a broker released a subscription that had migrated", seeds=8),
-    Mark("hold-over", "the hold of a subscription ended", seeds=8),
-    Mark("given-up", "a broker continued without a decommissioned one", seeds=40),
-    Mark("refused", "a decommissioned broker came back, and ended", seeds=40),
+    Mark(
+        "fetched-for-another",
+        "a broker forwarded such a request",
+        seeds=10,
+        on=(Fetch,),
+        when=lambda step: len(step.sent.get(Fetch, ())),
+    ),
+    Mark(
+        "fetched-on-the-way",
+        "an intermediate broker answered a request",
+        seeds=15,
+        on=(Fetch,),
+        when=lambda step: (
+            0 if step.is_own(step.message.stream.broker) else len(step.sent.get(Fetched, ()))
+        ),
+    ),
+    Mark("answered-from-store", "a broker answered with events that had passed", seeds=10),
+    Mark(
+        "deferred",
+        "a request was answered in part, and repeated",
+        seeds=500,
+        by=(Deferred,),
+        when=lambda step: len(step.sent[Deferred]),
+    ),
+    Mark(
+        "released",
+        "a pubend released events that all had acknowledged",
+        seeds=2,
+        by=(Chop,),
+        when=lambda step: sum(each.log == LOG for each in step.acts[Chop]),
+    ),
+    Mark(
+        "matches-committed",
+        "the delivered tick of a stream was written to disk",
+        seeds=2,
+        on=(Persisted,),
+        when=lambda step: step.count_commits(DELIVERED),
+    ),
+    Mark(
+        "matches-chopped",
+        "match records were truncated",
+        seeds=2,
+        by=(Chop,),
+        when=lambda step: sum(each.log != LOG for each in step.acts[Chop]),
+    ),
+    Mark(
+        "matches-truncated",
+        "a restart dropped matches behind the last commit",
+        seeds=10,
+        by=(Truncate,),
+        when=lambda step: len(step.acts[Truncate]),
+    ),
+    Mark(
+        "silence-said",
+        "a client received the position of a stream",
+        seeds=2,
+        by=(Deliver,),
+        when=lambda step: step.count_delivered(Silence),
+    ),
+    Mark(
+        "released-early",
+        "a pubend released old events before all had acknowledged",
+        seeds=10,
+        on=(DeadlineReached,),
+        when=lambda step: step.count_commits(RELEASED),
+    ),
+    Mark(
+        "gap-told",
+        "a client received a gap",
+        seeds=40,
+        by=(Deliver,),
+        when=lambda step: step.count_delivered(Gap),
+    ),
+    Mark(
+        "caught-up",
+        "a client received missed publications from a remote pubend",
+        seeds=10,
+        on=(Fetched,),
+        when=lambda step: step.count_delivered(Deliveries),
+    ),
+    Mark(
+        "token-kept",
+        "a broker stored the token of a client",
+        seeds=6,
+        by=(ConsumedCommitted,),
+    ),
+    Mark(
+        "tokens-kept-together",
+        "two clients' tokens shared a transaction",
+        seeds=60,
+        by=(ConsumedCommitted,),
+        when=lambda step: step.message is None and len(step.sent[ConsumedCommitted]) > 1,
+    ),
+    Mark(
+        "token-asked-again",
+        "a client repeated the request for a committed token",
+        seeds=12,
+        by=(ConsumedCommitted,),
+        when=lambda step: step.message is not None,
+    ),
+    Mark(
+        "token-kept-elsewhere",
+        "a broker resumed from a token of another broker",
+        seeds=20,
+        by=(Commit,),
+        when=lambda step: _arrivals(step, is_token=True),
+    ),
+    Mark(
+        "may-have-had",
+        "a client received the possible deliveries of an earlier process",
+        seeds=10,
+        by=(Consuming,),
+        when=lambda step: step.count_sent(Consuming, lambda each: bool(each.delivered)),
+    ),
+    Mark(
+        "subscription-came",
+        "a subscription arrived from another broker",
+        seeds=8,
+        by=(Commit,),
+        when=lambda step: _arrivals(step, is_token=False),
+    ),
+    Mark(
+        "held",
+        "a pubend kept a hold for a migrating subscription",
+        seeds=8,
+        by=(Commit,),
+        when=lambda step: sum(row.value is not None for row in step.rows(HOLDS)),
+    ),
+    Mark(
+        "let-go",
+        "a broker released a subscription that had migrated",
+        seeds=8,
+        on=(Persisted,),
+        when=lambda step: step.count_sent(LetGo, lambda each: step.is_own(each.at)),
+    ),
+    Mark(
+        "hold-over",
+        "the hold of a subscription ended",
+        seeds=8,
+        by=(Commit,),
+        when=lambda step: sum(row.value is None for row in step.rows(HOLDS)),
+    ),
+    Mark(
+        "given-up",
+        "a broker continued without a decommissioned one",
+        seeds=40,
+        by=(Commit,),
+        when=lambda step: sum(1 for _ in step.rows(DECOMMISSIONED)),
+    ),
+    Mark(
+        "refused",
+        "a decommissioned broker came back, and ended",
+        seeds=40,
+        by=(Shutdown,),
+        when=lambda step: len(step.acts[Shutdown]),
+    ),
 )
 
 
 class DurableMarks:
-    """See MarkObserver."""
+    """See MarkObserver: the marks of the table, and that of a counter."""
 
     def __init__(self, graph: OverlayGraph) -> None:
-        self.counts = {mark.name: 0 for mark in MARKS}
-        self._answered: dict[BrokerNumber, int] = {}
+        self._table = MarkTable(MARKS)
+        self.counts = self._table.counts
+        self._answered = RisingNumbers()
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
-        for name in _find_marks(broker, event, effects) if effects else ():
-            self.counts[name] += 1
+        if effects:
+            self._table.step(MarkStep(broker, event, effects))
         assert isinstance(broker.core, Durable), f"{broker.core} is no core of durable"
         answered = broker.core.gryphon.counters[FROM_STORE]
-        self.counts["answered-from-store"] += answered > self._answered.get(broker.number, 0)
-        self._answered[broker.number] = answered
-
-
-def _find_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
-    message = event.message if isinstance(event, MessageReceived) else None
-    messages = [effect.message for effect in effects if type(effect) is Send]
-    answers = sum([type(each) is ConsumedCommitted for each in messages])
-    if answers:
-        yield "token-kept"
-        if message is not None:
-            yield "token-asked-again"
-        elif answers > 1:
-            yield "tokens-kept-together"
-    for effect in effects:
-        match effect:
-            case Send(message=Fetch()):
-                yield "fetched" if type(message) is not Fetch else "fetched-for-another"
-            case Send(message=Fetched()):
-                if type(message) is Fetch and message.stream.broker != broker.number:
-                    yield "fetched-on-the-way"
-            case Send(message=Deferred()):
-                yield "deferred"
-            case Chop(log=log):
-                yield "released" if log == LOG else "matches-chopped"
-            case Shutdown():
-                yield "refused"
-            case Truncate():
-                yield "matches-truncated"
-            case Deliver(item=Silence()):
-                yield "silence-said"
-            case Deliver(item=Gap()):
-                yield "gap-told"
-            case Deliver(item=Deliveries()):
-                if type(message) is Fetched:
-                    yield "caught-up"
-            case Commit(changes=changes):
-                if type(event) is Persisted and any(row.table == DELIVERED for row in changes):
-                    yield "matches-committed"
-                if type(event) is DeadlineReached and any(row.table == RELEASED for row in changes):
-                    yield "released-early"
-                is_token = any(
-                    row.table == SUBSCRIPTIONS and len(row.value or ()) > 4 for row in changes
-                )
-                for row in changes:
-                    if row.table == ARRIVING and row.value is not None:
-                        yield "token-kept-elsewhere" if is_token else "subscription-came"
-                    elif row.table == DECOMMISSIONED:
-                        yield "given-up"
-                    elif row.table == HOLDS:
-                        yield "hold-over" if row.value is None else "held"
-            case Send(message=Consuming(delivered=given)) if given:
-                yield "may-have-had"
-            case Send(message=LetGo(at=broker.number)):
-                if type(event) is Persisted:
-                    yield "let-go"
+        if self._answered.has_risen(broker.number, answered):
+            self._table.count(("answered-from-store",))

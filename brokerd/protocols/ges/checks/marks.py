@@ -1,10 +1,9 @@
 """The marks of ges, found in the events and effects of a core.
 
-`PROTOCOL.md` names every mark at its rule.
+`PROTOCOL.md` names every mark at its rule. A new mark is a row of the table.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.overlay.graph import OverlayGraph
@@ -20,24 +19,154 @@ from brokerd.protocols.interface import (
     DeadlineReached,
     Effect,
     Event,
-    MessageReceived,
     OpenSession,
     OverlayChanged,
-    Send,
 )
-from brokerd.simulator.checks.mark_table import MarkTable
+from brokerd.simulator.checks.mark_table import MarkStep, MarkTable
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
+
+def _returned(step: MarkStep) -> int:
+    """Return the number of statements about a unit of this broker from outside."""
+    place, found = step.core.units.place, 0
+    for each in step.message.statements:
+        ends = [end for end in (each.low_end, each.high_end) if place.is_in(end)]
+        found += any(end != place.address for end in ends)
+    return found
+
+
+def _refuted(step: MarkStep) -> int:
+    """Return the number of answered statements that others made in place of this broker."""
+    if not step.sent:
+        return 0
+    if type(step.message) is ProfileStated:
+        return step.is_own(step.message.origin) and not is_its_own(step.message.version)
+    return sum(
+        step.is_own(each.by) and not is_its_own(each.version) for each in step.message.statements
+    )
+
+
+def _outlined(step: MarkStep) -> int:
+    """Return the number of sent profiles with a unit in place of its broker."""
+    depth = len(step.core.units.place.address)
+    kinds = (ProfileStated, ProfileChanged)
+    return sum(step.count_sent(kind, lambda each: len(each.place) < depth) for kind in kinds)
+
+
+def _unawaited(step: MarkStep) -> int:
+    """Return the number of messages that a neighbour delayed until the deadline."""
+    started = step.count_sent(Subscribed, lambda each: each.state == "started")
+    return started + step.count_sent(ProfileChanged, _is_empty)
+
+
+def _rerouted(step: MarkStep) -> int:
+    """Return the number of sent publications with more abandoned routes than received ones."""
+    message, before = step.message, 0
+    if type(message) is RoutedPublications:
+        before = max((target.reroutes for target in message.targets), default=0)
+    return step.count_sent(
+        RoutedPublications,
+        lambda each: any(target.reroutes > before for target in each.targets),
+    )
+
+
+def _is_kept_out(step: MarkStep) -> bool:
+    """Return True if a gatekeeper that decides on publications sends none."""
+    return not step.sent and any(target.level for target in step.message.targets)
+
+
+def _has_inner_frames(message: RoutedPublications) -> bool:
+    return any(len(target.frames) > 1 for target in message.targets)
+
+
+def _is_for_others(message: GraphStated) -> bool:
+    return not all(is_its_own(each.version) for each in message.statements)
+
+
+def _is_empty(message: ProfileChanged) -> bool:
+    return not message.added and not message.removed
+
+
+def _closes_neighbour(step: MarkStep) -> bool:
+    return any(isinstance(each.peer, int) for each in step.acts.get(CloseSession, ()))
+
+
+MEMBER_MARKS = (
+    Mark(
+        "newcomer-told",
+        "a broker received the announcement of a new neighbour",
+        seeds=8,
+        on=(OverlayChanged,),
+        when=lambda step: OpenSession in step.acts,
+    ),
+    Mark(
+        "leaver-told",
+        "a broker received the announcement that a neighbour left",
+        seeds=12,
+        on=(OverlayChanged,),
+        when=_closes_neighbour,
+    ),
+)
+"""The marks of neighbours that join or leave, in all protocols with units."""
+
 MARKS = (
-    Mark("came-around", "a statement about a unit returned to the unit from outside", seeds=8),
-    Mark("in-outline", "a profile was sent with a unit in place of its broker", seeds=4),
-    Mark("profile-known", "a profile arrived over a second connection", seeds=4),
-    Mark("waits-no-more", "a neighbour that was disconnected for long was not awaited", seeds=10),
-    Mark("stated-anew", "a slow profile was sent again before it took effect", seeds=10),
-    Mark("kept-out", "no broker beyond a gatekeeper matched a publication", seeds=4),
-    Mark("inner-way", "a planned route crossed a unit on a route found there", seeds=20),
-    Mark("way-gone", "a route was abandoned for another one", seeds=20),
+    Mark(
+        "came-around",
+        "a statement about a unit returned to the unit from outside",
+        seeds=8,
+        on=(GraphStated,),
+        when=_returned,
+    ),
+    Mark(
+        "in-outline",
+        "a profile was sent with a unit in place of its broker",
+        seeds=4,
+        by=(ProfileStated, ProfileChanged),
+        when=_outlined,
+    ),
+    Mark(
+        "profile-known",
+        "a profile arrived over a second connection",
+        seeds=4,
+        on=(ProfileChanged,),
+        when=lambda step: ProfileChanged not in step.sent,
+    ),
+    Mark(
+        "waits-no-more",
+        "a neighbour that was disconnected for long was not awaited",
+        seeds=10,
+        on=(DeadlineReached,),
+        when=_unawaited,
+    ),
+    Mark(
+        "stated-anew",
+        "a slow profile was sent again before it took effect",
+        seeds=10,
+        by=(ProfileChanged,),
+        when=lambda step: step.sends(ProfileChanged, _is_empty),
+    ),
+    Mark(
+        "kept-out",
+        "no broker beyond a gatekeeper matched a publication",
+        seeds=4,
+        on=(RoutedPublications,),
+        when=_is_kept_out,
+    ),
+    Mark(
+        "inner-way",
+        "a planned route crossed a unit on a route found there",
+        seeds=20,
+        by=(RoutedPublications,),
+        when=lambda step: step.count_sent(RoutedPublications, _has_inner_frames),
+    ),
+    Mark(
+        "way-gone",
+        "a route was abandoned for another one",
+        seeds=20,
+        by=(RoutedPublications,),
+        when=_rerouted,
+    ),
     Mark(
         "no-way",
         "no route led to a matching broker",
@@ -50,11 +179,28 @@ MARKS = (
         seeds=16,
         counter="duplicates_received",
     ),
-    Mark("spoken-for", "brokers announced that another one lost all connections", seeds=8),
-    Mark("wants-nothing", "brokers announced an empty profile for another broker", seeds=8),
-    Mark("refuted", "a live broker received a statement that others made in its place", seeds=20),
-    Mark("newcomer-told", "a broker received the announcement of a new neighbour", seeds=8),
-    Mark("leaver-told", "a broker received the announcement that a neighbour left", seeds=12),
+    Mark(
+        "spoken-for",
+        "brokers announced that another one lost all connections",
+        seeds=8,
+        on=(DeadlineReached,),
+        when=lambda step: step.count_sent(GraphStated, _is_for_others),
+    ),
+    Mark(
+        "wants-nothing",
+        "brokers announced an empty profile for another broker",
+        seeds=8,
+        on=(DeadlineReached,),
+        when=lambda step: step.count_sent(ProfileStated, lambda each: not is_its_own(each.version)),
+    ),
+    Mark(
+        "refuted",
+        "a live broker received a statement that others made in its place",
+        seeds=20,
+        on=(GraphStated, ProfileStated),
+        when=_refuted,
+    ),
+    *MEMBER_MARKS,
     Mark(
         "dearer",
         "a broker raised the announced cost of a slow link",
@@ -134,7 +280,7 @@ MARKS = (
 
 
 class GesMarks:
-    """See MarkObserver."""
+    """See MarkObserver: the marks of the table."""
 
     def __init__(self, graph: OverlayGraph) -> None:
         self._table = MarkTable(MARKS)
@@ -142,82 +288,5 @@ class GesMarks:
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
-        messages = [effect.message for effect in effects if type(effect) is Send]
-        if type(event) is OverlayChanged:
-            self._table.count(announced_members(broker, effects))
-        self._table.count(_sent_marks(broker, event, messages))
-        self._table.count(_received_marks(broker, event, messages))
+        self._table.step(MarkStep(broker, event, effects))
         self._table.count_statistics(broker)
-
-
-def announced_members(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:
-    """Yield the marks of a broker's effects for neighbours that join or have left."""
-    if any(type(effect) is OpenSession for effect in effects):
-        yield "newcomer-told"
-    closed = (effect.peer for effect in effects if type(effect) is CloseSession)
-    if any(isinstance(peer, int) for peer in closed):
-        yield "leaver-told"
-
-
-def _sent_marks(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator[str]:
-    core: Any = broker.core
-    depth = len(core.units.place.address)
-    came = getattr(event, "message", None)
-    reroutes = (
-        max((target.reroutes for target in came.targets), default=0)
-        if type(came) is RoutedPublications
-        else 0
-    )
-    if any(type(message) is ProfileChanged and _is_empty_profile(message) for message in messages):
-        yield "stated-anew"
-    for message in messages:
-        if type(message) is RoutedPublications:
-            if any(len(target.frames) > 1 for target in message.targets):
-                yield "inner-way"
-            if any(target.reroutes > reroutes for target in message.targets):
-                yield "way-gone"
-        elif type(message) in (ProfileStated, ProfileChanged) and len(message.place) < depth:
-            yield "in-outline"
-    if type(event) is not DeadlineReached:
-        return
-    for message in messages:
-        is_started = type(message) is Subscribed and message.state == "started"
-        if is_started or (type(message) is ProfileChanged and _is_empty_profile(message)):
-            yield "waits-no-more"
-        elif type(message) is GraphStated:
-            if not all(is_its_own(each.version) for each in message.statements):
-                yield "spoken-for"
-        elif type(message) is ProfileStated and not is_its_own(message.version):
-            yield "wants-nothing"
-
-
-def _received_marks(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator[str]:
-    if type(event) is not MessageReceived:
-        return
-    core: Any = broker.core
-    message = event.message
-    if type(message) is GraphStated:
-        for each in message.statements:
-            ends = [end for end in (each.low_end, each.high_end) if core.units.place.is_in(end)]
-            if any(end != core.units.place.address for end in ends):
-                yield "came-around"
-            if each.by == broker.number and not is_its_own(each.version) and messages:
-                yield "refuted"
-    elif type(message) is ProfileStated and message.origin == broker.number:
-        if not is_its_own(message.version) and messages:
-            yield "refuted"
-    elif type(message) is ProfileChanged and not any(
-        type(each) is type(message) for each in messages
-    ):
-        yield "profile-known"
-    elif type(message) is RoutedPublications and not messages and _requests_answer(message):
-        yield "kept-out"
-
-
-def _is_empty_profile(message: ProfileChanged) -> bool:
-    return not message.added and not message.removed
-
-
-def _requests_answer(message: RoutedPublications) -> bool:
-    """Return True if a gatekeeper is to decide on the publications."""
-    return any(target.level for target in message.targets)

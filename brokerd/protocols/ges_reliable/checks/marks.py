@@ -1,14 +1,14 @@
 """The marks of ges_reliable, found in the events and effects of a core.
 
-`PROTOCOL.md` names every mark at its rule.
+`PROTOCOL.md` names every mark at its rule. A new mark is a row of the table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
-from brokerd.protocols.ges.checks.marks import announced_members
+from brokerd.protocols.ges.checks.marks import MEMBER_MARKS
 from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import (
@@ -28,21 +28,141 @@ from brokerd.protocols.interface import (
     OverlayChanged,
     RecordsRead,
     RedirectClient,
-    Send,
     Started,
 )
+from brokerd.simulator.checks.mark_table import MarkStep, MarkTable, RisingNumbers
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
+
+def _forwarded(step: MarkStep) -> int:
+    """Return the number of messages for another broker that are sent on."""
+    return step.count_sent(type(step.message), lambda each: getattr(each, "hops", 0) > 1)
+
+
+def _is_for_storage(step: MarkStep) -> bool:
+    """Return True if a message has arrived at the storage that it names."""
+    target = step.message.target
+    return target is not None and bool(target.unit == step.core.units.place.address)
+
+
+def _is_among_storages(step: MarkStep) -> bool:
+    """Return True if one storage sent the message to another."""
+    return _is_for_storage(step) and bool(step.message.stores)
+
+
+def _is_root(step: MarkStep) -> bool:
+    return step.core.storage.profile is None
+
+
+def _is_stored(step: MarkStep) -> bool:
+    """Return True if the storage had a publication before, or has by now."""
+    if not (_is_for_storage(step) and step.core.storage.log.is_read):
+        return False
+    run = step.message.run
+    return bool(step.core.storage.log.stored(run.source) >= run.last)
+
+
+def _is_early(step: MarkStep) -> bool:
+    if not (_is_for_storage(step) and step.core.storage.log.is_read):
+        return False
+    return not _is_stored(step) and bool(step.core.storage.log.waiting())
+
+
+def _is_behind_gap(step: MarkStep) -> bool:
+    message = step.message
+    if not _is_for_storage(step) or message.stores:
+        return False
+    return not step.core.has_arrived(message.storage, message.after)
+
+
+def _is_registered(step: MarkStep) -> bool:
+    """Return True if an access broker requests subscriptions of a storage that has read its log."""
+    if not _is_for_storage(step) or step.message.stores:
+        return False
+    return bool(step.core.storage.log.is_read)
+
+
+def _is_overtaken(step: MarkStep) -> bool:
+    message = step.message
+    latest = step.core.storage.latest(message.home)
+    return bool((message.incarnation, message.number) < latest)
+
+
+def _count_requests(step: MarkStep, when: Callable[[Any], bool]) -> int:
+    """Return the number of current requests for which a condition holds."""
+    is_current = _is_registered(step) and not _is_overtaken(step)
+    return sum(map(when, step.message.requests)) if is_current else 0
+
+
+def _asked_successor(step: MarkStep) -> int:
+    def is_asked(wish: Any) -> bool:
+        return wish.had is not None and wish.key in step.core.storage.registrations.successors()
+
+    return _count_requests(step, is_asked)
+
+
+def known_requests(step: MarkStep) -> Iterator[tuple[Any, Any]]:
+    """Yield the current requests for subscriptions of a storage, with the subscriptions."""
+    if not _is_registered(step) or _is_overtaken(step):
+        return
+    known = step.core.storage.registrations.subscriptions()
+    for wish in step.message.requests:
+        if wish.predicate is not None and wish.key in known:
+            yield wish, known[wish.key]
+
+
 MARKS = (
-    Mark("carried-on", "a broker forwarded a message for another broker", seeds=4),
+    Mark(
+        "carried-on",
+        "a broker forwarded a message for another broker",
+        seeds=4,
+        on=(MessageReceived,),
+        when=_forwarded,
+    ),
     Mark("no-way-to", "no route led to the receiver of a message", seeds=12),
-    Mark("stored-again", "a storage received a publication twice", seeds=6),
-    Mark("came-too-early", "a publication waited for one before it", seeds=16),
-    Mark("sent-again", "an access broker sent an unconfirmed publication again", seeds=4),
-    Mark("told-again", "an access broker sent a storage its subscriptions again", seeds=4),
-    Mark("overtaken-change", "a change arrived at a storage with a later one", seeds=0),
-    Mark("over-a-hole", "an access broker discarded publications behind a gap", seeds=24),
+    Mark(
+        "stored-again",
+        "a storage received a publication twice",
+        seeds=6,
+        on=(Store,),
+        when=_is_stored,
+    ),
+    Mark(
+        "came-too-early",
+        "a publication waited for one before it",
+        seeds=16,
+        on=(Store,),
+        when=_is_early,
+    ),
+    Mark(
+        "sent-again",
+        "an access broker sent an unconfirmed publication again",
+        seeds=4,
+        on=(DeadlineReached,),
+        when=lambda step: len(step.sent.get(Store, ())),
+    ),
+    Mark(
+        "told-again",
+        "an access broker sent a storage its subscriptions again",
+        seeds=4,
+        on=(DeadlineReached,),
+        when=lambda step: len(step.sent.get(Change, ())),
+    ),
+    Mark(
+        "overtaken-change",
+        "a change arrived at a storage with a later one",
+        seeds=0,
+        on=(Change,),
+        when=lambda step: _is_registered(step) and _is_overtaken(step),
+    ),
+    Mark(
+        "over-a-hole",
+        "an access broker discarded publications behind a gap",
+        seeds=24,
+        on=(Fetched,),
+        when=_is_behind_gap,
+    ),
     Mark(
         "fetched-again",
         "an access broker fetched received publications again, for a late starter",
@@ -51,161 +171,177 @@ MARKS = (
     Mark("goes-on", "a subscription resumed at the position of its client", seeds=8),
     Mark("goes-on-elsewhere", "a subscription resumed at another broker", seeds=8),
     Mark("without-memory", "a subscription resumed at its receipt", seeds=8),
-    Mark("earlier-stay", "a message of an earlier attachment of a client was ignored", seeds=40),
-    Mark("stored-elsewhere", "a root stored a publication of another root", seeds=4),
-    Mark("waits-for-a-root", "a publication of another root waited for its turn", seeds=40),
-    Mark("stored-finer", "a finer storage stored publications of its parent", seeds=4),
-    Mark("wanted-in-a-unit", "a finer storage requested more from its parent", seeds=4),
-    Mark("claimed", "a subscription resumed without a position of its client", seeds=40),
-    Mark("handed-over", "a subscription moved to another storage of its tree", seeds=16),
-    Mark("asked-its-heir", "a request reached the former storage of a subscription", seeds=100),
-    Mark("handed-to-another-root", "two trees agreed on the position of a handover", seeds=16),
+    Mark(
+        "earlier-stay",
+        "a message of an earlier attachment of a client was ignored",
+        seeds=40,
+        on=(Change,),
+        when=lambda step: sum(
+            wish.generation != found.generation for wish, found in known_requests(step)
+        ),
+    ),
+    Mark(
+        "stored-elsewhere",
+        "a root stored a publication of another root",
+        seeds=4,
+        on=(Events,),
+        when=lambda step: _is_among_storages(step) and _is_root(step),
+    ),
+    Mark(
+        "waits-for-a-root",
+        "a publication of another root waited for its turn",
+        seeds=40,
+        on=(Events,),
+        when=lambda step: (
+            _is_among_storages(step) and _is_root(step) and bool(step.core.storage.log.waiting())
+        ),
+    ),
+    Mark(
+        "stored-finer",
+        "a finer storage stored publications of its parent",
+        seeds=4,
+        on=(Events,),
+        when=lambda step: _is_among_storages(step) and not _is_root(step),
+    ),
+    Mark(
+        "wanted-in-a-unit",
+        "a finer storage requested more from its parent",
+        seeds=4,
+        on=(Change,),
+        when=lambda step: _is_among_storages(step),
+    ),
+    Mark(
+        "claimed",
+        "a subscription resumed without a position of its client",
+        seeds=40,
+        on=(Change,),
+        when=lambda step: sum(bool(wish.claims) for wish, _ in known_requests(step)),
+    ),
+    Mark(
+        "handed-over",
+        "a subscription moved to another storage of its tree",
+        seeds=16,
+        on=(Change,),
+        when=lambda step: _count_requests(
+            step, lambda wish: wish.predicate is None and wish.successor is not None
+        ),
+    ),
+    Mark(
+        "asked-its-heir",
+        "a request reached the former storage of a subscription",
+        seeds=100,
+        on=(Change,),
+        when=_asked_successor,
+    ),
+    Mark(
+        "handed-to-another-root",
+        "two trees agreed on the position of a handover",
+        seeds=16,
+        on=(Change,),
+        when=lambda step: _count_requests(step, lambda wish: wish.until is not None),
+    ),
     Mark(
         "ahead-of-another-root",
         "a storage delivered beyond the position of its successor's root",
         seeds=150,
+        on=(Change,),
+        when=lambda step: _count_requests(
+            step, lambda wish: bool(wish.received_of) and wish.before is not None
+        ),
     ),
     Mark("behind-another-root", "a root was too far behind for a handover", seeds=60),
-    Mark("found-between-roots", "a client attached during a handover between trees", seeds=400),
+    Mark(
+        "found-between-roots",
+        "a client attached during a handover between trees",
+        seeds=400,
+        on=(Change,),
+        when=lambda step: sum(
+            found.until is not None and wish.successor is None
+            for wish, found in known_requests(step)
+        ),
+    ),
     Mark("storages-changed", "a storage was added or retired while brokers ran", seeds=8),
-    Mark("newcomer-told", "a broker received the announcement of a new neighbour", seeds=8),
-    Mark("leaver-told", "a broker received the announcement that a neighbour left", seeds=12),
-    Mark("clients-counted", "brokers of a cluster announced their numbers of clients", seeds=8),
-    Mark("sent-elsewhere", "a broker redirected a client to another broker", seeds=16),
+    *MEMBER_MARKS,
+    Mark(
+        "clients-counted",
+        "brokers of a cluster announced their numbers of clients",
+        seeds=8,
+        by=(ClientsCounted,),
+        when=lambda step: len(step.sent[ClientsCounted]),
+    ),
+    Mark(
+        "sent-elsewhere",
+        "a broker redirected a client to another broker",
+        seeds=16,
+        by=(RedirectClient,),
+        when=lambda step: len(step.acts[RedirectClient]),
+    ),
     Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=20),
-    Mark("log-read", "a storage read its log after a restart", seeds=12),
-    Mark("log-chopped", "a storage truncated acknowledged records", seeds=2),
+    Mark(
+        "log-read",
+        "a storage read its log after a restart",
+        seeds=12,
+        on=(RecordsRead,),
+    ),
+    Mark(
+        "log-chopped",
+        "a storage truncated acknowledged records",
+        seeds=2,
+        by=(Chop,),
+        when=lambda step: len(step.acts[Chop]),
+    ),
 )
 
 
 class GesReliableMarks:
-    """See MarkObserver."""
+    """See MarkObserver: the marks of the table, and those that depend on earlier steps."""
 
     def __init__(self, graph: OverlayGraph) -> None:
-        self.counts = {mark.name: 0 for mark in MARKS}
-        self._changes: dict[BrokerNumber, int] = {}
-        self._lost: dict[BrokerNumber, int] = {}
-        self._waited: dict[BrokerNumber, int] = {}
-        self._apart: dict[BrokerNumber, int] = {}
+        self._table = MarkTable(MARKS)
+        self.counts = self._table.counts
+        self._rising = RisingNumbers()
         self._homes: dict[Key, BrokerNumber] = {}
         self._after: dict[tuple[BrokerNumber, Any], int] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
+        step = MarkStep(broker, event, effects)
+        self._table.step(step)
+        self._table.count(self._find_rises(step))
+        self._table.count(self._find_repeated_fetches(step))
+        if type(step.message) is Change:
+            self._table.count(self._find_resumed(step))
+
+    def _find_rises(self, step: MarkStep) -> Iterator[str]:
+        core, event = step.core, step.event
+        risen = {
+            "no-way-to": core._counters["messages_without_route"],
+            "behind-another-root": core.waits_for_roots(),
+        }
         if type(event) is OverlayChanged:
-            changes = hierarchy_from(event.overlay).changes
-            self.counts["storages-changed"] += len(changes) > self._changes.get(broker.number, 0)
-            self._changes[broker.number] = len(changes)
-            for name in announced_members(broker, effects):
-                self.counts[name] += 1
-        for name in (*self._sent(broker, event, effects), *self._received(broker, event)):
-            self.counts[name] += 1
-        core: Any = broker.core
-        lost = core._counters["messages_without_route"]
-        if lost > self._lost.get(broker.number, 0):
-            self.counts["no-way-to"] += 1
-        self._lost[broker.number] = lost
-
+            risen["storages-changed"] = len(hierarchy_from(event.overlay).changes)
         if type(event) is DeadlineReached:
-            apart = core.units.statistics()["came_apart"]
-            self.counts["cut-off"] += apart > self._apart.get(broker.number, 0)
-            self._apart[broker.number] = apart
+            risen["cut-off"] = core.units.statistics()["came_apart"]
+        for name, number in risen.items():
+            if self._rising.has_risen((step.broker.number, name), number):
+                yield name
 
-        waited = core.waits_for_roots()
-        if waited > self._waited.get(broker.number, 0):
-            self.counts["behind-another-root"] += 1
-        self._waited[broker.number] = waited
-
-    def _sent(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
-        is_due = type(event) is DeadlineReached
-        for effect in effects:
-            if type(effect) is Chop:
-                yield "log-chopped"
-            elif type(effect) is RedirectClient:
-                yield "sent-elsewhere"
-            if type(effect) is not Send:
-                continue
-            message = effect.message
-            if type(message) is ClientsCounted:
-                yield "clients-counted"
-            if is_due and type(message) is Store:
-                yield "sent-again"
-            elif is_due and type(message) is Change:
-                yield "told-again"
-            elif type(message) is Fetch and message.follower == broker.number:
-                key = broker.number, message.target.unit
-                if message.after < self._after.get(key, 0):
+    def _find_repeated_fetches(self, step: MarkStep) -> Iterator[str]:
+        number = step.broker.number
+        for fetch in step.sent.get(Fetch, ()):
+            if step.is_own(fetch.follower):
+                key = number, fetch.target.unit
+                if fetch.after < self._after.get(key, 0):
                     yield "fetched-again"
-                self._after[key] = message.after
-            came = event.message if type(event) is MessageReceived else None
-            if type(message) is type(came) and getattr(message, "hops", 0) > 1:
-                yield "carried-on"
+                self._after[key] = fetch.after
+        if type(step.event) is Started:
+            self._after = {key: after for key, after in self._after.items() if key[0] != number}
 
-    def _received(self, broker: BrokerView, event: Event) -> Iterator[str]:
-        if type(event) is RecordsRead:
-            yield "log-read"
-        if type(event) is Started:
-            for key in [key for key in self._after if key[0] == broker.number]:
-                del self._after[key]
-        core: Any = broker.core
-        if type(event) is not MessageReceived:
-            return
-        message = event.message
-        if getattr(message, "target", None) is None:
-            return
-        if message.target.unit != core.units.place.address:
-            return
-        if getattr(message, "stores", False):
-            yield from self._among_storages(core, message)
-            return
-        if type(message) is Store and core.storage.log.is_read:
-            log, run = core.storage.log, message.run
-            if log.stored(run.source) >= run.last:
-                yield "stored-again"
-            elif log.waiting():
-                yield "came-too-early"
-        elif type(message) is Change and core.storage.log.is_read:
-            yield from self._find_changes(core, message)
-        elif type(message) is Fetched and not core.has_arrived(message.storage, message.after):
-            yield "over-a-hole"
-
-    @staticmethod
-    def _among_storages(core: Any, message: Any) -> Iterator[str]:
-        if type(message) is Events:
-            is_root = core.storage.profile is None
-            yield "stored-elsewhere" if is_root else "stored-finer"
-            if is_root and core.storage.log.waiting():
-                yield "waits-for-a-root"
-        elif type(message) is Change:
-            yield "wanted-in-a-unit"
-
-    def _find_changes(self, core: Any, message: Change) -> Iterator[str]:
-        latest = core.storage.latest(message.home)
-        if (message.incarnation, message.number) < latest:
-            yield "overtaken-change"
-            return
-        known = core.storage.registrations.subscriptions()
-        heirs = core.storage.registrations.successors()
-        for wish in message.requests:
-            if wish.predicate is None and wish.successor is not None:
-                yield "handed-over"
-            if wish.had is not None and wish.key in heirs:
-                yield "asked-its-heir"
-            if wish.until is not None:
-                yield "handed-to-another-root"
-            if wish.received_of and wish.before is not None:
-                yield "ahead-of-another-root"
-            if wish.predicate is None or wish.key not in known:
-                continue
-            found = known[wish.key]
-            if found.until is not None and wish.successor is None:
-                yield "found-between-roots"
-            if wish.claims:
-                yield "claimed"
-            before = self._homes.get(wish.key)
+    def _find_resumed(self, step: MarkStep) -> Iterator[str]:
+        for wish, found in known_requests(step):
             if found.generation != wish.generation:
-                yield "earlier-stay"
                 continue
+            before = self._homes.get(wish.key)
             if before is not None and wish.had is not None:
                 yield "goes-on" if before == found.home else "goes-on-elsewhere"
             elif before is not None:

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.clients import Clients
-from brokerd.protocols.multi_proxy.proxy import Claims
 from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.state import FollowedTopic

@@ -17,6 +17,7 @@ from brokerd.model.client_messages import (
     PublishAcknowledged,
     Subscribe,
     Subscribed,
+    Unsubscribed,
 )
 from brokerd.model.identity import ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
@@ -38,6 +39,9 @@ from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import RunSelection, match_run
 
 SUBSCRIPTIONS: Final = "subscriptions"
+
+DETACHED: Final = 0
+"""The number in the answer to a Detach."""
 
 
 class WindowParameters(ClientParameters, Protocol):
@@ -258,12 +262,11 @@ class OwnSubscriptions(Generic[Local, Entry]):
         client.drains = False
         yield from self.complete(self.windows.close(client.name))
 
-    def is_drained(self, client: OwnClient[Local]) -> bool:
-        """Return True if a client's Detach waits for nothing more; the caller answers."""
+    def answer_detach(self, client: OwnClient[Local]) -> None:
+        """Answer a client's Detach once it waits for nothing more."""
         if client.drains and self.windows.is_drained(client.name):
             client.drains = False
-            return True
-        return False
+            self._machine.send(client.name, Unsubscribed(DETACHED))
 
     # ------------------------------------------------------------ publications
 
@@ -274,6 +277,15 @@ class OwnSubscriptions(Generic[Local, Entry]):
             RemoteProtocolError: a blob is malformed.
         """
         match_run(self.memo, run, peer)
+
+    def accept(self, client: OwnClient[Local], run: PublicationRun) -> None:
+        """Record the numbers of a publisher's run.
+
+        Raises:
+            RemoteProtocolError: a blob is malformed.
+        """
+        match_run(self.memo, run, client.name)
+        client.submitted = max(client.submitted, run.last)
 
     def hand_out(self, run: PublicationRun, entry: Entry) -> None:
         """Deliver publications to all matching subscriptions; count the parts in `entry`.
