@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from bench.spec.toml_text import toml_text
 from brokerd.text import BYTE_ORDER_MARK, NAME
@@ -165,7 +165,7 @@ def _check_gateway(entry: Mapping[str, Any], where: str) -> None:
 
 def _problems_of(model: Any, values: Mapping[str, Any]) -> list[str]:
     try:
-        model.model_validate(values)
+        TypeAdapter(model).validate_python(values)
     except ValidationError as error:
         return [
             f"{detail['loc'][0]} = {shown(detail['input'])}: "
