@@ -68,7 +68,8 @@ def init(
     _write_all(texts)
     for kind in folder_names():
         create_folder(folder / kind)
-    then = "" if folder == Path(".") else f"cd {shlex.quote(str(folder))} && "
+    name = f"./{folder}" if str(folder).startswith("-") else str(folder)
+    then = "" if folder == Path(".") else f"cd {shlex.quote(name)} && "
     call.console.say(f"next: {then}pubsubctl doctor && pubsubctl bench first")
     return Result(document=document, text="\n".join(files))
 

@@ -200,7 +200,7 @@ def shrink(
     call.refuse_dry_run("simulate shrink")
     chosen = options.check(call.console)
     if seed is None or not re.fullmatch(r"\d{1,18}", seed):
-        raise UserError("simulate shrink takes one seed, such as 17")
+        raise UserError(f"simulate shrink {seed or ''}".rstrip() + ": takes one seed, such as 17")
     return swarms.shrink_seed(int(seed), protocol_of(options.protocol), chosen, plan_file)
 
 

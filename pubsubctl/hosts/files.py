@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from brokerd.text import BYTE_ORDER_MARK, nearest, parse_toml
+from brokerd.text import BYTE_ORDER_MARK, explain_problem, nearest, parse_toml
 from brokerd.text import shown as shown
 from pubsubctl.errors import UserError
 
@@ -124,7 +124,7 @@ def _problem(detail: Any, model: Any, file: TomlFile) -> str:
         return f"{file.where(place)}: unknown key{nearest(place[-1], known)}"
     if detail["type"] == "missing":
         return f"{file.where(place[:-1])}: key {place[-1]!r} is missing"
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = explain_problem(detail)
     if detail["type"] == "literal_error":
         message = f"one of {detail['ctx']['expected']}"
     return f"{where} = {shown(detail['input'])}: {message[:1].lower()}{message[1:]}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from bench.spec.toml_text import toml_text
-from brokerd.text import BYTE_ORDER_MARK, NAME
+from brokerd.text import BYTE_ORDER_MARK, NAME, explain_problem
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.config_syntax import abbreviate_home
@@ -168,8 +168,7 @@ def _problems_of(model: Any, values: Mapping[str, Any]) -> list[str]:
         TypeAdapter(model).validate_python(values)
     except ValidationError as error:
         return [
-            f"{detail['loc'][0]} = {shown(detail['input'])}: "
-            + str(detail["msg"]).removeprefix("Value error, ")
+            f"{detail['loc'][0]} = {shown(detail['input'])}: " + explain_problem(detail)
             for detail in error.errors()
         ]
     return []
