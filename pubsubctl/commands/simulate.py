@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.commands.options.results import RunsFolder
 from pubsubctl.commands.options.simulation import (
@@ -57,6 +58,7 @@ def run(
         typer.Argument(
             metavar="WORKLOAD|FILE",
             help="A workload, or a file with a scenario or a plan.",
+            autocompletion=names.workloads,
         ),
     ],
     load: LoadOptions,

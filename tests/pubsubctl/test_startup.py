@@ -95,6 +95,11 @@ def test_a_number_out_of_range_is_named_with_its_range(call: Call, words: str, s
         ("pubsubctl -i local bench de", "4", "demo"),
         ("pubsubctl results la", "2", "label"),
         ("pubsubctl bench --ra", "2", "--rate"),
+        ("pubsubctl bench demo --protocol gr", "4", "gryphon"),
+        ("pubsubctl simulate run de", "3", "demo"),
+        ("pubsubctl schema sw", "2", "sweep"),
+        ("pubsubctl --color al", "2", "always"),
+        ("pubsubctl claims explain churn.gry", "3", "churn.gryphon-growth"),
     ],
 )
 def test_a_shell_completes_verbs_options_and_files(words: str, place: str, offered: str) -> None:
