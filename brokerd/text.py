@@ -8,6 +8,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,9 @@ BYTE_ORDER_MARK: Final = "\ufeff"
 _SAID_OF_TOML: Final = (
     ("Cannot overwrite a value", "this key has a value already"),
     ("Cannot mutate immutable namespace", "this table has its keys already:"),
+    ("Invalid statement", "neither a comment, KEY = VALUE nor [TABLE]"),
 )
+_TWICE: Final = re.compile(r"Cannot declare (\(.*\)) twice")
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 """Names of brokers, hosts and topologies."""
 _MOST_DECIMALS: Final = 12
@@ -32,9 +35,46 @@ _RANGE = re.compile(r"\[(\d{1,20}):(\d{1,20})(?::(\d{1,20}))?\]")
 
 
 def shown(value: Any, limit: int = 80) -> str:
-    """Return a value for a message: quoted, in one line, of bounded length."""
+    """Return a value for a message as files have it: in one line, of bounded length."""
+    if isinstance(value, bool | date | time):  # a moment is a date, too
+        return str(value).lower() if isinstance(value, bool) else value.isoformat()
     text = ascii(value) if not str(value).isprintable() else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_NOUNS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text in quotes",
+    "list": "a list",
+    "dict": "a table",
+    "model": "a table",
+    "dataclass": "a table",
+}
+_BOUNDS: Final = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length} of them",
+    "string_too_short": "at least {min_length} letters",
+    "string_too_long": "at most {max_length} letters",
+}
+
+
+def explain_problem(problem: Mapping[str, Any]) -> str:
+    """Return the valid values of a key, from a problem that pydantic found."""
+    kind = str(problem["type"])
+    if kind in _BOUNDS:
+        return _BOUNDS[kind].format(**problem["ctx"])
+    noun = kind.partition("_")[0]
+    if noun not in _NOUNS or kind.partition("_")[2] not in ("type", "parsing", "from_float"):
+        return str(problem["msg"]).removeprefix("Value error, ")
+    if noun == "list" and isinstance(problem["input"], Mapping):
+        return "a list of tables, each with its name in two pairs of brackets"
+    return _NOUNS[noun]
 
 
 def counted(number: int, noun: str) -> str:
@@ -128,9 +168,11 @@ def nearest(word: object, known: Sequence[str]) -> str:
     # Short names, such as those of brokers, differ in half of their letters at the first slip. Long
     # ones that differ so much have to begin alike.
     text = str(word)
-    close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
-    if close and len(text) > 4 and not difflib.get_close_matches(text, close, cutoff=0.6):
-        close = [each for each in close if each[:2] == text[:2]]
+    close = [name for name in known if name.casefold() == text.casefold()][:1]
+    if not close:
+        close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+        if close and len(text) > 4 and not difflib.get_close_matches(text, close, cutoff=0.6):
+            close = [each for each in close if each[:2] == text[:2]]
     if close:
         return f"; did you mean {close[0]!r}?"
     if not known:
@@ -159,11 +201,17 @@ def parse_toml(text: str) -> dict[str, Any]:
         message = str(error)
         for theirs, ours in _SAID_OF_TOML:
             message = message.replace(theirs, ours)
+        message = _TWICE.sub(_name_repeated_table, message)
         raise tomllib.TOMLDecodeError(message) from None
     except RecursionError:
         raise ValueError(f"nested more than {DEEPEST} deep") from None
     check_values(document)
     return document
+
+
+def _name_repeated_table(found: re.Match[str]) -> str:
+    keys = re.findall(r"'([^']*)'", found[1])
+    return f"table [{'.'.join(keys)}] is there twice"
 
 
 def _is_deep_key(line: str) -> bool:

@@ -27,9 +27,9 @@ _DURATIONS_NS: Final = {
     "h": HOUR_NS,
 }
 _SIZES_BYTES: Final = {"B": 1, "kB": 1_000, "KiB": 1 << 10, "MB": 1_000_000, "MiB": 1 << 20}
-_DURATION: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(ns|us|ms|s|min|h)")
-_DURATIONS: Final = re.compile(r"(?:\d{1,20}(?:\.\d{1,20})?\s*(?:ns|us|ms|s|min|h))+")
-_SIZE: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(B|kB|KiB|MB|MiB)")
+_DURATION: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(ns|us|ms|s|min|h)", re.ASCII)
+_DURATIONS: Final = re.compile(r"(?:\d{1,20}(?:\.\d{1,20})?\s*(?:ns|us|ms|s|min|h))+", re.ASCII)
+_SIZE: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(B|kB|KiB|MB|MiB)", re.ASCII)
 
 
 def parse_duration_ns(text: object, step_ns: int = 1) -> int:

@@ -63,6 +63,8 @@ def _page(command: Any, path: tuple[str, ...], verbs: Mapping[str, Any]) -> str:
         if (record := each.get_help_record(context)) is not None:
             is_argument = each.param_type_name == "argument"
             panel = getattr(each, "rich_help_panel", None) or "Options"
+            if is_argument:
+                record = (_name_of(each), record[1])
             groups.setdefault("Arguments" if is_argument else panel, []).append(record)
     for group, records in groups.items():
         if records:

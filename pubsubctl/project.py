@@ -6,6 +6,7 @@ user's own file, then default. A file of a kind is named by path, or by its bare
 in the project's folder for that kind, or is part of this program.
 """
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -158,9 +159,18 @@ class Project:
         return self.find("inventory", setting.value, base=setting.base, origin=setting.origin)
 
     def results_folder(self, flag: Path | None) -> Path:
-        """Return the folder of runs: <this>/<experiment>/<run id>."""
+        """Return the folder of runs: <this>/<experiment>/<run id>.
+
+        Raises:
+            UserError: a file has its name; names the origin.
+        """
         setting = self.find_setting("results", flag)
-        return _short(setting.base / Path(setting.value).expanduser(), self._here)
+        folder = setting.base / Path(setting.value).expanduser()
+        if folder.exists() and not folder.is_dir():
+            raise UserError(
+                f"{setting.origin}: results = {shown(setting.value)}: a file, no folder"
+            )
+        return _short(folder, self._here)
 
     def forks(self, flag: int | None) -> int:
         """Return the number of hosts that are operated on at the same time.
@@ -228,8 +238,16 @@ def _explain_no_file(path: Path) -> str:
     if path.is_dir():
         return "a folder, and no file"
     if path.is_symlink() and not path.exists():
-        return "a link to nothing"
+        return "a link that leads in a circle" if _is_circle(path) else "a link to nothing"
     return "no regular file" if path.exists() else ""
+
+
+def _is_circle(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def folder_names() -> list[str]:

@@ -162,3 +162,36 @@ def fault_of(line: str) -> str:
     unknown = [word for word in words if word.startswith("--") and len(word) > 2]
     unknown = [word for word in unknown if word.partition("=")[0] not in {*known, "--help"}]
     return f"no option {unknown[0]}" if unknown else ""
+
+
+_MEASURED = re.compile(
+    r"^    pubsubctl ((?:bench|sweep|compare) [a-z][^#|&\\]*?)(?: *#.*)?$", re.MULTILINE
+)
+_ELSEWHERE = ("external/", "tests/", "--comparison", "HEAD", "--no-check", "compare all")
+"""Words of examples that need other brokers, a history of versions, or no verdict."""
+
+
+def measured_examples() -> list[str]:
+    """Return the examples of the manual that load brokers and judge the run."""
+    found = [
+        line
+        for page in sorted((ROOT / "pubsubctl/help").glob("*.md"))
+        for line in _MEASURED.findall(page.read_text("utf-8"))
+        if not any(word in line for word in _ELSEWHERE) and f"{line} \\\n" not in page.read_text()
+    ]
+    return [re.sub(r" --(markdown|latex|junit) \S+", "", line) for line in dict.fromkeys(found)]
+
+
+def test_no_example_of_the_manual_ends_without_a_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A newcomer who types an example learns something from it."""
+    doubtful = {}
+    for line in measured_examples():
+        capsys.readouterr()
+        status = app.run(["--dry-run", *line.split()])
+        said = capsys.readouterr()
+        if status != 0 or "verdict UNKNOWN" in said.out:
+            doubtful[line] = (status, said.out[-300:], said.err)
+    assert len(measured_examples()) > 12
+    assert doubtful == {}

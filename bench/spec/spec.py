@@ -45,7 +45,7 @@ from brokerd.protocols.registry import (
     protocol_on,
     read_topology,
 )
-from brokerd.text import parse_toml, read_utf8, shown
+from brokerd.text import explain_problem, parse_toml, read_utf8, shown
 from brokerd.units import format_duration
 from fault_injection.schedule.targets import Role
 
@@ -235,7 +235,10 @@ def load_experiment(
     is_given = "topology" in {*overrides.as_mapping(), *(overrides.keys or {})}
     is_here = is_given and find_named_file(spec.topology, TOPOLOGIES) is not None
     beside = None if is_here else path
-    topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=beside)
+    try:
+        topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=beside)
+    except SpecError as error:
+        raise error if is_given else SpecError(f"{where}: topology: {error}") from None
     topology = load_topology(topology_path, topology_keys(overrides.keys or {}))
     try:
         check_runs_on(topology, spec.protocol, where)
@@ -340,7 +343,7 @@ def _explain_override(problem: Any, origins: Mapping[str, str]) -> str:
     found += "" if origin.startswith("--") else ", in place of the file's value"
     if problem["type"] == "literal_error":
         return f"{found}{nearest(given, _QUOTED.findall(problem['ctx']['expected']))}"
-    text = problem["msg"].removeprefix("Value error, ")
+    text = explain_problem(problem)
     statement = f"{key} = {given!r}"
     return (
         f"{found}{text.removeprefix(statement)}"
@@ -364,7 +367,9 @@ def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) ->
         return (
             f"{key} = {shown(given)}{nearest(given, _QUOTED.findall(problem['ctx']['expected']))}"
         )
-    text = problem["msg"].removeprefix("Value error, ")
+    text = explain_problem(problem)
+    if text.startswith(f"{key} = {given!r}"):
+        return text
     if isinstance(given, Mapping) or (kind == "value_error" and isinstance(given, list)):
         return f"{key}: {text}" if key else text
     return f"{key} = {shown(given)}: {text}"

@@ -26,7 +26,7 @@ _PERIODS_S = {"s": 1, "min": 60, "h": 3600}
 _THOUSANDS = {"": 1, "k": 1_000, "M": 1_000_000}
 
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
-_RATE = re.compile(rf"{_NUMBER}\s*(?P<thousand>[kM]?)/(?P<unit>{'|'.join(_PERIODS_S)})")
+_RATE = re.compile(rf"{_NUMBER}\s*(?P<thousand>[kM]?)/(?P<unit>{'|'.join(_PERIODS_S)})", re.ASCII)
 
 
 RAMP_STAIRS: Final = 20

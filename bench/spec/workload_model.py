@@ -30,7 +30,7 @@ from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, definition_of
-from brokerd.text import expand_ranges
+from brokerd.text import expand_ranges, shown
 from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 
 MAXIMUM_SEED = (1 << 63) - 1
@@ -417,6 +417,8 @@ def _attribute(name: str, value: object) -> dict[str, Any]:
             "{ uniform = [low, high] } or { sequence = START }"
         )
     ((kind, argument),) = value.items()
+    if kind == "choose" and type(argument) not in (int, list):
+        raise ValueError(f"choose = {shown(argument)}: a number of values, or a list of values")
     if kind == "cycle" or (kind == "choose" and type(argument) is int):
         if type(argument) is not int or not 1 <= argument <= 1_000_000:
             raise ValueError(f"{kind} = N takes from 1 to 1000000 values")

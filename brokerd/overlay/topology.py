@@ -30,6 +30,7 @@ from brokerd.overlay.section_checks import nearest as nearest
 from brokerd.overlay.section_checks import pairs, table
 from brokerd.overlay.tree_section import TreeSection, read_delta
 from brokerd.text import NAME as NAME
+from brokerd.text import shown
 from brokerd.units import MILLISECOND_NS, SECOND_NS, format_duration, parse_duration_ns
 
 SCHEMA = "pubsubctl/topology/2"
@@ -118,6 +119,8 @@ class Topology:
                 connected, delta < 0).
         """
         is_flat = values.get("schema") == FLAT_SCHEMA
+        if values.get("schema", SCHEMA) not in (SCHEMA, FLAT_SCHEMA):
+            raise ConfigError(f"{where}: schema = {shown(values['schema'])}; this reads {SCHEMA!r}")
         known = _KEYS if is_flat else (*_KEYS, *KINDS)
         for key in values:
             if key not in known:
@@ -125,8 +128,6 @@ class Topology:
         for key in ("schema", "name", "kind", "brokers"):
             if key not in values:
                 raise ConfigError(f"{where}: key {key!r} is missing")
-        if values["schema"] not in (SCHEMA, FLAT_SCHEMA):
-            raise ConfigError(f"{where}: schema = {values['schema']!r}; this reads {SCHEMA!r}")
         if not isinstance(values["name"], str) or not NAME.fullmatch(values["name"]):
             raise ConfigError(f"{where}: name = {values['name']!r} is not of [a-z0-9-]")
         kinds = _kinds(values, where)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
+from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.model.identity import ClientId
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Instant
@@ -329,7 +330,7 @@ class _Experiment:
 
     def _apply(self, step: SimulatedStep) -> None:
         self._report(f"{step.verb} {'-'.join(step.brokers)}")
-        if step.verb in ("kill", "term", "cut"):
+        if step.verb == "cut" or VERB_TABLE[step.verb].signal:
             self._end_damage(step.brokers)  # held messages are lost
         if step.verb == "restart":
             self._end_damage(step.brokers)
@@ -356,7 +357,7 @@ class _Experiment:
                 broker.omit_sends()
             case "freeze":
                 broker.freeze()
-            case "kill" | "term":
+            case verb if VERB_TABLE[verb].signal:
                 broker.kill()
             case "restart":
                 if broker.broker.alive:

@@ -34,7 +34,7 @@ from brokerd.model.fault_verbs import (
     takers,
 )
 from brokerd.overlay.topology import nearest
-from brokerd.text import parse_toml, read_utf8, shown
+from brokerd.text import explain_problem, parse_toml, read_utf8, shown
 from brokerd.units import format_duration
 from fault_injection.schedule.lanes import LaneError, steps_of
 from fault_injection.schedule.step import (
@@ -417,8 +417,7 @@ def _explain(error: ValidationError, document: Mapping[str, Any], where: str) ->
         elif found["type"] == "missing":
             yield Problem(where, step, "", None, f"key {key!r} is missing")
         else:
-            text = found["msg"].removeprefix("Value error, ")
-            yield Problem(where, step, key, found["input"], text)
+            yield Problem(where, step, key, found["input"], explain_problem(found))
 
 
 def _check_rest(

@@ -76,7 +76,8 @@ def bench(
 def demo(
     context: typer.Context,
     protocol: Annotated[
-        str | None, typer.Option("--protocol", help="Run this protocol only.")
+        str | None,
+        typer.Option("--protocol", help="Run this protocol only.", autocompletion=names.protocols),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Run all protocols of the demo, with one report.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from brokerd.text import nearest
+from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, GroupedVerbs
 from pubsubctl.commands.options.results import ARCHIVES, Master
 from pubsubctl.commands.options.simulation import processes_of
@@ -116,7 +117,12 @@ def _simulate_missing(call: Invocation, claims: "Sequence[Claim]", runs: Path | 
 def explain(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="CLAIM", help="The name of a claim. See `claims list`.")
+        str,
+        typer.Argument(
+            metavar="CLAIM",
+            help="The name of a claim. See `claims list`.",
+            autocompletion=names.claims,
+        ),
     ],
     files: Files = None,
     runs: Runs = None,

@@ -45,7 +45,7 @@ def check(
     try:
         wanted_ns = parse_duration_ns(latency) if latency is not None else None
     except ValueError as error:
-        raise UserError(f"--latency: {error}") from None
+        raise UserError(f"--latency = {latency!r}: {error}") from None
     rows = _sample(call, rounds)
     least_ns = LEAST_RATIO * max(row["err_ns"] for row in rows)
     text = _table(call.console, rows)

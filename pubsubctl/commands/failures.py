@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from brokerd.agent.host.private_files import write_private
 from brokerd.errors import ConfigError, ControlError
-from brokerd.text import nearest
+from brokerd.text import nearest, shown
 from pubsubctl.console.console import OUTPUT, Console, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import (
@@ -28,7 +28,15 @@ from pubsubctl.errors import (
 from pubsubctl.project import xdg_folder
 
 _FULL_BYTES = 1 << 20
-_UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+_UNUSABLE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.ENOTDIR, errno.ELOOP),
+)
+
+
+_OUR_FOLDERS: Final[tuple[Literal["config", "state", "cache"], ...]] = (
+    "config", "state", "cache",
+)  # fmt: skip
 
 
 class _Internal(PubsubctlError):
@@ -76,9 +84,33 @@ def _reportable(error: BaseException) -> PubsubctlError | None:
         return UserError(*_usage_lines(error))
     if isinstance(error, OSError) and error.filename == OUTPUT:
         return PreflightFailed(f"{OUTPUT}: {(error.strerror or str(error)).lower()}")
-    if isinstance(error, OSError) and error.filename is not None and error.errno in _UNUSABLE:
-        return PreflightFailed(f"{error.filename}: {(error.strerror or '').lower()}")
+    return _unusable_file(error) if isinstance(error, OSError) else None
+
+
+def _unusable_file(error: OSError) -> PubsubctlError | None:
+    """Return the error for a file or folder that the user has to choose or to mend."""
+    if error.filename is None:
+        is_gone = error.errno == errno.ENOENT and not _is_here()
+        return PreflightFailed("the current folder was removed; cd to another") if is_gone else None
+    text = f"{error.filename}: {(error.strerror or '').lower()}"
+    if error.errno == errno.ENAMETOOLONG:
+        return UserError(f"{shown(str(error.filename))}: {(error.strerror or '').lower()}")
+    if error.errno in _UNUSABLE or (error.errno == errno.ENOENT and _is_our_folder(error.filename)):
+        return PreflightFailed(text)
     return None
+
+
+def _is_here() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_our_folder(name: object) -> bool:
+    """Return True for one of our folders of XDG, which could not be created."""
+    return any(Path(str(name)).is_relative_to(xdg_folder(kind)) for kind in _OUR_FOLDERS)
 
 
 def _full_disk(call: Invocation, error: BaseException) -> PubsubctlError | None:

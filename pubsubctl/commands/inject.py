@@ -165,6 +165,7 @@ class CheckOptions:
             "--protocol",
             metavar="NAME",
             help="Check for this protocol. Requires --topology.",
+            autocompletion=names.protocols,
             rich_help_panel=_CHECK,
         ),
     ] = None

@@ -144,6 +144,33 @@ def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 @_complete
+def protocols(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Names of protocols."""
+    from brokerd.protocols.registry import DEFINITIONS
+
+    return [*DEFINITIONS]
+
+
+@_complete
+def claims(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Names of claims."""
+    project = Project(Path.cwd())
+    paths = [project.find("claims", name) for name in project.names("claims")]
+    found = [tomllib.loads(path.read_text("utf-8")) for path in paths]
+    return [each["name"] for document in found for each in document["claims"]]
+
+
+def choices(*words: str) -> Names:
+    """Return a completion of fixed words."""
+
+    @_complete
+    def fixed(context: typer.Context, incomplete: str) -> Iterable[str]:
+        return words
+
+    return fixed
+
+
+@_complete
 def topics(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the topics of the manual."""
     from pubsubctl.console.invocation import topic_files

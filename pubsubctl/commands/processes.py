@@ -95,7 +95,7 @@ class _Selection:
             try:
                 since_ns = time.time_ns() - parse_duration_ns(options.since)
             except ValueError as error:
-                raise UserError(f"--since: {error}") from None
+                raise UserError(f"--since = {options.since!r}: {error}") from None
         return cls(pattern, since_ns, options.merge, options.lines)
 
     def select(self, found: "list[LogLine]") -> "list[LogLine]":
@@ -171,7 +171,7 @@ def execute(
     try:
         timeout_s = parse_duration_ns(timeout) / 1e9
     except ValueError as error:
-        raise UserError(f"--timeout: {error}") from None
+        raise UserError(f"--timeout = {timeout!r}: {error}") from None
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     if call.dry_run:

@@ -21,6 +21,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
 SHELLS = ("bash", "zsh", "fish")
+_KINDS_OF_SCHEMAS = ("workload", "topology", "faults", "sweep", "comparison", "inventory")
 ALIASES = {"exit-codes": "exit-statuses", "inventory": "inventories", "fault": "faults"}
 VERBS_HERE = "@verbs@"
 PARAMETERS_HERE = "@parameters@"
@@ -68,7 +69,8 @@ def init(
     _write_all(texts)
     for kind in folder_names():
         create_folder(folder / kind)
-    then = "" if folder == Path(".") else f"cd {shlex.quote(str(folder))} && "
+    name = f"./{folder}" if str(folder).startswith("-") else str(folder)
+    then = "" if folder == Path(".") else f"cd {shlex.quote(name)} && "
     call.console.print(f"next: {then}pubsubctl doctor && pubsubctl bench first")
     return Result(document=document, text="\n".join(files))
 
@@ -145,7 +147,9 @@ def show(
 
 
 def completion(
-    shell: Annotated[str, typer.Argument(help="bash, zsh or fish.")] = "bash",
+    shell: Annotated[
+        str, typer.Argument(help="bash, zsh or fish.", autocompletion=names.choices(*SHELLS))
+    ] = "bash",
 ) -> Result:
     """Print a script for shell completion.
 
@@ -170,6 +174,7 @@ def schema(
             metavar="KIND",
             help="workload, topology, faults, sweep, comparison or inventory. Without a kind, "
             "lists all.",
+            autocompletion=names.choices(*_KINDS_OF_SCHEMAS),
         ),
     ] = None,
     output: Annotated[

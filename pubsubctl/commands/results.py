@@ -58,6 +58,7 @@ class FilterOptions:
             "--protocol",
             metavar="NAME",
             help="List runs of this protocol only.",
+            autocompletion=names.protocols,
             rich_help_panel=_FILTER,
         ),
     ] = None

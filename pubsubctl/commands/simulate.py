@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.commands.options.results import RunsFolder
 from pubsubctl.commands.options.simulation import (
@@ -57,6 +58,7 @@ def run(
         typer.Argument(
             metavar="WORKLOAD|FILE",
             help="A workload, or a file with a scenario or a plan.",
+            autocompletion=names.workloads,
         ),
     ],
     load: LoadOptions,
@@ -200,7 +202,7 @@ def shrink(
     call.refuse_dry_run("simulate shrink")
     chosen = options.check(call.console)
     if seed is None or not re.fullmatch(r"\d{1,18}", seed):
-        raise UserError("simulate shrink takes one seed, such as 17")
+        raise UserError(f"simulate shrink {seed or ''}".rstrip() + ": takes one seed, such as 17")
     return swarms.shrink_seed(int(seed), protocol_of(options.protocol), chosen, plan_file)
 
 

@@ -30,7 +30,6 @@ def status(
     """
     import trio
 
-    from pubsubctl.deployment.certificates import PLAINTEXT, all_certificates_end, warn_of_expiry
     from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.state import LabState, lab_state
 
@@ -47,8 +46,15 @@ def status(
 
     async def look() -> tuple[LabState, str]:
         state = await lab_state(lab)
-        secured = (state.deployment or {}).get("transport", PLAINTEXT) != PLAINTEXT
-        if not secured or state.unreachable:
+        if state.deployment is None or state.unreachable:
+            return state, ""
+        from pubsubctl.deployment.certificates import (
+            PLAINTEXT,
+            all_certificates_end,
+            warn_of_expiry,
+        )
+
+        if state.deployment.get("transport", PLAINTEXT) == PLAINTEXT:
             return state, ""
         return state, warn_of_expiry(await all_certificates_end(lab))
 

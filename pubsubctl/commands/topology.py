@@ -149,7 +149,10 @@ def lint(
     context: typer.Context,
     files: Annotated[list[str], typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
     protocol: Annotated[
-        str | None, typer.Option("--protocol", help="Check for this protocol, too.")
+        str | None,
+        typer.Option(
+            "--protocol", help="Check for this protocol, too.", autocompletion=names.protocols
+        ),
     ] = None,
 ) -> Result:
     """Check topology files."""
@@ -196,7 +199,9 @@ def place(
     ] = False,
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", help="Place brokers for this protocol."),
+        typer.Option(
+            "--protocol", help="Place brokers for this protocol.", autocompletion=names.protocols
+        ),
     ] = None,
     output: Annotated[
         Path | None,

@@ -25,7 +25,12 @@ def lint(
         ),
     ],
     protocol: Annotated[
-        str | None, typer.Option("--protocol", help="Check for this protocol, not the file's.")
+        str | None,
+        typer.Option(
+            "--protocol",
+            help="Check for this protocol, not the file's.",
+            autocompletion=names.protocols,
+        ),
     ] = None,
 ) -> Result:
     """Check workload files, and predict doubts about their verdicts.

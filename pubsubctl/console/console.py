@@ -23,10 +23,12 @@ from pubsubctl.errors import PubsubctlError, combine_statuses
 Style = Literal["good", "bad", "doubtful", "dim"]
 ColorChoice = Literal["auto", "always", "never"]
 PLAIN_LINE_EVERY_NS = 1_000_000_000
+LOGGED_LINE_EVERY_NS = 60 * PLAIN_LINE_EVERY_NS
 LONGEST_MESSAGE = 2_000
 _STYLES: Mapping[Style, str] = {"good": "32", "bad": "1;31", "doubtful": "33", "dim": "2"}
 _OWN_COLOR = re.compile(rf"(\x1b\[(?:0|{'|'.join(_STYLES.values())})m)")
 OUTPUT: Final = "standard output"
+_UNITS: Final = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 class StandardOutput(io.TextIOWrapper):
@@ -81,8 +83,8 @@ class Progress:
     """The progress of a long command: a live bar on a terminal, plain lines elsewhere.
 
     A plain line is written for a message, at the start of a phase, and otherwise at most once a
-    second. The live bar has the share that is done, and the time left: by a count such as 3/12
-    among the numbers of the phase, or by the expected duration.
+    second, in a pipe or a file once a minute. The live bar has the share that is done, and the time
+    left: by a count such as 3/12 among the numbers of the phase, or by the expected duration.
     """
 
     def __init__(self, console: "Console") -> None:
@@ -101,8 +103,9 @@ class Progress:
             expected_s: its duration in seconds; None for the duration of earlier commands.
         """
         self._end_phase()
-        self._phase, self._numbers, self._last_line_ns = name, {}, 0
-        self._started_ns = 0 if expected_s is not None else time.monotonic_ns()
+        self._phase, self._numbers, now_ns = name, {}, time.monotonic_ns()
+        self._last_line_ns = 0 if self._console.is_watched else now_ns
+        self._started_ns = 0 if expected_s is not None else now_ns
         waits, key = self._console.waits, key_of(name)
         if self._live is None:
             known_s = waits.learnt.get(key) if expected_s is None else expected_s
@@ -112,7 +115,7 @@ class Progress:
         if self._task is not None:
             self._live.update(self._task, visible=False)
         usual_s = waits.learnt.get(key) if expected_s is None else expected_s
-        self._task = self._live.add_task(name, total=None, numbers="", usual_s=usual_s, share=None)
+        self._task = self._live.add_task(name, total=None, numbers={}, usual_s=usual_s, share=None)
 
     def update(self, numbers: Mapping[str, Any]) -> None:
         """Update the phase's numbers; a later value replaces an earlier value of a name.
@@ -121,12 +124,13 @@ class Progress:
         """
         self._numbers.update(numbers)
         shown = {name: value for name, value in self._numbers.items() if value != ""}
-        text = " · ".join(f"{name} {_short(value)}" for name, value in shown.items())
         now_ns = time.monotonic_ns()
+        every_ns = PLAIN_LINE_EVERY_NS if self._console.is_watched else LOGGED_LINE_EVERY_NS
         if self._live is not None and self._task is not None:
-            self._live.update(self._task, numbers=text, share=share_of(self._numbers))
-        elif now_ns - self._last_line_ns >= PLAIN_LINE_EVERY_NS:
+            self._live.update(self._task, numbers=shown, share=share_of(self._numbers))
+        elif now_ns - self._last_line_ns >= every_ns:
             self._last_line_ns = now_ns
+            text = " · ".join(f"{name} {_short(value)}" for name, value in shown.items())
             self._console.print(f"  {self._phase}: {text}")
 
     def print(self, text: str) -> None:
@@ -145,11 +149,32 @@ _COUNT: Final = re.compile(r"(\d+)/(\d+)")
 
 
 _BAR_WIDTH: Final = 12
+_NARROW: Final = 100
+"""The width of a terminal below which the bar has half of its width."""
 
 
 def _cut(text: str, width: int) -> str:
     """Return a text that fits a width, with an ellipsis in place of the rest."""
     return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+
+
+def fit_numbers(start: Sequence[str], numbers: Mapping[str, Any], width: int) -> str:
+    """Return the start of a line and the numbers that fit a width.
+
+    Large numbers are rounded if necessary (1.2M), and a number that does not fit is left out. Only
+    texts are cut.
+    """
+    parts = [*start, *(f"{name} {_short(value)}" for name, value in numbers.items())]
+    if len(" · ".join(parts)) <= width:
+        return " · ".join(parts)
+    text = " · ".join(start)
+    for name, value in numbers.items():
+        longer = f"{text} · {name} {_rounded(value)}"
+        if len(longer) <= width:
+            text = longer
+        elif isinstance(value, str) and not _COUNT.fullmatch(value):
+            return _cut(longer, width)
+    return _cut(text, width)
 
 
 def share_of(numbers: Mapping[str, Any]) -> float | None:
@@ -248,6 +273,11 @@ class Console:
     def is_screen(self) -> bool:
         """Return True if standard output is a terminal that supports cursor movement."""
         return self._stdout.isatty() and not self.as_json and self._may_move
+
+    @property
+    def is_watched(self) -> bool:
+        """Return True if the progress is written to a terminal."""
+        return self._stderr.isatty()
 
     @property
     def is_colored(self) -> bool:
@@ -358,6 +388,8 @@ class Console:
             file=self._stderr, no_color=not self._err_colored, highlight=False, markup=False
         )
 
+        bar_width = _BAR_WIDTH if screen.width >= _NARROW else _BAR_WIDTH // 2
+
         class NameColumn(ProgressColumn):
             """The name of the wait, in at most half of the width."""
 
@@ -371,7 +403,7 @@ class Console:
                 fields = task.fields
                 share, _ = estimate_left(task.elapsed or 0.0, fields["usual_s"], fields["share"])
                 return ProgressBar(
-                    total=1.0, completed=share or 0.0, width=_BAR_WIDTH, pulse=share is None
+                    total=1.0, completed=share or 0.0, width=bar_width, pulse=share is None
                 )
 
         class LeftColumn(ProgressColumn):
@@ -381,9 +413,9 @@ class Console:
                 fields, elapsed_s = task.fields, task.elapsed or 0.0
                 share, left = estimate_left(elapsed_s, fields["usual_s"], fields["share"])
                 parts = [f"{share:.0%}"] if share is not None else []
-                parts += [left or f"{elapsed_s:.0f} s", fields["numbers"]]
-                others = min(len(task.description), screen.width // 2) + _BAR_WIDTH + 5
-                return Text(_cut(" · ".join(filter(None, parts)), screen.width - others))
+                parts.append(left or f"{elapsed_s:.0f} s")
+                others = min(len(task.description), screen.width // 2) + bar_width + 5
+                return Text(fit_numbers(parts, fields["numbers"], screen.width - others))
 
         return RichProgress(
             SpinnerColumn("line"), NameColumn(), ShareColumn(), LeftColumn(),
@@ -441,6 +473,14 @@ def _short(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
+
+
+def _rounded(value: Any) -> str:
+    """Return a number in at most five characters; another value as `_short` returns it."""
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) < 10_000:
+        return _short(value)
+    size, unit = next((row for row in _UNITS if abs(value) >= row[0]), _UNITS[-1])
+    return f"{value / size:.{1 if abs(value) < 100 * size else 0}f}{unit}"
 
 
 def _cell(value: object) -> str:

@@ -6,12 +6,14 @@ a plan without steps.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from brokerd.overlay.topology import Topology
 from brokerd.text import counted
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.errors import PreflightFailed
+
+if TYPE_CHECKING:
+    from brokerd.overlay.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class DesiredState:
         accept_loss: brokers that start although they lost durable state.
     """
 
-    topology: Topology
+    topology: "Topology"
     protocol: str
     digest: str
     placement: Placement
@@ -170,17 +172,21 @@ def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
     return Plan(tuple(steps), removed)
 
 
-def _running_topology(wanted: DesiredState, found: Sequence[ObservedState]) -> Topology:
+def _running_topology(wanted: DesiredState, found: Sequence[ObservedState]) -> "Topology":
     """Return the running topology; the wanted topology if nothing runs."""
     recorded = [row.deployment for row in found if row.deployment is not None]
     topologies = [row["before"] for row in recorded if "before" in row]
     topologies += [row["topology"] for row in recorded]
     if not topologies:
         return wanted.topology
+    from brokerd.overlay.topology import Topology
+
     return Topology.from_mapping(topologies[0], "deployment.json")
 
 
-def _changes(wanted: DesiredState, before: Topology, found: Sequence[ObservedState]) -> list[Step]:
+def _changes(
+    wanted: DesiredState, before: "Topology", found: Sequence[ObservedState]
+) -> list[Step]:
     """Return the steps by which brokers join, leave or change role in a running deployment."""
     if before.to_mapping() == wanted.topology.to_mapping():
         return []
@@ -206,7 +212,7 @@ def _changes(wanted: DesiredState, before: Topology, found: Sequence[ObservedSta
     return steps
 
 
-def _refuse_changes(wanted: DesiredState, before: Topology, changes: Sequence[Step]) -> None:
+def _refuse_changes(wanted: DesiredState, before: "Topology", changes: Sequence[Step]) -> None:
     """Refuse changes that the protocol does not support: membership, or roles."""
     words = {"join": "would join", "stop-broker": "would leave"}
     moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
@@ -239,6 +245,8 @@ def down_plan(found: Sequence[ObservedState], *, purge: bool) -> Plan:
 
 def differences(wanted: DesiredState, deployment: Mapping[str, Any]) -> list[str]:
     """Return the differences of a recorded deployment from the wanted state, a sentence each."""
+    from brokerd.overlay.topology import Topology
+
     found: list[str] = []
     if deployment["protocol"] != wanted.protocol:
         found.append(f"protocol is {deployment['protocol']}, wanted is {wanted.protocol}")
@@ -258,8 +266,10 @@ def differences(wanted: DesiredState, deployment: Mapping[str, Any]) -> list[str
     return found
 
 
-def _follows(wanted: Topology, recorded: Mapping[str, Any]) -> bool:
+def _follows(wanted: "Topology", recorded: Mapping[str, Any]) -> bool:
     """Return True if a running deployment can change into the wanted state."""
+    from brokerd.overlay.topology import Topology
+
     before = Topology.from_mapping(recorded, "deployment.json")
     return before != wanted and wanted.follows(before)
 

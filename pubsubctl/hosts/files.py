@@ -7,16 +7,13 @@ nearest valid value.
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from brokerd.text import BYTE_ORDER_MARK, nearest, parse_toml
+from brokerd.text import BYTE_ORDER_MARK, explain_problem, nearest, parse_toml
 from brokerd.text import shown as shown
 from pubsubctl.errors import UserError
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 LARGEST_FILE_BYTES = 1 << 20
 
@@ -24,7 +21,7 @@ _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_\"'-]+)*)\s*=")
 
 Place = tuple[str | int, ...]
-Model = TypeVar("Model", bound="BaseModel")
+Model = TypeVar("Model")
 
 
 @dataclass(frozen=True)
@@ -81,15 +78,15 @@ def load_toml(path: Path) -> TomlFile:
 
 
 def validate(model: type[Model], file: TomlFile) -> Model:
-    """Return the file's content as `model`, which forbids unknown keys.
+    """Return the file's content as `model`, a dataclass or pydantic model without further keys.
 
     Raises:
         UserError: with every problem, one line per problem.
     """
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     try:
-        return model.model_validate(file.values)
+        return TypeAdapter(model).validate_python(file.values)
     except ValidationError as error:
         raise UserError(*(_problem(detail, model, file) for detail in error.errors())) from None
 
@@ -119,45 +116,46 @@ def format_place(place: Place) -> str:
     return text
 
 
-def _problem(detail: Any, model: "type[BaseModel]", file: TomlFile) -> str:
+def _problem(detail: Any, model: Any, file: TomlFile) -> str:
     place: Place = tuple(detail["loc"])
     where = file.where(place)
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _keys_at(model, place[:-1])
         return f"{file.where(place)}: unknown key{nearest(place[-1], known)}"
     if detail["type"] == "missing":
         return f"{file.where(place[:-1])}: key {place[-1]!r} is missing"
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = explain_problem(detail)
     if detail["type"] == "literal_error":
         message = f"one of {detail['ctx']['expected']}"
     return f"{where} = {shown(detail['input'])}: {message[:1].lower()}{message[1:]}"
 
 
-def _keys_at(model: "type[BaseModel]", place: Place) -> list[str]:
+def _keys_at(model: Any, place: Place) -> list[str]:
     """Return the keys that are valid in the table at `place`."""
-    current: type[BaseModel] | None = model
+    current = model
     for part in place:
-        if isinstance(part, int) or current is None:
-            continue
-        field = current.model_fields.get(part) or next(
-            (field for field in current.model_fields.values() if field.alias == part), None
-        )
+        types = _types_of(current)
         # A key chosen by the user (the name of a group) stays at the model of its values.
-        current = _model_in(field.annotation) if field is not None else current
-    if current is None:
-        return []
-    return [field.alias or name for name, field in current.model_fields.items()]
+        if part in types:
+            current = _model_in(types[part])
+    return [*_types_of(current)]
 
 
-def _model_in(annotation: Any) -> "type[BaseModel] | None":
-    from pydantic import BaseModel
+def _types_of(model: Any) -> dict[Any, Any]:
+    """Return key → type of a table."""
+    if is_dataclass(model):
+        types = get_type_hints(model)
+        return {each.name: types[each.name] for each in fields(model)}
+    found = getattr(model, "model_fields", {})
+    return {field.alias or name: field.annotation for name, field in found.items()}
 
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+
+def _model_in(annotation: Any) -> Any:
+    """Return the model of a table in an annotation, or None."""
+    if is_dataclass(annotation) or hasattr(annotation, "model_fields"):
         return annotation
-    for inner in get_args(annotation):
-        if (found := _model_in(inner)) is not None:
-            return found
-    return None
+    found = (_model_in(inner) for inner in get_args(annotation))
+    return next((each for each in found if each is not None), None)
 
 
 _QUOTES = ('"""', "'''")

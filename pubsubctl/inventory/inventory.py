@@ -6,7 +6,7 @@ conflicts between hosts are refused. The reader opens no connections.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,12 @@ from pubsubctl.inventory.inventory_schema import (
     is_loopback,
     secrets_in,
 )
+from pubsubctl.inventory.typed_values import NotPlain, read_typed
 
 __all__ = ["Gateway", "Host", "Inventory", "Origin", "SshSettings", "load_inventory"]
 
 MOST_PROBLEMS = 50
+VARIABLES = tuple(each.name for each in fields(Variables))
 DEFAULT_PORTS = "21000-21999"
 
 # In a host's own entry these may hold a range as long as the name's.
@@ -60,7 +62,11 @@ def load_inventory(path: Path) -> Inventory:
     check_schema(file, SCHEMA)
     if secrets := secrets_in(file.values):
         raise UserError(*(f"{file.where(place)}: {text}" for place, text in secrets))
-    return _Builder(file, validate(InventoryFile, file)).inventory()
+    try:
+        content = read_typed(InventoryFile, file.values)
+    except NotPlain:
+        content = validate(InventoryFile, file)
+    return _Builder(file, content).inventory()
 
 
 @dataclass
@@ -197,7 +203,7 @@ class _Builder:
             for group, entry in self._content.groups.items()
         }
         for host in self._hosts.values():
-            for variable in Variables.model_fields:
+            for variable in VARIABLES:
                 if variable in host.values:
                     continue
                 rows = [
@@ -396,7 +402,7 @@ class _Builder:
             root=value("root", None),
             origins={
                 variable: values[variable][1] if variable in values else Origin("default")
-                for variable in ("address", *Variables.model_fields)
+                for variable in ("address", *VARIABLES)
             },
             address=address,
             port=value("port", 22),
@@ -425,7 +431,7 @@ class _Builder:
                 getattr(variables, name),
                 Origin(layer, self._file.path, self._file.line_of((*place, name))),
             )
-            for name in variables.model_fields_set
+            for name in VARIABLES
             if getattr(variables, name) is not None
         }
 

@@ -7,12 +7,12 @@ of value has a small alphabet; other values are refused before anything is done.
 import ipaddress
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from brokerd.text import NAME, nearest
 from brokerd.units import SECOND_NS, format_duration, parse_duration_ns, parse_size_bytes
+from pubsubctl.inventory.typed_values import CLOSED, Between, Checked
 
 MOST_IDENTITIES = 16
 SCHEMA = "pubsubctl/inventory/1"
@@ -36,6 +36,7 @@ _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _NUMA_NODE = re.compile(r"pin:\d{1,3}")
 _KERNEL = re.compile(r"(>=)?\d{1,3}(\.\d{1,5}){0,3}")
+_GOVERNOR = re.compile(r"[a-z_]{1,32}")
 _SECRET_KEY = re.compile(r"passw|passphrase|secret|token|private_?key", re.IGNORECASE)
 
 
@@ -263,64 +264,62 @@ def _kernel(value: Any) -> Any:
     return value
 
 
+def _governor(value: Any) -> Any:
+    if not isinstance(value, str) or not _GOVERNOR.fullmatch(value):
+        raise ValueError("a governor of the processor, such as performance")
+    return value
+
+
 def _clock_error(value: Any) -> Any:
     return parse_duration_ns(value)
 
 
-Connector = Annotated[str, BeforeValidator(_connector)]
-Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
-User = Annotated[str, BeforeValidator(_user)]
-KeyFiles = Annotated[
-    list[str], BeforeValidator(_identities, json_schema_input_type=str | list[str])
-]
-Folder = Annotated[str, BeforeValidator(_folder)]
-Jump = Annotated[list[str], BeforeValidator(_jump)]
-Address = Annotated[str, BeforeValidator(_address_text)]
+Connector = Annotated[str, Checked(_connector)]
+Port = Annotated[int, Between(1, 65535)]
+User = Annotated[str, Checked(_user)]
+KeyFiles = Annotated[list[str], Checked(_identities, str | list[str])]
+Folder = Annotated[str, Checked(_folder)]
+Jump = Annotated[list[str], Checked(_jump)]
+Address = Annotated[str, Checked(_address_text)]
 
 
 def _written(seconds: float) -> str:
     return format_duration(round(seconds * SECOND_NS))
 
 
-Seconds = Annotated[
-    float,
-    BeforeValidator(_seconds, json_schema_input_type=str),
-    PlainSerializer(_written, return_type=str),
-]
+Seconds = Annotated[float, Checked(_seconds, str)]
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Variables(_Closed):
+@dataclass(frozen=True, kw_only=True)
+class Variables:
     """Variables of a host; every value may also come from a group or [defaults]."""
+
+    __pydantic_config__ = CLOSED
 
     connector: Connector | None = None
     port: Port | None = None
     user: User | None = None
     identity: KeyFiles | None = None
     jump: Jump | None = None
-    python: Annotated[str, BeforeValidator(_python)] | None = None
+    python: Annotated[str, Checked(_python)] | None = None
     bench_address: Address | None = None
-    failure_domain: Annotated[str, BeforeValidator(_name)] | None = None
+    failure_domain: Annotated[str, Checked(_name)] | None = None
     cores: Literal["share", "own"] | None = None
-    cores_reserved: list[Annotated[int, Field(ge=0, le=4095)]] | None = None
-    broker_nice: Annotated[int, Field(ge=0, le=19, strict=True)] | None = None
-    ports: Annotated[str, BeforeValidator(_ports)] | None = None
+    cores_reserved: list[Annotated[int, Between(0, 4095, is_strict=False)]] | None = None
+    broker_nice: Annotated[int, Between(0, 19)] | None = None
+    ports: Annotated[str, Checked(_ports)] | None = None
     root: Folder | None = None
     data_dir: Folder | None = None
     smt: Literal["avoid", "allow"] | None = None
-    numa: Annotated[str, BeforeValidator(_numa)] | None = None
-    mem_per_broker: Annotated[int, BeforeValidator(_memory, json_schema_input_type=str)] | None = (
-        None
-    )
-    bench_nic: Annotated[str, BeforeValidator(_nic)] | None = None
+    numa: Annotated[str, Checked(_numa)] | None = None
+    mem_per_broker: Annotated[int, Checked(_memory, str)] | None = None
+    bench_nic: Annotated[str, Checked(_nic)] | None = None
     fsync: Literal["real", "off"] | None = None
     metrics: Literal["on", "off"] | None = None
 
 
-class Expect(_Closed):
+@dataclass(frozen=True, kw_only=True)
+class Expect:
     """[expect]: required properties of every host, which `doctor` checks.
 
     Attributes:
@@ -328,73 +327,95 @@ class Expect(_Closed):
         clock_error_max: the largest clock error that a kernel may report, in nanoseconds.
     """
 
-    cores_min: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
-    kernel: Annotated[str, BeforeValidator(_kernel)] | None = None
-    governor: Annotated[str, Field(pattern=r"^[a-z_]{1,32}$")] | None = None
-    link_gbps_min: Annotated[float, Field(gt=0, le=10_000)] | None = None
-    clock_error_max: (
-        Annotated[int, BeforeValidator(_clock_error, json_schema_input_type=str)] | None
-    ) = None
+    __pydantic_config__ = CLOSED
+
+    cores_min: Annotated[int, Between(1, 4096)] | None = None
+    kernel: Annotated[str, Checked(_kernel)] | None = None
+    governor: Annotated[str, Checked(_governor)] | None = None
+    link_gbps_min: Annotated[float, Between(0.001, 10_000, is_strict=False)] | None = None
+    clock_error_max: Annotated[int, Checked(_clock_error, str)] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Defaults(Variables):
     """[defaults]: variables of all hosts, and the file of their keys."""
 
-    known_hosts: Annotated[str, BeforeValidator(_known_hosts)] | None = None
+    known_hosts: Annotated[str, Checked(_known_hosts)] | None = None
 
 
-class HostEntry(_Closed):
+@dataclass(frozen=True, kw_only=True)
+class HostEntry:
     """[[hosts]]: a host, or all hosts of a range in the name."""
+
+    __pydantic_config__ = CLOSED
 
     name: str
     connector: Connector | None = None
     address: Address | None = None
-    groups: list[str] = []
+    groups: list[str] = field(default_factory=list)
     vars: Variables = Variables()
 
 
-class GroupEntry(_Closed):
+@dataclass(frozen=True, kw_only=True)
+class GroupEntry:
     """[groups.NAME]: hosts that have something in common."""
 
-    hosts: list[str] = []
+    __pydantic_config__ = CLOSED
+
+    hosts: list[str] = field(default_factory=list)
     vars: Variables = Variables()
 
 
-class GatewayEntry(_Closed):
+@dataclass(frozen=True, kw_only=True)
+class GatewayEntry:
     """[gateways.NAME]: a machine that others are reached through."""
+
+    __pydantic_config__ = CLOSED
 
     address: Address
     port: Port = 22
     user: User | None = None
     identity: KeyFiles | None = None
-    jump: Jump = []
+    jump: Jump = field(default_factory=list)
 
 
-class SshEntry(_Closed):
+@dataclass(frozen=True, kw_only=True)
+class SshEntry:
     """[ssh]: how many connections at once, and how patient."""
 
-    forks: Annotated[int, Field(ge=1, le=1024, strict=True)] = 16
-    forks_per_gateway: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
-    connect_timeout: Annotated[Seconds, Field(json_schema_extra={"default": "10s"})] = 10.0
-    keepalive: Annotated[Seconds, Field(json_schema_extra={"default": "5s"})] = 5.0
-    retries: Annotated[int, Field(ge=0, le=10, strict=True)] = 2
+    __pydantic_config__ = CLOSED
+
+    forks: Annotated[int, Between(1, 1024)] = 16
+    forks_per_gateway: Annotated[int, Between(1, 1024)] = 8
+    connect_timeout: Seconds = 10.0
+    keepalive: Seconds = 5.0
+    retries: Annotated[int, Between(0, 10)] = 2
 
 
-class InventoryFile(_Closed):
+@dataclass(frozen=True, kw_only=True)
+class InventoryFile:
     """A whole file."""
 
-    schema_: Literal["pubsubctl/inventory/1"] = Field(alias="schema")
+    __pydantic_config__ = CLOSED
+
+    schema: Literal["pubsubctl/inventory/1"]
     name: str
     transport: Literal["tls"] | None = None
     defaults: Defaults = Defaults()
     ssh: SshEntry = SshEntry()
-    gateways: dict[str, GatewayEntry] = {}
+    gateways: dict[str, GatewayEntry] = field(default_factory=dict)
     hosts: list[HostEntry]
-    groups: dict[str, GroupEntry] = {}
+    groups: dict[str, GroupEntry] = field(default_factory=dict)
     expect: Expect = Expect()
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of inventory files, for editors."""
-    schema = InventoryFile.model_json_schema(by_alias=True, mode="validation")
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(InventoryFile).json_schema(mode="validation")
+    defaults = schema["properties"]["ssh"]["default"]
+    for key, declared in schema["$defs"]["SshEntry"]["properties"].items():
+        if declared["type"] == "string":
+            declared["default"] = defaults[key] = _written(declared["default"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -358,8 +358,8 @@ def _compute_delivery_rate(story: RunStory) -> str:
     if not isinstance(value, int | float):
         return "–"
     earlier = headline.get("delivered_earlier")
-    backlog = f" ({earlier:,} of all sent before)" if isinstance(earlier, int) and earlier else ""
-    return f"{value:,.0f}{backlog}"
+    is_mixed = isinstance(earlier, int) and earlier
+    return f"{value:,.0f}, with {earlier:,} sent earlier" if is_mixed else f"{value:,.0f}"
 
 
 def _describe_limit(story: RunStory) -> str:

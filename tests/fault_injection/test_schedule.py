@@ -344,7 +344,7 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         ),
         (
             step(id='"a"', at='"1s"', do='"kill"', on='"b1"', expect='{ exit_signal = "9" }'),
-            "step a: expect.exit_signal = '9': Input should be a valid integer",
+            "step a: expect.exit_signal = '9': a whole number",
         ),
         (
             step(id='"a"', at='"1s"', do='"kill"', on='"b1"', expect="{ exit_sgnal = 9 }"),

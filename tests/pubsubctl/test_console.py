@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.text import counted, format_number
-from pubsubctl.console.console import Console, Result, estimate_left, share_of
+from pubsubctl.console.console import Console, Result, estimate_left, fit_numbers, share_of
 from pubsubctl.console.waits import RunTime, WaitTimes
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -172,6 +172,32 @@ def test_a_command_expects_the_waits_of_earlier_commands_on_this_machine(tmp_pat
     assert took.checking_s < 12
     assert "check" in took.describe()
     assert "check" not in took.describe(check=False)
+
+
+@pytest.mark.parametrize(
+    "width, shown",
+    [
+        (80, "45% · 12 s left · sent 1,234,567 · delivered 12,345,678 · backlog 1,234"),
+        (62, "45% · 12 s left · sent 1.2M · delivered 12.3M · backlog 1,234"),
+        (60, "45% · 12 s left · sent 1.2M · delivered 12.3M"),
+        (30, "45% · 12 s left · sent 1.2M"),
+        (20, "45% · 12 s left"),
+    ],
+)
+def test_a_number_is_rounded_or_left_out_and_never_cut(width: int, shown: str) -> None:
+    numbers = {"sent": 1_234_567, "delivered": 12_345_678, "backlog": 1_234}
+    assert fit_numbers(["45%", "12 s left"], numbers, width) == shown
+
+
+@pytest.mark.parametrize("stream, lines", [(io.StringIO, 0), (Terminal, 1)])
+def test_a_wait_is_one_line_in_a_pipe(stream: type[io.StringIO], lines: int) -> None:
+    err = stream()
+    with Console(stderr=err, environment={"TERM": "dumb"}).progress() as progress:
+        progress.phase("exploring gryphon")
+        for states in range(3):
+            progress.update({"states": states})
+    expected = ["exploring gryphon", *["  exploring gryphon: states 0"] * lines]
+    assert err.getvalue().splitlines() == expected
 
 
 @pytest.mark.parametrize("columns", [80, 200])

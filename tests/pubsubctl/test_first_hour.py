@@ -81,6 +81,7 @@ def test_a_new_project_has_a_folder_for_each_kind_of_file(call: Call, tmp_path: 
     for kind in ("topologies", "workloads", "sweeps", "comparisons", "experiments"):
         assert (tmp_path / "my study" / "bench" / kind).is_dir(), kind
     assert f"next: cd '{tmp_path}/my study' && " in result.err
+    assert "next: cd ./-dash && " in call("init", "--", "-dash").err
 
 
 def test_a_projects_files_are_found_by_their_bare_names(

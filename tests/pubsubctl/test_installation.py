@@ -33,6 +33,13 @@ def test_each_verb_has_a_page_with_its_options_and_arguments(tmp_path: Path, cal
         assert wrong == [], name
 
 
+def test_a_man_page_names_arguments_as_the_help_does() -> None:
+    pages = man_pages(command_of())
+    assert "\n.B WORKLOAD\n" in pages["pubsubctl-bench.1"]
+    types = [name for name, text in pages.items() if re.search(r"^\.B [^-]*<\w+>", text, re.M)]
+    assert types == []
+
+
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_groff_has_no_complaint_about_a_page() -> None:
     pages = man_pages(command_of())

@@ -1,14 +1,17 @@
 """Stories about inventories: resolved values, and refusals before any process starts."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from brokerd.text import expand_range
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.inventory import Gateway, Inventory, SshSettings, load_inventory
 from pubsubctl.inventory.inventory_model import format_ranges
-from pubsubctl.inventory.inventory_schema import SshEntry, json_schema
+from pubsubctl.inventory.inventory_schema import InventoryFile, SshEntry, json_schema
+from pubsubctl.inventory.typed_values import NotPlain, read_typed
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
 
@@ -525,4 +528,62 @@ def test_defaults_in_the_schema_are_values_that_a_file_may_have() -> None:
     whole = schema["properties"]["ssh"]["default"]
     for key, default in (("connect_timeout", "10s"), ("keepalive", "5s")):
         assert own[key]["default"] == whole[key] == default
-        assert SshEntry.model_validate({key: default}) == SshEntry()
+        assert read_typed(SshEntry, {key: default}) == SshEntry()
+
+
+LOCAL = 'hosts = [{ name = "a", connector = "local" }]\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LOCAL,
+        'hosts = [{ name = "n[1:3]", address = "n[1:3].lab", groups = ["x"] }]',
+        'hosts = [{ name = "a", address = "a.lab", vars = { port = 2222, jump = "gw,gw2" } }]',
+        LOCAL + '[defaults]\nidentity = "~/.ssh/id"\nmem_per_broker = "64MiB"\nknown_hosts = "k"',
+        LOCAL + '[ssh]\nretries = 10\nconnect_timeout = "100ms"',
+        LOCAL + '[expect]\ncores_min = 2\ngovernor = "performance"\nclock_error_max = "1ms"',
+        LOCAL + '[gateways.gw]\naddress = "gw.lab"\nidentity = ["/k/a b", "/k/c"]',
+        LOCAL + '[groups.g]\nhosts = ["a"]\nvars = { cores_reserved = [0, 4095], numa = "pin:1" }',
+    ],
+)
+def test_a_valid_file_reads_the_same_with_and_without_pydantic(text: str) -> None:
+    values = tomllib.loads(HEAD + text)
+    assert read_typed(InventoryFile, values) == TypeAdapter(InventoryFile).validate_python(values)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hosts = 3",
+        "hosts = [3]",
+        'hosts = [{ name = 3, connector = "local" }]',
+        'hosts = [{ name = "a", conector = "local" }]',
+        'hosts = [{ name = "a", connector = "docker" }]',
+        'hosts = [{ name = "a", vars = { cores = "all" } }]',
+        'hosts = [{ name = "a", vars = { port = 65536 } }]',
+        'hosts = [{ name = "a", vars = { port = true } }]',
+        'hosts = [{ name = "a", vars = { cores_reserved = [4096] } }]',
+        LOCAL + "[ssh]\nretries = 11",
+        LOCAL + "[expect]\nlink_gbps_min = 0",
+        LOCAL + '[expect]\ngovernor = "Performance!"',
+        LOCAL + "[gateways.gw]\nport = 22",
+    ],
+)
+def test_a_file_that_pydantic_refuses_is_not_read_without_pydantic(text: str) -> None:
+    values = tomllib.loads(HEAD + text)
+    with pytest.raises(ValidationError):
+        TypeAdapter(InventoryFile).validate_python(values)
+    with pytest.raises(NotPlain):
+        read_typed(InventoryFile, values)
+
+
+def test_a_valid_inventory_does_not_wait_for_pydantic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(model: object, file: object) -> None:
+        pytest.fail("validated by pydantic")
+
+    monkeypatch.setattr("pubsubctl.inventory.inventory.validate", refuse)
+    assert len(load(tmp_path, LOCAL).hosts) == 1

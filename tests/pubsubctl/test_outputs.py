@@ -175,6 +175,55 @@ def test_a_wrong_number_of_forks_is_refused_by_every_command(
     assert call("help", "--forks", "4").status == 0
 
 
+@pytest.mark.parametrize(
+    "variables, line, status, said",
+    [
+        ({"XDG_STATE_HOME": "/dev/null"}, "deploy chain3", 4, "/dev/null/pubsubctl"),
+        ({"XDG_STATE_HOME": "/proc"}, "deploy chain3", 4, "/proc/pubsubctl: no such file"),
+        ({"PUBSUBCTL_RESULTS": "/dev/null"}, "results list", 2,
+         "PUBSUBCTL_RESULTS: results = '/dev/null': a file, no folder"),
+        ({}, f"workload lint {'x' * 5000}", 2, "…: file name too long"),
+        ({}, f"results show {'x' * 5000}", 2, "xx…"),
+        ({}, "logs --since tomorrow", 2, "--since = 'tomorrow': a duration has a number"),
+        ({}, "clock check --latency 5", 2, "--latency = '5': a duration has a number"),
+        ({}, "simulate shrink x", 2, "simulate shrink x: takes one seed, such as 17"),
+        ({}, "workload lint DEMO", 2, "did you mean 'demo'?"),
+        ({}, "topology lint first.toml", 2, "'pubsubctl/workload/1'; this reads 'pubsubctl/topol"),
+    ],
+)  # fmt: skip
+def test_a_wrong_place_or_value_is_named(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Call,
+    variables: dict[str, str],
+    line: str,
+    status: int,
+    said: str,
+) -> None:
+    (project / "first.toml").write_text('schema = "pubsubctl/workload/1"\ntopology = "chain3"\n')
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    result = call(*line.split())
+    assert (result.status, said in result.err) == (status, True), result.err[-400:]
+
+
+def test_a_folder_that_was_removed_below_a_shell_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = call("config", "show")
+    assert result.status == 4
+    assert result.err == "error: the current folder was removed; cd to another\n"
+
+
+def test_a_link_in_a_circle_is_named(project: Path, call: Call) -> None:
+    (project / "mine.toml").symlink_to("mine.toml")
+    result = call("workload", "lint", "mine.toml")
+    assert (result.status, "a link that leads in a circle" in result.err) == (2, True)
+
+
 def test_a_path_is_not_answered_with_names_of_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:

@@ -19,7 +19,10 @@ SLOW = (
     *("brokerd.protocols.registry", "brokerd.overlay.topology", "bench.run", "results.checker"),
     *("brokerd.simulator", "fault_injection.schedule", "pubsubctl.runs.runs"),
 )
-PROTOCOLS = ("brokerd.protocols.registry", "brokerd.wire.codec", "brokerd.simulator")
+UNUSED_BY_STATUS = (
+    *("brokerd.protocols.registry", "brokerd.wire.codec", "brokerd.simulator"),
+    *("pydantic", "brokerd.overlay.topology", "pubsubctl.deployment.certificates"),
+)
 MEASURED = (
     ("--version",), ("bench", "--help"), ("help", "tour"), ("config", "show"), ("results", "list"),
     ("topology", "lint", "demo"), ("workload", "lint", "demo"), ("claims", "list"), ("status",),
@@ -63,10 +66,10 @@ def test_plain_options_are_read_without_pydantic(words: list[str]) -> None:
     assert [name for name in ("pydantic", "typer._adapters") if name in found] == []
 
 
-def test_status_needs_no_protocols(call: Call) -> None:
+def test_status_needs_neither_protocols_nor_pydantic(call: Call) -> None:
     found = modules_of("status")
     assert "pubsubctl.hosts.hosts" in found
-    assert [name for name in PROTOCOLS if name in found] == []
+    assert [name for name in UNUSED_BY_STATUS if name in found] == []
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,11 @@ def test_a_number_out_of_range_is_named_with_its_range(call: Call, words: str, s
         ("pubsubctl -i local bench de", "4", "demo"),
         ("pubsubctl results la", "2", "label"),
         ("pubsubctl bench --ra", "2", "--rate"),
+        ("pubsubctl bench demo --protocol gr", "4", "gryphon"),
+        ("pubsubctl simulate run de", "3", "demo"),
+        ("pubsubctl schema sw", "2", "sweep"),
+        ("pubsubctl --color al", "2", "always"),
+        ("pubsubctl claims explain churn.gry", "3", "churn.gryphon-growth"),
     ],
 )
 def test_a_shell_completes_verbs_options_and_files(words: str, place: str, offered: str) -> None:

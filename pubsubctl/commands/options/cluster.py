@@ -72,7 +72,7 @@ def seconds_of(option: str, text: str) -> float:
     try:
         duration_ns = parse_duration_ns(text)
     except ValueError as error:
-        raise UserError(f"{option}: {error}") from None
+        raise UserError(f"{option} = {text!r}: {error}") from None
     if duration_ns <= 0:
         raise UserError(f"{option} {text}: more than 0")
     return duration_ns / 1e9

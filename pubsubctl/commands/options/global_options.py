@@ -101,7 +101,11 @@ class GlobalOptions:
     color: Annotated[
         str,
         typer.Option(
-            "--color", metavar="auto|always|never", help="Use colour.", rich_help_panel=_OUTPUT
+            "--color",
+            metavar="auto|always|never",
+            help="Use colour.",
+            rich_help_panel=_OUTPUT,
+            autocompletion=names.choices("auto", "always", "never"),
         ),
     ] = "auto"
     no_progress: Annotated[

@@ -11,6 +11,7 @@ import typer
 from brokerd.errors import ConfigError
 from brokerd.text import nearest
 from brokerd.units import SECOND_NS, parse_duration_ns
+from pubsubctl.commands import names
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
@@ -52,7 +53,11 @@ Parameters = Annotated[
 SimulatedProtocol = Annotated[
     str | None,
     typer.Option(
-        "--protocol", metavar="NAME", help="Run this protocol.", rich_help_panel=_PROTOCOL
+        "--protocol",
+        metavar="NAME",
+        help="Run this protocol.",
+        rich_help_panel=_PROTOCOL,
+        autocompletion=names.protocols,
     ),
 ]
 RunsOfEach = Annotated[

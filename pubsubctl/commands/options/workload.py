@@ -33,7 +33,13 @@ Faults = Annotated[
 ]
 Protocol = Annotated[
     str | None,
-    typer.Option("--protocol", metavar="NAME", help="Run this protocol.", rich_help_panel=_PANEL),
+    typer.Option(
+        "--protocol",
+        metavar="NAME",
+        help="Run this protocol.",
+        rich_help_panel=_PANEL,
+        autocompletion=names.protocols,
+    ),
 ]
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from bench.spec.toml_text import toml_text
-from brokerd.text import BYTE_ORDER_MARK, NAME
+from brokerd.text import BYTE_ORDER_MARK, NAME, explain_problem
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.config_syntax import abbreviate_home
@@ -165,11 +165,10 @@ def _check_gateway(entry: Mapping[str, Any], where: str) -> None:
 
 def _problems_of(model: Any, values: Mapping[str, Any]) -> list[str]:
     try:
-        model.model_validate(values)
+        TypeAdapter(model).validate_python(values)
     except ValidationError as error:
         return [
-            f"{detail['loc'][0]} = {shown(detail['input'])}: "
-            + str(detail["msg"]).removeprefix("Value error, ")
+            f"{detail['loc'][0]} = {shown(detail['input'])}: " + explain_problem(detail)
             for detail in error.errors()
         ]
     return []
