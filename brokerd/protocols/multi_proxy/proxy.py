@@ -7,9 +7,9 @@ a restart, servers announce their topics, and their arbiters have the rest.
 Paper: [MP22] §3 (a topic that is not known goes to the server with the fewest), §3.1.5. Deviates:
 it does not repeat requests by itself, see `routes.py`; unless proxies decide, it only proposes a
 server, the topic's arbiter decides; and servers announce their topics at the beginning of a session
-and after additions, not every five seconds. An access broker requests first owners from their
-arbiters; the proxy announces them to it when an arbiter fails. If a server has many more topics
-than another, the proxy proposes to move one.
+and after additions, not every five seconds. Access brokers request first owners from arbiters; the
+proxy announces the owners that a failed arbiter has assigned. If a server has many more topics than
+another, the proxy proposes to move one.
 """
 
 from collections.abc import Container, Sequence
@@ -208,9 +208,9 @@ class Claims:
     # ------------------------------------------------------------ announcements to access brokers
 
     def list_urgent(self, owners: Sequence[Owner]) -> tuple[Owner, ...]:
-        """Return the owners that access brokers cannot request, or have to replace an earlier one.
+        """Return later owners, and the owners whose arbiter is unreachable.
 
-        The arbiter has the first owner of each topic, for whoever needs it.
+        Access brokers request other owners from the arbiters.
         """
         return tuple(
             owner
@@ -219,7 +219,7 @@ class Claims:
         )
 
     def list_assigned(self, arbiter: BrokerNumber) -> tuple[Owner, ...]:
-        """Return the owners in memory that this arbiter has assigned."""
+        """Return the owners in memory that an arbiter has assigned."""
         return tuple(owner for owner in self.owners() if self._arbiters[owner.topic] == arbiter)
 
     # ------------------------------------------------------------ topics that are to move
@@ -378,7 +378,7 @@ class Proxy:
         self._learn(peer, message.owners)
 
     def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
-        """Take announced owners, and announce to access brokers those that these cannot request."""
+        """Take announced owners, and announce to access brokers what cannot be requested."""
         new = self._claims.learn(peer, owners)
         self._merge()
         move = self._claims.move()
