@@ -1,5 +1,6 @@
 """Tests of the figures on [MP22]: numbers, picture, values, words and claims."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +44,17 @@ def test_a_figure_is_drawn_and_judged(figure: str) -> None:
     assert [row[0] for row in drawing.rows] == [point.point for point in points]
     assert all(len(row) == len(drawing.columns) for row in drawing.rows)
     assert "x, 2 cores" in drawing.caption
+
+
+def test_bars_name_the_number_of_servers_and_have_readable_numbers() -> None:
+    points = [
+        replace(point, servers=servers, delivered_per_s=12_000.0)
+        for point, servers in zip(numbers("mp22.m1"), (1, 2, 4), strict=True)
+    ]
+    axes = draw("mp22.m1", series(len(points)), points).figure.axes[0]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["1 server", "2 servers", "4 servers"]
+    assert "10,000" in [label.get_text() for label in axes.get_yticklabels()]
 
 
 def test_points_are_compared() -> None:

@@ -177,6 +177,23 @@ class Claims:
             new.append(owner)
         return tuple(new)
 
+    # ------------------------------------------------------------ announcements to access brokers
+
+    def list_urgent(self, owners: Sequence[Owner]) -> tuple[Owner, ...]:
+        """Return later owners, and the owners whose arbiter is unreachable.
+
+        Access brokers request other owners from the arbiters.
+        """
+        return tuple(
+            owner
+            for owner in owners
+            if owner.generation != 1 or self._arbiters[owner.topic] not in self._sessions
+        )
+
+    def list_assigned(self, arbiter: BrokerNumber) -> tuple[Owner, ...]:
+        """Return the owners in memory that an arbiter has assigned."""
+        return tuple(owner for owner in self.owners() if self._arbiters[owner.topic] == arbiter)
+
     # ------------------------------------------------------------ topics that are to move
 
     def on_announcement(self, server: BrokerNumber) -> None:

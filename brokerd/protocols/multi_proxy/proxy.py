@@ -1,14 +1,15 @@
 """A proxy: forwards requests to their servers and answers to access brokers; remembers owners.
 
-A proxy is stateless: all brokers have the owners of topics, and access brokers repeat requests
-that a crashed proxy has lost, over another proxy. Its memory of owners is volatile: after a
-restart, servers announce their topics, and their arbiters have the rest.
+A proxy is stateless: arbiters and servers have the owners of topics, and access brokers repeat
+requests that a crashed proxy has lost, over another proxy. Its memory of owners is volatile: after
+a restart, servers announce their topics, and their arbiters have the rest.
 
 Paper: [MP22] §3 (a topic that is not known goes to the server with the fewest), §3.1.5. Deviates:
 it does not repeat requests by itself, see `routes.py`; unless proxies decide, it only proposes a
 server, the topic's arbiter decides; and servers announce their topics at the beginning of a session
-and after additions, not every five seconds. If a server has many more topics than another, the
-proxy proposes to move one.
+and after additions, not every five seconds. Access brokers request first owners from arbiters; the
+proxy announces the owners that a failed arbiter has assigned. If a server has many more topics than
+another, the proxy proposes to move one.
 """
 
 from collections.abc import Container, Sequence
@@ -119,6 +120,7 @@ class Proxy:
         if peer in self._servers:
             self._claims.lose(peer)
             self._announce_all()
+            self._announce_owners(self._claims.list_assigned(peer))
 
     def pass_on(self, request: Request) -> None:
         """Forward a request; without a session the access broker repeats the request later."""
@@ -164,18 +166,20 @@ class Proxy:
         self._learn(peer, message.owners)
 
     def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
-        """Take announced owners, and announce new ones to access brokers."""
+        """Take announced owners, and announce to access brokers what cannot be requested."""
         new = self._claims.learn(peer, owners)
         self._merge()
         move = self._claims.move()
         if move is not None:
             self._send(move.server, move)
-        if not new:
-            return
-        for home in self._homes:
+        if new:
+            self._announce_owners(self._claims.list_urgent(new))
+            self._access.on_owned(self._broker, new)
+
+    def _announce_owners(self, owners: tuple[Owner, ...]) -> None:
+        for home in self._homes if owners else ():
             if home in self._sessions:
-                self._machine.send(home, Owned(new))
-        self._access.on_owned(self._broker, new)
+                self._machine.send(home, Owned(owners))
 
     def _merge(self) -> None:
         for merge in self._claims.merges:

@@ -159,8 +159,9 @@ def draw(name: str, series: SeriesRuns, points: Sequence[Numbers]) -> Drawing:
             [shown.bars(point)[label] for point in points],
             WIDTH, color=colour, label=label,
         )  # fmt: skip
-    axes.set_xticks(range(len(points)), [point.point for point in points])
+    axes.set_xticks(range(len(points)), [_label(point) for point in points])
     axes.set_ylabel(shown.axis)
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_axisbelow(True)
     if len(legend) > 1:
         axes.legend()
@@ -188,6 +189,13 @@ def draw(name: str, series: SeriesRuns, points: Sequence[Numbers]) -> Drawing:
         metrics=metrics_of(points),
         run_ids=series.run_ids,
     )  # fmt: skip
+
+
+def _label(point: Numbers) -> str:
+    """Return the name of a point below its bars: the number of servers, if that is all of it."""
+    if point.point != f"servers{point.servers}":
+        return point.point
+    return f"{point.servers} server" + "s" * (point.servers > 1)
 
 
 def metrics_of(points: Sequence[Numbers]) -> dict[str, Metric]:

@@ -11,6 +11,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Claim,
     Generation,
     Located,
+    Owned,
     Owner,
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
@@ -232,7 +233,35 @@ def a_home_that_was_down_follows_all_at_once() -> bool:
     return subscription.received == sent
 
 
+def a_first_owner_is_announced_to_proxies_only() -> bool:
+    story = story_of(servers=5, edges=4)
+    subscription = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    assert subscription.started
+    assert story.told("v1", Owned), "the owner announces its topic"
+    return not any(story.told(proxy, Owned) for proxy in ("x1", "x2"))
+
+
+def owners_are_announced_when_their_arbiter_fails() -> bool:
+    """Return True if a subscription starts at a broker that has never requested the owner.
+
+    The arbiter of the topic has failed, the owner is up.
+    """
+    story = story_of()
+    kind = kind_decided_at(story, "v3")
+    story.cluster.subscribe("e1", f"kind = '{kind}'")
+    story.cluster.run_for(1)
+    assert [*owners_told(story).values()] == [{story.topology.number_of("v1")}]
+    story.cluster.broker("v3").kill()
+    story.cluster.run_for(1)
+    later = story.cluster.subscribe("e2", f"kind = '{kind}'")
+    story.cluster.run_for(2)
+    return later.started
+
+
 RULES: dict[str, Callable[[], bool]] = {
+    "owners-announced-to-everybody": a_first_owner_is_announced_to_proxies_only,
+    "owners-of-a-failed-arbiter-unknown": owners_are_announced_when_their_arbiter_fails,
     "newest-candidate-owns": the_first_candidate_owns_it_for_ever,
     "decisions-forgotten": decisions_outlive_a_crash,
     "owner-told-before-it-is-written": an_owner_is_told_when_it_is_on_disk,
