@@ -193,6 +193,19 @@ def test_a_damaged_run_hides_no_other_run(call: Call, project: Path) -> None:
     assert [path.name for path in runs.iterdir()] == [NEW]
 
 
+def test_an_empty_manifest_and_a_folder_of_that_name_are_damage(call: Call, project: Path) -> None:
+    run = project / "results" / "runs" / "demo" / NEW
+    (run / "manifest.json").mkdir(parents=True)
+    listed = call("results", "list", "--json").document["runs"]
+    assert [row["state"] for row in listed] == ["damaged"]
+    result = call("results", "show", NEW)
+    assert result.status in (2, 8), result.err
+    (run / "manifest.json").rmdir()
+    (run / "manifest.json").write_text("\n")
+    result = call("results", "show", NEW)
+    assert (result.status, "manifest.json: the file is empty" in result.err) == (8, True)
+
+
 def test_a_label_of_a_run_outside_of_a_folder_of_runs_is_refused(call: Call, project: Path) -> None:
     sample = project / "samples" / "delta-tree-crash"
     sample.mkdir(parents=True)
