@@ -101,7 +101,9 @@ def test_a_file_as_users_have_it_is_read_or_refused_in_a_sentence(
         ("inventory", "inventories", ("-i", "mine", "status")),
     ],
 )
-@pytest.mark.parametrize("entry, what", [("folder", "a folder"), ("loop", "a link that leads in a circle")])
+@pytest.mark.parametrize(
+    "entry, what", [("folder", "a folder"), ("loop", "a link that leads in a circle")]
+)
 def test_an_entry_that_is_no_file_is_not_offered_as_its_own_correction(
     call: Call, project: Path, kind: str, folder: str, line: tuple[str, ...], entry: str, what: str
 ) -> None:
