@@ -71,7 +71,7 @@ def init(
         create_folder(folder / kind)
     name = f"./{folder}" if str(folder).startswith("-") else str(folder)
     then = "" if folder == Path(".") else f"cd {shlex.quote(name)} && "
-    call.console.say(f"next: {then}pubsubctl doctor && pubsubctl bench first")
+    call.console.print(f"next: {then}pubsubctl doctor && pubsubctl bench first")
     return Result(document=document, text="\n".join(files))
 
 
