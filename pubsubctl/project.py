@@ -238,7 +238,9 @@ def _explain_no_file(path: Path) -> str:
     if path.is_dir():
         return "a folder, and no file"
     if path.is_symlink() and not path.exists():
-        return "a link that leads in a circle" if _is_circle(path) else "a link to nothing"
+        if _is_circle(path):
+            return "a link that leads in a circle"
+        return "a link to nothing"
     return "no regular file" if path.exists() else ""
 
 

@@ -196,16 +196,19 @@ def lint(
     )
 
 
+SourceFormat = Annotated[
+    str,
+    typer.Argument(
+        help="The format of SRC: ansible or ssh-config.",
+        autocompletion=names.choices("ansible", "ssh-config"),
+    ),
+]
+
+
 @app.command("import", cls=GroupedCommand)
 def import_inventory(
     context: typer.Context,
-    kind: Annotated[
-        str,
-        typer.Argument(
-            help="The format of SRC: ansible or ssh-config.",
-            autocompletion=names.choices("ansible", "ssh-config"),
-        ),
-    ],
+    kind: SourceFormat,
     source: Annotated[Path, typer.Argument(metavar="SRC", help="The file of the other tool.")],
     name: Annotated[
         str | None,

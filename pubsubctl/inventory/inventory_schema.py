@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from brokerd.text import NAME, nearest
 from brokerd.units import SECOND_NS, format_duration, parse_duration_ns, parse_size_bytes
-from pubsubctl.inventory.typed_values import CLOSED, Between, Checked
+from pubsubctl.inventory.typed_values import CLOSED, Between, checked
 
 MOST_IDENTITIES = 16
 SCHEMA = "pubsubctl/inventory/1"
@@ -274,20 +274,20 @@ def _clock_error(value: Any) -> Any:
     return parse_duration_ns(value)
 
 
-Connector = Annotated[str, Checked(_connector)]
+Connector = Annotated[str, checked(_connector)]
 Port = Annotated[int, Between(1, 65535)]
-User = Annotated[str, Checked(_user)]
-KeyFiles = Annotated[list[str], Checked(_identities, str | list[str])]
-Folder = Annotated[str, Checked(_folder)]
-Jump = Annotated[list[str], Checked(_jump)]
-Address = Annotated[str, Checked(_address_text)]
+User = Annotated[str, checked(_user)]
+KeyFiles = Annotated[list[str], checked(_identities, str | list[str])]
+Folder = Annotated[str, checked(_folder)]
+Jump = Annotated[list[str], checked(_jump)]
+Address = Annotated[str, checked(_address_text)]
 
 
 def _written(seconds: float) -> str:
     return format_duration(round(seconds * SECOND_NS))
 
 
-Seconds = Annotated[float, Checked(_seconds, str)]
+Seconds = Annotated[float, checked(_seconds, str)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,19 +301,19 @@ class Variables:
     user: User | None = None
     identity: KeyFiles | None = None
     jump: Jump | None = None
-    python: Annotated[str, Checked(_python)] | None = None
+    python: Annotated[str, checked(_python)] | None = None
     bench_address: Address | None = None
-    failure_domain: Annotated[str, Checked(_name)] | None = None
+    failure_domain: Annotated[str, checked(_name)] | None = None
     cores: Literal["share", "own"] | None = None
     cores_reserved: list[Annotated[int, Between(0, 4095, is_strict=False)]] | None = None
     broker_nice: Annotated[int, Between(0, 19)] | None = None
-    ports: Annotated[str, Checked(_ports)] | None = None
+    ports: Annotated[str, checked(_ports)] | None = None
     root: Folder | None = None
     data_dir: Folder | None = None
     smt: Literal["avoid", "allow"] | None = None
-    numa: Annotated[str, Checked(_numa)] | None = None
-    mem_per_broker: Annotated[int, Checked(_memory, str)] | None = None
-    bench_nic: Annotated[str, Checked(_nic)] | None = None
+    numa: Annotated[str, checked(_numa)] | None = None
+    mem_per_broker: Annotated[int, checked(_memory, str)] | None = None
+    bench_nic: Annotated[str, checked(_nic)] | None = None
     fsync: Literal["real", "off"] | None = None
     metrics: Literal["on", "off"] | None = None
 
@@ -330,17 +330,17 @@ class Expect:
     __pydantic_config__ = CLOSED
 
     cores_min: Annotated[int, Between(1, 4096)] | None = None
-    kernel: Annotated[str, Checked(_kernel)] | None = None
-    governor: Annotated[str, Checked(_governor)] | None = None
+    kernel: Annotated[str, checked(_kernel)] | None = None
+    governor: Annotated[str, checked(_governor)] | None = None
     link_gbps_min: Annotated[float, Between(0.001, 10_000, is_strict=False)] | None = None
-    clock_error_max: Annotated[int, Checked(_clock_error, str)] | None = None
+    clock_error_max: Annotated[int, checked(_clock_error, str)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults(Variables):
     """[defaults]: variables of all hosts, and the file of their keys."""
 
-    known_hosts: Annotated[str, Checked(_known_hosts)] | None = None
+    known_hosts: Annotated[str, checked(_known_hosts)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

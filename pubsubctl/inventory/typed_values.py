@@ -22,13 +22,8 @@ class NotPlain(Exception):
     """A value that pydantic has to convert or to refuse."""
 
 
-@dataclass(frozen=True)
 class Checked:
-    """An annotation of a value: a function that returns the value to use, or raises ValueError.
-
-    Attributes:
-        written_as: the type of the value in a file, if it is not the annotated type.
-    """
+    """An annotation of a value that a function checks and converts; see `checked`."""
 
     check: Callable[[Any], Any]
     written_as: Any = None
@@ -38,6 +33,18 @@ class Checked:
 
         given = {} if self.written_as is None else {"json_schema_input_type": self.written_as}
         return handler.generate_schema(Annotated[source, BeforeValidator(self.check, **given)])
+
+
+def checked(check: Callable[[Any], Any], written_as: Any = None) -> Checked:
+    """Return an annotation of a value.
+
+    Args:
+        check: returns the value to use, or raises ValueError.
+        written_as: the type of the value in a file, if it is not the annotated type.
+    """
+    annotation = Checked()
+    annotation.check, annotation.written_as = check, written_as
+    return annotation
 
 
 @dataclass(frozen=True)

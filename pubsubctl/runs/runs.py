@@ -136,12 +136,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         UserError: the file is missing.
-        IntegrityError: the content is not JSON.
+        IntegrityError: the content is not JSON, or a folder has the name.
     """
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise IntegrityError(f"{path}: the file is empty")
+        content = parse_json(text)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; is this a run's folder?") from None
+    except IsADirectoryError:
+        raise IntegrityError(f"{path}: a folder, and no file") from None
     except ValueError as error:
         raise IntegrityError(f"{path}: {problem_of(error)}") from None
     if not isinstance(content, dict):

@@ -101,7 +101,9 @@ def test_a_file_as_users_have_it_is_read_or_refused_in_a_sentence(
         ("inventory", "inventories", ("-i", "mine", "status")),
     ],
 )
-@pytest.mark.parametrize("entry, what", [("folder", "a folder"), ("loop", "a link to nothing")])
+@pytest.mark.parametrize(
+    "entry, what", [("folder", "a folder"), ("loop", "a link that leads in a circle")]
+)
 def test_an_entry_that_is_no_file_is_not_offered_as_its_own_correction(
     call: Call, project: Path, kind: str, folder: str, line: tuple[str, ...], entry: str, what: str
 ) -> None:
@@ -191,6 +193,19 @@ def test_a_damaged_run_hides_no_other_run(call: Call, project: Path) -> None:
     assert call("results", "show", "20260101T000000Z-aaaaaa").status == 8
     assert call("results", "remove", "20260101T000000Z-aaaaaa", "--yes").status == 0
     assert [path.name for path in runs.iterdir()] == [NEW]
+
+
+def test_an_empty_manifest_and_a_folder_of_that_name_are_damage(call: Call, project: Path) -> None:
+    run = project / "results" / "runs" / "demo" / NEW
+    (run / "manifest.json").mkdir(parents=True)
+    listed = call("results", "list", "--json").document["runs"]
+    assert [row["state"] for row in listed] == ["damaged"]
+    result = call("results", "show", NEW)
+    assert result.status in (2, 8), result.err
+    (run / "manifest.json").rmdir()
+    (run / "manifest.json").write_text("\n")
+    result = call("results", "show", NEW)
+    assert (result.status, "manifest.json: the file is empty" in result.err) == (8, True)
 
 
 def test_a_label_of_a_run_outside_of_a_folder_of_runs_is_refused(call: Call, project: Path) -> None:

@@ -101,7 +101,11 @@ NIC = WELL["nics"][1]
 UNKEPT = {"synchronised": False, "error_ns": 16_000_000_000}
 NOW = datetime.now(UTC)
 EXPECT = Expect(
-    cores_min=4, kernel=">=5.15", governor="performance", link_gbps_min=10, clock_error_max="5ms"
+    cores_min=4,
+    kernel=">=5.15",
+    governor="performance",
+    link_gbps_min=10.0,
+    clock_error_max=5_000_000,
 )
 RUNNING = {"deployment_id": "d1"}
 
