@@ -1,9 +1,9 @@
-"""The owners of topics as a proxy knows them, and its claims: the servers that it proposes.
+"""Claims of a proxy: remembered owners of topics, and proposals of servers for other topics.
 
-If a server has many more topics than another, the proxy proposes to move one.
+If a server has many more topics than another, the proxy proposes to move a topic.
 
-Paper: [MP22] §3 (a topic that is not known goes to the server with the fewest). Deviates: unless
-proxies decide, a proxy only proposes a server, the topic's arbiter decides.
+Paper: [MP22] §3 (an unknown topic goes to the server with the fewest). Deviates: unless proxies
+decide, a proxy only proposes a server, the topic's arbiter decides.
 """
 
 from collections.abc import Container, Sequence

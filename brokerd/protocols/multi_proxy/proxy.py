@@ -7,8 +7,7 @@ restart, servers announce their topics, and their arbiters have the rest.
 Paper: [MP22] §3 (a topic that is not known goes to the server with the fewest), §3.1.5. Deviates:
 it does not repeat requests by itself, see `routes.py`; unless proxies decide, it only proposes a
 server, the topic's arbiter decides; and servers announce their topics at the beginning of a session
-and after additions, not every five seconds. If a server has many more topics than another, the
-proxy proposes to move one.
+and after additions, not every five seconds.
 """
 
 from collections.abc import Container, Sequence
