@@ -150,9 +150,9 @@ def _wait_up(server: boundary.Server, process: "subprocess.Popen[bytes]") -> Non
             except OSError:
                 pass  # not yet
         if ended or time.monotonic() > until:
-            what = "has ended" if ended else f"takes no connections after {START_WITHIN_S:g} s"
-            said = (server.folder / "output").read_text(errors="replace").strip()[-500:]
-            raise PeerFailed(f"{server.name}: {process.args!r} {what}: {said or 'no output'}")
+            reason = "has ended" if ended else f"takes no connections after {START_WITHIN_S:g} s"
+            output = (server.folder / "output").read_text(errors="replace").strip()[-500:]
+            raise PeerFailed(f"{server.name}: {process.args!r} {reason}: {output or 'no output'}")
         time.sleep(0.02)
 
 

@@ -73,7 +73,7 @@ def _is_behind_gap(step: MarkStep) -> bool:
     message = step.message
     if not _is_for_storage(step) or message.stores:
         return False
-    return not step.core.has_come(message.storage, message.after)
+    return not step.core.has_arrived(message.storage, message.after)
 
 
 def _is_registered(step: MarkStep) -> bool:
