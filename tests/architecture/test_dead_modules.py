@@ -15,8 +15,6 @@ from tests.helpers.architecture import (
 
 # Module that nothing in the product uses → why it stays.
 KEPT: dict[str, str] = {
-    "bench.systems.jetstream.driver": "configurations beside it name it",
-    "bench.systems.mosquitto.driver": "configurations beside it name it",
     "bench.systems.rabbitmq.driver": "configurations beside it name it",
 }
 

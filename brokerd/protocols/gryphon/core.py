@@ -192,7 +192,7 @@ class Gryphon(LogFirstMachine):
             Done: self.on_done,
             AckExpected: self._on_ack_expected,
             LinkStatus: self.on_link_status,
-            WindowProbe: self._on_window_probe,
+            WindowProbe: lambda peer, message: self._take(self.flow.on_probe(peer, message)),
             WindowUpdate: self._on_window_update,
             **dict.fromkeys(self._part_handlers, self._on_part_message),
         }
@@ -475,9 +475,6 @@ class Gryphon(LogFirstMachine):
         self._take(self._part_handlers[type(message)](peer, message, self.now_ns))
 
     # ------------------------------------------------------------ send windows
-
-    def _on_window_probe(self, peer: BrokerNumber, message: WindowProbe) -> None:
-        self.effects += self.flow.on_probe(peer, message)
 
     def _on_window_update(self, peer: BrokerNumber, message: WindowUpdate) -> None:
         opened = self.flow.on_update(peer, message, self.now_ns)

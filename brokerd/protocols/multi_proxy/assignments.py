@@ -1,4 +1,4 @@
-"""The assignments of a server: the topics that arbiters have given to it, on disk before an answer.
+"""The assignments of a server: topics from arbiters, on disk before an answer.
 
 Paper: none. [MP22] §4 leaves open that two servers own a topic, whose merging loses messages.
 """

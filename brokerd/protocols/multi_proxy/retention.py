@@ -16,7 +16,7 @@ from typing import Any
 
 from brokerd.model.identity import SourceId
 from brokerd.model.losses import has_marker, lost_range
-from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.model.publication import PublicationRun, merge_runs, stretches
 from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.multi_proxy.messages import LostRun
 from brokerd.protocols.multi_proxy.state import LOST_ROWS, Part, TopicState
@@ -115,23 +115,9 @@ def list_lost_runs(run: PublicationRun) -> Iterator[LostRun]:
         return
     position = run.first
     for source, sequences in run.origins:
-        for first, last in _stretches(sequences):
+        for first, last in stretches(sequences):
             yield LostRun(position, source, first, last)
             position += last - first + 1
-
-
-def _stretches(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield ascending numbers as ranges of consecutive numbers."""
-    if isinstance(sequences, range):
-        yield sequences[0], sequences[-1]
-        return
-    first = last = sequences[0]
-    for sequence in sequences[1:]:
-        if sequence != last + 1:
-            yield first, last
-            first = sequence
-        last = sequence
-    yield first, last
 
 
 @dataclass(slots=True)

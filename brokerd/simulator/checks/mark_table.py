@@ -50,8 +50,8 @@ class MarkStep:
 
     @property
     def core(self) -> Any:
-        """The core of the broker."""
-        return self.broker.core
+        """The core of the broker, without a wrapper."""
+        return self.broker.protocol
 
     def is_own(self, broker: int) -> bool:
         """Return True for the number of this broker."""
