@@ -88,6 +88,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "fault_injection": Part(("tests/fault_injection", "tests/pubsubctl/test_comparisons.py"), ()),
     "results/reference": Part(_OF_JUDGES, ()),
     "results/rules": Part(_OF_JUDGES, ()),
+    "results/witnesses": Part((*_OF_JUDGES, "tests/results/test_false_witnesses.py"), ()),
 }
 """The part of a module, by the longest folder that holds the module."""
 
