@@ -12,6 +12,7 @@ from results.witnesses.rows import SourceRows
 
 SECOND = 10**9
 ERROR = SECOND // 4
+ERRORS = {frozenset("h"): 0, frozenset("g"): 0, frozenset("hg"): ERROR}
 """Error of the clocks of two hosts; clocks of one host agree."""
 SOURCE = "c1/0"
 HIGHEST, FENCES = 20, (1, 20)
@@ -27,7 +28,7 @@ def folder(gap: dict[str, Any], losses: list[dict[str, Any]], away: Any, breaks:
     """Return a run with a gap at a subscriber, and events of a broker on another host."""
     timeline = SimpleNamespace(
         to_timeline=lambda ns, host: ns,
-        error_ns=lambda one, other: 0 if one == other else ERROR,
+        error_ns=lambda one, other: ERRORS[frozenset((one, other))],
     )
 
     def process(host: str, name: str, **files: Any) -> Any:
@@ -72,6 +73,24 @@ def said(
 
 def test_a_gap_within_an_absence_is_borne_out() -> None:
     assert said() == []
+
+
+def test_a_gap_of_a_run_that_broke_off_has_no_latest_time() -> None:
+    gap = {
+        "sub_id": "c3-sub-1/1", "source": SOURCE, "incarnation": 1, "first": FIRST, "last": LAST,
+        "t_ns": 2 * DRAINED, "reason": "retention",
+    }  # fmt: skip
+    run = folder(gap, [], (7 * SECOND, 3 * DRAINED))
+    assert len([*doubts_about_gaps(run, rows())]) == 1
+    run.phase_ns = lambda name: None
+    assert [*doubts_about_gaps(run, rows())] == []
+
+
+def test_a_stream_of_no_publisher_has_no_gap_but_of_lost_state() -> None:
+    losses = [LOSS | {"t_ns": TOLD}]
+    assert said(losses=losses, source="c2/9", reason=STATE_LOST) == []
+    (found,) = said(losses=losses, source="c2/9")
+    assert "c2/9" in found
 
 
 @pytest.mark.parametrize(
