@@ -15,7 +15,7 @@ ERROR = SECOND // 4
 ERRORS = {frozenset("h"): 0, frozenset("g"): 0, frozenset("hg"): ERROR}
 """Error of the clocks of two hosts; clocks of one host agree."""
 SOURCE = "c1/0"
-HIGHEST, FENCES = 20, (1, 20)
+HIGHEST, FENCES = 20, (1, 18)
 FIRST, LAST = 8, 12
 """The announced numbers; number n was sent at n seconds."""
 TOLD = 15 * SECOND
@@ -57,7 +57,9 @@ def rows() -> Any:
 
     of = SourceRows(HIGHEST, FENCES, SECOND, HIGHEST * SECOND)
     return SimpleNamespace(
-        sources={(SOURCE, 1): of}, sent_ns=sent_ns, published={"raw/g/load-pub": HIGHEST}
+        sources={(SOURCE, 1): of, ("c1/5", 1): of},
+        sent_ns=sent_ns,
+        published={"raw/g/load-pub": HIGHEST},
     )
 
 
@@ -96,11 +98,12 @@ def test_a_stream_of_no_publisher_has_no_gap_but_of_lost_state() -> None:
 @pytest.mark.parametrize(
     "changes, count",
     [
-        ({"last": HIGHEST - 1}, 0),
-        ({"last": HIGHEST}, 1),  # the closing fence
-        ({"last": HIGHEST + 1}, 1),
+        ({"last": FENCES[1] - 1}, 0),
+        ({"last": FENCES[1]}, 1),
+        ({"first": HIGHEST, "last": HIGHEST, "t_ns": HIGHEST * SECOND}, 0),
+        ({"first": HIGHEST, "last": HIGHEST + 1, "t_ns": HIGHEST * SECOND}, 1),
         ({"first": 2}, 0),
-        ({"first": 1}, 1),  # the opening fence
+        ({"first": FENCES[0]}, 1),
         ({"incarnation": 2}, 1),
         ({"source": "c1/1"}, 1),
         ({"t_ns": FIRST * SECOND - ERROR}, 0),
@@ -113,7 +116,7 @@ def test_a_stream_of_no_publisher_has_no_gap_but_of_lost_state() -> None:
 def test_a_gap_is_of_publications_without_fences_and_of_the_time_of_the_run(
     changes: dict[str, Any], count: int
 ) -> None:
-    assert len(said(**changes)) == count
+    assert len(said(away=(0, HIGHEST * SECOND), **changes)) == count
 
 
 @pytest.mark.parametrize(

@@ -111,12 +111,26 @@ def test_an_incarnation_begins_in_a_new_session(
     )
     of = rows(SourceRows(9, (1,), 0, 2 * SECOND), SourceRows(6, (6,), 4 * SECOND, 5 * SECOND))
     assert len([*doubts_about_sources(run, of)]) == count
+    run.fault_rows += ({"target": "c9"},)
+    assert len([*doubts_about_sources(run, of)]) == count
+
+
+@pytest.mark.parametrize("n, more", [(4, ""), (5, " and 1 more")])
+def test_the_first_four_fences_are_named(n: int, more: str) -> None:
+    fences = tuple(range(2, 2 + n))
+    (found,) = doubts_about_sources(folder(), rows(SourceRows(9, fences, 0, SECOND)))
+    assert f"1.2, 1.3, 1.4, 1.5{more}" in found
+    assert ("more" in found) == bool(more)
 
 
 def blockages(
     *faults: tuple[str, str, int, int], error_ns: int | None = 0, **facts: Any
 ) -> list[Blockage]:
-    """Return the stretches in which faults, each with verb and target, let nothing pass."""
+    """Return the stretches in which faults, each with verb and target, let nothing pass.
+
+    Args:
+        error_ns: of the clock of the agent.
+    """
     found: list[Blockage] = []
 
     def breaches(asked: Any) -> list[tuple[int, int]]:
@@ -124,29 +138,32 @@ def blockages(
         return [(0, 0)] * len(asked)
 
     run = folder(
-        clients={CLIENT: ("publisher", "c1"), "c3-sub-1": ("subscriber", "c3")},
+        clients={CLIENT: ("publisher", "c1")}
+        | {f"{broker}-sub-1": ("subscriber", broker) for broker in ("c2", "c3")},
         session_lines={CLIENT: ((0, "up", "c1"),), "c3-sub-1": ((0, "up", "c3"),)},
         origin_ns=0,
         brokers=["c1", "c2", "c3"],
-        workload={"protocol": "best_effort"},
         topology=ROW,
         memoize=lambda name, make: make(),
         processes=(SimpleNamespace(is_load=True, host="h", lines=lambda name: ()),),
-        timeline=SimpleNamespace(error_ns=lambda one, other: error_ns),
+        timeline=SimpleNamespace(
+            to_timeline=lambda ns, host: ns,
+            error_ns=lambda one, other: 0 if one == other else error_ns,
+        ),
         document=lambda name: {"brokers": [{"broker": "c1", "host": "h"}]},
         phase_ns=lambda name: (5 * SECOND, 6 * SECOND) if name == "drain" else None,
-        **{"is_foreign": False} | facts,
+        **{"is_foreign": False, "workload": {"protocol": "best_effort"}} | facts,
         fault_rows=[
             {
                 "fault_id": f"{verb}-{target}", "verb": verb, "target": target, "params": {},
                 "t_applied_ns": from_ns, "t_observed_ns": from_ns, "t_healed_ns": to_ns,
-                "healed_by": "schedule",
+                "healed_by": "schedule", "host_stamps": {"requested": {"agent": from_ns}},
             }
             for verb, target, from_ns, to_ns in faults
         ],
     )  # fmt: skip
-    lane = ("c3-sub-1/1", SOURCE, 1)
-    assert [*doubts_about_passage(run, rows(lanes={lane: None}, breaches=breaches))] == []
+    lanes = {(f"{broker}-sub-1/1", SOURCE, 1): None for broker in ("c2", "c3")}
+    assert [*doubts_about_passage(run, rows(lanes=lanes, breaches=breaches))] == []
     return found
 
 
@@ -191,7 +208,28 @@ def test_a_killed_broker_blocks_until_the_next_restart_or_the_end(
 def test_a_frozen_broker_separates_nobody_unknown() -> None:
     (frozen,) = blockages(("freeze", "c1", SECOND, 2 * SECOND))
     assert not frozen.separates("c2/0", "c3-sub-1/1")
-    assert not frozen.separates(SOURCE, "c2-sub-1/1")
+    assert not frozen.separates(SOURCE, "c2-sub-2/1")
+
+
+def test_two_faults_with_time_between_block_twice() -> None:
+    found = blockages(
+        ("freeze", "c1", SECOND, 2 * SECOND), ("freeze", "c3", 3 * SECOND, 4 * SECOND)
+    )
+    assert [each.why for each in found] == ["freeze-c1", "freeze-c3"]
+
+
+def test_a_client_that_roams_is_separated_by_no_broker() -> None:
+    moved = ("client-roam", "c3-sub-1", 0, 0)
+    (frozen,) = blockages(moved, ("freeze", "c3", SECOND, 2 * SECOND))
+    assert not frozen.separates(SOURCE, "c3-sub-1/1")
+
+
+@pytest.mark.parametrize("protocol, is_apart", [("best_effort", True), ("unknown", False)])
+def test_a_frozen_broker_between_separates_where_the_protocol_is_known(
+    protocol: str, is_apart: bool
+) -> None:
+    (frozen,) = blockages(("freeze", "c2", SECOND, 2 * SECOND), workload={"protocol": protocol})
+    assert frozen.separates(SOURCE, "c3-sub-1/1") == is_apart
 
 
 @pytest.mark.parametrize(
@@ -202,6 +240,7 @@ def test_a_frozen_broker_separates_nobody_unknown() -> None:
         ("cut", "c2-c3", True),
         ("partition", "c1|c2,c3", True),
         ("partition", "c3", True),
+        ("partition", "c1,c2|c3", True),
         ("partition", "c2|c4", False),
         ("delay", "c1-c2", False),
         ("cut", "c2", False),
@@ -210,6 +249,8 @@ def test_a_frozen_broker_separates_nobody_unknown() -> None:
 def test_a_cut_link_separates_both_sides(verb: str, target: str, is_cut: bool) -> None:
     found = blockages((verb, target, SECOND, 2 * SECOND))
     assert any(each.separates(SOURCE, "c3-sub-1/1") for each in found) == is_cut
+    is_near = target in ("c1-c2", "c2-c1", "c1|c2,c3") and verb != "delay"
+    assert any(each.separates(SOURCE, "c2-sub-1/1") for each in found) == is_near
     assert all(each.silent == frozenset() for each in found)
 
 
