@@ -105,7 +105,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOfWorke
     return FilesOfWorkers(config, log) if config.getvalue("dist") == BY_FILE else None
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def is_drawn(request: pytest.FixtureRequest) -> Callable[[str], bool]:
     """Return the choice of cases of a long test by the seed of this run."""
     return partial(drawn.is_drawn, seed=request.config.option.draw_bugs)

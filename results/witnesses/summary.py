@@ -65,6 +65,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
     for process in folder.processes:
         if process.is_load:
             yield from _check_sidecars(folder, process)
+            yield from _check_answers(process, rows)
         if process.has("positions.rec") and folder.is_of_processes and not folder.is_foreign:
             yield from _check_streams(folder, process)
             yield from _check_positions(process, rows)
@@ -78,6 +79,18 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _check_online(folder, process, rows)
     yield from _check_redeliveries(folder, rows)
     yield from _check_sessions(folder, rows)
+
+
+def _check_answers(process: ProcessFolder, rows: Rows) -> Iterator[str]:
+    """Yield files with acknowledgements before their publications, or with two of one number."""
+    for subject, counts in (
+        ("answers before their publication", rows.early_answers),
+        ("numbers with two answers", rows.repeated_answers),
+    ):
+        if n := counts.get(process.place):
+            yield differ(
+                f"{process.place}/acks.rec", f"{process.place}/publications.rec", subject, n, 0
+            )
 
 
 def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -238,16 +251,6 @@ def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
     """Yield lines of statistics that differ from the records up to that time."""
     name = f"{process.place}/stats.jsonl"
     lines = process.lines("stats.jsonl")
-    if n := rows.early_answers.get(process.place):
-        yield differ(
-            f"{process.place}/acks.rec", f"{process.place}/publications.rec",
-            "answers before their publication", n, 0,
-        )  # fmt: skip
-    if n := rows.repeated_answers.get(process.place):
-        yield differ(
-            f"{process.place}/acks.rec", f"{process.place}/stats.jsonl",
-            "numbers with two answers", n, 0,
-        )  # fmt: skip
     if n := rows.late_intents.get(process.place):
         yield differ(
             f"{process.place}/intents.rec", f"{process.place}/publications.rec",

@@ -510,6 +510,18 @@ def numbers_were_never_reserved(run: RunFolder) -> None:
         rows.all["last"] = 20
 
 
+@_forgery("doubt", "disagree on numbers with two answers", blind="publishers' logs")
+def an_acknowledgement_came_twice(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.insert(5, rows.all[4])
+
+
+@_forgery("doubt", "disagree on answers before their publication", blind="publishers' logs")
+def acknowledgements_came_before_their_publications(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.all["acked_ns"] -= SECOND // 10
+
+
 @_forgery("doubt", "has no opening and closing fence", online="fences awaited")
 def there_is_no_closing_fence(run: RunFolder) -> None:
     with run.records(PUBLISHERS, "acks") as rows:

@@ -37,6 +37,10 @@ _OF_JUDGES: Final = tuple(
         *("witnesses", "reference_check", "both_judges"),
     )
 )
+_OF_WITNESSES: Final = tuple(
+    f"tests/results/test_{name}.py"
+    for name in ("announced_gaps", "source_witnesses", "row_counts", "false_witnesses")
+)
 NEVER: Final = ("test_swarm.py", "test_bugs.py", "test_mutants.py")
 """Tests of swarms, because the seeds are another killer, and tests that plant bugs."""
 
@@ -88,6 +92,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "fault_injection": Part(("tests/fault_injection", "tests/pubsubctl/test_comparisons.py"), ()),
     "results/reference": Part(_OF_JUDGES, ()),
     "results/rules": Part(_OF_JUDGES, ()),
+    "results/witnesses": Part(_OF_WITNESSES, ()),
 }
 """The part of a module, by the longest folder that holds the module."""
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from results.reference.absences import explained_until_ns
-from results.rules.absences import _absences, _explained_until_ns, _Line
+from results.rules.absences import _absences, _explained_until_ns, _Line, _lines
 from results.rules.announcements import (
     AnnouncedRange,
     Announcements,
+    StreamLosses,
     _announced_in_gaps,
     _gaps_through,
     _objections,
@@ -46,6 +47,7 @@ from results.rules.verdict_text import (
     recovery_in_words,
 )
 from results.rules.violations import BadWalks
+from results.rules.withholding import stretches_in_gaps
 from results.tables.frames import SEQUENCE_BITS, key_of
 
 SECOND = 10**9
@@ -71,9 +73,55 @@ def test_both_judges_explain_the_same_gaps_by_absences(seed: int) -> None:
                 opened.append((number, random.choice(("b1", "b2"))))
                 lines.append(_Line(at_ns, True, opened[-1][1], number))
         told_ns = at_ns + random.choice((1, SECOND, 2 * SECOND)) + random.choice((-1, 0, 1))
-        gap = Gap("p1/0", 1, 1, 1, LOST, 0, told_ns)
+        gap = Gap("p1/0", 1, 1, 1, random.choice((LOST, LOST, "other")), 0, told_ns)
         found = _explained_until_ns(gap, promises, [*_absences(lines)])
         assert found == explained_until_ns(gap, lines, promises), lines
+
+
+def test_session_lines_that_no_version_writes_are_no_absences() -> None:
+    good = {"client": "s1-sub-1", "t_ns": 5, "broker": "s1", "session": 1, "event": "up"}
+    bad = [{**good, "client": "s2-sub-1"}, {**good, "t_ns": "5"}, {**good, "broker": None}]
+    process = SimpleNamespace(host="h", lines=lambda name: [*bad, good])
+    run: Any = SimpleNamespace(to_timeline=lambda ns, host: ns)
+    logs: Any = SimpleNamespace(processes=[process])
+    assert _lines(run, logs, {"s1-sub-1"}) == {"s1-sub-1": [_Line(5, True, "s1", 1)]}
+
+
+@pytest.mark.parametrize("reason", [LOST, "other", STATE_LOST])
+@pytest.mark.parametrize("absent_ns", [None, 7])
+def test_a_gap_of_an_absence_has_a_promised_reason(reason: str, absent_ns: int | None) -> None:
+    promises = Promises(absence_gaps=(LOST,))
+    gap = Gap("p1/0", 1, 1, 1, reason, 0, 9, absent_ns)
+    is_permitted = reason == LOST and absent_ns is not None
+    assert [*find_permitted([gap], promises, 0)] == [gap] * is_permitted
+
+
+def test_clocks_that_nothing_bounds_permit_every_gap_of_an_accepted_loss() -> None:
+    gap = Gap("p1/0", 1, 1, 1, STATE_LOST, 0, 5)
+    assert [*find_permitted([gap], Promises(losses_from_ns=SECOND), None)] == [gap]
+    assert [*find_permitted([gap], Promises(losses_from_ns=SECOND), 5)] == []
+
+
+def test_a_lost_stream_of_a_broker_excuses_all_sources() -> None:
+    """A stream with the name of a source is its own, and a loss that nobody accepted is none."""
+    gaps = {
+        ("s1/1", stream): [Gap(stream, 1, 1, 1, STATE_LOST, 0, at_ns) for at_ns in (4, 6)]
+        for stream in ("b1/7", "p1/0")
+    }
+    facts: Any = SimpleNamespace(
+        sources=[SimpleNamespace(pubend=name) for name in ("p1/1", "p1/0")],
+        gaps=gaps, promises=Promises(losses_from_ns=5),
+        clock_errors={("s1/1", "p1/0"): 3, ("s1/1", "p1/1"): None},
+    )  # fmt: skip
+    found = [(names, gap.source, until) for names, gap, until in StreamLosses({"r": facts})._gaps]
+    assert found == [
+        (("r", "s1/1", "p1/0"), "b1/7", 9), (("r", "s1/1", "p1/1"), "b1/7", NEVER_NS),
+    ]  # fmt: skip
+
+
+def test_a_range_in_gaps_is_of_the_named_reasons() -> None:
+    gaps = [Gap("p1/0", 1, 2, 5, "other", 0), Gap("p1/0", 1, 4, 9, LOST, 1)]
+    assert stretches_in_gaps(gaps, (LOST,), []) == [(gaps[1], (1, 4), (1, 9))]
 
 
 @pytest.mark.parametrize("late_ns", [-1, 0, 1])
@@ -223,8 +271,9 @@ def test_an_announcement_objects_unless_it_excuses_for_ever() -> None:
 def test_a_lost_stream_excuses_every_incarnation_up_to_its_last_key() -> None:
     most = (1 << SEQUENCE_BITS) - 1
     gap = Gap("b1/7", 1, 1, 1, STATE_LOST, 0)
-    found = [(each.incarnation, each.first, each.last) for each in _gaps_through(
-        key_of(2, 5), "p1/0", gap)]  # fmt: skip
+    through = [*_gaps_through(key_of(2, 5), "p1/0", gap)]
+    assert {each.source for each in through} == {"p1/0"}
+    found = [(each.incarnation, each.first, each.last) for each in through]
     assert found == [(0, 1, most), (1, 1, most), (2, 1, 5)]
 
 

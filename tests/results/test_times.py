@@ -122,7 +122,10 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
         rows["intended_ns"] += 10**12
         rows["sent_ns"][random.sample(range(1, count), random.randrange(2))] = 0
         rows.tofile(place / f"{number}.rec")
-        manifest = {"drain": {"ended_by": ended_by}}
+        manifest = {
+            "drain": {"ended_by": ended_by}, "loadgen_saturated": random.random() < 0.2
+        }  # fmt: skip
+        is_simulated = random.random() < 0.2
         workload = {"thresholds": {"loadgen.lateness_p99": "< 10ms"}}
         content: Any = SimpleNamespace(fence_set=5)
 
@@ -134,7 +137,7 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
             name="h/p/publications.rec",
         )  # fmt: skip
         run: Any = SimpleNamespace(
-            manifest=manifest, workload=workload, is_simulated=False, content=content,
+            manifest=manifest, workload=workload, is_simulated=is_simulated, content=content,
             clocks=SimpleNamespace(reference="a"), clock_error_ns=lambda a, b, ns=error_ns: ns,
             phases=[Phase(name, *ends) for name, ends in phases.items()], to_timeline=moved,
         )  # fmt: skip
@@ -147,7 +150,7 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
                    "attribute_set": int(row["attribute_set"])} for row in rows],
         )  # fmt: skip
         facts: Any = TimeFacts(
-            tmp_path, manifest, workload, content, phases, False, moved,
+            tmp_path, manifest, workload, content, phases, is_simulated, moved,
             lambda *hosts, ns=error_ns: ns,
         )  # fmt: skip
         assert [*facts._check_lateness(records)] == [*timing._lateness(run, logs, file)]
