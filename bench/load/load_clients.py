@@ -135,7 +135,7 @@ class LoadClient:
                 self._on_lost(f"moved to {to}")
             self.broker = to
             self._on_attached()
-        elif what == "lost":
+        elif what == "lost" and self._is_up:
             self._on_lost(details["reason"])
         else:  # the attempt failed; the library tries again
             self.attach_failure = details["reason"]

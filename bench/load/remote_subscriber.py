@@ -169,9 +169,9 @@ class ProcessSubscriber:
             self.session += 1
             self.is_known, self.attached_ns = True, said["t_ns"]
             self._generator.files.write_session(self, self.attached_ns, "up", "")
-        elif what == "lost":
+        elif what == "lost" and self.is_known:
             self._on_lost(said["reason"], said["t_ns"])
-        elif what == "failed":
+        elif what in ("lost", "failed"):
             self.attach_failure = said["reason"]
         elif what == "subscribed":
             self._is_subscribed = True

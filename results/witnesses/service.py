@@ -215,7 +215,10 @@ def _check_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
 
 
 def _check_absences(folder: RunFolder) -> Iterator[str]:
-    """Yield absences without the end of a session, and kills without a fault."""
+    """Yield absences without the end of a session, and kills without a fault.
+
+    A client that had lost its session already has none to end.
+    """
     for process in folder.processes:
         for line in process.lines("absences.jsonl"):
             client = str(line["subscriber"])
@@ -224,6 +227,8 @@ def _check_absences(folder: RunFolder) -> Iterator[str]:
             lines = folder.session_lines.get(client, ())
             ended = [at_ns for at_ns, event, _ in lines if event == "down"]
             is_ended = any(left_ns - _SLACK_NS <= at <= back_ns + _SLACK_NS for at in ended)
+            before = [event for at_ns, event, _ in lines if at_ns <= left_ns]
+            is_ended = is_ended or before[-1:] == ["down"]
             if (lines and not is_ended) or "churn" not in folder.workload:
                 yield doubt(
                     "disagree", one=f"{process.place}/absences.jsonl",

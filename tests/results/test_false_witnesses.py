@@ -38,7 +38,13 @@ from results.witnesses.passage import is_separating
 from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import find_running_protocol
 from results.witnesses.rows import LaneRows
-from results.witnesses.service import _check_ends, _check_totals, _is_exact, is_from_zero
+from results.witnesses.service import (
+    _check_absences,
+    _check_ends,
+    _check_totals,
+    _is_exact,
+    is_from_zero,
+)
 from results.witnesses.summary import doubts_about_findings
 from tests.helpers.false_witnesses import (
     ABSORB,
@@ -111,6 +117,21 @@ def test_a_broker_that_was_killed_logs_no_heal_of_its_fault(tmp_path: Path) -> N
         row["healed_by"] = "schedule"
     seal(folder)
     assert not any("only the first has fault" in each for each in judge_folder(folder).doubts)
+
+
+@pytest.mark.parametrize("doubts, lost_ns", [(0, SECOND), (0, 5 * SECOND), (1, 60 * SECOND)])
+def test_a_client_may_have_lost_its_session_before_it_is_disconnected(
+    doubts: int, lost_ns: int
+) -> None:
+    away = {"subscriber": "s1-sub-1", "t_left_ns": 5 * SECOND, "t_back_ns": 6 * SECOND}
+    files = {"absences.jsonl": [away], "sessions.jsonl": []}
+    process: Any = SimpleNamespace(host="h", place="raw/h/load", lines=files.__getitem__)
+    folder: Any = SimpleNamespace(
+        processes=[process], workload={"churn": {}}, manifest={}, fault_rows=(), origin_ns=0,
+        session_lines={"s1-sub-1": [(0, "up", 1), (lost_ns, "down", 1)]},
+        phase_ns=lambda name: None, timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
+    )  # fmt: skip
+    assert len([*_check_absences(folder)]) == doubts
 
 
 @pytest.mark.parametrize("state, doubts", [("complete", 1), ("partial", 0)])
