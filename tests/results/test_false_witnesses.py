@@ -45,6 +45,7 @@ from results.witnesses.service import (
     _is_exact,
     is_from_zero,
 )
+from results.witnesses.sessions import _lasting
 from results.witnesses.summary import doubts_about_findings
 from tests.helpers.false_witnesses import (
     ABSORB,
@@ -117,6 +118,28 @@ def test_a_broker_that_was_killed_logs_no_heal_of_its_fault(tmp_path: Path) -> N
         row["healed_by"] = "schedule"
     seal(folder)
     assert not any("only the first has fault" in each for each in judge_folder(folder).doubts)
+
+
+@pytest.mark.parametrize(
+    "opened, reason, length_s, lasts",
+    [(False, "closed_by_peer", 1, False), (False, "closed_by_peer", 3, True),
+     (False, "silent", 1, True), (True, "closed_by_peer", 1, True)],
+)  # fmt: skip
+def test_an_accepted_session_that_its_opener_gave_up_has_one_end(
+    opened: bool, reason: str, length_s: int, lasts: bool
+) -> None:
+    about = {"peer": "p1", "session": 56}
+    lines = [
+        {"t_ns": 0, "event": "run_begun"},
+        {"t_ns": SECOND, "event": "session_established", "opened": opened, **about},
+        {"t_ns": (1 + length_s) * SECOND, "event": "session_lost", "reason": reason, **about},
+    ]
+    process: Any = SimpleNamespace(host="h", name="s2", lines=lambda name: lines)
+    folder: Any = SimpleNamespace(
+        fault_rows=(), brokers={}, document=lambda name: {},
+        timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
+    )  # fmt: skip
+    assert _lasting(folder, process, "p1") == [SECOND] * lasts
 
 
 @pytest.mark.parametrize("doubts, lost_ns", [(0, SECOND), (0, 5 * SECOND), (1, 60 * SECOND)])
