@@ -169,9 +169,9 @@ class ProcessSubscriber:
             self.session += 1
             self.is_known, self.attached_ns = True, line["t_ns"]
             self._generator.files.write_session(self, self.attached_ns, "up", "")
-        elif kind == "lost":
+        elif kind == "lost" and self.is_known:
             self._on_lost(line["reason"], line["t_ns"])
-        elif kind == "failed":
+        elif kind in ("lost", "failed"):
             self.attach_failure = line["reason"]
         elif kind == "subscribed":
             self._is_subscribed = True

@@ -156,8 +156,8 @@ class SubscriberProcess:
                 self._database.executemany(_INSERT, rows[half:])
             await trio.lowlevel.checkpoint()
 
-    def _on_session(self, subject: str, details: Mapping[str, Any]) -> None:
-        _report(subject, reason=str(details.get("reason", "")))
+    def _on_session(self, change: str, details: Mapping[str, Any]) -> None:
+        _report(change, reason=str(details.get("reason", "")))
 
     def _on_refused(self, request: str, number: int, reason: str) -> None:
         _report("problem", text=f"{request} refused: {reason}")

@@ -96,7 +96,9 @@ def _draw(
         )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1)  # some brokers send nothing at all
-    axes.set_ylim(bottom=-0.1)
+    highest = max(1.0, axes.get_ylim()[1])  # all may send nothing
+    axes.set_ylim(bottom=-0.1, top=highest)
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= highest])
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.set_xlabel("brokers")

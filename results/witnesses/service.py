@@ -67,7 +67,7 @@ def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _check_client_fault(folder, row)
     yield from _check_received(folder, rows, brokers)
     yield from _check_totals(folder, rows, brokers)
-    yield from _check_absences(folder)
+    yield from _check_client_absences(folder)
     for process in brokers:
         yield from _check_starts(folder, process)
         yield from _check_clients(folder, process)
@@ -216,8 +216,11 @@ def _check_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
         )  # fmt: skip
 
 
-def _check_absences(folder: RunFolder) -> Iterator[str]:
-    """Yield absences without the end of a session, and kills without a fault."""
+def _check_client_absences(folder: RunFolder) -> Iterator[str]:
+    """Yield absences without the end of a session, and kills without a fault.
+
+    A client that had lost its session already has none to end.
+    """
     for process in folder.processes:
         for line in process.lines("absences.jsonl"):
             client = str(line["subscriber"])
@@ -226,6 +229,8 @@ def _check_absences(folder: RunFolder) -> Iterator[str]:
             lines = folder.session_lines.get(client, ())
             ended = [at_ns for at_ns, event, _ in lines if event == "down"]
             is_ended = any(left_ns - _SLACK_NS <= at <= back_ns + _SLACK_NS for at in ended)
+            before = [event for at_ns, event, _ in lines if at_ns <= left_ns]
+            is_ended = is_ended or before[-1:] == ["down"]
             if (lines and not is_ended) or "churn" not in folder.workload:
                 yield doubt(
                     "disagree", one=f"{process.place}/absences.jsonl",

@@ -37,6 +37,8 @@ _EDGE_NS = 250_000_000
 """Limit of the time between the establishments of a session at both ends, without a stall."""
 _LASTING_NS = 500_000_000
 """Length of a session beyond any session that one end never established."""
+_ATTEMPT_NS = 2_250_000_000
+"""Length of a session beyond any accepted one whose opener gave its attempt up meanwhile."""
 _LOST_LINES = "lines_left_out"
 
 
@@ -289,7 +291,8 @@ def _covered(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]
 def _lasting(folder: RunFolder, process: ProcessFolder, peer: str) -> list[int]:
     """Return the starts of a broker's lasting sessions with a peer, undisturbed by faults.
 
-    A fault of the peer or of the link may keep a session from the other end.
+    A fault of the peer or of the link may keep a session from the other end. So may an opener that
+    received no answer in time, and closed the connection.
     """
     touching = [
         (from_ns, span_of(folder, row))
@@ -303,17 +306,21 @@ def _lasting(folder: RunFolder, process: ProcessFolder, peer: str) -> list[int]:
         and (from_ns := stamp_of(folder, row, "requested", last=False)) is not None
         and not (row["target"] == process.name and row["verb"] in STANDING_VERBS)
     ]
-    opened: dict[object, int] = {}
+    opened: dict[object, tuple[int, int]] = {}
     lasted: list[tuple[int, int]] = []
     for at_ns, line in _events(folder, process):
         if line.get("peer") != peer:
             continue
         if line.get("event") == "session_established":
-            opened[line.get("session")] = at_ns
+            opened[line.get("session")] = at_ns, _LASTING_NS if line.get("opened") else _ATTEMPT_NS
         elif line.get("event") == "session_lost" and line.get("session") in opened:
-            lasted.append((opened.pop(line.get("session")), at_ns))
+            begun_ns, least_ns = opened.pop(line.get("session"))
+            if line.get("reason") != "closed_by_peer":
+                least_ns = _LASTING_NS
+            if at_ns - begun_ns >= least_ns:
+                lasted.append((begun_ns, at_ns))
     for from_ns, to_ns in _covered(folder, process):
-        lasted += [(at, to_ns) for at in opened.values() if from_ns <= at <= to_ns]
+        lasted += [(at, to_ns) for at, _ in opened.values() if from_ns <= at <= to_ns]
     return sorted(
         at_ns
         for at_ns, over_ns in lasted

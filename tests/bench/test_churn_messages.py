@@ -104,6 +104,24 @@ def test_the_drawing_subtracts_idle_messages() -> None:
     assert drawing.metrics["messages_per_change.a.10"].value == 5.0
 
 
+def test_idle_brokers_without_messages_leave_a_readable_axis() -> None:
+    run = ExperimentRun(
+        Path(), Path(), {"run_id": "r", "scale": {"brokers": 20}},
+        {"side": [{"title": "a"}], "changes": 2, "pause_s": 0.5},
+    )  # fmt: skip
+    rows = [
+        SimpleNamespace(
+            protocol="a", title="a", brokers=20, changes=4, messages=60, message_bytes=600,
+            idle_messages=0, idle_bytes=0, seconds=2.0, mean_started_s=0.01, mean_kept=2.5,
+            most_kept=4,
+        )
+    ]  # fmt: skip
+    idle = draw_churn(run, rows).figure.axes[1]
+    lowest, highest = idle.get_ylim()
+    ticks = [tick for tick in idle.get_yticks() if lowest <= tick <= highest]
+    assert ticks == [0.0, 1.0]
+
+
 def test_profiles_at_gatekeepers_cost_a_fraction_of_profiles_at_every_broker() -> None:
     every = {"keeper_policy": "every_node"}
     flooding = Side(protocol="ges", title="every", fanout=4, parameters=every)

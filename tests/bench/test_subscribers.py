@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench.load.content import ContentTables, SourceContent
+from bench.load.load_clients import LoadClient
 from bench.load.records import RESOLUTION_NS, Level, delivery_rows
 from bench.load.subscribers import Receiver, SourceDirectory, SubscriberSetting
 from brokerd.client.events import GapAnnounced
@@ -19,6 +20,23 @@ from results.rules.expectation import encode_attributes
 SOURCE = SourceId(0, 3, 1)
 SETS = ({"n": 0}, {"n": 1})
 FENCE_BLOB = encode_attributes({"fence": "run-1"})
+
+
+def test_an_attempt_that_ends_before_the_client_is_attached_ends_no_session() -> None:
+    """A busy broker closes the connection before it answers, and the library tries again."""
+    found: list[tuple[int, str]] = []
+    files = SimpleNamespace(
+        write_session=lambda client, t_ns, event, reason: found.append((client.session, event))
+    )
+    generator: Any = SimpleNamespace(files=files, beginning=SimpleNamespace(release=lambda: None))
+    setting: Any = SimpleNamespace(
+        name="a-sub-1", broker="a", client="a-sub-1", address="h:1", failover=()
+    )
+    client = LoadClient(generator, setting)
+    for what in ("lost", "attached", "lost", "lost", "lost", "attached"):
+        client._on_session(what, {"reason": "closed_by_peer", "source": None})
+    assert found == [(1, "up"), (1, "down"), (2, "up")]
+    assert client.attach_failure == "closed_by_peer"
 
 
 class Load:

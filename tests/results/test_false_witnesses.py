@@ -38,8 +38,14 @@ from results.witnesses.passage import is_separating
 from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import find_running_protocol
 from results.witnesses.rows import LaneRows
-from results.witnesses.service import _check_ends, _check_totals, _is_exact, is_from_zero
-from results.witnesses.sessions import _check_absences
+from results.witnesses.service import (
+    _check_client_absences,
+    _check_ends,
+    _check_totals,
+    _is_exact,
+    is_from_zero,
+)
+from results.witnesses.sessions import _check_absences, _lasting
 from results.witnesses.summary import doubts_about_findings
 from tests.helpers.false_witnesses import (
     ABSORB,
@@ -117,6 +123,43 @@ def test_a_broker_that_was_killed_logs_no_heal_of_its_fault(tmp_path: Path) -> N
         row["healed_by"] = "schedule"
     seal(folder)
     assert not any("only the first has fault" in each for each in judge_folder(folder).doubts)
+
+
+@pytest.mark.parametrize(
+    "opened, reason, length_s, lasts",
+    [(False, "closed_by_peer", 1, False), (False, "closed_by_peer", 3, True),
+     (False, "silent", 1, True), (True, "closed_by_peer", 1, True)],
+)  # fmt: skip
+def test_an_accepted_session_that_its_opener_gave_up_has_one_end(
+    opened: bool, reason: str, length_s: int, lasts: bool
+) -> None:
+    about = {"peer": "p1", "session": 56}
+    lines = [
+        {"t_ns": 0, "event": "run_begun"},
+        {"t_ns": SECOND, "event": "session_established", "opened": opened, **about},
+        {"t_ns": (1 + length_s) * SECOND, "event": "session_lost", "reason": reason, **about},
+    ]
+    process: Any = SimpleNamespace(host="h", name="s2", lines=lambda name: lines)
+    folder: Any = SimpleNamespace(
+        fault_rows=(), brokers={}, document=lambda name: {},
+        timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
+    )  # fmt: skip
+    assert _lasting(folder, process, "p1") == [SECOND] * lasts
+
+
+@pytest.mark.parametrize("doubts, lost_ns", [(0, SECOND), (0, 5 * SECOND), (1, 60 * SECOND)])
+def test_a_client_may_have_lost_its_session_before_it_is_disconnected(
+    doubts: int, lost_ns: int
+) -> None:
+    away = {"subscriber": "s1-sub-1", "t_left_ns": 5 * SECOND, "t_back_ns": 6 * SECOND}
+    files = {"absences.jsonl": [away], "sessions.jsonl": []}
+    process: Any = SimpleNamespace(host="h", place="raw/h/load", lines=files.__getitem__)
+    folder: Any = SimpleNamespace(
+        processes=[process], workload={"churn": {}}, manifest={}, fault_rows=(), origin_ns=0,
+        session_lines={"s1-sub-1": [(0, "up", 1), (lost_ns, "down", 1)]},
+        phase_ns=lambda name: None, timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
+    )  # fmt: skip
+    assert len([*_check_client_absences(folder)]) == doubts
 
 
 @pytest.mark.parametrize("state, doubts", [("complete", 1), ("partial", 0)])
