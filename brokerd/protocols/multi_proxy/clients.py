@@ -211,7 +211,7 @@ class Clients:
             self._disk.commit((Change(RESTARTED, local.row, None),), lambda: None)
         if local.started:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
-            begins_after = local.begins_after.items()
+            begins_after = [each for each in local.begins_after.items() if each[1]]
             self._take_done(self.own.claim(client, local, begins_after, gaps))
 
     def _begin_to_follow(self, local: OwnSubscription) -> None:
