@@ -232,7 +232,7 @@ class Clients:
             return
         client, message = admission.client, admission.message
         self._resume(client, message)
-        if self.table.lineage and (over := self.own.unstated(client, message)):
+        if self.table.lineage and message.resume and (over := self.own.unstated(client, message)):
             self._end(client, over)
         whole = [each.number for each in client.subscriptions.values() if each.is_whole]
         self.table.recall_lost(client, message, whole)

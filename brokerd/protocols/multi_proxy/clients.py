@@ -154,7 +154,7 @@ class Clients:
         self.table.withdraw(self.own.resume(client, message))
         if client.source is not None:
             self._publishes.add_publisher(client.source, message.next_sequence - 1)
-        if self.table.lineage and (over := self.own.unstated(client, message)):
+        if self.table.lineage and message.resume and (over := self.own.unstated(client, message)):
             self._end(client, over)
         whole = [each.number for each in client.subscriptions.values() if each.is_whole]
         self.table.recall_lost(client, message, whole)
