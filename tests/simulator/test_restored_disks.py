@@ -33,6 +33,11 @@ end 10
 """
 
 
+def beside_another_server(text: str) -> str:
+    """Return a plan with a second server, which may own topics as well."""
+    return text.replace("x1 s1", "x1 s1 s2").replace('["s1"]', '["s1", "s2"]')
+
+
 def plan_run(broker: str, how: str) -> PlanRun:
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker)
     return PlanRun(read_plan(text.replace("HOW", how)))
@@ -45,7 +50,7 @@ def plan_run(broker: str, how: str) -> PlanRun:
 def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: str) -> None:
     """A server is refused while topics move; an access broker is not."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker).replace("HOW", how)
-    text = text.replace("kind\nchance", "kind spread_topics=2\nchance")
+    text = beside_another_server(text).replace("kind\nchance", "kind spread_topics=2\nchance")
     report = PlanRun(read_plan(text)).report(-1, "")
     assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
@@ -58,11 +63,22 @@ def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) ->
     """With `causal`, only the access broker had on disk which server stored its publications."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e1").replace("HOW", "empty")
     text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
-    report = PlanRun(read_plan(text)).report(-1, "")
+    report = PlanRun(read_plan(beside_another_server(text))).report(-1, "")
     assert not report.violations, report.describe()
     refused = ownership == "causal"
     assert report.counters["losses_refused"] == refused
     assert report.counters["losses_accepted"] == (not refused)
+
+
+@pytest.mark.parametrize("broker", ["e1", "e2", "x1", "s1"])
+@pytest.mark.parametrize("set_to", ["ownership=causal", "spread_topics=2"])
+def test_beside_an_only_server_each_loss_is_accepted(broker: str, set_to: str) -> None:
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker).replace("HOW", "empty")
+    text = text.replace("kind\nchance", f"kind {set_to}\nchance")
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["fault_restored"] == 1
+    assert not report.counters["losses_refused"]
 
 
 @pytest.mark.parametrize("waits", ["", " get_wait_ns=0"], ids=["polls", "waits"])
