@@ -117,14 +117,16 @@ def draw_restored(
         return []
     moves: list[Move] = []
     broker = random.choice(draft.topology.brokers)
-    for _ in range(1 if simple else random.choice((1, 1, 1, 2))):
+    for _ in range(2):
+        how = random.choice((COPY, COPY, EMPTY))
         copied, killed = sorted(random.randrange(heal) for _ in range(2))
         restored = killed + 1 + _draw_gap(random, draft)
         stages = (killed, restored) if restored < heal else (killed,)
-        how = random.choice((COPY, COPY, EMPTY))
         moves.append(FaultInjection(copied, RESTORED, (broker, how), stages))
         if not simple and restored < heal:
             moves += _disturb_restored(random, draft, broker, copied, restored, heal)
+        if simple or random.random() < 0.7:
+            break
         broker = random.choice((broker, *draft.homes))
     return moves
 
