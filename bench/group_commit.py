@@ -215,10 +215,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             work = partial(measure, folder, publishers, delay_ms, chosen.seconds, wait_ms)
             rows.append(trio.run(work))
             print(rows[-1], flush=True)
-    said = claims(rows) if chosen.wait else []
-    for claim, holds in said:
+    claimed = claims(rows) if chosen.wait else []
+    for claim, holds in claimed:
         print(f"{'holds' if holds else 'does not hold'}: {claim}")
-    return 0 if all(holds for _, holds in said) else 1
+    return 0 if all(holds for _, holds in claimed) else 1
 
 
 if __name__ == "__main__":

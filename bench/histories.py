@@ -98,7 +98,7 @@ class GeneratedHistory:
     mistakes: Mapping[str, int]
 
 
-def make_history(asked: HistoryRequest, runs: Path) -> GeneratedHistory:
+def make_history(request: HistoryRequest, runs: Path) -> GeneratedHistory:
     """Write a history into a new folder below `runs`.
 
     Raises:
@@ -106,27 +106,27 @@ def make_history(asked: HistoryRequest, runs: Path) -> GeneratedHistory:
     """
     directory = RunDirectory(new_run_directory(runs, NAME))
     try:
-        return _Maker(asked, directory).make()
+        return _Maker(request, directory).make()
     except BaseException:
         directory.leave()
         raise
 
 
 class _Maker:
-    def __init__(self, asked: HistoryRequest, directory: RunDirectory) -> None:
-        self._asked = asked
+    def __init__(self, request: HistoryRequest, directory: RunDirectory) -> None:
+        self._request = request
         self._directory = directory
-        sets = draw_attribute_sets(asked.seed, dict(ATTRIBUTES), SETS)
-        tables = ContentTables.build(asked.seed, sets, 100, encode_attributes, ATTRIBUTES)
+        sets = draw_attribute_sets(request.seed, dict(ATTRIBUTES), SETS)
+        tables = ContentTables.build(request.seed, sets, 100, encode_attributes, ATTRIBUTES)
         match = MatchTables(sets)
-        self._filters = [FILTERS[n % len(FILTERS)] for n in range(asked.subscribers)]
+        self._filters = [FILTERS[n % len(FILTERS)] for n in range(request.subscribers)]
         self._contents = [
-            SourceContent(tables, asked.seed, n, INCARNATION, block_size=CHUNK)
-            for n in range(asked.publishers)
+            SourceContent(tables, request.seed, n, INCARNATION, block_size=CHUNK)
+            for n in range(request.publishers)
         ]
         by_filter = {text: match.table(parse_predicate(text)) for text in set(self._filters)}
         share = sum(sum(by_filter[text]) / SETS for text in self._filters)
-        chunks = max(1, round(asked.deliveries / share / CHUNK / asked.publishers))
+        chunks = max(1, round(request.deliveries / share / CHUNK / request.publishers))
         self._chunks = chunks
         self._matching = [
             {text: MatchingSequences(content, by_filter[text]) for text in by_filter}
@@ -137,11 +137,11 @@ class _Maker:
         self._origin_ns = 1_000 * _SECOND_NS
         self._now_ns = self._origin_ns - _SECOND_NS
         self._mutated = self._draw_mistakes()
-        self.mistakes = dict.fromkeys(asked.mutations, 0)
+        self.mistakes = dict.fromkeys(request.mutations, 0)
         self._delivered = 0
 
     def make(self) -> GeneratedHistory:
-        directory, asked = self._directory, self._asked
+        directory, request = self._directory, self._request
         self._begin()
         folder = directory.raw_folder(HOST, "load-pub")
         self._publications = RecordWriter(folder, PUBLICATIONS, directory.run_id)
@@ -158,19 +158,19 @@ class _Maker:
                 }
             )  # fmt: skip
         lines.close()
-        for publisher in range(asked.publishers):
+        for publisher in range(request.publishers):
             self._fence(publisher, 1)
         self._now_ns = self._origin_ns
         for chunk in range(self._chunks):
-            for publisher in range(asked.publishers):
+            for publisher in range(request.publishers):
                 self._publish(publisher, chunk)
         end_ns = self._now_ns = self._now_ns + _SECOND_NS
-        for publisher in range(asked.publishers):
+        for publisher in range(request.publishers):
             self._fence(publisher, self._chunks * CHUNK + 1)
         self._close(end_ns)
         published = self._chunks * CHUNK - 1  # the first number is the fence
         return GeneratedHistory(
-            directory.path, published * asked.publishers, self._delivered, self.mistakes
+            directory.path, published * request.publishers, self._delivered, self.mistakes
         )
 
     # ------------------------------------------------------------ publications
@@ -262,8 +262,8 @@ class _Maker:
         """Return the mistakes by subscription, publisher and first number of the chunk."""
         found: dict[tuple[int, int, int], list[str]] = {}
         narrow = [n for n, text in enumerate(self._filters) if "symbol" in text]
-        drawn = splitmix64(self._asked.seed ^ 0x6D61)
-        for kind, count in self._asked.mutations.items():
+        drawn = splitmix64(self._request.seed ^ 0x6D61)
+        for kind, count in self._request.mutations.items():
             among = narrow if kind == "wrong_match" else range(len(self._filters))
             if not among:
                 raise ConfigError(
@@ -272,7 +272,7 @@ class _Maker:
             for _ in range(count):
                 drawn = splitmix64(drawn)
                 key = (
-                    among[drawn % len(among)], (drawn >> 16) % self._asked.publishers,
+                    among[drawn % len(among)], (drawn >> 16) % self._request.publishers,
                     (drawn >> 32) % self._chunks * CHUNK + 1,
                 )  # fmt: skip
                 if len(found.setdefault(key, [])) >= CHUNK // 100:
@@ -283,20 +283,20 @@ class _Maker:
     # ------------------------------------------------------------ the folder
 
     def _begin(self) -> None:
-        asked, directory = self._asked, self._directory
+        request, directory = self._request, self._directory
         topology = {
             "schema": "pubsubctl/topology/2", "name": "single", "kind": "tree",
             "brokers": [BROKER], "links": [], "tree": {"delta": 1},
         }  # fmt: skip
         workload = {
             "schema": "pubsubctl/workload/1", "name": NAME, "topology": "single",
-            "protocol": DEFAULT, "seed": asked.seed, "calm": True,
+            "protocol": DEFAULT, "seed": request.seed, "calm": True,
             "guarantee": {"delivery": "exactly-once", "order": "publisher", "gapless": True},
             "bars": {"deliveries_per_pair_min": 1},
             "phases": {"warmup": "1s", "measure": "1s", "drain": "30s"},
             "attributes": {"sets": SETS, **ATTRIBUTES},
             "publishers": [
-                {"at": [BROKER], "count": asked.publishers, "rate": "max", "size": SIZE}
+                {"at": [BROKER], "count": request.publishers, "rate": "max", "size": SIZE}
             ],
             "subscribers": [
                 {"at": [BROKER], "count": 1, "filter": text} for text in self._filters
@@ -305,10 +305,10 @@ class _Maker:
         directory.begin(
             NAME,
             {
-                "protocol": DEFAULT, "seed": asked.seed, "workload": NAME,
+                "protocol": DEFAULT, "seed": request.seed, "workload": NAME,
                 "topology": "single", "labels": {"brokers": "simulated", "history": NAME},
                 "phases": [], "clock": {"host_id": HOST, "boot_id": directory.run_id},
-                "mistakes": dict(asked.mutations),
+                "mistakes": dict(request.mutations),
             },
         )  # fmt: skip
         directory.write_spec("workload.toml", toml_text(workload))
@@ -316,7 +316,7 @@ class _Maker:
         directory.close_specification()
 
     def _close(self, end_ns: int) -> None:
-        identities = [f"{BROKER}/{number}" for number in range(1, self._asked.publishers + 1)]
+        identities = [f"{BROKER}/{number}" for number in range(1, self._request.publishers + 1)]
         names = {
             identity: f"{BROKER}-pub-{number}" for number, identity in enumerate(identities, 1)
         }
@@ -370,10 +370,10 @@ def main() -> int:
         for option in ("deliveries", "publishers", "subscribers"):
             if getattr(given, option) < 1:
                 raise ConfigError(f"--{option} {getattr(given, option)}: at least one")
-        asked = HistoryRequest(
+        request = HistoryRequest(
             given.deliveries, given.publishers, given.subscribers, given.seed, mutations
         )
-        made = make_history(asked, given.output_dir)
+        made = make_history(request, given.output_dir)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -156,10 +156,10 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        said = str(error)
+        message = str(error)
         for theirs, ours in _SAID_OF_TOML:
-            said = said.replace(theirs, ours)
-        raise tomllib.TOMLDecodeError(said) from None
+            message = message.replace(theirs, ours)
+        raise tomllib.TOMLDecodeError(message) from None
     except RecursionError:
         raise ValueError(f"nested more than {DEEPEST} deep") from None
     check_values(document)

@@ -320,13 +320,13 @@ def parameter_lines() -> str:
     for protocol, table in tables.items():
         if protocol == "all":
             continue
-        told = [
+        rows = [
             f"{name}\0=\0{json.dumps(each['default'])}" if "default" in each else name
             for name, each in table["properties"].items()
         ]
         lines.append(
             textwrap.fill(
-                ", ".join(told) or "none",
+                ", ".join(rows) or "none",
                 WIDTH,
                 initial_indent=f"    {protocol:14}",
                 subsequent_indent=" " * 18,
@@ -338,10 +338,10 @@ def parameter_lines() -> str:
 
 def key_table(kind: str) -> str:
     """Return the keys of a kind of files for a page of the manual, at most WIDTH columns wide."""
-    return "\n".join(_told(row) for row in keys_of(kind))
+    return "\n".join(_row_text(row) for row in keys_of(kind))
 
 
-def _told(row: KeyRow) -> str:
+def _row_text(row: KeyRow) -> str:
     about = row.about
     if row.example and row.example != row.default:
         about += f"; {row.example}"

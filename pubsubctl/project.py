@@ -194,9 +194,9 @@ class Project:
             raise UserError(f"{kind} {shown(name)}{by}: the name is empty")
         own = [folder / f"{name.removesuffix('.toml')}.toml" for folder in folders]
         for path in (named, *own):
-            if what := _explain_no_file(path):
+            if explanation := _explain_no_file(path):
                 place = "this" if path == named else os.path.relpath(path, self._here)
-                raise UserError(f"{kind} {shown(name)}{by}: {place} is {what}")
+                raise UserError(f"{kind} {shown(name)}{by}: {place} is {explanation}")
         if "/" in name:
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         hint = nearest(Path(name).stem, self.names(kind))

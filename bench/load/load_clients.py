@@ -122,12 +122,12 @@ class LoadClient:
         """Return the callbacks for the library."""
         return Callbacks(on_session=self._on_session, on_refused=self._on_refused)
 
-    def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
+    def _on_session(self, subject: str, details: Mapping[str, Any]) -> None:
         self._start_next_client()
-        if what == "attached":
+        if subject == "attached":
             self._on_attached()
             self.on_attached(details["source"])
-        elif what == "moved":
+        elif subject == "moved":
             address = details["address"]
             to = self._moving_to or self._generator.setting.addresses.get(address, address)
             self._moving_to = ""
@@ -135,7 +135,7 @@ class LoadClient:
                 self._on_lost(f"moved to {to}")
             self.broker = to
             self._on_attached()
-        elif what == "lost":
+        elif subject == "lost":
             self._on_lost(details["reason"])
         else:  # the attempt failed; the library tries again
             self.attach_failure = details["reason"]

@@ -87,7 +87,7 @@ ANSWER_PATIENCE_MS: Final = 300_000
 
 _POLL_S: Final = 0.05
 _PATIENCE_S: Final = 2.0
-_SAY_EVERY_S: Final = 10.0
+_REPORT_EVERY_S: Final = 10.0
 _WORDS_BYTES: Final = 2_000
 
 
@@ -144,8 +144,8 @@ class LoadControl:
                 return
             except ControlError as error:
                 if error.kind != "busy":
-                    said = await self._last_words(process) or str(error)
-                    raise RunFailed(f"load generator {process.name} has ended: {said}") from error
+                    output = await self._last_words(process) or str(error)
+                    raise RunFailed(f"load generator {process.name} has ended: {output}") from error
             await trio.sleep(_POLL_S)
 
     async def _last_words(self, process: LoadProcess) -> str:
@@ -169,10 +169,10 @@ class LoadControl:
     async def subscribe(self) -> None:
         """Subscribe all clients, and wait until every subscription has started."""
         await self.send_all("subscribe")
-        what = "start their subscriptions"
+        subject = "start their subscriptions"
         await self._need(
             SUBSCRIBE_TIMEOUT_S,
-            self._until_empty("not_started", what, "started", self.subscriber_processes),
+            self._until_empty("not_started", subject, "started", self.subscriber_processes),
         )
 
     # ------------------------------------------------------------ commands
@@ -202,11 +202,11 @@ class LoadControl:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             while not over.is_set():
-                with trio.move_on_after(_SAY_EVERY_S):
+                with trio.move_on_after(_REPORT_EVERY_S):
                     await over.wait()
                 if not over.is_set():
                     waited_s = trio.current_time() - began_s
-                    self._progress.say(
+                    self._progress.print(
                         f"{process.name} has not answered {command} for {waited_s:.0f} s; "
                         "it is waited for"
                     )
@@ -298,9 +298,9 @@ class LoadControl:
 
         There is at least one poll, so a fact that is already true is never too late.
         """
-        said_after = trio.current_time() + _PATIENCE_S
+        report_after = trio.current_time() + _PATIENCE_S
         while True:
-            asked_s = trio.current_time()
+            requested_s = trio.current_time()
             waiting_for = await awaited()
             now_s = trio.current_time()
             if not waiting_for:
@@ -310,11 +310,11 @@ class LoadControl:
                     patience.note_arrivals(now_s, await self._count_arrived())
                 if patience.is_over(now_s):
                     return waiting_for
-            if now_s >= said_after:
-                self._progress.say(f"waiting for {waiting_for}")
-                said_after = now_s + 5 * _PATIENCE_S
+            if now_s >= report_after:
+                self._progress.print(f"waiting for {waiting_for}")
+                report_after = now_s + 5 * _PATIENCE_S
             # A slow answer shows a busy process, so the next poll follows later.
-            await trio.sleep(max(_POLL_S, now_s - asked_s))
+            await trio.sleep(max(_POLL_S, now_s - requested_s))
 
     async def _need(self, limit_s: float, awaited: Callable[[], Awaitable[str]]) -> None:
         """Wait as `_wait`, and raise RunFailed if the wait did not succeed."""
@@ -337,7 +337,7 @@ class LoadControl:
     def _until_empty(
         self,
         key: str,
-        to_do_what: str,
+        action: str,
         done: str,
         processes: list[LoadProcess],
         before_load: bool = True,
@@ -354,7 +354,7 @@ class LoadControl:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             failures = [why for status in statuses if (why := status.get("attach_failure"))]
             why = f" ({failures[0]})" if failures and key == "not_attached" else ""
-            return f"{', '.join(names[:3])}{more} to {to_do_what}{why}"
+            return f"{', '.join(names[:3])}{more} to {action}{why}"
 
         return awaited
 

@@ -123,7 +123,7 @@ class LoadGenerator:
         self._problems: dict[str, int] = {}
         self._state = "idle"
         self._lateness = Histogram()
-        self._told_lateness = Histogram()
+        self._stated_lateness = Histogram()
         self._second = _Second(time.monotonic_ns(), time.process_time())
         self._nursery: trio.Nursery
         self._clients_scope = trio.CancelScope()
@@ -196,7 +196,7 @@ class LoadGenerator:
             **self._sum_publishers(),
             "delivered": self.receiver.delivered,
             "withheld": self.receiver.withheld,
-            "lateness": self._told_lateness.snapshot(),
+            "lateness": self._stated_lateness.snapshot(),
             "faults": self._faults.active,
             "problems": [f"{text} ({times} times)" for text, times in self._problems.items()],
         }
@@ -455,7 +455,7 @@ class LoadGenerator:
         lateness = Histogram()
         for client in self._publishers:
             lateness.add_all(client.load.take_lateness())
-        self._told_lateness.add_all(lateness)
+        self._stated_lateness.add_all(lateness)
         late_ns = lateness.quantile_ns(0.99)
         rss_bytes = resident_bytes()
         self.files.write_line(

@@ -120,7 +120,7 @@ class ProcessSubscriber:
                 await self._send_command("subscribe")
             assert process.stdout is not None, "it was asked for"
             async for line in read_lines(process.stdout):
-                self._heard(json.loads(line))
+                self._on_line(json.loads(line))
             await process.wait()
         finally:
             process.kill()
@@ -162,22 +162,22 @@ class ProcessSubscriber:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the process was killed, and `_live` sends the order to its successor
 
-    def _heard(self, said: dict[str, Any]) -> None:
+    def _on_line(self, line: dict[str, Any]) -> None:
         self._on_attempt()
-        what = said["what"]
-        if what == "attached":
+        kind = line["what"]
+        if kind == "attached":
             self.session += 1
-            self.is_known, self.attached_ns = True, said["t_ns"]
+            self.is_known, self.attached_ns = True, line["t_ns"]
             self._generator.files.write_session(self, self.attached_ns, "up", "")
-        elif what == "lost":
-            self._on_lost(said["reason"], said["t_ns"])
-        elif what == "failed":
-            self.attach_failure = said["reason"]
-        elif what == "subscribed":
+        elif kind == "lost":
+            self._on_lost(line["reason"], line["t_ns"])
+        elif kind == "failed":
+            self.attach_failure = line["reason"]
+        elif kind == "subscribed":
             self._is_subscribed = True
             self._on_started()
         else:
-            self._generator.note_problem(f"{self.name}: {said.get('text', what)}")
+            self._generator.note_problem(f"{self.name}: {line.get('text', kind)}")
         self._announce()
 
     def _on_attempt(self) -> None:

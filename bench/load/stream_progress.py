@@ -132,14 +132,14 @@ class AnnouncedStretch:
 
     Attributes:
         partition: the partition that withholds the numbers, or "gap: " and the reason of a gap.
-        told_ns: time of the first announcement.
+        announced_ns: time of the first announcement.
         late: True if a publication of the source had been delivered before.
     """
 
     first: int
     last: int
     partition: str
-    told_ns: int
+    announced_ns: int
     late: bool
 
 
@@ -187,15 +187,15 @@ class StreamProgress:
         if sequence not in self._fences:
             insort(self._fences, sequence)
 
-    def withhold(self, first: int, last: int, partition: str, told_ns: int) -> None:
+    def withhold(self, first: int, last: int, partition: str, announced_ns: int) -> None:
         """Record the announcement that the numbers from `first` to `last` are withheld."""
-        self._notify(first, last, partition, told_ns, self.counts.high > 0)
+        self._notify(first, last, partition, announced_ns, self.counts.high > 0)
 
-    def announce_gap(self, first: int, last: int, reason: str, told_ns: int) -> None:
+    def announce_gap(self, first: int, last: int, reason: str, announced_ns: int) -> None:
         """Record the announcement of a gap, at any progress of the stream."""
-        self._notify(first, last, f"gap: {reason}", told_ns, late=False)
+        self._notify(first, last, f"gap: {reason}", announced_ns, late=False)
 
-    def _notify(self, first: int, last: int, partition: str, told_ns: int, late: bool) -> None:
+    def _notify(self, first: int, last: int, partition: str, announced_ns: int, late: bool) -> None:
         last = min(last, self.counts.high + _FARTHEST_JUMP)
         for low, high in _subtract_announced(first, last, self.announced):
             before = self.announced[-1] if self.announced else None
@@ -206,7 +206,7 @@ class StreamProgress:
             ):
                 self.announced[-1] = replace(before, last=high)
             else:
-                self.announced.append(AnnouncedStretch(low, high, partition, told_ns, late))
+                self.announced.append(AnnouncedStretch(low, high, partition, announced_ns, late))
         self._announced_through = max(self._announced_through, last)
 
     def last_accounted(self) -> int:
@@ -218,12 +218,12 @@ class StreamProgress:
         holes = self._holes.within(1, sequence - 1)
         if self._given_up or not self.announced:
             return self._given_up > 0 or any(self._data_in(hole) for hole in holes)
-        told = sum(
+        announced_count = sum(
             self._data_in(hole)
             for part in self.announced
             for hole in self._holes.within(part.first, min(part.last, sequence - 1))
         )
-        return sum(map(self._data_in, holes)) > told
+        return sum(map(self._data_in, holes)) > announced_count
 
     def take(self, sequences: Sequence[int], content: RunContent) -> bool:
         """Judge a delivered run. Return True if the run is exactly the next expected data."""
@@ -409,11 +409,11 @@ class StreamProgress:
 
     def _silent_data_between(self, after: int, up_to: int) -> int:
         """Return the number of data publications that were not announced."""
-        told = sum(
+        announced_count = sum(
             self._data_between(max(after, part.first - 1), min(up_to, part.last))
             for part in self.announced
         )
-        return self._data_between(after, up_to) - told
+        return self._data_between(after, up_to) - announced_count
 
     def _data_in(self, hole: tuple[int, int]) -> int:
         return self._data_between(hole[0] - 1, hole[1])
@@ -424,11 +424,11 @@ class StreamProgress:
 
 
 def _subtract_announced(
-    first: int, last: int, told: Iterable[AnnouncedStretch]
+    first: int, last: int, announced: Iterable[AnnouncedStretch]
 ) -> list[tuple[int, int]]:
     """Return the parts of [first, last] without an announcement."""
     parts = [(first, last)]
-    for known in told:
+    for known in announced:
         parts = [
             part
             for low, high in parts

@@ -156,8 +156,8 @@ class SubscriberProcess:
                 self._database.executemany(_INSERT, rows[half:])
             await trio.lowlevel.checkpoint()
 
-    def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
-        _report(what, reason=str(details.get("reason", "")))
+    def _on_session(self, subject: str, details: Mapping[str, Any]) -> None:
+        _report(subject, reason=str(details.get("reason", "")))
 
     def _on_refused(self, request: str, number: int, reason: str) -> None:
         _report("problem", text=f"{request} refused: {reason}")
@@ -179,8 +179,8 @@ def _gap_row(gap: GapAnnounced, now_ns: int) -> Row:
     return (now_ns, *gap.source, gap.first, None, None, None, None, gap.last, gap.reason)
 
 
-def _report(what: str, **details: Any) -> None:
-    line = json.dumps({"what": what, "t_ns": time.monotonic_ns(), **details})
+def _report(report: str, **details: Any) -> None:
+    line = json.dumps({"what": report, "t_ns": time.monotonic_ns(), **details})
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 

@@ -87,10 +87,10 @@ class _LoadClient(NamedTuple):
         """Return the final answer of the client."""
         if not self.answers.poll(2 * SETTLE_S + 5):
             raise PeerFailed(f"{self.process.name} does not end")
-        said = self.answers.recv()
-        if isinstance(said, str):
-            raise PeerFailed(said)
-        return said
+        reply = self.answers.recv()
+        if isinstance(reply, str):
+            raise PeerFailed(reply)
+        return reply
 
     def check(self) -> None:
         """Raise PeerFailed if the client answered early or has ended."""

@@ -231,17 +231,17 @@ class JetStreamClient(NatsClient):
             if b'"error"' in answer:
                 raise ServerRefused(answer.decode(errors="replace"))
         if self._subscribes:
-            self._ask_next(came)
+            self._request_next(came)
         else:
             came.acknowledged += messages.number
 
     def _on_line(self, came: ReceivedContent, line: Line) -> None:
         if line.word == b"PONG" and self._requests:
-            self._ask_next(came)
+            self._request_next(came)
         else:
             super()._on_line(came, line)
 
-    def _ask_next(self, came: ReceivedContent) -> None:
+    def _request_next(self, came: ReceivedContent) -> None:
         if self._requests:
             came.answer += self._requests.pop(0)
         else:

@@ -47,8 +47,8 @@ def measure(brokers: int, rate: int, measure_s: float) -> Figures:
         command = (sys.executable, "-m", "pubsubctl", "-i", str(inventory), "bench", workload)
         status, output, errors = _carry_out(command + options, _environment(folder))
         if status:
-            said = errors.strip().split("\n")[-1]
-            raise PeerFailed(f"pubsubctl bench {workload}: status {status}: {said}")
+            last_line = errors.strip().split("\n")[-1]
+            raise PeerFailed(f"pubsubctl bench {workload}: status {status}: {last_line}")
         return _figures(brokers, rate, json.loads(output))
 
 

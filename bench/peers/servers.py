@@ -140,9 +140,9 @@ def _wait_up(folder: Path, start: ServerStart, process: "subprocess.Popen[bytes]
             except OSError:
                 pass  # not yet
         if ended or time.monotonic() > until:
-            what = "has ended" if ended else f"takes no connections after {START_WITHIN_S:g} s"
-            said = (folder / "output").read_text(errors="replace").strip()[-500:]
-            raise PeerFailed(f"{' '.join(start.command)} {what}: {said or 'no output'}")
+            reason = "has ended" if ended else f"takes no connections after {START_WITHIN_S:g} s"
+            output = (folder / "output").read_text(errors="replace").strip()[-500:]
+            raise PeerFailed(f"{' '.join(start.command)} {reason}: {output or 'no output'}")
         time.sleep(0.02)
 
 

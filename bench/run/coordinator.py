@@ -168,7 +168,7 @@ class _Experiment:
         self._directory.add_to_index(outcome.headline())
         if outcome.state != "complete":
             where = outcome.run_directory
-            self._progress.say(f"the run is {outcome.state}; what there is of it is in {where}")
+            self._progress.print(f"the run is {outcome.state}; what there is of it is in {where}")
         return outcome
 
     def _write_what_is_known(self) -> None:
@@ -340,7 +340,7 @@ class _Experiment:
         if line["stage"] in ("applied", "healed", "recovered", "failed"):
             at_s = (line["t_ns"] - self._origin_ns) / SECOND_NS
             why = f": {line['evidence'].get('reason', '')}" if line["stage"] == "failed" else ""
-            self._progress.say(
+            self._progress.print(
                 f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}{why}"
             )
 
@@ -357,7 +357,7 @@ class _Experiment:
         }
         if drained.waiting_for:
             text = f"drain ended after {took_s:.0f} s, waiting for {drained.waiting_for}"
-            self._progress.say(text)
+            self._progress.print(text)
         self._end_phase(await self._load.now_ns())
 
     async def _sleep_until(self, at_ns: int) -> None:
@@ -474,8 +474,10 @@ class _Experiment:
         for process in self._load.started:
             await collect(host, process.name, testbed.run_folder(host, self._run_id, process.name))
         for (host, error), processes in missing.items():
-            whose = f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
-            self._note(f"files of {whose} on {host} could not be fetched: {error}")
+            processes_text = (
+                f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
+            )
+            self._note(f"files of {processes_text} on {host} could not be fetched: {error}")
         await trio.to_thread.run_sync(self._directory.log_collected)
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:

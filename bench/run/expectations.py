@@ -141,12 +141,12 @@ class Judgement:
     @property
     def text(self) -> str:
         """The judgement in a line."""
-        said = f"{self.expectation.metric} {self.expectation.wanted}"
+        text = f"{self.expectation.metric} {self.expectation.wanted}"
         if self.limited_by:
-            return f"{said}: not measured, the limit was {self.limited_by}"
+            return f"{text}: not measured, the limit was {self.limited_by}"
         if self.value is None or self.holds is None:
-            return f"{said}: not measured"
-        return f"{said}: {'holds' if self.holds else 'fails'} with {self.number}"
+            return f"{text}: not measured"
+        return f"{text}: {'holds' if self.holds else 'fails'} with {self.number}"
 
     @property
     def number(self) -> str:

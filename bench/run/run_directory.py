@@ -135,9 +135,9 @@ class RunDirectory:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def log(self, what: str, **details: Any) -> None:
+    def log(self, event: str, **details: Any) -> None:
         """Record an action of the controller in `log.jsonl`, with both clocks."""
-        line = {"utc": utc_now(), "t_ns": time.monotonic_ns(), "what": what, **details}
+        line = {"utc": utc_now(), "t_ns": time.monotonic_ns(), "what": event, **details}
         self._log.write(json.dumps(line, default=str) + "\n")
         self._log.flush()
 

@@ -28,7 +28,7 @@ class Progress(Protocol):
     def update(self, numbers: Mapping[str, Any]) -> None:
         """Show numbers; later values replace earlier values of the same name."""
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Show a permanent line."""
 
 

@@ -56,10 +56,10 @@ def guarantee_warnings(spec: ExperimentSpec) -> Iterator[str]:
     promises = protocol_on(spec.topology, spec.protocol).promises()
     guarantee = spec.workload.guarantee
     promised = str(promises.order)
-    asked = promised if guarantee.order == "promised" else guarantee.order
-    if _WEAKEST_FIRST.index(asked) > _WEAKEST_FIRST.index(promised):
+    required = promised if guarantee.order == "promised" else guarantee.order
+    if _WEAKEST_FIRST.index(required) > _WEAKEST_FIRST.index(promised):
         yield (
-            f"{spec.source}: guarantee.order = {asked!r} is beyond the promise of "
+            f"{spec.source}: guarantee.order = {required!r} is beyond the promise of "
             f"{spec.protocol} ({promised}): the run is judged by it all the same, and may end "
             'INVALID; "promised" requires the promised order'
         )

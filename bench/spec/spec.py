@@ -268,7 +268,7 @@ def load_topology(topology: str | Path, keys: Keys | None = None) -> Topology:
     return read
 
 
-def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None = None) -> Path:
+def find_file(name: str | Path, folder: Path, noun: str, *, beside: Path | None = None) -> Path:
     """Return the file that a name means, as `bench.spec.named_files` describes.
 
     Args:
@@ -282,8 +282,8 @@ def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None 
     if (found := find_named_file(text, folder, beside)) is not None:
         return found
     if is_bare(text):
-        raise SpecError(f"no {what} called {text!r}{nearest(text, names_in(folder, beside))}")
-    raise SpecError(f"{what} file {text!r} does not exist")
+        raise SpecError(f"no {noun} called {text!r}{nearest(text, names_in(folder, beside))}")
+    raise SpecError(f"{noun} file {text!r} does not exist")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -341,8 +341,12 @@ def _explain_override(problem: Any, origins: Mapping[str, str]) -> str:
     if problem["type"] == "literal_error":
         return f"{found}{nearest(given, _QUOTED.findall(problem['ctx']['expected']))}"
     text = problem["msg"].removeprefix("Value error, ")
-    said = f"{key} = {given!r}"
-    return f"{found}{text.removeprefix(said)}" if text.startswith(said) else f"{found}: {text}"
+    statement = f"{key} = {given!r}"
+    return (
+        f"{found}{text.removeprefix(statement)}"
+        if text.startswith(statement)
+        else f"{found}: {text}"
+    )
 
 
 def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) -> str:
@@ -420,14 +424,14 @@ def _check_against_topology(workload: Workload, topology: Topology, where: str) 
     _check_records(workload, topology, where)
     publishers = sum(len(entry.at) * entry.count for entry in workload.publishers)
     subscribers = sum(len(entry.at) * entry.count for entry in workload.subscribers)
-    for what, number in (("publishers", publishers), ("subscribers", subscribers)):
+    for noun, number in (("publishers", publishers), ("subscribers", subscribers)):
         if number > MAXIMUM_CLIENTS:
-            raise SpecError(f"{where}: {what}: {number} in all; at most {MAXIMUM_CLIENTS}")
-        key = f"{what.removesuffix('s')}_processes"
+            raise SpecError(f"{where}: {noun}: {number} in all; at most {MAXIMUM_CLIENTS}")
+        key = f"{noun.removesuffix('s')}_processes"
         processes = getattr(workload.load, key)
         if processes > number:
             raise SpecError(
-                f"{where}: load.{key} = {processes}: at most {number}, one for each of the {what}"
+                f"{where}: load.{key} = {processes}: at most {number}, one for each of the {noun}"
             )
 
 
@@ -457,11 +461,11 @@ def _check_places(workload: Workload, topology: Topology, where: str) -> None:
         (f"publishers[{place}]", entry) for place, entry in enumerate(workload.publishers)
     ]
     entries += [(f"subscribers[{entry.place}]", entry) for entry in workload.subscribers]
-    for what, entry in entries:
+    for noun, entry in entries:
         places = [("at", name) for name in entry.at]
         places += [("failover", name) for name in entry.failover or ()]
         for key, name in places:
-            found = f"{where}: {what}.{key} = {name!r}"
+            found = f"{where}: {noun}.{key} = {name!r}"
             if name not in topology.brokers:
                 raise SpecError(
                     f"{found}: topology {topology.name!r} has no such broker"

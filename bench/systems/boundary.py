@@ -264,10 +264,10 @@ def program_of(program: str) -> str | None:
 
 def version_of(program: str, option: str) -> str:
     """Return the first line that a program prints with this option."""
-    said = subprocess.run(
+    output = subprocess.run(
         (program, option), capture_output=True, text=True, check=False, timeout=_VERSION_WITHIN_S
     )
-    return (said.stdout or said.stderr).strip().split("\n")[0]
+    return (output.stdout or output.stderr).strip().split("\n")[0]
 
 
 def is_taken(port: int) -> bool:

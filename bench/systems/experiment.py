@@ -85,11 +85,11 @@ def _check_failover(spec: ExperimentSpec) -> None:
         ("publishers", spec.workload.publishers),
         ("subscribers", spec.workload.subscribers),
     )
-    for what, entries in groups:
+    for group, entries in groups:
         for number, entry in enumerate(entries):
             if entry.failover:
                 raise SpecError(
-                    f"{spec.source}: {what}[{number}].failover: clients of other systems stay "
+                    f"{spec.source}: {group}[{number}].failover: clients of other systems stay "
                     "where they are"
                 )
 

@@ -146,8 +146,8 @@ class SystemBackend(DeployedBackend):
         if fault.verb in DISK_VERBS:
             return await super().verify_undone(fault)
         rows = [await end.row() for end in self._ends(fault)]
-        gone = all(row["state"] == "running" and not row["frozen"] for row in rows)
-        return {"gone": True} if gone else None
+        undone = all(row["state"] == "running" and not row["frozen"] for row in rows)
+        return {"gone": True} if undone else None
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
         ends: list[End] = self._ends(fault, both=True)

@@ -35,7 +35,7 @@ _RELAY_WITHIN_S: Final = 15.0
 LEASE_MS: Final = 30_000
 _SHUTDOWN_WITHIN_S: Final = 15.0
 _POLL_S: Final = 0.05
-_SAID_BYTES: Final = 1500
+_OUTPUT_BYTES: Final = 1500
 _PROJECT: Final = Path(__file__).parents[2]
 
 
@@ -147,8 +147,8 @@ class SystemServers:
             while not await _answers(agent):
                 await trio.sleep(_POLL_S)
         if waiting.cancelled_caught:
-            said = "".join(path.read_text() for path in (root / "log" / RELAY).glob("std*.log"))
-            raise ServerFailed(f"no relay: {said.strip()[-_SAID_BYTES:] or 'no output'}")
+            output = "".join(path.read_text() for path in (root / "log" / RELAY).glob("std*.log"))
+            raise ServerFailed(f"no relay: {output.strip()[-_OUTPUT_BYTES:] or 'no output'}")
         found = []
         for _ in range(_COST_PROBES):
             row = await agent.broker(
@@ -198,8 +198,8 @@ class SystemServers:
     async def is_up(self, name: str) -> bool:
         """Return True if a server takes part."""
         of = self.configuration
-        asked = partial(ask, of.system.is_up, self.servers[name], of.settings)
-        return await trio.to_thread.run_sync(asked)
+        call = partial(ask, of.system.is_up, self.servers[name], of.settings)
+        return await trio.to_thread.run_sync(call)
 
     def leader(self) -> str:
         """Return the present leader; "" if unknown. A single server always leads."""
@@ -210,14 +210,14 @@ class SystemServers:
             return ""
         return ask(of.system.leader, [*self.servers.values()], of.settings)
 
-    def _make_failure(self, server: Server, root: Path, what: str) -> ServerFailed:
-        said = [
+    def _make_failure(self, server: Server, root: Path, problem: str) -> ServerFailed:
+        output = [
             path.read_text(errors="replace").strip()
             for path in sorted((root / "log" / server.name).glob("std*.log"))
         ]
-        words = "\n".join(text for text in said if text)[-_SAID_BYTES:]
+        words = "\n".join(text for text in output if text)[-_OUTPUT_BYTES:]
         name = self.configuration.system.program
-        return ServerFailed(f"{name} ({server.name}) {what}: {words or 'no output'}")
+        return ServerFailed(f"{name} ({server.name}) {problem}: {words or 'no output'}")
 
 
 async def _answers(agent: AgentClient) -> bool:

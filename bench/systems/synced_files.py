@@ -180,19 +180,19 @@ class _Keeper:
                 fcntl.ioctl(self._listener, receive, notification)
             except FileNotFoundError:
                 continue  # the caller was killed meanwhile, or repeats the call
-            told, pid, _, number, _, _, *arguments = _NOTIFICATION.unpack(notification)
+            identifier, pid, _, number, _, _, *arguments = _NOTIFICATION.unpack(notification)
             if delay_ns := self._delay_ns(pid, number, arguments):
                 due_ns = time.monotonic_ns() + delay_ns
-                heapq.heappush(self._late, (due_ns, told, pid, number, arguments))
+                heapq.heappush(self._late, (due_ns, identifier, pid, number, arguments))
             else:
-                self._answer(told, pid, number, arguments)
+                self._answer(identifier, pid, number, arguments)
 
     def _until_late_ms(self) -> int | None:
         if not self._late:
             return None
         return max(0, -((time.monotonic_ns() - self._late[0][0]) // 1_000_000))
 
-    def _answer(self, told: int, pid: int, number: int, arguments: list[int]) -> None:
+    def _answer(self, identifier: int, pid: int, number: int, arguments: list[int]) -> None:
         answer = (0, _CONTINUE)
         try:
             if self._is_refused(pid, number, arguments):
@@ -202,7 +202,7 @@ class _Keeper:
         except OSError:
             pass  # the file was removed meanwhile; the program's call fails, too
         try:
-            fcntl.ioctl(self._listener, self._send, bytearray(_ANSWER.pack(told, 0, *answer)))
+            fcntl.ioctl(self._listener, self._send, bytearray(_ANSWER.pack(identifier, 0, *answer)))
         except OSError:
             pass  # the caller no longer waits
 

@@ -124,7 +124,7 @@ class Agent:
                 self._journal,
                 self._image,
                 self._supervisor,
-                self._ask_process,
+                self._call_process,
                 self._server.publish_event,
             )
             own = ProcessIdentity.of(os.getpid())
@@ -291,7 +291,7 @@ class Agent:
         arguments: dict[str, Any],
         timeout_ms: int = ANSWER_TIMEOUT_MS,
     ) -> dict[str, Any]:
-        return await self._ask_process(process, command, arguments, timeout_ms)
+        return await self._call_process(process, command, arguments, timeout_ms)
 
     async def _fault_apply(
         self,
@@ -407,7 +407,7 @@ class Agent:
         async def ask(name: str, role: str) -> None:
             command = "statistics" if role == "broker" else "status"
             try:
-                numbers[name] = await self._ask_process(name, command, {}, METRICS_TIMEOUT_MS)
+                numbers[name] = await self._call_process(name, command, {}, METRICS_TIMEOUT_MS)
             except ControlError as error:
                 logger.info("no metrics of %s: %s", name, error.text)
 
@@ -478,7 +478,7 @@ class Agent:
             pass  # something else is in there
         self._supervisor.reap_strangers()
 
-    async def _ask_process(
+    async def _call_process(
         self,
         name: str,
         command: str,

@@ -19,7 +19,7 @@ from brokerd.agent.watchdog import read_heal_time, write_lease
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import STOPPING_VERBS
 
-AskProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+CallProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 _OBSERVE_S: Final = 5.0
 _SAMPLES: Final = 50
@@ -33,7 +33,7 @@ class FaultActs:
     """The operations on the faults of an agent, without leases except those of watchdogs.
 
     Args:
-        ask: passes a control command to a process and returns the answer.
+        request: passes a control command to a process and returns the answer.
         watched: called when a fault has its watchdog, and returns once that is durable; only then
             the fault is applied.
     """
@@ -43,13 +43,13 @@ class FaultActs:
         paths: AgentPaths,
         image: ForkServer,
         supervisor: Supervisor,
-        ask: AskProcess,
+        request: CallProcess,
         watched: Callable[[Fault], Awaitable[None]],
     ) -> None:
         self._paths = paths
         self._image = image
         self._supervisor = supervisor
-        self._ask = ask
+        self._call = request
         self._watched = watched
 
     # ------------------------------------------------------------ doing
@@ -95,7 +95,7 @@ class FaultActs:
         parameters = {key: v for key, v in fault.parameters.items() if key != "backend"}
         if parameters:
             arguments["parameters"] = parameters
-        fault.result = await self._ask(process.name, "fault_apply", arguments)
+        fault.result = await self._call(process.name, "fault_apply", arguments)
         stamp = fault.result.get("t_applied_ns")
         fault.applied_ns = stamp if isinstance(stamp, int) else time.monotonic_ns()
 
@@ -218,7 +218,7 @@ class FaultActs:
         """Extend the lease at the broker or the watchdog that undoes a fault by itself."""
         if fault.is_of_broker:
             arguments = {"fault_id": fault.fault_id, "lease_ms": lease_ms}
-            await self._ask(fault.process, "fault_renew", arguments)
+            await self._call(fault.process, "fault_renew", arguments)
         elif fault.watchdog is not None:
             write_lease(self.lease_file(fault), deadline_ns)
 
@@ -240,7 +240,7 @@ class FaultActs:
             if not process.is_running:
                 await self._start_again(fault)
         elif process.is_running:
-            answer = await self._ask(fault.process, "fault_heal", {"fault_id": fault.fault_id})
+            answer = await self._call(fault.process, "fault_heal", {"fault_id": fault.fault_id})
             fault.result = {**fault.result, **answer}
         self.dismiss_watchdog(fault)
 
@@ -256,7 +256,7 @@ class FaultActs:
                 await self._end_stopping(fault)
                 self._supervisor.signal(process, signal.SIGCONT)
             elif fault.is_of_broker:
-                await self._ask(process.name, "fault_heal", {"fault_id": fault.fault_id})
+                await self._call(process.name, "fault_heal", {"fault_id": fault.fault_id})
             elif fault.verb == "host-loss" and fault.applied_ns and not process.is_running:
                 await self._start_again(fault)
         except ControlError as error:  # its own lease ends it

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import trio
 
 from brokerd.agent.fault import Fault, check_lease
-from brokerd.agent.fault_acts import AskProcess, FaultActs
+from brokerd.agent.fault_acts import CallProcess, FaultActs
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.journal import Journal, Recollection
 from brokerd.agent.paths import AgentPaths
@@ -44,7 +44,7 @@ class FaultKeeper:
     """The faults of one agent.
 
     Args:
-        ask: passes a control command to a process and returns the answer.
+        request: passes a control command to a process and returns the answer.
         publish: publishes fault_applied and fault_healed.
     """
 
@@ -54,14 +54,14 @@ class FaultKeeper:
         journal: Journal,
         image: ForkServer,
         supervisor: Supervisor,
-        ask: AskProcess,
+        request: CallProcess,
         publish: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.faults: dict[str, Fault] = {}
         self._journal = journal
         self._supervisor = supervisor
-        self._acts = FaultActs(paths, image, supervisor, ask, self._note)
-        self._ask = ask
+        self._acts = FaultActs(paths, image, supervisor, request, self._note)
+        self._call = request
         self._publish = publish
         self._changed = trio.Event()
         self._never: deque[str] = deque(maxlen=_NEVER_KEPT)
@@ -203,9 +203,9 @@ class FaultKeeper:
         if process.role not in _ROLES_WITH_FAULTS:
             return
         try:
-            known = (await self._ask(process.name, "status", {}))["faults"]
+            known = (await self._call(process.name, "status", {}))["faults"]
             for fault_id in known:
-                await self._ask(process.name, "fault_heal", {"fault_id": fault_id})
+                await self._call(process.name, "fault_heal", {"fault_id": fault_id})
                 healed.append({"fault_id": fault_id, "verb": "", "process": process.name})
         except ControlError as error:
             left.append(f"{process.name} did not report its faults: {error}")

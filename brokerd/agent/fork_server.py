@@ -58,7 +58,7 @@ class ForkServer:
         self._connection = connection
         self._stream: trio.SocketStream | None = None
         self._lock = trio.Lock()
-        self._asked = 0
+        self._requests = 0
         self._in_flight = 0
 
     @property
@@ -83,7 +83,7 @@ class ForkServer:
         try:
             with trio.CancelScope(shield=True):
                 arguments = {"role": role, "config": config, "name": name, **options}
-                reply = await self._ask("fork", arguments)
+                reply = await self._call("fork", arguments)
         finally:
             self._in_flight -= 1
             # A handler that was notified of a child's end meanwhile ignored it, and is notified
@@ -96,14 +96,14 @@ class ForkServer:
         assert isinstance(pid, int), reply
         return ProcessIdentity.of(pid)  # a child of ours: there until it is waited for
 
-    async def _ask(self, command: str, arguments: dict[str, Any]) -> ControlMessage:
+    async def _call(self, command: str, arguments: dict[str, Any]) -> ControlMessage:
         if self._stream is None:
             self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._connection))
         async with self._lock:
-            self._asked += 1
+            self._requests += 1
             try:
                 await self._stream.send_all(
-                    encode_control(Request(self._asked, command, arguments))
+                    encode_control(Request(self._requests, command, arguments))
                 )
                 prefix = await self._receive(PREFIX.size)
                 return decode_control(await self._receive(header_length(prefix)))
@@ -207,10 +207,10 @@ def _fork_orphan(
     os.close(writable)
     os.waitpid(middle, 0)  # from here on its child is the agent's
     with open(readable, "rb") as pipe:
-        said = pipe.read().splitlines()
-    if not said:
+        output = pipe.read().splitlines()
+    if not output:
         raise OSError("the process in the middle could not fork")
-    return int(said[0]), len(said) > 1
+    return int(output[0]), len(output) > 1
 
 
 def _become(

@@ -82,22 +82,22 @@ def exposition(families: Iterable[Family]) -> str:
         lines.append(f"# HELP {family.name} {meaning}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         lines += [f"{family.name}{_labels(of)} {_number(value)}" for of, value in family.samples]
-        for of, told in family.histograms:
-            lines += _histogram(family.name, of, told)
+        for of, histogram in family.histograms:
+            lines += _histogram(family.name, of, histogram)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _histogram(name: str, labels: Mapping[str, str], told: _Told) -> list[str]:
+def _histogram(name: str, labels: Mapping[str, str], histogram: _Told) -> list[str]:
     """Return a line per bound, with the count within it, then their sum and number."""
-    bounds = [*map(_number, told["le_s"]), "+Inf"]
-    counts = [*told["counts"], told["count"]]
+    bounds = [*map(_number, histogram["le_s"]), "+Inf"]
+    counts = [*histogram["counts"], histogram["count"]]
     return [
         *(
             f"{name}_bucket{_labels({**labels, 'le': bound})} {_number(count)}"
             for bound, count in zip(bounds, counts, strict=True)
         ),
-        f"{name}_sum{_labels(labels)} {_number(told['sum_s'])}",
-        f"{name}_count{_labels(labels)} {_number(told['count'])}",
+        f"{name}_sum{_labels(labels)} {_number(histogram['sum_s'])}",
+        f"{name}_count{_labels(labels)} {_number(histogram['count'])}",
     ]
 
 

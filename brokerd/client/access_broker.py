@@ -282,12 +282,12 @@ class AccessBroker:
         return not self.inbox.is_full
 
     def session_changed(
-        self, line: BrokerConnection, what: str, details: Mapping[str, Any]
+        self, line: BrokerConnection, change: str, details: Mapping[str, Any]
     ) -> None:
         """See broker_connection.Listener."""
         if line is self.line:
             self._changes.warn_if_unreachable(line)
-            self.callbacks.on_session(what, details)
+            self.callbacks.on_session(change, details)
         self._changes.announce()
 
     def failed(self, line: BrokerConnection) -> None:

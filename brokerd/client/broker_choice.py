@@ -119,8 +119,8 @@ class Brokers:
             return AllRefused(reason)
         self._refusals[self.address] = reason
         if len(self._refusals) == len(self._addresses):
-            told = [f"{address}: {self._refusals[address]}" for address in self._addresses]
-            return AllRefused("; ".join(told))
+            refusals = [f"{address}: {self._refusals[address]}" for address in self._addresses]
+            return AllRefused("; ".join(refusals))
         return self._next(may_leave)
 
     def _next(self, may_leave: bool) -> Attempt:

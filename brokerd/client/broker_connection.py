@@ -43,7 +43,7 @@ class Listener(Protocol):
         """Handle the events of a batch of messages."""
 
     def session_changed(
-        self, line: "BrokerConnection", what: str, details: Mapping[str, Any]
+        self, line: "BrokerConnection", change: str, details: Mapping[str, Any]
     ) -> None:
         """Handle "lost" with a reason, or "failed" with the reason of a failed attempt."""
 
@@ -204,8 +204,8 @@ class BrokerConnection:
 
     def _follow_redirect(self, connection: Connection) -> None:
         """Follow a redirect of the broker if that breaks no promise."""
-        told_to, self._redirect = self._redirect, ()
-        if self.core.can_follow_redirect and self.brokers.on_redirect(told_to, trio.current_time()):
+        target, self._redirect = self._redirect, ()
+        if self.core.can_follow_redirect and self.brokers.on_redirect(target, trio.current_time()):
             connection.end("closed_by_us", Farewell("stopping", "redirected to another broker"))
 
     def can_read(self, connection: Connection) -> bool:

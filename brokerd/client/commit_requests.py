@@ -109,8 +109,8 @@ class CommitRequests:
         """
         consumer = self._consumers[number]
         consumer.requested += 1
-        news = [each for each in positions if consumer.positions.get(each[0], 0) < each[1]]
-        consumer.last = CommitConsumed(number, consumer.requested, tuple(news))
+        fresh = [each for each in positions if consumer.positions.get(each[0], 0) < each[1]]
+        consumer.last = CommitConsumed(number, consumer.requested, tuple(fresh))
         return consumer.last
 
     def unanswered(self) -> list[CommitConsumed]:

@@ -94,7 +94,7 @@ class Commitment:
         last: int,
         numbers: tuple[int, ...],
         *,
-        is_news: bool,
+        is_new: bool,
         placed: PublicationRun | None = None,
         is_notice: bool = False,
     ) -> None:
@@ -103,10 +103,10 @@ class Commitment:
         A mere repetition is acknowledged too, after all earlier arrivals.
 
         Args:
-            is_news: True if the application receives a part of it.
+            is_new: True if the application receives a part of it.
             placed, is_notice: see Untaken.
         """
-        if is_news:
+        if is_new:
             self.serial += 1
         self._untaken.append(
             Untaken(self.serial, self._session, stream, first, last, numbers, placed, is_notice)

@@ -312,9 +312,11 @@ class Client:
         if number not in self.subscriptions:
             raise ClientError(f"client {self.name} has no subscription {number}")
 
-    def _check_without_tokens(self, what: str) -> None:
+    def _check_without_tokens(self, operation: str) -> None:
         if self._tokens is not None:
-            raise ClientError(f"client {self.name} has tokens, and does not {what}: it resumes")
+            raise ClientError(
+                f"client {self.name} has tokens, and does not {operation}: it resumes"
+            )
 
     # ------------------------------------------------------------ receiving
 

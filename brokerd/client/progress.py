@@ -136,7 +136,7 @@ class Progress:
             fresh, repeated = self._received.new_deliveries(message)
         placed = run if run.origins else None
         self._commitment.put(
-            run.source, run.first, run.last, wanted, is_news=bool(fresh), placed=placed
+            run.source, run.first, run.last, wanted, is_new=bool(fresh), placed=placed
         )
         if fresh and self._commitment.delivered_before:
             fresh = tuple(self._commitment.marked(fresh))
@@ -161,7 +161,7 @@ class Progress:
         if number in self._wanted and number not in self._marks:
             fresh = self._received.new_ranges(message)
         self._commitment.put(
-            source, numbers[0], numbers[-1], (number,), is_news=bool(fresh), is_notice=True
+            source, numbers[0], numbers[-1], (number,), is_new=bool(fresh), is_notice=True
         )
         if fresh:
             return [Announced(replace(message, ranges=fresh), self._commitment.serial)]
@@ -171,7 +171,7 @@ class Progress:
     def _on_silence(self, message: Silence) -> list[ClientEvent]:
         if message.first > message.last:
             raise RemoteProtocolError("broker", f"silence from {message.first} to {message.last}")
-        self._skip(message, is_news=self._policy.reports_silence)
+        self._skip(message, is_new=self._policy.reports_silence)
         return self._after_silence()
 
     def _on_gap(self, message: Gap) -> list[ClientEvent]:
@@ -184,18 +184,18 @@ class Progress:
             if number in self._wanted and number not in self._marks
         ]
         gaps = self._received.new_gaps(message, numbers)
-        self._skip(message, is_news=bool(gaps) or self._policy.reports_silence)
+        self._skip(message, is_new=bool(gaps) or self._policy.reports_silence)
         if gaps:
             return [GapsAnnounced(gaps, self._commitment.serial)]
         return self._after_silence()
 
-    def _skip(self, message: Silence | Gap, *, is_news: bool) -> None:
+    def _skip(self, message: Silence | Gap, *, is_new: bool) -> None:
         """Record that a stream has nothing more up to some position."""
         stream, last = message.stream, message.last
         numbers = tuple([number for number in message.subscriptions if number in self._wanted])
         for number in numbers:
             self._received.advance(number, stream, last)
-        self._commitment.put(stream, message.first, last, numbers, is_news=is_news, is_notice=True)
+        self._commitment.put(stream, message.first, last, numbers, is_new=is_new, is_notice=True)
 
     def _after_silence(self) -> list[ClientEvent]:
         self._policy.skip(self._wanted)

@@ -81,13 +81,13 @@ class ReceivedPositions:
         The access broker lost a publication before its publisher received the acknowledgement. The
         publisher publishes again, at another position.
         """
-        news: list[Deliveries] = []
+        unseen: list[Deliveries] = []
         repeated: list[Deliveries] = []
         for item in fresh:
             new, again = self._sort_out(item, self._stretches_of_origins(item))
-            news += new
+            unseen += new
             repeated += again
-        return tuple(news), repeated
+        return tuple(unseen), repeated
 
     def _sort_out(
         self, item: Deliveries, parts: Iterator[Stretch]

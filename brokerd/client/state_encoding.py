@@ -129,9 +129,9 @@ def _read(values: Any) -> ClientState:
 
 def _subscription(values: Any, home: Home | None) -> KeptSubscription:
     frame, is_started, committed, given = values
-    asked = message_of(frame, Subscribe)
+    request = message_of(frame, Subscribe)
     return KeptSubscription(
-        asked.number, asked.predicate, is_started, read_token(committed, home),
+        request.number, request.predicate, is_started, read_token(committed, home),
         read_token(given, home),
     )  # fmt: skip
 

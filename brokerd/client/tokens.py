@@ -57,10 +57,10 @@ class CheckpointToken:
     def to_bytes(self) -> bytes:
         """Return the token as CBOR for storage; the content is private."""
         home = self.home
-        asked = frame_of(Subscribe(self.number, self.predicate))
+        request = frame_of(Subscribe(self.number, self.predicate))
         resume = write_token(home, self.positions)
         broker = [home.broker, home.deployment, home.protocol]
-        return cbor2.dumps([self.client, self.generation, broker, asked, resume])
+        return cbor2.dumps([self.client, self.generation, broker, request, resume])
 
     def to_state(self, generation: int, publishes: bool) -> ClientState:
         """Return the initial state of the client of a new process, of this generation."""
@@ -80,9 +80,9 @@ def read_checkpoint_token(data: bytes, client: ClientId, deployment: str = "") -
         ResumeTokenRefused: the token is of another client or deployment, damaged, or no token.
     """
     try:
-        name, generation, broker, asked, resume = decode_strict(data)
+        name, generation, broker, request, resume = decode_strict(data)
         home = home_of(*broker)
-        subscribe = message_of(asked, Subscribe)
+        subscribe = message_of(request, Subscribe)
         positions = read_token(resume, home)
         if type(generation) is not int or generation < 1:
             raise ValueError(f"generation = {generation!r}")

@@ -86,7 +86,7 @@ class Window:
         if end < len(self._runs) and self._runs[end].first <= last:
             end += 1
         kept: list[PublicationRun] = []
-        gone: list[tuple[int, int]] = []
+        removed: list[tuple[int, int]] = []
         for run in self._runs[start:end]:
             before, rest = run.select_through(first - 1), run.after(first - 1)
             assert rest is not None, f"{run.last} is below {first}"
@@ -96,15 +96,15 @@ class Window:
                 continue
             self.publications -= len(inside)
             for stretch in stretches(inside.sequences):
-                if gone and gone[-1][1] + 1 == stretch[0]:
-                    gone[-1] = (gone[-1][0], stretch[1])
+                if removed and removed[-1][1] + 1 == stretch[0]:
+                    removed[-1] = (removed[-1][0], stretch[1])
                 else:
-                    gone.append(stretch)
+                    removed.append(stretch)
         self._runs[start:end] = kept
         self._lasts[start:end] = [run.last for run in kept]
         if start < self._joined:
             self._joined = start + len(kept) + max(0, self._joined - end)
-        return gone
+        return removed
 
 
 def select_used_attributes(

@@ -171,10 +171,10 @@ class _Parser:
         token = self._peek()
         return token.text if token is not None and token.kind == "symbol" else ""
 
-    def _take(self, kind: str, what: str) -> _Token:
+    def _take(self, kind: str, expected: str) -> _Token:
         token = self._peek()
         if token is None or token.kind != kind:
-            raise self._error(f"expected {what}")
+            raise self._error(f"expected {expected}")
         self._next += 1
         return token
 

@@ -61,12 +61,12 @@ def read_resume_token(data: bytes, *, protocol: str, deployment: str) -> ResumeT
         )
     except UnicodeDecodeError as error:
         raise ResumeTokenRefused(f"a resume token with names that are no text: {error}") from None
-    for what, theirs, ours in (
+    for name, theirs, ours in (
         ("protocol", token.protocol, protocol),
         ("deployment", token.deployment, deployment),
     ):
         if theirs != ours:
-            raise ResumeTokenRefused(f"a resume token of {what} {theirs[:64]!r}, not {ours!r}")
+            raise ResumeTokenRefused(f"a resume token of {name} {theirs[:64]!r}, not {ours!r}")
     return token
 
 

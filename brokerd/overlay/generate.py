@@ -64,9 +64,9 @@ def cells(brokers: int, size: int, fanout: int) -> Topology:
 
     Paper: [GD02] §4.2, Fig. 3.
     """
-    for what, number in (("cell size", size), ("fanout", fanout)):
+    for noun, number in (("cell size", size), ("fanout", fanout)):
         if number < 1:
-            raise ConfigError(f"{what} = {number}; at least 1")
+            raise ConfigError(f"{noun} = {number}; at least 1")
     names = _names(brokers)
     bundles: list[list[str]] = []
     members: dict[str, list[str]] = {}

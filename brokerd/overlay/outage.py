@@ -155,17 +155,17 @@ def _pair(a: BrokerNumber, b: BrokerNumber) -> Link:
 
 def longest_lost(topology: Topology, lost: Iterable[BrokerNumber]) -> tuple[BrokerNumber, ...]:
     """Return the longest path of the tree on which every broker is lost; () if none is lost."""
-    gone = dict.fromkeys(sorted(lost))
+    missing = dict.fromkeys(sorted(lost))
     neighbours = topology.neighbours()
     longest: tuple[BrokerNumber, ...] = ()
     seen: set[BrokerNumber] = set()
-    for start in gone:
+    for start in missing:
         if start in seen:
             continue
-        far = farthest_lost(start, gone, neighbours)
+        far = farthest_lost(start, missing, neighbours)
         seen.update(far)
         end = list(far)[-1]
-        path = list(farthest_lost(end, gone, neighbours).values())[-1]
+        path = list(farthest_lost(end, missing, neighbours).values())[-1]
         if len(path) > len(longest):
             longest = min(path, path[::-1])
     return longest
@@ -175,9 +175,9 @@ def row_around(
     topology: Topology, broker: BrokerNumber, lost: Iterable[BrokerNumber]
 ) -> tuple[BrokerNumber, ...]:
     """Return the longest path of lost brokers in the connected lost part that contains `broker`."""
-    gone, neighbours = dict.fromkeys(lost), _neighbours(topology.brokers, topology.links)
-    end = list(farthest_lost(broker, gone, neighbours))[-1]
-    return list(farthest_lost(end, gone, neighbours).values())[-1]
+    missing, neighbours = dict.fromkeys(lost), _neighbours(topology.brokers, topology.links)
+    end = list(farthest_lost(broker, missing, neighbours))[-1]
+    return list(farthest_lost(end, missing, neighbours).values())[-1]
 
 
 @lru_cache(maxsize=2)
@@ -193,7 +193,7 @@ def _neighbours(
 
 def farthest_lost(
     start: BrokerNumber,
-    gone: Mapping[BrokerNumber, None],
+    missing: Mapping[BrokerNumber, None],
     neighbours: Sequence[Sequence[BrokerNumber]],
 ) -> dict[BrokerNumber, tuple[BrokerNumber, ...]]:
     """Return the lost brokers that lost brokers connect with `start`, nearest first, with paths."""
@@ -201,7 +201,7 @@ def farthest_lost(
     frontier = [start]
     for broker in frontier:
         for near in neighbours[broker]:
-            if near in gone and near not in found:
+            if near in missing and near not in found:
                 found[near] = (*found[broker], near)
                 frontier.append(near)
     return found

@@ -51,11 +51,11 @@ def broker_numbers(names: Any, brokers: Sequence[str], where: str) -> tuple[Brok
     return tuple(found)
 
 
-def pairs(links: Any, names: Sequence[str], where: str, what: str = "broker") -> tuple[Link, ...]:
+def pairs(links: Any, names: Sequence[str], where: str, noun: str = "broker") -> tuple[Link, ...]:
     """Return pairs of names as pairs of their places, the smaller first, in the given order.
 
     Args:
-        what: noun for the named things.
+        noun: noun for the named things.
 
     Raises:
         ConfigError: no pair, an unknown name, a name linked to itself, or a repeated pair.
@@ -66,11 +66,11 @@ def pairs(links: Any, names: Sequence[str], where: str, what: str = "broker") ->
     found: dict[Link, None] = {}
     for place, link in enumerate(links):
         if not isinstance(link, list | tuple) or len(link) != 2:
-            raise ConfigError(f"{where}[{place}] = {link!r} is not a pair of {what}s")
+            raise ConfigError(f"{where}[{place}] = {link!r} is not a pair of {noun}s")
         for name in link:
             if not isinstance(name, str) or name not in numbers:
                 raise ConfigError(
-                    f"{where}[{place}]: no {what} called {name!r}{nearest(name, names)}"
+                    f"{where}[{place}]: no {noun} called {name!r}{nearest(name, names)}"
                 )
         if link[0] == link[1]:
             raise ConfigError(f"{where}[{place}]: {link[0]!r} is linked to itself")
@@ -82,7 +82,7 @@ def pairs(links: Any, names: Sequence[str], where: str, what: str = "broker") ->
     return tuple(found)
 
 
-def check_no_cycle(links: Iterable[Link], names: Sequence[str], where: str, what: str) -> None:
+def check_no_cycle(links: Iterable[Link], names: Sequence[str], where: str, noun: str) -> None:
     """Check that links form a tree of all named nodes.
 
     Raises:
@@ -91,7 +91,7 @@ def check_no_cycle(links: Iterable[Link], names: Sequence[str], where: str, what
     leader = list(range(len(names)))
     for a, b in links:
         if _leader(leader, a) == _leader(leader, b):
-            raise ConfigError(f"{where}: {names[a]}-{names[b]} closes a cycle; {what} has none")
+            raise ConfigError(f"{where}: {names[a]}-{names[b]} closes a cycle; {noun} has none")
         leader[_leader(leader, a)] = _leader(leader, b)
     apart = [name for n, name in enumerate(names) if _leader(leader, n) != _leader(leader, 0)]
     if apart:

@@ -353,7 +353,7 @@ LOSS_ACCEPTED: Final = "loss_accepted"
 
 
 def retransmission_requested(
-    peer: BrokerNumber, source: BrokerNumber, stream: int, ranges: int, asked_ns: int
+    peer: BrokerNumber, source: BrokerNumber, stream: int, ranges: int, requested_ns: int
 ) -> Record:
     """Return the record of a request for missing ticks of a stream; `results` adds these up.
 
@@ -361,10 +361,12 @@ def retransmission_requested(
         peer: the broker that receives the request.
         source, stream: the broker where the stream begins, and the stream's number there.
         ranges: number of ranges in the request.
-        asked_ns: total time of the stream in these ranges.
+        requested_ns: total time of the stream in these ranges.
     """
     details = {"peer": peer, "source": source, "stream": stream}
-    return Record("retransmission_requested", {**details, "ranges": ranges, "asked_ns": asked_ns})
+    return Record(
+        "retransmission_requested", {**details, "ranges": ranges, "asked_ns": requested_ns}
+    )
 
 
 LogEffect = Append | Read | Chop | Truncate

@@ -48,7 +48,7 @@ class Commands:
     """The control commands of one broker.
 
     Attributes:
-        tell: publishes an event to all listeners on the control socket.
+        publish_event: publishes an event to all listeners on the control socket.
         farewell: returns the consequences of the decommission of a broker, by name.
         decommission: decommissions a broker by a signed act; `farewell` reports when that is
             durable.
@@ -76,7 +76,7 @@ class Commands:
         own: SelfDescription,
         probes: PeerProbes,
     ) -> None:
-        self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
+        self.publish_event: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
         self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
         self.decommission: Callable[[str, bytes], None] = lambda _name, _signature: None
         self.end_subscription: Callable[[str, int], None] = lambda _client, _number: None
@@ -211,20 +211,20 @@ class Commands:
     async def _end_subscription(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """End a subscription; the answer follows when that is durable."""
         client, number, force = _take(arguments, client=str, number=int, force=(bool, False))
-        what = f"subscription {number} of client {client[:100]!r}"
+        subject = f"subscription {number} of client {client[:100]!r}"
         found = self._find_subscription(client, number)
         if found is None:
-            raise ControlError("user", f"{self._own.name} has no {what}")
+            raise ControlError("user", f"{self._own.name} has no {subject}")
         if found.away_ns is None and not force:
             raise ControlError(
-                "user", f"{what} is {found.mode} at {self._own.name}: its client is connected"
+                "user", f"{subject} is {found.mode} at {self._own.name}: its client is connected"
             )
         self.end_subscription(client, number)
         with trio.move_on_after(END_TIMEOUT_S) as waiting:
             while self._find_subscription(client, number) is not None:
                 await trio.sleep(DISK_POLL_S)
         if waiting.cancelled_caught:
-            raise ControlError("busy", f"{what} is still there: its client has made it again")
+            raise ControlError("busy", f"{subject} is still there: its client has made it again")
         self._log.record("subscription_ended", {"client": client, "number": number})
         return {"client": client, "number": number}
 
@@ -239,8 +239,8 @@ class Commands:
     def _listing_core(self) -> ListingProtocol:
         core = self._core
         if not isinstance(core, ListingProtocol):
-            what = f"{self._own.protocol} lists no subscriptions; durable does"
-            raise ControlError("user", what)
+            subject = f"{self._own.protocol} lists no subscriptions; durable does"
+            raise ControlError("user", subject)
         if self._core_status().state == "recovering":
             raise ControlError("busy", "it reads the state of its earlier incarnation")
         return core
@@ -440,7 +440,7 @@ class Commands:
             del self._healed[next(iter(self._healed))]
         details = {"fault_id": fault_id, "verb": fault.verb, "by": by, **fault.counters}
         self._log.record("fault_healed", details)
-        self.tell("fault_healed", {**details, "t_ns": time.monotonic_ns()})
+        self.publish_event("fault_healed", {**details, "t_ns": time.monotonic_ns()})
         return fault
 
     def _peer(self, name: str) -> Peer | None:

@@ -130,7 +130,7 @@ class ControlServer:
                         if request.command == "events" and "events" not in self._handlers:
                             if connection not in self._listeners:
                                 self._listeners[connection] = None
-                                nursery.start_soon(connection.write, connection.to_tell)
+                                nursery.start_soon(connection.write, connection.pending_events)
                             await connection.answer(Answer(request.id, {}))
                         else:
                             connection.unanswered += 1
@@ -497,8 +497,8 @@ class _Connection:
         self.scope = trio.CancelScope()
         self.to_send: trio.MemoryReceiveChannel[ControlMessage]
         self._send, self.to_send = trio.open_memory_channel[ControlMessage](MAXIMUM_REQUESTS)
-        self.to_tell: trio.MemoryReceiveChannel[ControlMessage]
-        self._tell, self.to_tell = trio.open_memory_channel[ControlMessage](EVENT_BUFFER)
+        self.pending_events: trio.MemoryReceiveChannel[ControlMessage]
+        self._events, self.pending_events = trio.open_memory_channel[ControlMessage](EVENT_BUFFER)
         self._stream = stream
         self._reader = _Reader(stream)
         self._send_lock = trio.Lock()
@@ -535,7 +535,7 @@ class _Connection:
         Raises:
             trio.WouldBlock: EVENT_BUFFER events wait already.
         """
-        self._tell.send_nowait(notice)
+        self._events.send_nowait(notice)
         self.unsent += 1
 
     async def write(self, messages: trio.MemoryReceiveChannel[ControlMessage]) -> None:

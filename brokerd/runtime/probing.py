@@ -63,8 +63,8 @@ class PeerProbes:
         wait_s = FIRST_RETRY_S
         while True:
             self._changed = trio.Event()
-            heard, self._answered = self._answered, {}
-            await self._try_missing(heard or self._missing)
+            answered, self._answered = self._answered, {}
+            await self._try_missing(answered or self._missing)
             if not self._missing:
                 wait_s = FIRST_RETRY_S
             with trio.move_on_after(wait_s if self._missing else float("inf")) as scope:

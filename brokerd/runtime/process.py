@@ -342,19 +342,19 @@ class BrokerProcess:
                 unsigned, or another key has signed it.
         """
         own, authority = self._config.broker, self._config.authority
-        what = f"{act.act} of {act.target[:100]}"
+        subject = f"{act.act} of {act.target[:100]}"
         if not authority.public_key:
             raise ControlError(
                 "user",
                 f"{own} was started without the authority's key (operator_key), so it takes no "
-                f"operator's act: {what}; `pubsubctl deploy --rolling` starts it with one",
+                f"operator's act: {subject}; `pubsubctl deploy --rolling` starts it with one",
             )
         if not signature:
-            raise ControlError("user", f"{what} is not signed by the deployment's authority")
+            raise ControlError("user", f"{subject} is not signed by the deployment's authority")
         if not authority.has_signed(act.act, act.target, act.version, signature):
             raise ControlError(
                 "user",
-                f"the signature of {what} is not of the authority of this deployment: act from "
+                f"the signature of {subject} is not of the authority of this deployment: act from "
                 "the account that deployed",
             )
 
@@ -411,7 +411,7 @@ class _Parts:
         task_status: trio.TaskStatus[Links],
     ) -> None:
         server = ControlServer(self.commands.handlers())
-        self.commands.tell = server.publish_event
+        self.commands.publish_event = server.publish_event
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, control_socket)
@@ -489,9 +489,9 @@ def _read_topology(config: BrokerConfig) -> Topology:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     for key, value in topology.session:
-        told = getattr(config.session, key)
-        if told != value:
-            raise ConfigError(f"session: {key} = {told}, but the topology has {value}")
+        stated = getattr(config.session, key)
+        if stated != value:
+            raise ConfigError(f"session: {key} = {stated}, but the topology has {value}")
     if config.session.frame_limit_bytes < 8 * CLIENT_MARGIN_BYTES:
         raise ConfigError(
             f"session: frame_limit_bytes = {config.session.frame_limit_bytes}; "

@@ -322,13 +322,13 @@ class WitnessRows:
     def write_changed(self) -> None:
         """Write the marks that have changed, unless the last write was a moment ago."""
         changed, now_ns = self._witness.changed, clock_ns()
-        is_news = self._ledger.is_vouched and not self._is_vouched
-        if not is_news and (not changed or now_ns < self._due_ns):
+        is_new = self._ledger.is_vouched and not self._is_vouched
+        if not is_new and (not changed or now_ns < self._due_ns):
             return
         self._due_ns = now_ns + WRITE_EVERY_NS
         marks = self._witness.marks
         rows = [Change(WITNESSED, str(peer), [*marks[peer]]) for peer in changed]
-        if is_news:
+        if is_new:
             self._is_vouched = True
             rows.append(Change(WITNESSED, VOUCHED, True))
         self._witness.changed.clear()

@@ -133,9 +133,9 @@ def read_fault(
     Raises:
         ControlError: `user`: no such verb, direction or parameter, or a value out of range.
     """
-    for word, known, what in ((verb, BROKER_VERBS, "verb"), (direction, DIRECTIONS, "direction")):
+    for word, known, noun in ((verb, BROKER_VERBS, "verb"), (direction, DIRECTIONS, "direction")):
         if word not in known:
-            raise ControlError("user", f"{what} {word[:40]!r}; one of {', '.join(known)}")
+            raise ControlError("user", f"{noun} {word[:40]!r}; one of {', '.join(known)}")
     number = VERB_TABLE[verb].number
     name = "mode" if verb in SET_VERBS else "" if number is None else number.name
     for key in parameters:
@@ -286,12 +286,12 @@ class AbsorbedMessages(Generic[Owner, Item]):
         self.held_bytes += size_bytes
         self._held.append((owner, item, size_bytes))
 
-    def take(self, goes: Callable[[Owner], bool]) -> list[tuple[Owner, Item]]:
-        """Remove and return, in order, the messages of all owners for which `goes` is true."""
+    def take(self, matches: Callable[[Owner], bool]) -> list[tuple[Owner, Item]]:
+        """Remove and return, in order, the messages of all owners for which `matches` is true."""
         taken: list[tuple[Owner, Item]] = []
         kept: deque[tuple[Owner, Item, int]] = deque()
         for owner, item, size_bytes in self._held:
-            if goes(owner):
+            if matches(owner):
                 taken.append((owner, item))
                 self.held_bytes -= size_bytes
             else:

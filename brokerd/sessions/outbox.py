@@ -33,14 +33,16 @@ class Pace:
     left_ns: int = 0
     held_ns: int = 0
 
-    def due_ns(self, now_ns: int, publications: int, heard_ns: int, in_flood: bool = False) -> int:
+    def due_ns(
+        self, now_ns: int, publications: int, received_ns: int, in_flood: bool = False
+    ) -> int:
         """Return the time at which acknowledgements may be sent.
 
         A time before `now_ns` means at once. In a flood, which a publisher's window and not its
         application holds up, acknowledgements are worth less than the time that a write takes.
 
         To be called again at the returned time, and for further publications. If nothing has
-        arrived since the first acknowledgement was held back (`heard_ns`), the sender may be
+        arrived since the first acknowledgement was held back (`received_ns`), the sender may be
         waiting for acknowledgements: its window, which is unknown here, may be exhausted.
         """
         if self.to_publisher and not in_flood:
@@ -51,7 +53,7 @@ class Pace:
         latest_ns = self.left_ns + LONGEST_NS
         if not self.held_ns:
             self.held_ns = now_ns
-        if heard_ns > self.held_ns:
+        if received_ns > self.held_ns:
             return latest_ns
         return min(latest_ns, max(soonest_ns, self.held_ns + SHORTEST_NS))
 

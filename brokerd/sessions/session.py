@@ -355,13 +355,13 @@ class SessionTable:
         own = self.own
         if hello.wire_version != WIRE_VERSION:
             return f"wire version {hello.wire_version}; this is {WIRE_VERSION}"
-        for what, theirs, ours in (
+        for name, theirs, ours in (
             ("protocol", hello.protocol, own.protocol),
             ("deployment", hello.deployment_id, own.deployment_id),
             ("topology digest", hello.topology_digest, own.topology_digest),
         ):
             if theirs != ours and (theirs or hello.role != "client"):
-                return f"{what} {theirs[:64]!r}; this is {ours!r}"
+                return f"{name} {theirs[:64]!r}; this is {ours!r}"
         if hello.role == "client":
             if not 0 < len(hello.name) <= MAXIMUM_CLIENT_NAME or not hello.name.isprintable():
                 return f"a client's name has 1 to {MAXIMUM_CLIENT_NAME} printable characters"

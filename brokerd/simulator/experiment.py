@@ -415,9 +415,9 @@ class _Experiment:
             if damage.brokers == brokers and damage.until_ns is None:
                 damage.until_ns = self._schedule.now_ns
 
-    def _report(self, what: str) -> None:
+    def _report(self, text: str) -> None:
         after_ns = self._schedule.now_ns - self._origin_ns
-        self._story.append(f"{after_ns / SECOND_NS:8.3f} s  {what}")
+        self._story.append(f"{after_ns / SECOND_NS:8.3f} s  {text}")
 
     # ------------------------------------------------------------ judgement
 

@@ -95,8 +95,8 @@ def _play(text: str, player: "_Player") -> str:
         if not commands:
             blocks.append("\n".join(story))
             continue
-        said = [line for command in commands for line in player.carry_out(command)]
-        blocks.append("\n".join([*story, *commands, _COMMANDS_END, *(said or ["ok"])]))
+        output = [line for command in commands for line in player.carry_out(command)]
+        blocks.append("\n".join([*story, *commands, _COMMANDS_END, *(output or ["ok"])]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -108,7 +108,7 @@ class _Player:
         self._parameters: dict[str, int | str] = {"delta": 1, "assist": "off"}
         self._cluster: SimulatedCluster | None = None
         self._words: Wording
-        self._said: list[str] = []
+        self._output: list[str] = []
         self._watched: Peer | None = None
         self._listening = True
         self._tells_partitions = False
@@ -141,7 +141,7 @@ class _Player:
 
     def carry_out(self, command: str) -> list[str]:
         """Perform one command; return the observed actions."""
-        self._said = []
+        self._output = []
         verb, *words = command.split()
         try:
             if verb in self._commands:
@@ -157,7 +157,7 @@ class _Player:
             raise ScenarioError(f"{command!r}: a word is missing") from error
         except (ConfigError, PredicateError, ValueError) as error:
             raise ScenarioError(f"{command!r}: {error}") from error
-        return self._said
+        return self._output
 
     @property
     def cluster(self) -> SimulatedCluster:
@@ -225,19 +225,19 @@ class _Player:
         self._connect(broker, client, publishes=False)
         self._client(client)
         self.cluster.subscribe(broker, parse_predicate(" ".join(rest)), client)
-        self._run_until_heard(client)
+        self._run_until_received(client)
 
     def _on_unsubscribe(self, words: list[str]) -> None:
         client, number = self._client(words[0]), int(words[1]) if len(words) > 1 else 1
         if number not in client.core.subscriptions:
             raise ScenarioError(f"{client.name} has no subscription {number}")
         self.cluster.unsubscribe(client.name, number)
-        self._run_until_heard(words[0])
+        self._run_until_received(words[0])
 
     def _on_detach(self, words: list[str]) -> None:
         self._client(words[0])
         self.cluster.population.detach(words[0])
-        self._run_until_heard(words[0])
+        self._run_until_received(words[0])
 
     def _on_publish(self, words: list[str]) -> None:
         broker, client, rest = _parse_client(words, "p")
@@ -250,7 +250,7 @@ class _Player:
             raise ScenarioError(f"{client} is there to subscribe, and not to publish")
         blob = encode_attributes(attributes)
         self.cluster.publish_run(broker, [(blob, b"")] * count, client)
-        self._run_until_heard(client)
+        self._run_until_received(client)
 
     def _on_stabilize(self, _words: list[str]) -> None:
         try:
@@ -299,23 +299,23 @@ class _Player:
         client = self._client(words[0], may_have_left=True)
         for number, publications in client.received.items():
             listed = " ".join(self._words.publication(*publication) for publication in publications)
-            self._said.append(f"{client.name}/{number}: {listed or 'nothing'}")
+            self._output.append(f"{client.name}/{number}: {listed or 'nothing'}")
 
     def _on_status(self, words: list[str]) -> None:
         status = self.cluster.broker(words[0]).status()
         for key, peers in (("wanted", status.wanted), ("ready", status.ready)):
             listed = " ".join(self._words.name(peer) for peer in peers)
-            self._said.append(f"{key} {listed or 'nobody'}")
-        self._said.append(f"{status.state}, {status.queued} publications queued")
+            self._output.append(f"{key} {listed or 'nobody'}")
+        self._output.append(f"{status.state}, {status.queued} publications queued")
 
     def _on_judge(self, _words: list[str]) -> None:
         oracle = self.cluster.oracle
         wrong = [*oracle.first_violations, *oracle.obligations.describe_undelivered()]
-        self._said += wrong or [f"nothing is missing, {oracle.deliveries} deliveries"]
+        self._output += wrong or [f"nothing is missing, {oracle.deliveries} deliveries"]
 
     def _on_quietly(self, words: list[str]) -> None:
         self._quietly(lambda: self.carry_out(" ".join([words[0], *words[1:]])))
-        self._said = []
+        self._output = []
 
     def _on_partitions(self, words: list[str]) -> None:
         self._tells_partitions = {"told": True, "untold": False}.get(words[0], False)
@@ -347,7 +347,7 @@ class _Player:
             while not state.core.attached and self.cluster.schedule.now_ns < limit_ns:
                 self._quietly(lambda: self.cluster.run_for(0.001))
 
-    def _run_until_heard(self, client: str) -> None:
+    def _run_until_received(self, client: str) -> None:
         """Run until the client's broker has received and handled its message."""
         self._watched = client
         limit_ns = self.cluster.schedule.now_ns + 2 * MILLISECOND_NS
@@ -367,7 +367,7 @@ class _Player:
         for effect in effects:
             if self._tells_partitions or not self._words.is_detail(effect):
                 lines.append(self._words.effect(effect))
-        self._said += [f"{broker.name} {line}" for line in lines if line]
+        self._output += [f"{broker.name} {line}" for line in lines if line]
 
 
 def _milliseconds(word: str) -> int:

@@ -136,8 +136,8 @@ class DeployedBackend:
                 return True
             return end.fault_id not in (await end.command("status"))["faults"]
 
-        gone = await on_all(self._ends(fault), is_gone)
-        return {"gone": True} if all(gone) else None
+        undone = await on_all(self._ends(fault), is_gone)
+        return {"gone": True} if all(undone) else None
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
         seen: Evidence = {}
@@ -264,7 +264,7 @@ class ClientFaults:
         if fault.verb == ROAM:
             broker = str(fault.parameters["to"])
             more = {"to": broker, "address": self._load.addresses[broker]}
-        row = await self._ask(
+        row = await self._call(
             fault,
             "fault_apply",
             verb=fault.verb,
@@ -276,7 +276,7 @@ class ClientFaults:
         return self._add_times(evidence, row["t_applied_ns"])
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
-        row = await self._ask(fault, "fault_look")
+        row = await self._call(fault, "fault_look")
         if fault.verb == CRASH:
             crashes = sum(row["crashes"].values())
             return {"crashes": crashes} if crashes else None
@@ -297,19 +297,19 @@ class ClientFaults:
         return self._add_times(evidence, row["t_attached_ns"])
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
-        await self._ask(fault, "fault_renew", lease_ms=lease_ns // 1_000_000)
+        await self._call(fault, "fault_renew", lease_ms=lease_ns // 1_000_000)
 
     async def undo(self, fault: Fault) -> Evidence:
-        row = await self._ask(fault, "fault_heal")
+        row = await self._call(fault, "fault_heal")
         return self._add_times({}, row["t_healed_ns"])
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
-        row = await self._ask(fault, "fault_look")
+        row = await self._call(fault, "fault_look")
         return None if row["active"] else {"gone": True}
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
         """Return evidence that the client is connected again and receives waiting publications."""
-        row = await self._ask(fault, "fault_look")
+        row = await self._call(fault, "fault_look")
         if not row["attached"]:
             return None
         evidence = {"broker": row["broker"], "session": row["session"]}
@@ -324,7 +324,7 @@ class ClientFaults:
             return self._add_times(evidence, max(row["t_attached_ns"], row["t_healed_ns"]))
         return self._add_times(evidence, row["t_attached_ns"])
 
-    async def _ask(self, fault: Fault, command: str, **arguments: Any) -> dict[str, Any]:
+    async def _call(self, fault: Fault, command: str, **arguments: Any) -> dict[str, Any]:
         process = self._load.processes.get(fault.target.client)
         if process is None:
             raise ControlError("user", f"no client called {fault.target.client!r} in this load")

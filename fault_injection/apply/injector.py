@@ -353,15 +353,15 @@ class Injector:
         With many faults at once, an answer may arrive only when the time is over.
         """
         while True:
-            asked_s = trio.current_time()
+            requested_s = trio.current_time()
             await self._look(progress)
             if progress.observed is not None or self._clock_ns() >= until_ns:
                 return
-            await trio.sleep(max(_POLL_S, trio.current_time() - asked_s))
+            await trio.sleep(max(_POLL_S, trio.current_time() - requested_s))
 
     async def _look(self, progress: _Progress) -> None:
         """Look for the effect: the first success is `observed`, later evidence adds up."""
-        seen = await self._ask(self._backend.verify_effect, progress.fault)
+        seen = await self._call(self._backend.verify_effect, progress.fault)
         if seen is None:
             return
         observed_ns, stamps = self._take_stamps(seen)
@@ -428,9 +428,9 @@ class Injector:
         while self._clock_ns() < requested_ns + _HEAL_WITHIN_NS:
             try:
                 undone = undone or await self._backend.undo(fault)
-                gone = await self._backend.verify_undone(fault)
-                if gone is not None:
-                    return {**undone, **gone}, ""
+                is_undone = await self._backend.verify_undone(fault)
+                if is_undone is not None:
+                    return {**undone, **is_undone}, ""
             except ControlError as error:
                 reason = error.text
             await trio.sleep(_POLL_S)
@@ -439,7 +439,7 @@ class Injector:
     async def _recover(self, progress: _Progress, since_ns: int) -> None:
         limit_ns = progress.step.recover_within_ns
         while self._clock_ns() < since_ns + limit_ns:
-            seen = await self._ask(self._backend.verify_recovered, progress.fault)
+            seen = await self._call(self._backend.verify_recovered, progress.fault)
             if seen is not None:
                 recovered_ns = int(seen.pop("t_ns", self._clock_ns()))
                 self._log.note(progress.fault.fault_id, "recovered", recovered_ns, seen)
@@ -452,7 +452,7 @@ class Injector:
             f"{progress.step.id}: not recovered within {format_duration(limit_ns)}"
         )
 
-    async def _ask(
+    async def _call(
         self, verify: Callable[[Fault], Awaitable[Evidence | None]], fault: Fault
     ) -> Evidence | None:
         try:

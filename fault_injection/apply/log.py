@@ -35,18 +35,18 @@ class FaultLog:
 
     Args:
         folder: folder of the files; None to keep all lines in memory only.
-        tell: callback that receives every line, to show progress.
+        announce: callback that receives every line, to show progress.
     """
 
     def __init__(
         self,
         folder: Path | None = None,
-        tell: Callable[[Mapping[str, Any]], None] | None = None,
+        announce: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.lines: list[dict[str, Any]] = []
         self._rows: dict[str, dict[str, Any]] = {}
         self._folder = folder
-        self._tell = tell
+        self._announce = announce
         self._file = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -130,8 +130,8 @@ class FaultLog:
             if healed_by is not None:
                 row["healed_by"] = healed_by
         self.learn(fault_id, evidence)
-        if self._tell is not None:
-            self._tell(line)
+        if self._announce is not None:
+            self._announce(line)
 
     def learn(self, fault_id: str, evidence: Mapping[str, Any]) -> None:
         """Record a larger number of absorbed messages than at the first observation."""

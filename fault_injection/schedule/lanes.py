@@ -86,8 +86,8 @@ class _Lane:
                 yield self._step(_AT_ONCE[mark], begin, after=stalled if mark == "k" else "")
                 stalled = ""
             elif mark in _CLIENTS_ONLY:
-                what = _CLIENTS_ONLY[mark]
-                raise self._wrong(f"no schedule lets a broker {what}; see `pubsubctl topology`")
+                noun = _CLIENTS_ONLY[mark]
+                raise self._wrong(f"no schedule lets a broker {noun}; see `pubsubctl topology`")
             elif mark in _ENDED_BY.values():
                 begun = next(key for key, ender in _ENDED_BY.items() if ender == mark)
                 raise self._wrong(f"{mark!r} at {place + 1} ends nothing: no {begun!r} before it")

@@ -71,11 +71,11 @@ def waits_for_ever(schedule: FaultSchedule, running: RunningProtocol) -> str:
     Return "" if the protocol continues without the ended brokers, or promises no exactly-once
     delivery.
     """
-    gone = find_permanently_ended(schedule)
-    if not gone or not running.promises().exactly_once:
+    ended = find_permanently_ended(schedule)
+    if not ended or not running.promises().exactly_once:
         return ""
     topology = running.topology
-    found = running.excess(FailedElements(tuple(sorted(map(topology.number_of, gone))), ()))
+    found = running.excess(FailedElements(tuple(sorted(map(topology.number_of, ended))), ()))
     if found is None:
         return ""
     names = " and ".join(topology.brokers[number] for number in found.brokers)

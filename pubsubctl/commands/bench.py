@@ -185,7 +185,7 @@ def _on_brokers(
         design = Design(instances=run.instances, habits=habits)
         points = [(Point(spec.protocol, spec), schedule)]
         return run_series(call, spec.name, points, design, results=run.output)
-    call.console.say(expect_time(call, spec).describe(check=run.check))
+    call.console.print(expect_time(call, spec).describe(check=run.check))
     return run_and_judge(
         call,
         spec,

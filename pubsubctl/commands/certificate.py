@@ -85,8 +85,8 @@ def _issue(
             output.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path, content in files.values():
                 _write(path, content)
-    paths = {what: str(path) for what, (path, _) in files.items()}
-    arguments = ", ".join(f"{what}={path!r}" for what, path in paths.items())
+    paths = {name: str(path) for name, (path, _) in files.items()}
+    arguments = ", ".join(f"{name}={path!r}" for name, path in paths.items())
     return Result(
         document={
             "schema": "pubsubctl/certificate/1",

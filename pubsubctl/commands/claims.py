@@ -103,7 +103,7 @@ def _simulate_missing(call: Invocation, claims: "Sequence[Claim]", runs: Path | 
     missing = [each.claim.figure for each in _outcomes(call, claims, runs) if each.ours is None]
     for figure in dict.fromkeys(missing):
         if kind_of_experiment(figure) == "simulated":
-            call.console.say(f"simulating {figure}")
+            call.console.print(f"simulating {figure}")
             run_without_brokers(
                 call,
                 FigureRequest(

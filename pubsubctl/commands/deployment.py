@@ -142,29 +142,29 @@ def deploy(
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     warn_of_parameters(call.console, wanted_topology, protocol)
-    what = (lab, wanted_topology, protocol, placing)
+    deployed = (lab, wanted_topology, protocol, placing)
     if call.dry_run or expect_noop:
-        return _steps(*what, must_be_none=not call.dry_run, rolling=replacement.rolling)
-    return _describe_deployed(call, f"deploy {topology}", what, replacement)
+        return _steps(*deployed, must_be_none=not call.dry_run, rolling=replacement.rolling)
+    return _describe_deployed(call, f"deploy {topology}", deployed, replacement)
 
 
 def _describe_deployed(
     call: Invocation,
     purpose: str,
-    what: "tuple[Lab, Topology, str, PlacementChoice]",
+    deployed: "tuple[Lab, Topology, str, PlacementChoice]",
     replacement: ReplacementOptions,
 ) -> Result:
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.deployment.deploy import choose_deployment, run_deployment
     from pubsubctl.deployment.updates import RollOutcome, roll
 
-    lab = what[0]
+    lab = deployed[0]
 
     async def work(interruption: Interruption) -> "tuple[Deployment, RollOutcome]":
         with call.console.progress() as progress:
             async with lab.operate(purpose, progress, interruption):
                 wanted = replace(
-                    await choose_deployment(*what),
+                    await choose_deployment(*deployed),
                     accept_loss=tuple(replacement.accept_loss or ()),
                 )
                 async with run_deployment(
@@ -234,10 +234,10 @@ def _steps(
         steps = [*map(str, plan.steps), *(notes if rolling else ())]
         raise PreflightFailed(f"--expect-noop, but there are steps to take: {len(steps):,}", *steps)
     lines = [f"on {host}: {line}" for host, rows in commands.items() for line in rows]
-    what = [plan.text()] if plan.steps or not notes else ["nothing to start, but to replace:"]
+    text_lines = [plan.text()] if plan.steps or not notes else ["nothing to start, but to replace:"]
     return Result(
         document={**plan.to_mapping(), "commands": commands, "outdated": upgrades},
-        text="\n".join([*what, *lines, *notes]),
+        text="\n".join([*text_lines, *lines, *notes]),
     )
 
 
@@ -309,10 +309,10 @@ def decommission(
     leaving = trio.run(work)
     lines = [f"{broker} is decommissioned already"]
     if not leaving.is_over:
-        told = ", ".join(leaving.hosts)
-        lines = [f"{broker} is decommissioned; recorded on the disks of {told}"] if does else []
+        text = ", ".join(leaving.hosts)
+        lines = [f"{broker} is decommissioned; recorded on the disks of {text}"] if does else []
         lines += [f"{'lost' if does else 'would be lost'} with {broker}:"]
-        lines += [f"  {what}" for what in leaving.losses]
+        lines += [f"  {loss}" for loss in leaving.losses]
     is_left = not does and not call.dry_run and not leaving.is_over
     because = (UserError("nothing was done; with --yes it is"),) if is_left else ()
     return Result(

@@ -102,12 +102,12 @@ def facts(
     inventory = call.inventory()
     hosts = call.hosts(inventory)
     known = cached_facts(inventory)
-    asked = [host for host in hosts if refresh or host.name not in known]
+    stale = [host for host in hosts if refresh or host.name not in known]
     problems: list[PubsubctlError] = []
-    if asked:
+    if stale:
         with call.console.progress() as progress:
-            progress.phase(f"looking at {len(asked)} host{'' if len(asked) == 1 else 's'}")
-            looks = gather_host_facts(inventory, asked, call.forks, only_machines=True)
+            progress.phase(f"looking at {len(stale)} host{'' if len(stale) == 1 else 's'}")
+            looks = gather_host_facts(inventory, stale, call.forks, only_machines=True)
         problems = [look.problem for look in looks if look.problem is not None]
         known = cached_facts(inventory)
     found = [(host.name, known[host.name]) for host in hosts if host.name in known]
@@ -294,7 +294,7 @@ def trust(
 
     async def work(interruption: Interruption) -> list[Met]:
         with interruption.stoppable():
-            return await meet(inventory, hops, fingerprints=approved, ask=ask)
+            return await meet(inventory, hops, fingerprints=approved, request=ask)
         raise AssertionError("the block returns or raises")
 
     met = run_interruptibly(work, call.console, when_not_waiting="approved keys are stored")

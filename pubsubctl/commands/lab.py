@@ -256,5 +256,5 @@ def _refuse_hidden_name(call: Invocation, name: str) -> None:
             raise UserError(f"-i {name} means {found}; choose another --name")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -206,7 +206,7 @@ def _outputs(
         out, err = (part.decode("utf-8", "replace") for part in (answer.stdout, answer.stderr))
         lines += [f"{host:{width}} | {visible(line)}" for line in out.splitlines()]
         for line in err.splitlines():
-            call.console.say(f"{host:{width}} ! {visible(line)}")
+            call.console.print(f"{host:{width}} ! {visible(line)}")
         if answer.status:
             ended = "was ended by a signal" if answer.status < 0 else f"status {answer.status}"
             because.append(HostError(f"host {host}: {command[0]}: {ended}"))

@@ -69,7 +69,7 @@ def init(
     for kind in folder_names():
         create_folder(folder / kind)
     then = "" if folder == Path(".") else f"cd {shlex.quote(str(folder))} && "
-    call.console.say(f"next: {then}pubsubctl doctor && pubsubctl bench first")
+    call.console.print(f"next: {then}pubsubctl doctor && pubsubctl bench first")
     return Result(document=document, text="\n".join(files))
 
 

@@ -79,7 +79,7 @@ def publish(
     try:
         trio.run(publishing.run, access, name, access.addresses_of(broker), source)
     except KeyboardInterrupt:
-        call.console.say(publishing.describe_counts())
+        call.console.print(publishing.describe_counts())
         raise
     return publishing.result()
 

@@ -177,7 +177,7 @@ class _Subscribing:
 
     def _announce(self, client: "Client") -> None:
         place = f" at {self.broker}" if self.broker else ""
-        self.call.console.say(f"subscribed{place} as {client.name}; Ctrl-C ends")
+        self.call.console.print(f"subscribed{place} as {client.name}; Ctrl-C ends")
 
     def _print(self, publication: "Publication") -> bool:
         """Print a delivery; return True if it is the last."""
@@ -210,7 +210,7 @@ class _Subscribing:
         if self.ends:
             if not self.has_ended:
                 raise HostError(f"{self.broker} has not confirmed the end; repeat the command")
-            self.call.console.say(f"{self.broker} has ended the durable subscription")
+            self.call.console.print(f"{self.broker} has ended the durable subscription")
             return
         problems = []
         if self.gaps:

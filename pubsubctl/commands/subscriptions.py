@@ -153,7 +153,7 @@ async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:
     Raises:
         PreflightFailed: nothing is deployed.
     """
-    answers, silent = await _ask_brokers(lab, "subscriptions", {})
+    answers, silent = await _query_brokers(lab, "subscriptions", {})
     rows = [
         {**row, "broker": broker} for broker, answer in answers for row in answer["subscriptions"]
     ]
@@ -172,7 +172,7 @@ async def collect_retained(
     for row in rows:
         for stream, tick in row["acknowledged"].items():
             after.setdefault(stream, []).append(tick)
-    answers, silent = await _ask_brokers(lab, "retained", {"after": after})
+    answers, silent = await _query_brokers(lab, "retained", {"after": after})
     found = [{**each} for _, answer in answers for each in answer["retained"] if each["events"]]
     return sorted(found, key=lambda each: str(each["stream"])), silent
 
@@ -204,7 +204,7 @@ def add_retained(rows: Iterable[dict[str, Any]], retained: Iterable[dict[str, An
         each["held_by"] = names or moved or [f"broker {name}" for name in brokers]
 
 
-async def _ask_brokers(
+async def _query_brokers(
     lab: "Lab", command: str, arguments: dict[str, Any]
 ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Return the answers of all brokers, and the reasons of brokers without an answer.
@@ -219,9 +219,9 @@ async def _ask_brokers(
     record = await read_deployment(lab)
     if record is None:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
-    gone = list_decommissioned(record)
+    decommissioned = list_decommissioned(record)
     placed = record["placement"]["brokers"]
-    hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in gone}
+    hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in decommissioned}
     found: list[tuple[str, dict[str, Any]]] = []
     silent: list[str] = []
 

@@ -107,7 +107,7 @@ class Progress:
         if self._live is None:
             known_s = waits.learnt.get(key) if expected_s is None else expected_s
             expected = f" (about {known_s:.0f} s)" if known_s and known_s >= 1 else ""
-            self._console.say(f"{name}{expected}")
+            self._console.print(f"{name}{expected}")
             return
         if self._task is not None:
             self._live.update(self._task, visible=False)
@@ -127,11 +127,11 @@ class Progress:
             self._live.update(self._task, numbers=text, share=share_of(self._numbers))
         elif now_ns - self._last_line_ns >= PLAIN_LINE_EVERY_NS:
             self._last_line_ns = now_ns
-            self._console.say(f"  {self._phase}: {text}")
+            self._console.print(f"  {self._phase}: {text}")
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Write a permanent line."""
-        self._console.say(text)
+        self._console.print(text)
 
     def _end_phase(self) -> None:
         """Measure the phase, unless its duration was given."""
@@ -278,7 +278,7 @@ class Console:
         """True if a command that goes on prints a JSON object per line: --json, or no terminal."""
         return self.as_json or not self.is_read_by_people
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Report a step of the command, unless quiet."""
         if not self.quiet:
             self._write_error_line(visible(text))

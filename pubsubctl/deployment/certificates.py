@@ -57,8 +57,8 @@ async def _issue(
     }
     connector = lab.connector(host)
     paths = {
-        what: str(await connector.write_secret(path, content))
-        for what, (path, content) in files.items()
+        noun: str(await connector.write_secret(path, content))
+        for noun, (path, content) in files.items()
     }
     return paths, issued
 

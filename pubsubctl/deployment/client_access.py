@@ -69,8 +69,8 @@ class ClientAccess:
         topology = Topology.from_mapping(record["topology"], "deployment.json")
         protocol = protocol_on(topology, record["protocol"])
         placed = Placement.from_mapping(record["placement"]).brokers
-        gone = list_decommissioned(record)
-        homes = {*protocol.homes()}.difference(gone)
+        decommissioned = list_decommissioned(record)
+        homes = {*protocol.homes()}.difference(decommissioned)
         return cls(
             identity=record["deployment_id"],
             protocol=protocol,
@@ -138,11 +138,11 @@ def issue_certificate(inventory: Inventory, identity: str, folder: Path, name: s
         "key": issued.key_pem,
     }
     files: dict[str, Any] = {}
-    for what, content in contents.items():
-        path = folder / f"{name}-{what}.pem"
+    for subject, content in contents.items():
+        path = folder / f"{name}-{subject}.pem"
         with open(path, "xb", opener=_private) as file:
             file.write(content)
-        files[what] = str(path)
+        files[subject] = str(path)
     return TlsFiles(**files)
 
 

@@ -259,8 +259,10 @@ async def attached(lab: Lab, wanted: DesiredState) -> AsyncIterator[Deployment]:
     """
     found = await lab.observe()
     records = [row.deployment for row in found if row.deployment is not None]
-    gone = dict.fromkeys(name for record in records for name in list_decommissioned(record))
-    deployment = Deployment(_find_identity(found), wanted, lab, Plan((), (*gone,)))
+    decommissioned = dict.fromkeys(
+        name for record in records for name in list_decommissioned(record)
+    )
+    deployment = Deployment(_find_identity(found), wanted, lab, Plan((), (*decommissioned,)))
     try:
         await deployment.connect()
         check_agents(deployment.programs)
@@ -294,7 +296,9 @@ async def take_down(
         except Unreachable:
             pass  # the remaining processes are stopped next
         except ControlError as error:
-            progress.say(f"host {connector.host.name}: {error}; its processes are stopped directly")
+            progress.print(
+                f"host {connector.host.name}: {error}; its processes are stopped directly"
+            )
         await connector.stop_strays()
         await connector.remove(purge=purge)
         removed += 1
@@ -310,7 +314,7 @@ async def take_down(
         await lab.on_all(look)
         if left:
             raise LabDirty(*sorted(left))
-        progress.say("taken down; no process, port, socket or file of it is left")
+        progress.print("taken down; no process, port, socket or file of it is left")
     return plan
 
 
@@ -544,7 +548,7 @@ async def _roll_back(deployment: Deployment, progress: Progress) -> None:
         await lab.on_all(clear, [lab.connector(host) for host in sorted(fresh)])
     except* PubsubctlError as group:  # the cause of the rollback is the error to report
         for error in group.exceptions:
-            progress.say(f"{error}; repeat `pubsubctl down`")
+            progress.print(f"{error}; repeat `pubsubctl down`")
 
 
 async def _observe_leniently(lab: Lab) -> tuple[list[ObservedState], dict[str, list[int]]]:

@@ -158,8 +158,10 @@ class Deployment:
     @property
     def brokers(self) -> tuple[PlacedBroker, ...]:
         """Return the brokers that should run: all placed brokers except decommissioned brokers."""
-        gone = self.plan.decommissioned
-        return tuple(row for row in self.wanted.placement.brokers if row.broker not in gone)
+        decommissioned = self.plan.decommissioned
+        return tuple(
+            row for row in self.wanted.placement.brokers if row.broker not in decommissioned
+        )
 
     async def connect(self) -> None:
         """Reach the agents of all hosts that are used."""

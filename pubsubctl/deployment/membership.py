@@ -159,7 +159,7 @@ class DecommissionCandidate:
     def losses(self) -> tuple[str, ...]:
         """Return the losses of the decommission."""
         own = f"the subscriptions of clients of {self.broker} that have not moved to another broker"
-        kept = (f"{name}: {what}" for name, each in self.reports.items() for what in each.losses)
+        kept = (f"{name}: {loss}" for name, each in self.reports.items() for loss in each.losses)
         return (own, *kept)
 
 
@@ -174,13 +174,13 @@ async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
     if record is None:
         raise nothing_deployed(lab.inventory)
     _check(record, broker)
-    gone = {*list_decommissioned(record)} - {broker}
+    decommissioned = {*list_decommissioned(record)} - {broker}
     hosts = {
         row["broker"]: row["host"]
         for row in record["placement"]["brokers"]
-        if row["broker"] not in gone
+        if row["broker"] not in decommissioned
     }
-    said: dict[str, Farewell] = {}
+    farewells: dict[str, Farewell] = {}
     silent: list[str] = []
 
     async def ask(connector: Connector) -> None:
@@ -196,7 +196,7 @@ async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
                     except ControlError as error:
                         silent.append(f"{name} does not answer: {error}")
                         continue
-                    said[name] = Farewell(
+                    farewells[name] = Farewell(
                         answer["is_known"], tuple(answer["refusals"]), tuple(answer["losses"])
                     )
         except Unreachable as error:
@@ -209,7 +209,7 @@ async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
         )
     del hosts[broker]
     return DecommissionCandidate(
-        str(record["deployment_id"]), broker, hosts, {name: said[name] for name in hosts}
+        str(record["deployment_id"]), broker, hosts, {name: farewells[name] for name in hosts}
     )
 
 

@@ -319,10 +319,10 @@ def cores_of(host: Host, processors: Mapping[str, Any]) -> list[int]:
         groups = [_cpus(text) for text in cores] if isinstance(cores, list) else []
         second = {thread for threads in groups for thread in threads[1:]}
         usable = [core for core in usable if core not in second]
-    told = processors.get("numa_nodes")
+    stated = processors.get("numa_nodes")
     nodes = {
         int(number): [core for core in _cpus(text) if core in usable]
-        for number, text in (told.items() if isinstance(told, dict) else ())
+        for number, text in (stated.items() if isinstance(stated, dict) else ())
         if str(number).isdecimal()
     } or {0: usable}
     if host.numa.startswith("pin:"):

@@ -81,9 +81,9 @@ class AssessedPlacement:
                     "kind": unit.kind,
                     "name": unit.name,
                     "hosts": list(unit.hosts),
-                    "brokers": list(gone),
+                    "brokers": list(lost_brokers),
                 }
-                for unit, gone in self.lost.items()
+                for unit, lost_brokers in self.lost.items()
             ],
             "delta_safe": example is None,
             "counter_example": None if example is None else str(example),
@@ -301,24 +301,24 @@ def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -
         yield f"clients_host {shown(file.clients_host)}: no host has this name{hint}"
     taken: dict[tuple[str, int], str] = {}
     for row in file.brokers:
-        what = f"broker {shown(row.broker)}"
+        place = f"broker {shown(row.broker)}"
         if row.broker not in topology.present():
-            yield f"{what}: not one of {topology.name}{nearest(row.broker, topology.present())}"
+            yield f"{place}: not one of {topology.name}{nearest(row.broker, topology.present())}"
             continue
         if names.count(row.broker) > 1:
-            yield f"{what} is placed twice"
+            yield f"{place} is placed twice"
         if row.host not in known:
-            yield f"{what}: no host called {shown(row.host)}{nearest(row.host, [*known])}"
+            yield f"{place}: no host called {shown(row.host)}{nearest(row.host, [*known])}"
             continue
         host = known[row.host]
         if row.port not in host.broker_ports:
-            yield f"{what}: port {row.port} is not one of {host.name}'s ports"
+            yield f"{place}: port {row.port} is not one of {host.name}'s ports"
         if row.ip != host.bench_address:
-            yield f"{what}: {shown(row.ip)} is not {host.name}'s bench_address"
+            yield f"{place}: {shown(row.ip)} is not {host.name}'s bench_address"
         if row.core < -1 or row.core in host.cores_reserved:
-            yield f"{what}: core {row.core} is not for brokers"
+            yield f"{place}: core {row.core} is not for brokers"
         if (other := taken.setdefault((row.ip, row.port), row.broker)) != row.broker:
-            yield f"{what}: {other} has port {row.port} of {host.name}"
+            yield f"{place}: {other} has port {row.port} of {host.name}"
 
 
 def judge_losses(
@@ -330,8 +330,8 @@ def judge_losses(
     units = loss_units(brokers_hosts(hosts))
     lost = {}
     for unit in units:
-        if gone := brokers_lost_with(unit, tolerance, host_of):
-            lost[unit] = tuple(topology.brokers[number] for number in gone)
+        if lost_brokers := brokers_lost_with(unit, tolerance, host_of):
+            lost[unit] = tuple(topology.brokers[number] for number in lost_brokers)
     between = sum(
         host_of[topology.brokers[a]] != host_of[topology.brokers[b]]
         for a, b in topology.overlay().links

@@ -166,8 +166,8 @@ def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
         steps.append(
             Step("await-ready", "all", counted(count, "broker"), f"digest {wanted.digest[:8]}")
         )
-    gone = tuple(row.broker for row in wanted.placement.brokers if row.broker in recorded)
-    return Plan(tuple(steps), gone)
+    removed = tuple(row.broker for row in wanted.placement.brokers if row.broker in recorded)
+    return Plan(tuple(steps), removed)
 
 
 def _running_topology(wanted: DesiredState, found: Sequence[ObservedState]) -> Topology:
@@ -232,8 +232,8 @@ def down_plan(found: Sequence[ObservedState], *, purge: bool) -> Plan:
         if row.strays:
             steps.append(Step("stop-strays", row.host, ", ".join(map(str, row.strays))))
         if row.files or row.agent is not None:
-            what = "everything" if purge else "state, sockets and logs"
-            steps.append(Step("remove", row.host, what))
+            scope = "everything" if purge else "state, sockets and logs"
+            steps.append(Step("remove", row.host, scope))
     return Plan(tuple(steps))
 
 
@@ -247,7 +247,9 @@ def differences(wanted: DesiredState, deployment: Mapping[str, Any]) -> list[str
     if _follows(wanted.topology, topology) and not found:
         return []
     if topology != ours:
-        found.append(f"topology is {_said(topology, ours)}, wanted is {_said(ours, topology)}")
+        found.append(
+            f"topology is {_topology_change(topology, ours)}, wanted is {_topology_change(ours, topology)}"
+        )
     elif deployment["digest"] != wanted.digest and not found:
         found.append(f"digest is {deployment['digest'][:8]}, wanted is {wanted.digest[:8]}")
     if not found and deployment["placement"] != wanted.placement.to_mapping():
@@ -266,7 +268,7 @@ def _parameters_said(parameters: Mapping[str, Any]) -> str:
     return ", ".join(rows) or "the parameters of the defaults"
 
 
-def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def _topology_change(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Return a topology's name, with the detail that distinguishes it from the other."""
     name = str(topology["name"])
     if topology["name"] != other["name"]:

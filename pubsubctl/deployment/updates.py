@@ -86,7 +86,7 @@ async def roll(
         # A broker that is down already could exceed the tolerance.
         await wait_ready(deployment, progress, timeout_s)
     for batch in [brokers] if at_once else batches(known, brokers, max_unavailable):
-        progress.say(f"replacing {', '.join(batch)}")
+        progress.print(f"replacing {', '.join(batch)}")
         for act in (_stop, _start):
             async with trio.open_nursery() as nursery:
                 for name in batch:
@@ -174,4 +174,4 @@ async def change_roles(
         await change_members(deployment, progress, record, READY_TIMEOUT_S)
         await record()
         await wait_ready(deployment, progress, READY_TIMEOUT_S)
-        progress.say(f"all brokers confirm that {broker} is {role} now")
+        progress.print(f"all brokers confirm that {broker} is {role} now")

@@ -251,9 +251,9 @@ def _disk(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     for host in subject.hosts:
         if host.connector == "local" and host.data_dir:
             folders[Path(host.data_dir).expanduser()] = f"durable files of {host.name}"
-    for folder, what in folders.items():
+    for folder, use in folders.items():
         free = shutil.disk_usage(_find_existing(folder)).free
-        text = f"{free / 2**30:.1f} GiB free for {what} ({folder})"
+        text = f"{free / 2**30:.1f} GiB free for {use} ({folder})"
         if free < FREE_BYTES_WANTED:
             yield "fail", text, "free 1 GiB, or set PUBSUBCTL_RESULTS, XDG_STATE_HOME, data_dir"
         else:
@@ -318,12 +318,12 @@ def _clock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 
 def _clock_sync(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    told = host_probe.clock_sync()
-    if told is not None and not told["synchronised"]:
+    stated = host_probe.clock_sync()
+    if stated is not None and not stated["synchronised"]:
         text = "nothing keeps this machine's wall clock right"
         yield "warn", text, "start chronyd or systemd-timesyncd; certificates go by that clock"
-    elif told is not None:
-        yield "ok", f"the wall clock is right within {told['error_ns'] / 1e6:.1f} ms", ""
+    elif stated is not None:
+        yield "ok", f"the wall clock is right within {stated['error_ns'] / 1e6:.1f} ms", ""
 
 
 def _budget(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
@@ -444,7 +444,7 @@ def _run_check(findings: Sequence[Finding], check: str) -> Iterator[Finding]:
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for row in findings:
         if row.id == check:
-            key = (row.severity, _said(row), row.remedy) if row.host else (row.text,)
+            key = (row.severity, _finding_text(row), row.remedy) if row.host else (row.text,)
             alike.setdefault(key, []).append(row)
     well = [rows for rows in alike.values() if rows[0].host and rows[0].severity == "ok"]
     for rows in alike.values():
@@ -460,10 +460,10 @@ def _together(rows: Sequence[Finding], like: str = "") -> Finding:
     first = rows[0]
     if len(rows) == 1:
         return first
-    said = f"{like}{first.text}" if like else _said(first)
+    text = f"{like}{first.text}" if like else _finding_text(first)
     hosts = format_ranges(dict.fromkeys(row.host for row in rows))
-    return Finding(first.id, first.severity, f"{hosts}: {said}", first.remedy)
+    return Finding(first.id, first.severity, f"{hosts}: {text}", first.remedy)
 
 
-def _said(row: Finding) -> str:
+def _finding_text(row: Finding) -> str:
     return row.text.removeprefix(f"{row.host}: ")

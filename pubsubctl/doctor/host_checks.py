@@ -241,8 +241,8 @@ def _programs(look: HostFacts) -> Iterator[Row]:
             yield "ok", "no agent or broker runs", ""
         return
     for note in look.differing:
-        what, _, remedy = note.rpartition("; ")
-        yield "warn", what.removeprefix(f"host {look.host.name}: "), remedy
+        program, _, remedy = note.rpartition("; ")
+        yield "warn", program.removeprefix(f"host {look.host.name}: "), remedy
     if not look.differing:
         yield "ok", f"its agent and brokers run {read_own_program()}", ""
 
@@ -280,14 +280,14 @@ def _faults(look: HostFacts) -> Iterator[Row]:
 
 
 def _clock_sync(look: HostFacts) -> Iterator[Row]:
-    told = look.probe.get("clock_sync")
-    if told is None:
+    stated = look.probe.get("clock_sync")
+    if stated is None:
         return
-    if not told["synchronised"]:
+    if not stated["synchronised"]:
         text = "nothing keeps its wall clock right"
         yield "warn", text, "start chronyd or systemd-timesyncd; only logs go by that clock"
     else:
-        yield "ok", f"its wall clock is right within {told['error_ns'] / 1e6:.1f} ms", ""
+        yield "ok", f"its wall clock is right within {stated['error_ns'] / 1e6:.1f} ms", ""
 
 
 def _nic(look: HostFacts) -> Iterator[Row]:
@@ -375,13 +375,13 @@ def _expect(look: HostFacts) -> Iterator[Row]:
         nic = _nic_of(look)
         speed = (nic or {}).get("speed_mbps")
         is_there = speed is not None and speed >= expect.link_gbps_min * 1000
-        said = f"{speed / 1000:g}" if speed is not None else "unknown"
-        judge(is_there, f"link of {said} Gbit/s, {expect.link_gbps_min:g}")
+        speed_text = f"{speed / 1000:g}" if speed is not None else "unknown"
+        judge(is_there, f"link of {speed_text} Gbit/s, {expect.link_gbps_min:g}")
     if expect.clock_error_max is not None:
-        told = probe.get("clock_sync") or {"synchronised": False, "error_ns": 0}
-        fits = told["synchronised"] and told["error_ns"] <= expect.clock_error_max
-        said = f"{told['error_ns'] / 1e6:.1f} ms" if told["synchronised"] else "unknown"
-        judge(fits, f"clock error {said}, {format_duration(expect.clock_error_max)}")
+        stated = probe.get("clock_sync") or {"synchronised": False, "error_ns": 0}
+        fits = stated["synchronised"] and stated["error_ns"] <= expect.clock_error_max
+        speed_text = f"{stated['error_ns'] / 1e6:.1f} ms" if stated["synchronised"] else "unknown"
+        judge(fits, f"clock error {speed_text}, {format_duration(expect.clock_error_max)}")
     for text in broken:
         yield "fail", f"not as expected: {text} wanted", remedy
     if met and not broken:

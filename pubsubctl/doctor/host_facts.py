@@ -210,8 +210,8 @@ async def _probe(lab: Lab, connector: Connector, addresses: Mapping[str, str]) -
     except (ValueError, IndexError):
         found = None
     if not isinstance(found, dict):
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        why = shown(said[-1]) if said else f"status {done.status}"
+        output = done.stderr.decode(errors="replace").strip().splitlines()
+        why = shown(output[-1]) if output else f"status {done.status}"
         raise HostError(
             f"host {host.name}: {host.python} could not look at it: {why}; "
             'Python 3.11 or newer is needed: python = "python3.11"'

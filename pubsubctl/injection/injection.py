@@ -48,14 +48,14 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
         def tell(line: Mapping[str, Any]) -> None:
             if line["stage"] not in ("planned", "requested", "heal_requested"):
                 at_s = (line["t_ns"] - began_ns[0]) / 1e9
-                progress.say(f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}")
+                progress.print(f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}")
 
         async def work(interruption: Interruption) -> Injection:
             async with lab.open(), lab.lock(f"inject {schedule.name}"):
                 wanted = await read_running(lab)
                 settled = settle(wanted.topology, wanted.placement, wanted.protocol)
                 async with attached(lab, wanted) as deployment:
-                    log = FaultLog(tell=tell)
+                    log = FaultLog(announce=tell)
                     backend = await backend_of(deployment)
                     prefix = f"inject-{secrets.token_hex(3)}-"
                     progress.phase(f"injecting {schedule.name}")
@@ -63,7 +63,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                     if warning := await idle_warning(deployment, injector.steps):
                         call.console.warn(warning)
                     for line in describe_draws(settled):
-                        progress.say(line)
+                        progress.print(line)
                     try:
                         began_ns.append(time.monotonic_ns())
                         with interruption.stoppable():
@@ -157,7 +157,7 @@ def _line(row: Mapping[str, Any], began_ns: int) -> str:
         for stage in ("applied", "observed", "healed", "recovered")
         if row.get(f"t_{stage}_ns") is not None
     }
-    told = [f"{stage} {at_s:.2f} s" for stage, at_s in stages.items()]
+    parts = [f"{stage} {at_s:.2f} s" for stage, at_s in stages.items()]
     if "applied" in stages and "healed" in stages:
-        told.append(f"lasted {stages['healed'] - stages['applied']:.2f} s")
-    return f"{text}: {', '.join(told)}" if told else text
+        parts.append(f"lasted {stages['healed'] - stages['applied']:.2f} s")
+    return f"{text}: {', '.join(parts)}" if parts else text

@@ -117,10 +117,10 @@ class _Builder:
         )
 
     def _find_known_hosts(self, hosts: Sequence[Host]) -> Path | None:
-        said = self._content.defaults.known_hosts
-        if said is None and all(host.connector == "local" for host in hosts):
+        stated = self._content.defaults.known_hosts
+        if stated is None and all(host.connector == "local" for host in hosts):
             return None
-        named = Path(said or f"known_hosts.{self._content.name}").expanduser()
+        named = Path(stated or f"known_hosts.{self._content.name}").expanduser()
         return (self._file.path.parent / named).absolute()
 
     def _add_hosts(self, entry: HostEntry, place: Place) -> None:
@@ -200,20 +200,20 @@ class _Builder:
             for variable in Variables.model_fields:
                 if variable in host.values:
                     continue
-                said = [
+                rows = [
                     by_group[group][variable]
                     for group in sorted(host.groups)
                     if variable in by_group.get(group, {})
                 ]
-                for value, origin in said[1:]:
-                    if value != said[0][0]:
+                for value, origin in rows[1:]:
+                    if value != rows[0][0]:
                         self._add_problem(
                             f"{self._file.path}:{origin.line}: {variable} = {shown(value)} for "
-                            f"{host.name}, but {said[0][1].layer} has {shown(said[0][0])} in line "
-                            f"{said[0][1].line}; set it in the host's own vars"
+                            f"{host.name}, but {rows[0][1].layer} has {shown(rows[0][0])} in line "
+                            f"{rows[0][1].line}; set it in the host's own vars"
                         )
-                if said:
-                    host.values[variable] = said[0]
+                if rows:
+                    host.values[variable] = rows[0]
                 elif variable in defaults:
                     host.values[variable] = defaults[variable]
             if "connector" not in host.values:
@@ -435,9 +435,9 @@ class _Builder:
         except ValueError as error:
             self._problem(place, f"= {shown(value)}: {error}")
 
-    def _wrong(self, key: str, said: tuple[Any, Origin], text: str) -> None:
+    def _wrong(self, key: str, stated: tuple[Any, Origin], text: str) -> None:
         """Report a problem with a resolved value, once per line of origin."""
-        value, origin = said
+        value, origin = stated
         where = f"{origin.file}:{origin.line}" if origin.file else str(self._file.path)
         if not any(row.startswith(f"{where}: {key} = ") for row in self._problems):
             self._add_problem(f"{where}: {key} = {shown(value)}: {text}")

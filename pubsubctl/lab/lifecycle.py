@@ -124,8 +124,8 @@ async def _ip(*arguments: str) -> None:
         env=tool_environment(),
     )
     if result.returncode != 0:
-        said = result.stderr.decode(errors="replace").strip()
-        raise HostError(f"`ip {' '.join(arguments)}`: {said}")
+        output = result.stderr.decode(errors="replace").strip()
+        raise HostError(f"`ip {' '.join(arguments)}`: {output}")
 
 
 COMMAND_TIMEOUT_S = 30.0
@@ -161,7 +161,7 @@ async def bring_up(
             journal = read_journal(folder)
             if journal.is_ready:
                 return Built(_is_unchanged(look(journal), hosts, gateways), False)
-            progress.say("removing the rest of an interrupted `lab up`")
+            progress.print("removing the rest of an interrupted `lab up`")
             await remove(journal)
         digest = hashlib.blake2b(name.encode(), digest_size=2).digest()
         networks = free_networks(gateways + 1, int.from_bytes(digest) % NETWORKS)
@@ -239,8 +239,8 @@ async def start_machine(files: Files, machine: Machine, lock: int) -> None:
         "environment": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
     }
     script = os.path.realpath(machine_script.__file__)
-    said = await _run([sys.executable, "-ISE", script], lock, json.dumps(wanted).encode())
-    identity = ProcessIdentity.of(int(said))
+    output = await _run([sys.executable, "-ISE", script], lock, json.dumps(wanted).encode())
+    identity = ProcessIdentity.of(int(output))
     started = {"started": machine.name, "pid": identity.pid, "start_time": identity.start_time}
     write_line(files.folder, started)
     addresses = files.spec.addresses(machine)
@@ -284,6 +284,6 @@ async def _run(command: Command, lock: int, given: bytes = b"") -> bytes:
     await trio.lowlevel.checkpoint()
     if result.returncode != 0:
         lines = result.stderr.decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else f"exit status {result.returncode}"
-        raise HostError(f"`{' '.join(map(str, command))}`: {said}")
+        output = lines[-1] if lines else f"exit status {result.returncode}"
+        raise HostError(f"`{' '.join(map(str, command))}`: {output}")
     return result.stdout

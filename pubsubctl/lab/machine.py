@@ -27,18 +27,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main() -> None:
     """Read the specification from standard input; write the pid, or exit 1 with the reason."""
     wanted = json.load(sys.stdin)
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     _call("unshare", _NEW_PROCESSES)
     pid = os.fork()
     if pid == 0:
-        os.close(told)
+        os.close(reader)
         try:
             _become(wanted)
         except BaseException as error:
-            os.write(tell, f"{type(error).__name__}: {error}".encode())
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-    os.close(tell)
-    with open(told, "rb") as stream:
+    os.close(writer)
+    with open(reader, "rb") as stream:
         problem = stream.read()  # ends without a word when the server takes over
     if problem:
         os.waitpid(pid, 0)
@@ -92,13 +92,13 @@ def _make_way(folder: Path) -> None:
 
 
 def _mount(
-    what: str | None, where: str, kind: str | None, flags: int, options: str | None = None
+    source: str | None, where: str, kind: str | None, flags: int, options: str | None = None
 ) -> None:
     def text(value: str | None) -> bytes | None:
         return None if value is None else os.fsencode(value)
 
     try:
-        _call("mount", text(what), text(where), text(kind), flags, text(options))
+        _call("mount", text(source), text(where), text(kind), flags, text(options))
     except OSError as error:
         raise OSError(error.errno, f"{os.strerror(error.errno or 0)}: mount on {where}") from None
 

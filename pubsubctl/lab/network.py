@@ -125,10 +125,10 @@ def _link(name: str) -> dict[str, Any] | None:
 def _json(command: Command) -> list[dict[str, Any]]:
     result = subprocess.run(command, capture_output=True, check=False, env=tool_environment())
     if result.returncode != 0:
-        said = result.stderr.decode(errors="replace").strip()
-        if "does not exist" in said:
+        output = result.stderr.decode(errors="replace").strip()
+        if "does not exist" in output:
             return []
-        raise HostError(f"`{' '.join(command)}`: {said}")
+        raise HostError(f"`{' '.join(command)}`: {output}")
     content = json.loads(result.stdout or b"[]")
     assert isinstance(content, list), content
     return content

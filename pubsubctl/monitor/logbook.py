@@ -59,11 +59,11 @@ class HostTime:
 
     @classmethod
     def from_answer(
-        cls, answer: Mapping[str, Any], asked_wall_ns: int, heard_wall_ns: int
+        cls, answer: Mapping[str, Any], requested_wall_ns: int, received_wall_ns: int
     ) -> "HostTime":
         """Return the conversion, from an agent's answer and our wall clock before and after."""
-        ahead_ns = answer["wall_ns"] - (asked_wall_ns + heard_wall_ns) // 2
-        if abs(ahead_ns) <= heard_wall_ns - asked_wall_ns:
+        ahead_ns = answer["wall_ns"] - (requested_wall_ns + received_wall_ns) // 2
+        if abs(ahead_ns) <= received_wall_ns - requested_wall_ns:
             ahead_ns = 0
         apart_ns = answer["wall_ns"] - answer["monotonic_ns"]
         return cls(apart_ns - ahead_ns, ahead_ns, answer["utc_offset_s"])
@@ -110,9 +110,9 @@ class Tail:
         name = "" if self.process == AGENT else self.process
         found: list[LogLine] = []
         while True:
-            asked_ns = time.time_ns()
+            requested_ns = time.time_ns()
             answer = await agent.tail(name, self._after, self.folder, self.last_bytes)
-            host_time = HostTime.from_answer(answer, asked_ns, time.time_ns())
+            host_time = HostTime.from_answer(answer, requested_ns, time.time_ns())
             files = answer["files"]
             found += [line for row in files for line in self.take(row, host_time)]
             if all(row["offset"] + len(row["data"]) >= row["size_bytes"] for row in files):
@@ -165,10 +165,10 @@ def event_of(line: LogLine) -> dict[str, Any] | None:
 
 def json_line(line: LogLine) -> str:
     """Return a line as a JSON object, for a pipe: events are objects, other lines have `text`."""
-    told = line.to_mapping()
+    mapping = line.to_mapping()
     if (event := event_of(line)) is not None:
-        told = {key: value for key, value in told.items() if key != "text"} | {"event": event}
-    return json.dumps({"schema": "pubsubctl/log-line/2", **told}, ensure_ascii=False)
+        mapping = {key: value for key, value in mapping.items() if key != "text"} | {"event": event}
+    return json.dumps({"schema": "pubsubctl/log-line/2", **mapping}, ensure_ascii=False)
 
 
 def readable(line: LogLine) -> str:
@@ -177,8 +177,8 @@ def readable(line: LogLine) -> str:
     if event is None or not isinstance(event.get("event"), str):
         return visible(line.text)
     values = {key: value for key, value in event.items() if key not in ("event", "t_ns")}
-    told = [f"{key}={_value(value)}" for key, value in values.items() if value not in ("", None)]
-    return visible(" ".join([event["event"].replace("_", " "), *told]))
+    fields = [f"{key}={_value(value)}" for key, value in values.items() if value not in ("", None)]
+    return visible(" ".join([event["event"].replace("_", " "), *fields]))
 
 
 def _value(value: Any) -> str:

@@ -58,9 +58,9 @@ def _head(view: View, width: int, plain: bool) -> Iterator[Line]:
         yield _spread("pubsubctl", view.clock, width)
         yield ((_no_rows(view), "doubtful"),)
         return
-    what = f"{about['topology']['name']} · {about['protocol']}"
-    what += f" · {counted(len(view.brokers), 'broker')} on {counted(view.hosts, 'host')}"
-    yield _spread(what.replace("·", "-") if plain else what, view.clock, width)
+    title = f"{about['topology']['name']} · {about['protocol']}"
+    title += f" · {counted(len(view.brokers), 'broker')} on {counted(view.hosts, 'host')}"
+    yield _spread(title.replace("·", "-") if plain else title, view.clock, width)
     if view.run_id:
         yield ((f"run {view.run_id}", "dim"),)
     elif not view.published_total:
@@ -148,13 +148,13 @@ def _table(view: View, width: int, height: int) -> Iterator[Line]:
     head = f"  {'BROKER':{names}} {'HOST':{hosts}} {'STATE':{state}} {'SESS':>5} {numbers}"
     yield ((head, "dim"),)
     for row in rows:
-        said = _shorten(row.state, state)
+        shown_state = _shorten(row.state, state)
         style: Style = "" if row.is_healthy else "bad"
         yield (
             ("  " if row.is_healthy else "! ", style),
             (f"{_shorten(row.name, names):{names}} ", "bold" if row.is_healthy else "bad"),
             (f"{_shorten(row.host, hosts):{hosts}} ", "dim"),
-            (f"{said:{state}} ", style),
+            (f"{shown_state:{state}} ", style),
             (f"{row.sessions[0]}/{row.sessions[1]}".rjust(5) + " ", ""),
             (_numbers(row), ""),
         )
@@ -163,8 +163,8 @@ def _table(view: View, width: int, height: int) -> Iterator[Line]:
         busy = f"cpu {_decimal(sum(row.cpu or 0.0 for row in rest) * 100, 0)} % together"
         ready = sum(row.sessions[0] for row in rest)
         wanted = sum(row.sessions[1] for row in rest)
-        said = f"{sick} of them unhealthy" if sick else "all healthy"
-        text = f"  and {len(rest)} more: {said}, sessions {ready}/{wanted}, {busy}"
+        shown_state = f"{sick} of them unhealthy" if sick else "all healthy"
+        text = f"  and {len(rest)} more: {shown_state}, sessions {ready}/{wanted}, {busy}"
         yield ((text, "bad" if sick else "dim"),)
 
 

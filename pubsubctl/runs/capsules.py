@@ -111,15 +111,15 @@ def make_capsule(
         raise UserError(f"{target} is there already")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
         folder = Path(scratch)
-        said: dict[str, Any] = {}
+        stated: dict[str, Any] = {}
         originals = _with_series(runs)
         copies = [_copy(run, folder, keep_hosts=keep_hosts) for run in originals]
         figures = {copy: figures_of(run) for copy, run in zip(copies, originals, strict=True)}
         # A series is drawn when the runs in it are judged.
         for copy in sorted(copies, key=_is_series):
-            said[_name(copy, folder)] = found_in(spark, copy, figures[copy], progress)
+            stated[_name(copy, folder)] = found_in(spark, copy, figures[copy], progress)
         names = [_name(copy, folder) for copy in copies]
-        document = _document(target, copies, {name: said[name] for name in names})
+        document = _document(target, copies, {name: stated[name] for name in names})
         (folder / README).write_text(_readme(document), encoding="utf-8")
         files = [
             CrateFile(name, (folder / name).stat().st_size, digest)
@@ -238,7 +238,7 @@ def _name(run: Path, folder: Path) -> str:
     return run.relative_to(folder).as_posix()
 
 
-def _document(target: Path, copies: Sequence[Path], said: Mapping[str, Any]) -> dict[str, Any]:
+def _document(target: Path, copies: Sequence[Path], stated: Mapping[str, Any]) -> dict[str, Any]:
     made_by = dict.fromkeys(
         f"{manifest(copy).get('tool_version')} ({manifest(copy).get('git_commit')})"
         for copy in copies
@@ -248,7 +248,7 @@ def _document(target: Path, copies: Sequence[Path], said: Mapping[str, Any]) -> 
         "name": target.name.removesuffix(".gz").removesuffix(".tar"),
         "made_by": [*made_by],
         "published": max(str(manifest(copy).get("ended_utc", "")) for copy in copies),
-        "runs": dict(said),
+        "runs": dict(stated),
     }
 
 

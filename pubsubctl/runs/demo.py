@@ -58,7 +58,7 @@ def run_demo(
 
         async def work(interruption: Interruption) -> None:
             for experiment in experiments:
-                progress.say(f"{experiment.spec.protocol}:")
+                progress.print(f"{experiment.spec.protocol}:")
                 lab = lab_for(call)
                 purpose = f"demo with {experiment.spec.protocol}"
                 outcome = await carry_out(experiment, lab, progress, interruption, purpose)

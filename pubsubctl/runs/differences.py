@@ -96,10 +96,10 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
     first = comparison.groups[0]
     lines = [f"compared with {first.name} ({counted(len(first.runs), 'run')})"]
     for name, values in comparison.differing.items():
-        told = ", ".join(
+        text = ", ".join(
             f"{group.name}: {value}" for group, value in zip(comparison.groups, values, strict=True)
         )
-        lines.append(f"differs: {name}: {told}")
+        lines.append(f"differs: {name}: {text}")
     if not comparison.differing:
         lines.append("differs: nothing but chance")
     header = ("RUNS", "NUMBER", first.name.upper(), "THEIRS", "RATIO", "95 % INTERVAL", "SO")
@@ -158,7 +158,7 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
     header = ("TRIAL", "SECOND SERIES IS", "RATIO", "95 % INTERVAL", "SAID", "")
     differ = sum(not trial.is_right for trial in done if not trial.planted)
     found = sum(trial.is_right for trial in done if trial.planted)
-    told = (
+    text = (
         f"{differ} of {trials} of the same said to differ, {found} of {trials} slowdowns found "
         f"({instances} runs a side, {FIGURE})"
     )
@@ -167,10 +167,10 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
         "found": found, "trials": [trial.row() for trial in done],
     }  # fmt: skip
     because = () if can_be_believed(done) else (
-        VerdictUnknown(f"comparisons on this machine are not reliable now: {told}"),
+        VerdictUnknown(f"comparisons on this machine are not reliable now: {text}"),
     )  # fmt: skip
     return Result(
-        document=document, text=f"{call.console.table(header, rows)}\n{told}", because=because
+        document=document, text=f"{call.console.table(header, rows)}\n{text}", because=because
     )
 
 

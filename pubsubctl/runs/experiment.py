@@ -125,7 +125,7 @@ async def _carry_out(
                 meanwhile = change
             run = new_run_directory(experiment.results, spec.name)
             experiment.on_run(run)
-            progress.say(f"run {run}")
+            progress.print(f"run {run}")
             with interruption.stoppable():
                 outcome = await run_experiment(
                     spec,
@@ -257,7 +257,7 @@ async def _renew(deployment: Deployment, lease_ms: int, progress: Progress) -> N
         except* (ControlError, trio.TooSlowError) as group:
             # That host may be broken on purpose; the run's records contain the consequences.
             why = str(group.exceptions[0]) or "no answer in time"
-            progress.say(f"a lease was not renewed: {why}")
+            progress.print(f"a lease was not renewed: {why}")
 
 
 def run_and_judge(

@@ -79,19 +79,19 @@ def bench_system(
         NotInstalled: the server or client library is missing.
         ServerFailed: the server does not start.
     """
-    asked = plan_system_run(call, name, overrides, faults, labels)
-    predictions = announce(call, [Run("", asked.spec, asked.schedule, EXTERNAL)])
+    planned = plan_system_run(call, name, overrides, faults, labels)
+    predictions = announce(call, [Run("", planned.spec, planned.schedule, EXTERNAL)])
     if call.dry_run:
-        return _dry_run(asked, predictions)
+        return _dry_run(planned, predictions)
     folder = call.project.results_folder(results)
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> RunOutcome:
-            return await run_system(asked, folder, progress, interruption)
+            return await run_system(planned, folder, progress, interruption)
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=SERVERS_END)
         judged = judge(outcome.run_directory, progress, call.master()) if check else None
-    configuration = asked.configuration
+    configuration = planned.configuration
     result = result_of(call, outcome, judged)
     promised = f"{configuration.system.title}, {configuration.version}"
     lines = [f"{promised}; promised: {configuration.promise.describe()}", result.text]
@@ -131,21 +131,23 @@ def plan_system_run(
 
 
 async def run_system(
-    asked: SystemRun, results: Path, progress: Progress, interruption: Interruption
+    planned: SystemRun, results: Path, progress: Progress, interruption: Interruption
 ) -> RunOutcome:
     """Start the servers, run, stop the servers."""
-    through = needs_relay(asked.schedule)
+    through = needs_relay(planned.schedule)
     async with servers_running(
-        asked.configuration, relayed=through, faulty_disks=needs_disk(asked.schedule)
+        planned.configuration, relayed=through, faulty_disks=needs_disk(planned.schedule)
     ) as (bed, servers):
-        run = new_run_directory(results, asked.spec.name)
-        progress.say(f"run {run}: {asked.configuration.version}")
+        run = new_run_directory(results, planned.spec.name)
+        progress.print(f"run {run}: {planned.configuration.version}")
         if through:
-            progress.say(
+            progress.print(
                 f"links go through a relay: {servers.relay_us} us for a byte there and one back"
             )
         with interruption.stoppable():
-            outcome = await run_on_system(asked.spec, bed, servers, run, asked.schedule, progress)
+            outcome = await run_on_system(
+                planned.spec, bed, servers, run, planned.schedule, progress
+            )
     return outcome
 
 
@@ -154,7 +156,7 @@ def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> Fau
         return None
     schedule = bind_to_load(schedule_of(call.project, faults), *spec.list_placed_clients())
     check_verbs(schedule)
-    asked = schedule
+    planned = schedule
     # The leader is unknown before the load; for the checks any server will do.
     schedule = aim_at(schedule, spec.topology.brokers[0])
     schedule = settle_schedule(schedule, spec.topology, spec.overrides.get("seed"))
@@ -163,12 +165,12 @@ def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> Fau
         schedule, spec.topology, measure_ns=measure_ns, clients=spec.clients()
     ):
         call.console.warn(warning)
-    return asked if names_leader(asked) else schedule
+    return planned if names_leader(planned) else schedule
 
 
-def _dry_run(asked: SystemRun, predictions: Sequence[Mapping[str, Any]]) -> Result:
+def _dry_run(planned: SystemRun, predictions: Sequence[Mapping[str, Any]]) -> Result:
     """Return the servers and the load of a dry run."""
-    configuration, spec = asked.configuration, asked.spec
+    configuration, spec = planned.configuration, planned.spec
     facts = configuration.facts()
     settings = ", ".join(f"{key} = {value}" for key, value in facts["settings"].items())
     return Result(
@@ -297,12 +299,12 @@ def compare_as(
             async with lab.operate("compare", progress, interruption):
                 await check_deployment(lab, ours)
             for number, side in enumerate(sides.runnable, start=1):
-                progress.say(f"{number} of {len(sides.runnable)}: {side.name}")
+                progress.print(f"{number} of {len(sides.runnable)}: {side.name}")
                 try:
                     outcomes[side.name] = await side.run(progress, interruption)
                 except (ServerFailed, RunFailed, ControlError) as error:
                     sides.left_out[side.name] = str(error)
-                    progress.say(f"{side.name}: {error}")
+                    progress.print(f"{side.name}: {error}")
 
         run_interruptibly(work, call.console, when_not_waiting=PROCESSES_END)
         runs = [outcome.run_directory for outcome in outcomes.values()]
@@ -373,11 +375,11 @@ def _side_of(
 ) -> _Side:
     labels = {LABEL: entry.title or entry.name}
     if entry.system is not None:
-        asked = plan_system_run(
+        planned = plan_system_run(
             call, entry.system, overrides, comparison.faults, labels, comparison.workload
         )
-        run_asked = partial(run_system, asked, folder)
-        return _Side(entry.name, run_asked, asked.spec, asked.schedule, is_external=True)
+        run_planned = partial(run_system, planned, folder)
+        return _Side(entry.name, run_planned, planned.spec, planned.schedule, is_external=True)
     keys = entry.set if comparison.faults else {"calm": True, **entry.set}
     of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
     spec, schedule = plan_experiment(call, comparison.workload, of, comparison.faults, labels)

@@ -45,7 +45,7 @@ def announce(call: Invocation, runs: Iterable[Run]) -> list[dict[str, Any]]:
         if kind == "doubt":
             call.console.warn(line)
         elif kind == "note" or call.dry_run:
-            call.console.say(line)
+            call.console.print(line)
         else:
             call.console.detail(line)
         rows.append({**each.row(), **({"runs": names} if len(runs) > 1 else {})})

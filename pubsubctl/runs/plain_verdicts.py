@@ -95,12 +95,12 @@ def announce_verdicts(
         try:
             verdict = plain_verdict(run)
         except Exception as error:  # any error concerns only this run
-            progress.say(f"{run.name}: no verdict of the plain judge: {error}")
+            progress.print(f"{run.name}: no verdict of the plain judge: {error}")
             continue
         if verdict is not None:
             first, *others = verdict.lines()
-            progress.say(f"{run.name}: {first}" if named else first)
+            progress.print(f"{run.name}: {first}" if named else first)
             for line in others:
-                progress.say(line)
+                progress.print(line)
             found[run] = verdict.judgement
     return found

@@ -113,7 +113,7 @@ def plan_faults(
     ):
         call.console.warn_once(warning.replace(": warning:", ":", 1))
     for line in describe_draws(schedule):
-        call.console.say(line)
+        call.console.print(line)
     return schedule
 
 
@@ -155,7 +155,7 @@ def _without_processes(
             skipped[step.id] = f"follows {before}"
     for step in schedule.steps:
         if step.id in skipped:
-            call.console.say(f"skipped: {step.id} ({step.do}) {skipped[step.id]}")
+            call.console.print(f"skipped: {step.id} ({step.do}) {skipped[step.id]}")
     kept = tuple(step for step in schedule.steps if step.id not in skipped)
     if not kept:
         raise UserError(f"--faults {name}: --skip-unsimulated leaves no step of this schedule")

@@ -81,15 +81,15 @@ def find_limit(
         raise UserError(str(error)) from None
     try:
         with call.console.progress() as progress:
-            progress.say(f"search {folder.path}")
+            progress.print(f"search {folder.path}")
 
             async def work(interruption: Interruption) -> None:
                 while (probe := folder.search.next()) is not None:
-                    progress.say(f"{probe.stage}: {_text(probe.rate)} of each publisher")
+                    progress.print(f"{probe.stage}: {_text(probe.rate)} of each publisher")
                     at = Experiment(spec_at(probe), None, results_folder)
                     outcome = await carry_out(at, lab, progress, interruption, f"bench {spec.name}")
                     tried = folder.note(probe, outcome, p99_ns / 1000)
-                    progress.say(f"{_text(probe.rate)}: {_describe(tried)}")
+                    progress.print(f"{_text(probe.rate)}: {_describe(tried)}")
 
             run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
             summary, because = _judge(folder, spec, p99_ns, progress, call.master())
@@ -150,14 +150,14 @@ def _result(
     highest, lowest = summary["highest_passed"], summary["lowest_failed"]
     publishers = summary["publishers"]
     if highest is not None:
-        told = f"highest passed {_text(highest)}"
+        text = f"highest passed {_text(highest)}"
         if publishers > 1:
-            told += f" of each of {publishers} publishers, {highest * publishers:,.0f}/s in all"
+            text += f" of each of {publishers} publishers, {highest * publishers:,.0f}/s in all"
         if lowest is None:
-            told += "; none failed: the limit is --to-rate"
+            text += "; none failed: the limit is --to-rate"
         else:
-            told += f"; lowest failed {_text(lowest)}"
-        lines.append(f"{told}; p99 below {format_duration(summary['p99_ns'])}")
+            text += f"; lowest failed {_text(lowest)}"
+        lines.append(f"{text}; p99 below {format_duration(summary['p99_ns'])}")
     if summary["failed_below"]:
         below = ", ".join(map(_text, summary["failed_below"]))
         lines.append(f"not monotone: {below} failed again and again, below rates that passed")

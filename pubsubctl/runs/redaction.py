@@ -55,8 +55,8 @@ def pseudonyms_of_words(
 
     def add(text: str, kind: str) -> None:
         is_known = text in known or text in found or text in vocabulary or text in structure
-        is_said = bool(_WORD.search(text)) and not text.replace(".", "").isdigit()
-        if is_said and not is_known and text not in _ORDINARY:
+        is_stated = bool(_WORD.search(text)) and not text.replace(".", "").isdigit()
+        if is_stated and not is_known and text not in _ORDINARY:
             number = sum(each.startswith(f"{kind}-") for each in found.values()) + 1
             found[text] = f"{kind}-{number}"
 
@@ -173,21 +173,23 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
     if folder.exists():
         raise UserError(f"{folder}: exists already")
     verify_seal(run)
-    said = read_json(run / MANIFEST)
+    manifest = read_json(run / MANIFEST)
     renames: dict[str, str] = {}
     inventory = run / LEFT_OUT[0]
     if not keep_hosts:
         found = load_inventory(inventory) if inventory.is_file() else None
-        boot = str(said.get("clock", {}).get("boot_id", ""))
+        boot = str(manifest.get("clock", {}).get("boot_id", ""))
         # The clock of simulated brokers belongs to no machine; its name is the run's.
-        renames = pseudonyms(found, [] if boot == said["run_id"] else [boot])
-        renames |= {name: "lab" for name in _list_named_inventories(said) if name not in _ANYBODY}
+        renames = pseudonyms(found, [] if boot == manifest["run_id"] else [boot])
+        renames |= {
+            name: "lab" for name in _list_named_inventories(manifest) if name not in _ANYBODY
+        }
         topology = read_run(run).topology
-        _refuse_ambiguous(renames, topology, said)
+        _refuse_ambiguous(renames, topology, manifest)
         if found is not None:
             structure = {
                 *_ANYBODY,
-                *_list_taken(topology, said),
+                *_list_taken(topology, manifest),
                 *renames.values(),
                 *words_of_ours(),
             }
@@ -211,7 +213,7 @@ def _copy_renamed(
     """
     from results.tables.seals import CHECKSUMS, DERIVED
 
-    said = read_json(run / MANIFEST)
+    manifest = read_json(run / MANIFEST)
     words = _pattern(renames)
     copied: dict[str, str] = {}
     for path in sorted(run.rglob("*")):
@@ -231,7 +233,7 @@ def _copy_renamed(
         if is_text and not keep_hosts:
             text = path.read_text(encoding="utf-8", errors="surrogateescape")
             if name.as_posix() == MANIFEST:
-                text = _without_place(said)
+                text = _without_place(manifest)
             text = _HOMES.sub("/home/user", _rename(text, words, renames))
             target.write_text(text, encoding="utf-8", errors="surrogateescape")
         else:

@@ -80,7 +80,7 @@ class SimulatedRuns:
         with interruption.stoppable():
             # The simulation never waits, so only a thread lets signals through.
             await trio.to_thread.run_sync(simulate, abandon_on_cancel=True)
-        progress.say(f"run {directory.path}")
+        progress.print(f"run {directory.path}")
         return directory.path, str(directory.manifest["state"])
 
 
@@ -141,7 +141,7 @@ def run_series(
     runner = _Runner(series, points, folder, lab, design, times)
     try:
         with call.console.progress() as progress:
-            progress.say(f"series {series.path}")
+            progress.print(f"series {series.path}")
 
             async def work(interruption: Interruption) -> None:
                 await _take_down_interrupted(series, lab, progress, interruption)
@@ -189,15 +189,15 @@ class _Runner:
         series, began_ns = self._series, time.monotonic_ns()
         remaining = series.remaining()
         times = [self._times[instance.point] for instance in remaining]
-        progress.say(describe_series(times, check=self._is_judged))
+        progress.print(describe_series(times, check=self._is_judged))
         for place, instance in enumerate(remaining, start=1):
             expected_ns = round(self._times[instance.point].run_s * SECOND_NS)
             end_ns = time.monotonic_ns() - began_ns + expected_ns
             if self._budget_ns is not None and end_ns > self._budget_ns:
-                progress.say(f"the budget of {format_duration(self._budget_ns)} is used")
+                progress.print(f"the budget of {format_duration(self._budget_ns)} is used")
                 return
             left_s = sum(each.run_s for each in times[place - 1 :])
-            progress.say(
+            progress.print(
                 f"{place} of {len(remaining)}: {instance} (about {describe_s(left_s)} left)"
             )
             teardown = self._teardown or place < len(remaining)
@@ -205,7 +205,7 @@ class _Runner:
                 await self._run(instance, progress, interruption, teardown=teardown)
             except _FAILS_ALONE as error:
                 series.fail(instance, str(error))
-                progress.say(f"{instance} failed: {error}")
+                progress.print(f"{instance} failed: {error}")
 
     async def _run(
         self,
@@ -235,14 +235,14 @@ def _partial(series: Series) -> Result:
     """Return the result of an unfinished series: missing runs, and reasons."""
     missing = series.remaining()
     failed = [f"{instance} failed: {why}" for instance, why in series.failed.items()]
-    told = f"{counted(len(missing), 'run')} of {series.path} missing; the same command resumes"
+    text = f"{counted(len(missing), 'run')} of {series.path} missing; the same command resumes"
     document = {
         "schema": SCHEMA,
         "run_directory": str(series.path),
         "missing": [{"point": each.point, "number": each.number} for each in missing],
         "failed": failed,
     }
-    because = (VerdictUnknown(told, *failed),)
+    because = (VerdictUnknown(text, *failed),)
     return Result(document=document, text=str(series.path), because=because)
 
 
@@ -293,7 +293,7 @@ async def _take_down_interrupted(
     async with lab.operate("bench --instances", progress, interruption):
         deployments = [row.deployment for row in await lab.observe() if row.deployment is not None]
         if deployments and all(row.get("purpose") in ours for row in deployments):
-            progress.say("taking down the deployment of the interrupted run")
+            progress.print("taking down the deployment of the interrupted run")
             await take_down(lab, progress, verify=True)
 
 
@@ -361,7 +361,7 @@ def _judge(
                 if not found:
                     raise
                 # Runs without an accepted verdict cannot be drawn; they have a table all the same.
-                progress.say(f"{figure} is not drawn: {error}")
+                progress.print(f"{figure} is not drawn: {error}")
     refresh_run_index([series.path], progress)
     return summary, merge_equal(found)
 
@@ -390,7 +390,7 @@ def _result(
                 (point, name, format_number(spread["mean"]), interval, extremes, spread["n"])
             )
         for reason in found["beyond"] if summary["bounds"] else ():
-            call.console.say(f"{point} is in the danger zone: {reason}")
+            call.console.print(f"{point} is in the danger zone: {reason}")
     header = ("POINT", "NUMBER", "MEAN", "95 % INTERVAL", "SMALLEST … LARGEST", "RUNS")
     tables = [verdict_table(call.console, summary["points"]), call.console.table(header, rows)]
     text = "\n".join([*tables, str(series.path)])

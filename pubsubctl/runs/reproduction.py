@@ -117,9 +117,11 @@ def _reproduce(
         text += "\n\n" + call.console.table(("CLAIM", "OURS", "TOLERANCE", "SO"), shown)
     because: list[PubsubctlError] = []
     for row in rows:
-        told = f"{path}: {row.run}: {row.what} is {row.now}, and was {row.recorded}"
+        difference = f"{path}: {row.run}: {row.what} is {row.now}, and was {row.recorded}"
         if not row.is_same:
-            because.append(VerdictUnknown(told) if row.is_same is None else ExpectationFailed(told))
+            because.append(
+                VerdictUnknown(difference) if row.is_same is None else ExpectationFailed(difference)
+            )
     document = {
         "schema": SCHEMA, "digest": capsule.digest, "level": level,
         "rows": [row.row() for row in rows], "claims": claims,
@@ -218,10 +220,10 @@ def _name(run: Path, capsule: Capsule) -> str:
 
 def _judge(found: Mapping[str, Any]) -> str:
     counts = found.get("counts") or {}
-    told = [f"{counts[key]:,} {key}" for key in ("owed", "delivered") if key in counts]
+    parts = [f"{counts[key]:,} {key}" for key in ("owed", "delivered") if key in counts]
     others = {key: value for key, value in counts.items() if key not in ("owed", "delivered")}
     wrong = [f"{value:,} {key}" for key, value in others.items() if key == "missing" and value]
-    return " · ".join([str(found["verdict"]), *told, *wrong])
+    return " · ".join([str(found["verdict"]), *parts, *wrong])
 
 
 def _files(drawn: Mapping[str, str], recorded: Mapping[str, str]) -> str:
@@ -257,7 +259,7 @@ def _run_again(call: Invocation, capsule: Capsule, progress: Progress) -> dict[P
 
     async def work(interruption: Interruption) -> None:
         for number, (run, (spec, schedule)) in enumerate(planned.items(), start=1):
-            progress.say(f"{number} of {len(planned)}: {_name(run, capsule)}")
+            progress.print(f"{number} of {len(planned)}: {_name(run, capsule)}")
             experiment = Experiment(spec, schedule, results)
             outcome = await carry_out(experiment, lab, progress, interruption, "reproduce")
             again[run] = outcome.run_directory

@@ -117,10 +117,10 @@ class Program:
             document = json.loads(done.stdout)
             found = Path(document["run_directory"]), str(document["state"])
         except (ValueError, KeyError, TypeError):
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
-            why = "; ".join(said) or f"status {done.returncode}"
+            output = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
+            why = "; ".join(output) or f"status {done.returncode}"
             raise RunFailed(f"revision {self.commit[:12]}: {why}") from None
-        progress.say(f"run {found[0]}")
+        progress.print(f"run {found[0]}")
         return found
 
 

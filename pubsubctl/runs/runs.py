@@ -422,7 +422,7 @@ def refresh_run_index(runs: Iterable[Path], progress: Progress | Console) -> Non
         try:
             write_run_index(folder)
         except (PreflightFailed, IntegrityError) as error:
-            progress.say(f"the page over all runs was not written: {error}")
+            progress.print(f"the page over all runs was not written: {error}")
 
 
 def label_runs(folders: Sequence[Path], texts: Sequence[str]) -> dict[str, str]:

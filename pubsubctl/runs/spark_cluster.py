@@ -70,13 +70,13 @@ class SparkCluster:
         """
         self._prepare()
         progress.phase("looking at hosts")
-        found = await self._ask_all("facts")
+        found = await self._call_all("facts")
         self._refuse(found)
         first, *_ = self._lab.connectors
         changed = False
         try:
             progress.phase(f"starting the master on {first.host.name}")
-            master = await self._ask(
+            master = await self._call(
                 first, "start", "master", "master", first.address, "--port", "0"
             )
             changed |= bool(master["changed"])
@@ -85,7 +85,7 @@ class SparkCluster:
                 name = connector.host.name
                 progress.phase(f"starting a worker on {name}")
                 given = ["--memory", memory, *(["--cores", str(cores)] if cores else []), url]
-                worker = await self._ask(
+                worker = await self._call(
                     connector, "start", f"worker-{name}", "worker", connector.address, *given
                 )
                 changed |= bool(worker["changed"])
@@ -101,12 +101,12 @@ class SparkCluster:
         if not self.folder.is_dir():
             return Cluster("", (), tuple(row.host.name for row in self._lab.connectors))
         first, *_ = self._lab.connectors
-        master = await self._ask(first, "status", "master")
+        master = await self._call(first, "status", "master")
         there: list[str] = []
         missing: list[str] = []
         for connector in self._lab.connectors:
             name = connector.host.name
-            worker = await self._ask(connector, "status", f"worker-{name}")
+            worker = await self._call(connector, "status", f"worker-{name}")
             (there if worker.get("url") else missing).append(name)
         return Cluster(str(master.get("url", "")), tuple(there), tuple(missing))
 
@@ -117,10 +117,10 @@ class SparkCluster:
         changed = False
         url = (await self.status()).master
         for connector in self._lab.connectors:
-            answer = await self._ask(connector, "stop", f"worker-{connector.host.name}")
+            answer = await self._call(connector, "stop", f"worker-{connector.host.name}")
             changed |= bool(answer["changed"])
         first, *_ = self._lab.connectors
-        changed |= bool((await self._ask(first, "stop", "master"))["changed"])
+        changed |= bool((await self._call(first, "stop", "master"))["changed"])
         shutil.rmtree(self.folder)
         if url:
             from results.checker.cluster import cluster_file
@@ -165,16 +165,16 @@ class SparkCluster:
         if problems := problems_of(found, facts(self.folder), self.folder):
             raise PreflightFailed(*problems)
 
-    async def _ask_all(self, verb: str) -> dict[str, dict[str, Any]]:
+    async def _call_all(self, verb: str) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
 
         async def ask(connector: Connector) -> None:
-            found[connector.host.name] = await self._ask(connector, verb)
+            found[connector.host.name] = await self._call(connector, verb)
 
         await self._lab.on_all(ask)
         return {row.host.name: found[row.host.name] for row in self._lab.connectors}
 
-    async def _ask(self, connector: Connector, verb: str, *words: str) -> dict[str, Any]:
+    async def _call(self, connector: Connector, verb: str, *words: str) -> dict[str, Any]:
         """Return a host's answer to a verb of `results.checker.cluster_host`."""
         command = ["env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", MODULE, verb]
         done = await connector.run([*command, str(self.folder), *words], TIMEOUT_S)
@@ -182,11 +182,11 @@ class SparkCluster:
         try:
             answer: dict[str, Any] = json.loads(lines[-1])
         except (IndexError, ValueError):
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            output = done.stderr.decode("utf-8", "replace").strip().splitlines()
             if verb == "facts":
-                return {"nothing": said[-1][:200] if said else f"status {done.status}"}
+                return {"nothing": output[-1][:200] if output else f"status {done.status}"}
             raise HostError(
-                f"host {connector.host.name}: {MODULE} {verb}: {said[-1:] or done.status}"
+                f"host {connector.host.name}: {MODULE} {verb}: {output[-1:] or done.status}"
             ) from None
         if "refused" in answer:
             raise HostError(f"host {connector.host.name}: {answer['refused']}")

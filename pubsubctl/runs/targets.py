@@ -103,7 +103,7 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
 
         async def work(interruption: Interruption) -> None:
             for number, (target, on, spec, schedule) in enumerate(planned, start=1):
-                progress.say(f"{number} of {len(planned)}: {target.id}, {target.what}")
+                progress.print(f"{number} of {len(planned)}: {target.id}, {target.what}")
                 try:
                     if spec is None:
                         with interruption.stoppable():
@@ -116,7 +116,7 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
                     )  # fmt: skip
                 except _FAILS_ALONE as error:
                     found.append(_TargetOutcome(target, None, why=str(error)))
-                    progress.say(f"{target.id} failed: {error}")
+                    progress.print(f"{target.id} failed: {error}")
                 else:
                     run = outcome.run_directory
                     headline = manifest(run).get("headline") or {}
@@ -159,7 +159,7 @@ def _judge(
 ) -> _TargetOutcome:
     judgements = tuple(expected.judge(headline) for expected in target.list_expectations())
     for judged in judgements:
-        progress.say(f"{target.id}: {judged.text}")
+        progress.print(f"{target.id}: {judged.text}")
     return _TargetOutcome(target, run, judgements, str(headline.get("limited_by") or ""))
 
 

@@ -51,9 +51,9 @@ class JudgedRun:
     @property
     def because(self) -> list[PubsubctlError]:
         """Why the exit status is not 0; empty for VALID."""
-        told = [str(line) for line in self.document["lines"]]
+        lines = [str(line) for line in self.document["lines"]]
         begin = "  unknown: "  # with the names of publishers, as in the lines of the verdict
-        reasons = [line.removeprefix(begin) for line in told if line.startswith(begin)]
+        reasons = [line.removeprefix(begin) for line in lines if line.startswith(begin)]
         reasons = reasons or [*map(str, self.document["because"])] or ["no reason given"]
         kinds: dict[str, type[PubsubctlError]] = {
             "INVALID": VerdictInvalid,
@@ -114,24 +114,24 @@ class MissingVerdict:
 
     def paint(self, console: Console) -> str:
         """Return the missing verdict with its reason."""
-        return f"{console.colorize('NOT JUDGED', 'bad')}  {self._said}"
+        return f"{console.colorize('NOT JUDGED', 'bad')}  {self._text}"
 
     def row(self) -> dict[str, Any]:
         """Return a mapping for --json."""
-        return {"run_directory": str(self.run), "verdict": None, "because": [self._said]}
+        return {"run_directory": str(self.run), "verdict": None, "because": [self._text]}
 
     @property
-    def _said(self) -> str:
+    def _text(self) -> str:
         return str(self.error).partition("\n")[0] or type(self.error).__name__
 
 
 def expectations_of(run: Path) -> list[Judgement]:
     """Return the expectations of a run's workload, judged by the numbers in its manifest."""
     workload = run / "spec" / "workload.toml"
-    said = load_toml(workload).values.get("expectations", {}) if workload.is_file() else {}
+    expectations = load_toml(workload).values.get("expectations", {}) if workload.is_file() else {}
     headline = manifest(run).get("headline") or {}
     try:
-        return [Expectation.of(name, text).judge(headline) for name, text in said.items()]
+        return [Expectation.of(name, text).judge(headline) for name, text in expectations.items()]
     except ValueError as error:
         raise IntegrityError(f"{workload}: expectations: {error}") from None
 
@@ -274,7 +274,7 @@ def find_standing(runs: Sequence[Path], progress: Progress) -> dict[Path, Judged
         verdict = None if is_experiment_run(run) else standing_verdict(run)
         if verdict is not None:
             found[run] = JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))
-            progress.say(
+            progress.print(
                 f"{run.name}: {found[run].verdict} stands, for files and program are the same; "
                 "`pubsubctl check` judges again"
             )

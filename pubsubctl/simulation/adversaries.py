@@ -39,31 +39,31 @@ class Adversary:
     short: bool
 
 
-def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
+def simulate_adversary(call: Invocation, adversary: Adversary) -> Result:
     """Run a range of seeds.
 
     Raises:
         UserError: unknown setting; names the nearest.
     """
-    if asked.setting and asked.setting not in CAMPAIGN:
-        near = nearest(asked.setting, tuple(CAMPAIGN))
-        raise UserError(f"no setting called {shown(asked.setting)}{near}")
+    if adversary.setting and adversary.setting not in CAMPAIGN:
+        near = nearest(adversary.setting, tuple(CAMPAIGN))
+        raise UserError(f"no setting called {shown(adversary.setting)}{near}")
     options = AdversaryOptions(
-        protocol=asked.protocol,
-        setting=asked.setting,
-        mutants=asked.mutants,
-        settings=asked.settings,
+        protocol=adversary.protocol,
+        setting=adversary.setting,
+        mutants=adversary.mutants,
+        settings=adversary.settings,
     )
-    seeds = range(asked.first, asked.last + 1)
+    seeds = range(adversary.first, adversary.last + 1)
     reports: list[SeedReport] = []
     story = ""
     with call.console.progress() as progress:
-        progress.phase(f"an adversary of {asked.protocol}")
-        for report in run_adversaries(seeds, options, asked.processes):
+        progress.phase(f"an adversary of {adversary.protocol}")
+        for report in run_adversaries(seeds, options, adversary.processes):
             reports.append(report)
             progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
         wrong = [report for report in reports if report.violations]
-        if wrong and asked.short:
+        if wrong and adversary.short:
             progress.phase(f"cutting seed {wrong[0].seed} down")
             found = shrink_seed(wrong[0].seed, options)
             story = found.describe() if found is not None else ""
@@ -78,10 +78,10 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
     return Result(
         document={
             "schema": "pubsubctl/adversary/1",
-            "protocol": asked.protocol,
-            "setting": asked.setting,
-            "mutants": sorted(asked.mutants),
-            "settings": list(asked.settings),
+            "protocol": adversary.protocol,
+            "setting": adversary.setting,
+            "mutants": sorted(adversary.mutants),
+            "settings": list(adversary.settings),
             "seeds": [row_of(report) for report in reports],
             "total": sums,
             "story": story.splitlines(),

@@ -121,9 +121,9 @@ class _Drawing:
         row = self._row(step)
         if isinstance(step.event, MessageReceived):
             self._receive(step, step.event, row)
-        elif said := self._words.event(step.event):
-            self.diagram.remarks.append(Remark(step.place, row, said))
-        is_first = not isinstance(step.event, MessageReceived) and not said
+        elif event_text := self._words.event(step.event):
+            self.diagram.remarks.append(Remark(step.place, row, event_text))
+        is_first = not isinstance(step.event, MessageReceived) and not event_text
         for peer, message, text in self._sent(step):
             row = row if is_first else self._row(step)
             is_first = False
@@ -143,13 +143,13 @@ class _Drawing:
 
     def _sent(self, step: TracedStep) -> Iterator[tuple[Peer, Any, str]]:
         for effect in step.effects:
-            said = self._words.effect(effect).removeprefix("-> ")
+            text = self._words.effect(effect).removeprefix("-> ")
             if isinstance(effect, Deliver):
-                yield effect.client, effect.item, said
+                yield effect.client, effect.item, text
             elif isinstance(effect, Send):
-                yield effect.peer, effect.message, said.partition("  ")[2] or said
+                yield effect.peer, effect.message, text.partition("  ")[2] or text
             elif isinstance(effect, RedirectClient):
-                yield effect.client, None, said
+                yield effect.client, None, text
 
     def _send(self, start: str, peer: Peer, message: Any, text: str, row: int) -> None:
         end = self._words.name(peer)
@@ -195,8 +195,8 @@ def write_svg(diagram: Diagram) -> str:
     last = None
     for row, time_ns in enumerate(diagram.times_ns):
         if diagram.is_timed and time_ns != last:
-            said = f"{time_ns / SECOND_NS:.6f}"
-            parts.append(f'<text x="6" y="{_y(row) + 4}" class="time">{said}</text>')
+            text = f"{time_ns / SECOND_NS:.6f}"
+            parts.append(f'<text x="6" y="{_y(row) + 4}" class="time">{text}</text>')
         last = time_ns
     parts += [part for each in diagram.arrows for part in _arrow(each, places)]
     parts += [part for each in diagram.remarks for part in _remark(each, places, width)]

@@ -95,7 +95,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             reports.append(report)
             if report.violations and (len(seeds) == 1 or call.console.verbose):
                 for line in report.describe().splitlines():
-                    progress.say(line)
+                    progress.print(line)
             progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
         canaries = (
             [run_canary(swarm.protocol, seed) for seed in canaries_among(seeds)]

@@ -55,7 +55,7 @@ def try_checker(
     """
     facts: dict[str, RunFacts] = {}
     sent: list[Row] = []
-    told: list[Row] = []
+    results: list[Row] = []
     expected: dict[str, dict[str, int]] = {}
     tried: dict[str, dict[str, Any]] = {}
     for run_id, (of_run, findings) in runs.items():
@@ -69,7 +69,7 @@ def try_checker(
             spoiled, expected[name] = spoil(rng, rows)
             facts[name] = _facts_of_piece(of_run, name, rows[0])
             sent += [{**row, "run_id": name} for row in publications_of_piece]
-            told += [
+            results += [
                 {**row, "run_id": name, "order_idx": place} for place, row in enumerate(spoiled)
             ]
         tried[run_id] = {
@@ -84,7 +84,7 @@ def try_checker(
         spark,
         facts,
         _frame(spark, "publications", PUBLICATION_COLUMNS, sent),
-        _frame(spark, "deliveries", DELIVERY_COLUMNS, told),
+        _frame(spark, "deliveries", DELIVERY_COLUMNS, results),
         small=True,
     )
     seen = {name: check.findings[name].violations for name in facts}
@@ -138,7 +138,7 @@ def _piece_of(
     first = pair.first_seq + rng.randrange(length - span + 1)
     in_span = (F.col("run_id") == facts.run_id) & (F.col("pubend") == pair.pubend)
     in_span &= F.col("seq").between(first, first + span - 1)
-    told = (
+    text = (
         deliveries.where(in_span & (F.col("sub_id") == pair.sub_id) & F.col("digest_ok"))
         .where((F.col("layer") == "application") & (F.col("kind") == "data"))
         # Without an acknowledgement, only deliveries show that a publication was ever published.
@@ -148,17 +148,17 @@ def _piece_of(
         .toArrow()
         .to_pylist()
     )
-    told = longest_rising(told)
-    if len(told) < SHORTEST_PIECE:
+    text = longest_rising(text)
+    if len(text) < SHORTEST_PIECE:
         return None
-    delivered = {(row["incarnation"], row["seq"]) for row in told}
+    delivered = {(row["incarnation"], row["seq"]) for row in text}
     sent = publications.where(in_span).select(*PUBLICATION_COLUMNS).toArrow().to_pylist()
     sent = [row for row in sent if (row["incarnation"], row["seq"]) in delivered]
     # The first and last delivery act as fences, so that the ends are judged as well.
-    ends = {(told[place]["incarnation"], told[place]["seq"]) for place in (0, -1)}
+    ends = {(text[place]["incarnation"], text[place]["seq"]) for place in (0, -1)}
     for row in sent:
         row["is_fence"] = (row["incarnation"], row["seq"]) in ends
-    return sent, told
+    return sent, text
 
 
 def longest_rising(rows: Sequence[Row]) -> list[Row]:

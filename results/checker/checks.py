@@ -236,14 +236,14 @@ def doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Findings
     if loaded.run.manifest.get("loadgen_saturated"):
         yield doubt("saturated")
     path = loaded.run.folder / "spec" / "faults.toml"
-    asked = read_toml(path).get("exercised", {}) if path.is_file() else {}
+    required = read_toml(path).get("exercised", {}) if path.is_file() else {}
     absorbed = sum(row.get("absorbed_msgs") or 0 for row in loaded.run.fault_rows)
     # Simulated brokers do not count absorbed publications.
-    if absorbed < asked.get("absorbed_msgs_min", 0) and not loaded.run.is_simulated:
-        yield doubt("absorbed_little", n=absorbed, minimum=asked["absorbed_msgs_min"])
+    if absorbed < required.get("absorbed_msgs_min", 0) and not loaded.run.is_simulated:
+        yield doubt("absorbed_little", n=absorbed, minimum=required["absorbed_msgs_min"])
     brokers = {s.sub_id: s.broker for s in facts.subscriptions}
     reached = {brokers[sub_id] for sub_id, (at_risk, _) in findings.at_risk_of.items() if at_risk}
-    if spared := [b for b in asked.get("subscribers_on_path", ()) if b not in reached]:
+    if spared := [b for b in required.get("subscribers_on_path", ()) if b not in reached]:
         yield doubt("spared", brokers=", ".join(spared))
 
 
@@ -304,7 +304,7 @@ def _document(
             "violations": dict(sorted(counts.violations.items())),
             **_count_other_orders(facts, counts),
         },
-        **({"stretches": told} if (told := _count_by_stretches(loaded)) else {}),
+        **({"stretches": stretches} if (stretches := _count_by_stretches(loaded)) else {}),
         "exercised": _measure_exercise(loaded, findings),
         "recoveries": [
             _recovery_mapping(recovery, loaded)
@@ -332,11 +332,11 @@ def _count_by_stretches(loaded: LoadedRun) -> dict[str, int]:
     }
 
 
-def _stretches_in_words(told: Mapping[str, int]) -> Iterable[str]:
-    if told:
+def _stretches_in_words(span: Mapping[str, int]) -> Iterable[str]:
+    if span:
         yield (
-            f"  {told['in_stretches']:,} of {told['deliveries']:,} logged deliveries are told by "
-            f"stretches: who got what is exact, when to {told['longest_ms'] / 1000:g} s; latencies "
+            f"  {span['in_stretches']:,} of {span['deliveries']:,} logged deliveries are told by "
+            f"stretches: who got what is exact, when to {span['longest_ms'] / 1000:g} s; latencies "
             "are those of the others"
         )
 

@@ -52,11 +52,11 @@ class OneWay:
     """The permission to report a latency between two clocks, with the reason.
 
     Attributes:
-        is_told: False if the error exceeds MOST_ERROR of the median.
+        is_announced: False if the error exceeds MOST_ERROR of the median.
         error_share: error as a share of the median; infinite for an unknown error.
     """
 
-    is_told: bool
+    is_announced: bool
     error_share: float
     words: str
 
@@ -74,11 +74,11 @@ def judge_one_way(median_us: float, error_us: float | None) -> OneWay:
     if error_us == 0:
         return OneWay(True, 0.0, "both stamps are of one clock")
     share = error_us / median_us if median_us > 0 else math.inf
-    told = f"clocks known to ±{format_number(error_us / 1000, 3)} ms"
+    text = f"clocks known to ±{format_number(error_us / 1000, 3)} ms"
     if share > MOST_ERROR:
         why = "a median that is not positive" if median_us <= 0 else f"{share:.0%} of the median"
-        return OneWay(False, share, f"refused: {told}, {why}")
-    return OneWay(True, share, f"{told}, {share:.1%} of the median")
+        return OneWay(False, share, f"refused: {text}, {why}")
+    return OneWay(True, share, f"{text}, {share:.1%} of the median")
 
 
 @dataclass(frozen=True)

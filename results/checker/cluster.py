@@ -141,24 +141,24 @@ def _limit(spark: "SparkSession", seconds: float) -> Iterator[threading.Event]:
         timer.cancel()
 
 
-def _explain(said: str, *, over: bool) -> str:
+def _explain(reason: str, *, over: bool) -> str:
     """Return the reason of a failed job in a sentence."""
     if over:
         return (
             f"no worker took any work within {WORK_S:g} s; `pubsubctl spark status` says which "
             "run; they may all be busy for another session"
         )
-    versions = re.findall(r"\b(\d+\.\d+)\b", said) if "PYTHON_VERSION_MISMATCH" in said else []
+    versions = re.findall(r"\b(\d+\.\d+)\b", reason) if "PYTHON_VERSION_MISMATCH" in reason else []
     if versions:
         return (
             f"its workers have another Python ({versions[0]}) than this program "
             f"({sys.version_info[0]}.{sys.version_info[1]}); all need the same"
         )
-    if "No module named" in said:
-        module = re.search(r"No module named '([^']+)'", said)
+    if "No module named" in reason:
+        module = re.search(r"No module named '([^']+)'", reason)
         return (
             f"its workers have no {module[1] if module else 'package of ours'}; they need this "
             f"program at {_PROJECT} and its Python at {sys.executable}"
         )
-    lines = [line.strip() for line in said.strip().splitlines() if line.strip()]
+    lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     return f"its workers cannot do our work: {lines[-1][:300] if lines else 'no reason given'}"

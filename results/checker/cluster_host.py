@@ -106,11 +106,11 @@ def start(
     if found is None:
         _stop(row)
         lines = log.read_text("utf-8", "replace").strip().splitlines() or ["nothing"]
-        said = next((line for line in reversed(lines) if "ERROR" in line), lines[-1])
-        raise NotDone(f"Spark's {role} did not come up; it said: {said.strip()[:300]}")
-    told = {**about, "role": role, "address": address, "url": found[1]}
-    row.write_text(json.dumps(told), encoding="utf-8")
-    return {**told, "changed": True}
+        error_line = next((line for line in reversed(lines) if "ERROR" in line), lines[-1])
+        raise NotDone(f"Spark's {role} did not come up; it said: {error_line.strip()[:300]}")
+    document = {**about, "role": role, "address": address, "url": found[1]}
+    row.write_text(json.dumps(document), encoding="utf-8")
+    return {**document, "changed": True}
 
 
 def status(folder: Path, name: str) -> dict[str, Any]:

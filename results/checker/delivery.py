@@ -355,9 +355,9 @@ class DeliveryCheck:
                 )
                 spans[whole] = None
                 spans[owed] = None
-                for told in self._announced.of(pair.names):
-                    spans[told.within(whole)] = None
-                    spans[told.within(owed)] = None
+                for announced in self._announced.of(pair.names):
+                    spans[announced.within(whole)] = None
+                    spans[announced.within(owed)] = None
         ddl = "run_id STRING, predicate_id INT, pubend STRING, first BIGINT, last BIGINT"
         table = small_frame(self._spark, [span for span in spans if span[3] <= span[4]], ddl)
         rows = (
@@ -386,8 +386,8 @@ class DeliveryCheck:
                 found = walked.get(pair.names, {})
                 span = pair.span_to_walk(found)
                 must, _ = counted.get(span, (0, 0))
-                for told in self._announced.of(pair.names):
-                    must -= counted.get(told.within(span), (0, 0))[0]
+                for announced in self._announced.of(pair.names):
+                    must -= counted.get(announced.within(span), (0, 0))[0]
                 summary = self._summary(pair, found, counted)
                 # A delivery in spite of a notice could hide a missing delivery in the count.
                 in_spite = self._announced.is_contradicted(pair.names, found.get("lowest"))
@@ -403,9 +403,9 @@ class DeliveryCheck:
         findings = self.findings[pair.run_id]
         _, owed = counted.get(pair.compute_owed_span(), (0, 0))
         withheld = 0
-        for told in self._announced.of(pair.names):
-            _, kept = counted.get(told.within(pair.compute_owed_span()), (0, 0))
-            of_run, name = _counter_of(findings, told.partition, told.reason)
+        for announced in self._announced.of(pair.names):
+            _, kept = counted.get(announced.within(pair.compute_owed_span()), (0, 0))
+            of_run, name = _counter_of(findings, announced.partition, announced.reason)
             of_run[name] = of_run.get(name, 0) + kept
             withheld += kept
         return PairSummary(

@@ -168,11 +168,11 @@ def _count_with_reference(found: Judgement) -> dict[str, Any]:
         for kind, n in counts.violations.items()
         if kind not in (*_ACROSS_STREAMS, "sequence_reuse")
     }
-    told = {
+    counted = {
         "owed": counts.owed, "delivered": counts.delivered, "undecided": counts.undecided,
         "kept back": kept_back, **of_streams,
     }  # fmt: skip
-    return {name: n for name, n in told.items() if n}
+    return {name: n for name, n in counted.items() if n}
 
 
 def _describe(verdict: VerdictName, counts: Counts) -> Mapping[str, Any]:

@@ -99,7 +99,7 @@ def scale_text(about: Mapping[str, Any]) -> str:
     )
     numbers = {"broker": about["brokers"], "publisher": about["publishers"],
                "subscription": len(about["subscriptions"])}  # fmt: skip
-    size = ", ".join(f"{n:,} {what}{'s' * (n != 1)}" for what, n in numbers.items())
+    size = ", ".join(f"{n:,} {noun}{'s' * (n != 1)}" for noun, n in numbers.items())
     machines = about.get("machines", 1)
     where = "all on one machine" if machines == 1 else f"on {machines} machines, one of them"
     name = about["protocol_name"]

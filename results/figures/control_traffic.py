@@ -134,10 +134,10 @@ def _growth(
 
 
 def _caption(run: ExperimentRun) -> str:
-    asked = run.experiment
+    setup = run.experiment
     return (
         f"Simulated brokers, one publisher, and a subscription at each that clients may be at; "
-        f"then {asked['changes']} subscriptions come and go, {asked['pause_s']:g} s apart, each "
+        f"then {setup['changes']} subscriptions come and go, {setup['pause_s']:g} s apart, each "
         "at a broker drawn. Left: what is said among brokers beyond what the same brokers say in "
         "the same time without that. Right: that, by broker; heartbeats are not counted. Nothing "
         "is published, so publications, and what is said of them, are not in it. Below 1 the axes "

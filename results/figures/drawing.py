@@ -147,10 +147,10 @@ def house_style() -> Iterator[None]:
 def adapt_to_dark_pages(svg: str) -> str:
     """Return an SVG with other inks if the reader prefers dark pages; otherwise unchanged."""
     rules = "".join(
-        f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
+        f'[style*="{attribute}: {light}"]{{{attribute}:{dark}!important}}'
         for light, dark in DARK_INKS.items()
-        for what in ("fill", "stroke")
-        if f"{what}: {light}" in svg
+        for attribute in ("fill", "stroke")
+        if f"{attribute}: {light}" in svg
     )
     style = f"@media (prefers-color-scheme:dark){{{rules}}}</style>"
     return svg.replace("</style>", style, 1) if rules else svg

@@ -163,14 +163,14 @@ def _describe(numbers: Mapping[str, Spread]) -> str:
         "delivered_fraction": "delivered", "recovery_s": "recovered in",
         "resent_bytes": "sent again", "cpu_us_per_delivered": "per delivery",
     }  # fmt: skip
-    told = []
+    parts = []
     for name in SHOWN:
         if name in numbers:
             spread = numbers[name]
             value = f"{100 * spread.mean:.2f} %" if name == SHOWN[0] else _value(spread)
             unit = "" if name == SHOWN[0] else f" {units[name]}"
-            told.append(f"{words[name]} {value}{unit}")
-    return " · ".join(told)
+            parts.append(f"{words[name]} {value}{unit}")
+    return " · ".join(parts)
 
 
 def _value(spread: Spread) -> str:

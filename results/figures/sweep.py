@@ -197,8 +197,8 @@ def _shown(
     shares = {
         about["numbers"][_SHARE]["mean"] for about in points.values() if _SHARE in about["numbers"]
     }
-    telling = [number for number in known if number.name != _SHARE or shares != {1.0}]
-    return telling or known
+    informative = [number for number in known if number.name != _SHARE or shares != {1.0}]
+    return informative or known
 
 
 def _draw_number(axes: "Axes", number: Number, x: Mapping[str, Any], lines: Sequence[Line]) -> None:

@@ -266,9 +266,9 @@ def _draw_row(
             middle, [row["p50_us"] for row in part], linestyle="none", marker="o",
             markersize=1.5 if not at_risk else 2.6, markeredgewidth=0, color=color, zorder=4,
         )  # fmt: skip
-    gone = [row for row in rows if row["lost"]]
+    lost_rows = [row for row in rows if row["lost"]]
     axes.plot(
-        [(row["bin"] + 0.5) * width_s for row in gone], [highest / 1.55] * len(gone),
+        [(row["bin"] + 0.5) * width_s for row in lost_rows], [highest / 1.55] * len(lost_rows),
         linestyle="none", marker="x", markersize=3.6, markeredgewidth=0.9, color=RED, zorder=5,
     )  # fmt: skip
     words, color = _fate(rows)

@@ -133,12 +133,12 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
             for row in data.records()]  # fmt: skip
     brokers = [row for row in rows if row["kind"] == "broker"]
     links = [row for row in rows if row["kind"] == "link"]
-    what = f"{about['topology']}: {len(brokers)} brokers"
+    subject = f"{about['topology']}: {len(brokers)} brokers"
     if about["hosts"]:
-        what += f" on {about['hosts']} host{'s' * (about['hosts'] != 1)}"
+        subject += f" on {about['hosts']} host{'s' * (about['hosts'] != 1)}"
     if len(brokers) > MOST_BROKERS:
         figure = new_figure(width, 0.8)
-        title(figure, 0.01, f"{what}: too many to be drawn")
+        title(figure, 0.01, f"{subject}: too many to be drawn")
         return figure
     layout = _Layout([row["name"] for row in brokers], links, about["root"])
     inches = WIDTHS_INCHES[width]
@@ -170,13 +170,13 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     for row in brokers:
         is_leaf = not layout.children[row["name"]]
         _draw_broker(axes, row, places[row["name"]], size, inks, middle, is_leaf=is_leaf)
-    title(figure, 0.012, what)
+    title(figure, 0.012, subject)
     draw_key(figure, key, foot, inches)
     if about.get("run_id"):
         more = f"; also {', '.join(about['elsewhere'])}" if about["elsewhere"] else ""
         wiring = f", {wiring_of(about)}" if wiring_of(about) else ""
-        said = f"{about['protocol']}{wiring}; run {about['run_id']}{more}"
-        footer(figure, said if width == "wide" else about["run_id"])
+        subtitle = f"{about['protocol']}{wiring}; run {about['run_id']}{more}"
+        footer(figure, subtitle if width == "wide" else about["run_id"])
     return figure
 
 
@@ -421,8 +421,8 @@ def _fate(spans: Sequence[FaultSpan], *, is_link: bool = False) -> tuple[str, li
             fates.append("cut" if is_link else "restarted" if span.is_over else "gone")
         elif span.kind != "back":
             fates.append("cut" if span.verb == "cut" else span.kind)
-    told = [_words_of(span, with_target=False) for span in spans if span.kind != "back"]
-    return max(fates, key=FATES.index), told
+    words = [_words_of(span, with_target=False) for span in spans if span.kind != "back"]
+    return max(fates, key=FATES.index), words
 
 
 def _words_of(span: FaultSpan, *, with_target: bool = True) -> str:

@@ -46,8 +46,8 @@ class ExperimentRun:
         """
         folder = self.derived / "tables" / name
         if not folder.is_dir():
-            asked = self.experiment.get("question")
-            raise ResultsError(f"{self.folder} has no table {name!r}: it answers {asked!r}")
+            question = self.experiment.get("question")
+            raise ResultsError(f"{self.folder} has no table {name!r}: it answers {question!r}")
         return spark.read.schema(TABLES[name].ddl).parquet(str(folder))
 
 

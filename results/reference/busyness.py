@@ -27,9 +27,9 @@ def signs(
     """
     times: Counter[str] = Counter()
     everything = [*_silences(folder, faults, moved), *_pauses(folder, faults, moved)]
-    for who, share in sorted((manifest.get("waited_share") or {}).items()):
-        if share >= _WAITS and not any(_touches(fault, {who}) for fault in faults):
-            everything.append(("short_of_cpu", {"who": who, "share": share}))
+    for process, share in sorted((manifest.get("waited_share") or {}).items()):
+        if share >= _WAITS and not any(_touches(fault, {process}) for fault in faults):
+            everything.append(("short_of_cpu", {"who": process, "share": share}))
     for kind, values in everything:
         times[kind] += 1
         if times[kind] <= _NAMED:

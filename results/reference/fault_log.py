@@ -67,7 +67,9 @@ class FaultLog:
         stamps = {stage: self._stamp(row, stage) for stage in _STAMPS}
         for stage in _OTHER_STAMPS:
             self._number(row, stage)
-        hosts = {host for told in (row.get("host_stamps") or {}).values() for host in told}
+        hosts = {
+            host for stamps_of in (row.get("host_stamps") or {}).values() for host in stamps_of
+        }
         return Fault(
             row["fault_id"], row["verb"], row["target"],
             stamps["applied"], stamps["observed"], stamps["healed"],
@@ -79,11 +81,11 @@ class FaultLog:
 
     def _stamp(self, row: Mapping[str, Any], stage: str) -> int | None:
         """Return a stamp on the time line; the last stamp of several hosts."""
-        told = (row.get("host_stamps") or {}).get(stage)
-        if told is not None:
+        stamp = (row.get("host_stamps") or {}).get(stage)
+        if stamp is not None:
             return max(
                 int(ns) - self._clocks.offset_ns(host, ns) - self._origin_ns
-                for host, ns in told.items()
+                for host, ns in stamp.items()
             )
         at_ns = self._number(row, stage)
         return None if at_ns is None else at_ns - self._origin_ns

@@ -188,9 +188,9 @@ def read_records(
         whole = closed and is_ours
         return Records(name, process.parent.name, whole, tables, rows if is_ours else [], ())
     data = path.read_bytes()
-    told = str(sidecar.get("blake2b", ""))
-    found = hashlib.blake2b(data, digest_size=min(max(1, len(told) // 2), 64)).hexdigest()
-    if closed and (len(data) != sidecar.get("rows", -1) * struct.calcsize(code) or found != told):
+    digest = str(sidecar.get("blake2b", ""))
+    found = hashlib.blake2b(data, digest_size=min(max(1, len(digest) // 2), 64)).hexdigest()
+    if closed and (len(data) != sidecar.get("rows", -1) * struct.calcsize(code) or found != digest):
         raise FileRefusal(f"{name} is not what was written")
     whole_bytes = len(data) // struct.calcsize(code) * struct.calcsize(code) if tables else 0
     rows = [

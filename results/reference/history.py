@@ -174,8 +174,8 @@ class History:
     @property
     def order(self) -> str:
         """The order of the judgement: the requested order, or the promised order."""
-        asked = self.guarantee.order
-        return self.promises.order if asked == "promised" else asked
+        required = self.guarantee.order
+        return self.promises.order if required == "promised" else required
 
     @property
     def lanes(self) -> str:

@@ -73,8 +73,8 @@ def read_history(folder: Path) -> History:
     try:
         return _Folder(folder).history()
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise FileRefusal(f"{folder} does not hold what a run does: {what}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise FileRefusal(f"{folder} does not hold what a run does: {reason}") from error
 
 
 def read_streams(folder: Path, sources: Iterable[str], subscriptions: Iterable[str]) -> History:
@@ -265,8 +265,8 @@ class _Folder:
     def _list_requirements(self) -> Mapping[str, Any]:
         """Return the tests that the fault schedule requires."""
         path = self.folder / "spec" / "faults.toml"
-        asked: Mapping[str, Any] = read_toml(path).get("exercised", {}) if path.is_file() else {}
-        return asked
+        required: Mapping[str, Any] = read_toml(path).get("exercised", {}) if path.is_file() else {}
+        return required
 
     def _check_manifest(self) -> Iterator[str]:
         manifest, workload = self.manifest, self.workload
@@ -276,13 +276,13 @@ class _Folder:
             yield doubt("saturated")
         if self.is_cut_short:
             yield doubt("still_arriving", s=float(manifest["drain"].get("took_s", 0.0)))
-        for name, said in (
+        for name, stated in (
             ("seed", workload.get("seed")),
             ("workload", workload.get("name")),
             ("topology", self.topology.get("name")),
         ):
-            if name in manifest and manifest[name] != said:
-                yield doubt("other_spec", name=name, found=manifest[name], wanted=said)
+            if name in manifest and manifest[name] != stated:
+                yield doubt("other_spec", name=name, found=manifest[name], wanted=stated)
 
     def _check_exercise(self, fault_log: FaultLog) -> Iterator[str]:
         absorbed = sum(fault.absorbed or 0 for fault in fault_log.faults)
@@ -353,7 +353,7 @@ class _Folder:
         ours = [
             (layout, each)
             for layout, each in self._records
-            if not any("is of run" in said for said in each.doubts)
+            if not any("is of run" in doubt for doubt in each.doubts)
         ]
         yield from timed.doubts(ours)
 
@@ -370,15 +370,15 @@ class _Folder:
             (x for x in read_lines(self.folder / "log.jsonl") if x.get("what") == "specification"),
             {},
         )
-        told = (
+        stated = (
             ("manifest.json", self.manifest.get("specification_digest")),
             ("log.jsonl", journal.get("digest")),
         )
         is_old = self.manifest.get("schema") in (None, "", "pubsubctl/manifest/1")
-        for file, digest in told:
+        for file, digest in stated:
             if digest not in (None, found):
                 yield doubt("other_digest", file=file, found=digest, wanted=found)
-            if digest is None and not (is_old and told[0][1] is told[1][1] is None):
+            if digest is None and not (is_old and stated[0][1] is stated[1][1] is None):
                 yield doubt("no_digest", file=file)
         before, after = journal.get("promises"), self.manifest.get("promises")
         if before not in (None, after):
@@ -542,16 +542,16 @@ class _Folder:
         }
         sub_id, subscriber, broker, predicate = map(str, texts)
         wants(predicate)
-        who = f"subscription {sub_id}"
+        name_of = f"subscription {sub_id}"
         if subscriber not in wanted or sub_id.partition("/")[0] != subscriber:
-            self.doubts.append(doubt("not_asked", who=who))
+            self.doubts.append(doubt("not_asked", who=name_of))
         elif broker != wanted[subscriber][0]:
             self.doubts.append(
-                doubt("elsewhere", who=who, found=broker, wanted=wanted[subscriber][0])
+                doubt("elsewhere", who=name_of, found=broker, wanted=wanted[subscriber][0])
             )
         elif predicate != wanted[subscriber][1]:
             self.doubts.append(
-                doubt("other_predicate", who=who, found=predicate, wanted=wanted[subscriber][1])
+                doubt("other_predicate", who=name_of, found=predicate, wanted=wanted[subscriber][1])
             )
         return sub_id
 

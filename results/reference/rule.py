@@ -481,7 +481,7 @@ class _Pair:
     def _wrong_notices(self, reasons: Reasons) -> Iterator[Violation]:
         """Yield publications that were withheld without reason, or too late."""
         log, subscription = self.source.log, self.subscription
-        heard = [place for place, row in self.rows if row.kind != GAP and row.key in self.rank]
+        received = [place for place, row in self.rows if row.kind != GAP and row.key in self.rank]
         excuses = {}
         for notice in self.notices:
             if notice.partition not in excuses:
@@ -493,7 +493,7 @@ class _Pair:
             until_ns = excuses[notice.partition]
             if until_ns is None or self.source.by_key[key].sent_ns > until_ns:
                 yield Violation("withheld_unjustified", *self.names, *key)
-            if heard and heard[0] < notice.place:
+            if received and received[0] < notice.place:
                 yield Violation("withheld_late", *self.names, *key)
 
     def _find_absent(self) -> Iterator[Violation]:
@@ -598,8 +598,8 @@ def _places(pairs: Sequence[_Pair]) -> Mapping[str, Mapping[Publication, int]]:
     """Return the place of the first arrival of each matching publication, by subscription."""
     found: dict[str, dict[Publication, int]] = {}
     for pair in pairs:
-        who, source = pair.names
-        of_subscription = found.setdefault(who, {})
+        subscriber, source = pair.names
+        of_subscription = found.setdefault(subscriber, {})
         for place, row in pair.rows:
             if row.kind != GAP and row.key in pair.rank:
                 of_subscription.setdefault((source, row.key), place)
@@ -610,12 +610,14 @@ def _list_placed(pairs: Sequence[_Pair]) -> Mapping[str, Sequence[PlacedPublicat
     """Return the first arrivals with a place, in the order received, by subscription."""
     found: dict[str, list[tuple[int, PlacedPublication]]] = {}
     for pair in pairs:
-        who, source = pair.names
+        subscriber, source = pair.names
         for place, row in pair.first_arrivals():
             if row.stream:
                 placed = PlacedPublication(row.stream, row.position, source, row.key)
-                found.setdefault(who, []).append((place, placed))
-    return {who: [placed for _, placed in sorted(rows)] for who, rows in found.items()}
+                found.setdefault(subscriber, []).append((place, placed))
+    return {
+        subscriber: [placed for _, placed in sorted(rows)] for subscriber, rows in found.items()
+    }
 
 
 def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> Iterator[Violation]:
@@ -694,17 +696,17 @@ def _doubts(
         if not log.closed:
             yield doubt("open_log", who=f"publisher {log.name}")
     for subscription in history.subscriptions:
-        who = f"subscription {subscription.subscription}"
+        name = f"subscription {subscription.subscription}"
         if not subscription.closed:
-            yield doubt("open_log", who=who)
+            yield doubt("open_log", who=name)
         stamps = [row.received_ns + row.late_ns for row in subscription.delivered]
-        yield from _steps_back(who, stamps)
+        yield from _steps_back(name, stamps)
     for pair in pairs:
-        who, source_name = pair.names
+        name, source_name = pair.names
         if pair.has_untimed_notice():
-            yield doubt("told_when", who=who, source=source_name)
+            yield doubt("told_when", who=name, source=source_name)
         if pair.is_late(errors[pair.names]):
-            yield doubt("late_start", who=who, source=source_name)
+            yield doubt("late_start", who=name, source=source_name)
     for source in sources:
         yield from source.doubts()
         yield from source.undone(s.predicate for s in history.subscriptions if s.started)
@@ -717,7 +719,7 @@ def _doubts(
         without: Counter[str] = Counter()
         for pair in pairs:
             without[pair.names[0]] += pair.without_place()
-        yield from (doubt("unplaced", who=who, n=n) for who, n in sorted(without.items()) if n)
+        yield from (doubt("unplaced", who=name, n=n) for name, n in sorted(without.items()) if n)
     yield from verdict.doubts_about_faults(history.faults)
     if n := sum(pair.count_wrong_kind() for pair in pairs):
         yield doubt("kind", n=n)
@@ -726,8 +728,8 @@ def _doubts(
     yield from verdict.doubts_about_risks(history.faults, recoveries)
 
 
-def _steps_back(who: str, stamps: Sequence[int]) -> Iterator[str]:
+def _steps_back(name: str, stamps: Sequence[int]) -> Iterator[str]:
     """Yield a doubt if a clock stepped back between two rows of a log."""
     furthest = max((before - after for before, after in pairwise(stamps)), default=0)
     if furthest > JITTER_NS:
-        yield doubt("clock_back", who=who, s=furthest / 1e9)
+        yield doubt("clock_back", who=name, s=furthest / 1e9)

@@ -30,11 +30,11 @@ def wrong_places(logs: Mapping[str, Sequence[PlacedPublication]]) -> Iterator[Vi
     Args:
         logs: publications in the order received, by subscription.
     """
-    for who, log in logs.items():
+    for name, log in logs.items():
         reached: dict[str, int] = {}
         for one in log:
             if one.position <= reached.get(one.stream, -1):
-                yield one.violation("place_back", who)
+                yield one.violation("place_back", name)
             reached[one.stream] = one.position
     everywhere = sorted({one for log in logs.values() for one in log})
     at: dict[tuple[str, int], list[PlacedPublication]] = {}

@@ -61,9 +61,9 @@ class TimeFacts:
     def _check_phases(self) -> Iterator[str]:
         if (self.manifest.get("labels") or {}).get("history"):
             return
-        asked = {"warmup": "2s", "drain": "30s", **self.workload.get("phases", {})}
+        phases = {"warmup": "2s", "drain": "30s", **self.workload.get("phases", {})}
         for name in ("measure",) if self.simulated else ("measure", "warmup"):
-            wanted = nanoseconds(asked.get(name, "0s"))
+            wanted = nanoseconds(phases.get(name, "0s"))
             if name not in self.phases:
                 yield doubt(
                     "phase_length", phase=name, found="no time", wanted=f"{wanted / 1e9:.3f} s"
@@ -87,7 +87,7 @@ class TimeFacts:
         if "drain" not in self.phases or not isinstance(took_s, int | float):
             return
         lasted = self.phases["drain"][1] - self.phases["drain"][0]
-        bound = nanoseconds(asked.get("drain_bound", "0s")) or 10 * nanoseconds(asked["drain"])
+        bound = nanoseconds(phases.get("drain_bound", "0s")) or 10 * nanoseconds(phases["drain"])
         if took_s * 1e9 > lasted + _SECOND_NS:
             yield doubt("drain_length", found=f"{lasted / 1e9:.3f} s", wanted=f"{took_s:.3f} s")
         elif took_s * 1e9 > 2 * bound + 120 * _SECOND_NS:
@@ -100,7 +100,7 @@ class TimeFacts:
         if "warmup" in self.phases and not self.simulated:
             begin = self.phases["warmup"][0]
         entries = {name: entry for name, _, entry in clients_of(self.workload, "publishers", "pub")}
-        said = f"raw/{records.name}"
+        record_place = f"raw/{records.name}"
         names = records.tables.get("publisher_names") or {}
         for number, source in enumerate(records.tables.get("publishers", ())):
             name = str(names.get(source, ""))
@@ -111,7 +111,7 @@ class TimeFacts:
             if name not in entries or not mine:
                 continue
             if early := sum(row["at_ns"] < row["intended_ns"] for row in mine):
-                yield doubt("sent_early", file=said, source=source, n=early)
+                yield doubt("sent_early", file=record_place, source=source, n=early)
             fences = [row["attribute_set"] == self.content.fence_set for row in mine]
             data = [row for row, fence in zip(mine, fences, strict=True) if not fence]
             entry = entries[name]
@@ -119,7 +119,9 @@ class TimeFacts:
             parts = parts_of(entry.get("rate", "max"), lead, self.phases["measure"])
             if parts is None:
                 if not self.simulated and any(row["at_ns"] != row["intended_ns"] for row in mine):
-                    yield doubt("off_schedule", file=said, source=source, n=len(data), first=1)
+                    yield doubt(
+                        "off_schedule", file=record_place, source=source, n=len(data), first=1
+                    )
                 continue
             index = self.content.publishers[name].index
             arrivals = str(entry.get("arrivals", "fixed"))
@@ -138,9 +140,11 @@ class TimeFacts:
                     off.append(place)
                 over = at is None
             if off:
-                yield doubt("off_schedule", file=said, source=source, n=len(off), first=off[0])
+                yield doubt(
+                    "off_schedule", file=record_place, source=source, n=len(off), first=off[0]
+                )
             elif not over and fences[-1] and sum(fences) > 1 and next(wanted, None) is not None:
-                yield doubt("schedule_unmet", file=said, source=source, n=len(data))
+                yield doubt("schedule_unmet", file=record_place, source=source, n=len(data))
 
     def _check_lateness(self, records: Records) -> Iterator[str]:
         if self.simulated or self.manifest.get("loadgen_saturated"):
@@ -150,8 +154,8 @@ class TimeFacts:
         if stats and stats[-1].get("backlog"):
             return
         kept = 1000 * max([line.get("blocked_us") or 0 for line in stats], default=0)
-        asked = (self.workload.get("thresholds") or {}).get("loadgen.lateness_p99", "< 50ms")
-        limit = 1.1 * (nanoseconds(str(asked).lstrip("< ")) + kept)
+        bound = (self.workload.get("thresholds") or {}).get("loadgen.lateness_p99", "< 50ms")
+        limit = 1.1 * (nanoseconds(str(bound).lstrip("< ")) + kept)
         data = [r for r in records.rows if r["attribute_set"] != self.content.fence_set]
         late = sum(row["at_ns"] - row["intended_ns"] >= limit for row in data)
         if late > 1 + 0.01 * len(data):
@@ -174,13 +178,13 @@ class TimeFacts:
 
     def _check_stretches(self, records: Records) -> Iterator[str]:
         level = str((self.workload.get("load") or {}).get("records", "full"))
-        said = f"raw/{records.name}"
+        place = f"raw/{records.name}"
         one_in = (records.tables.get("sample") or {}).get("one_in", 1)
         if one_in != _ONE_IN.get(level, 1):
-            yield doubt("sample", file=said, found=one_in, wanted=level)
+            yield doubt("sample", file=place, found=one_in, wanted=level)
         stretches = sum(row["digest"] for row in records.rows if row["kind"] == STRETCH)
         if stretches and level == "full":
-            yield doubt("stretches", file=said, n=stretches)
+            yield doubt("stretches", file=place, n=stretches)
             return
         now = before = 0
         long: list[int] = []
@@ -193,7 +197,7 @@ class TimeFacts:
             if lasted > 101_000_000 and before > began + 102_000_000:
                 long.append(row["partition"])
         if long:
-            yield doubt("long_stretch", file=said, n=len(long), ms=max(long))
+            yield doubt("long_stretch", file=place, n=len(long), ms=max(long))
 
 
 def parts_of(

@@ -109,8 +109,8 @@ def _doubts_about_counts(counts: Counts, calm: bool, minimum: int) -> Iterable[s
     if counts.least_owed is None:
         yield doubt("no_pair")
     elif counts.least_owed[2] < minimum:
-        who, source, n = counts.least_owed
-        yield doubt("too_few", who=who, source=source, n=n, minimum=minimum)
+        subscriber, source, n = counts.least_owed
+        yield doubt("too_few", who=subscriber, source=source, n=n, minimum=minimum)
     elif counts.owed == 0:
         yield doubt("none_owed")
     if not calm and counts.at_risk == 0:

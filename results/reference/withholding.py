@@ -66,14 +66,14 @@ class Reasons:
         source: str,
         issued_ns: int | None,
         accepted_ns: int | None,
-        told_ns: int,
+        announced_ns: int,
     ) -> int | None:
         """Return the end of the excuse by this partition; None without an excuse."""
         way = self._tree.path(home, source)
         if not self._leads_past(partition, way, source):
             return None
-        known_ns = told_ns if accepted_ns is None else min(told_ns, accepted_ns)
-        asked_ns = -NEVER_NS if issued_ns is None else issued_ns
+        known_ns = announced_ns if accepted_ns is None else min(announced_ns, accepted_ns)
+        requested_ns = -NEVER_NS if issued_ns is None else issued_ns
         until_ns = -NEVER_NS
         for node in partition.nodes:
             ends = [
@@ -81,7 +81,7 @@ class Reasons:
                 for outage in self._outages
                 if outage.parts(partition.detector, node)
                 and outage.from_ns <= known_ns
-                and asked_ns <= outage.to_ns + SETTLING_NS
+                and requested_ns <= outage.to_ns + SETTLING_NS
             ]
             if not ends:
                 return None

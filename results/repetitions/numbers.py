@@ -84,10 +84,10 @@ def _from_records(folder: Path) -> Mapping[str, float]:
         ]
         if used_s:
             found["cpu_us_per_delivered"] = sum(used_s) * 1e6 / headline.delivered
-        elif "system" in run.manifest and (told := run.manifest.get("headline")):
+        elif "system" in run.manifest and (figures := run.manifest.get("headline")):
             # Servers of other systems write no statistics: only the agent measures the usage.
             brokers = sum(role["role"] == "broker" for role in run.manifest["roles"].values())
-            found["cpu_us_per_delivered"] = told["broker_cpu_us_per_message_mean"] * brokers
+            found["cpu_us_per_delivered"] = figures["broker_cpu_us_per_message_mean"] * brokers
     return found
 
 

@@ -306,8 +306,8 @@ class _Delivery:
     # ------------------------------------------------------------ events
 
     def _published(self) -> Iterator[TraceEvent]:
-        what = "sends the fence" if self._is_fence else "sends the publication"
-        yield TraceEvent(self.row.sent_ns, self.publisher.name, what)
+        text = "sends the fence" if self._is_fence else "sends the publication"
+        yield TraceEvent(self.row.sent_ns, self.publisher.name, text)
 
     def _answered(self) -> Iterator[TraceEvent]:
         timeline, run_id = timeline_of(self.run), self._run_id()
@@ -320,8 +320,8 @@ class _Delivery:
                 if row["first"] <= self.row.sequence <= row["last"]:
                     at_ns = timeline(row["at_ns"], process.parent.name)
                     is_good = row["outcome"] == ACKNOWLEDGED
-                    what = "receives the acknowledgement" if is_good else "receives a refusal"
-                    yield TraceEvent(at_ns, self.publisher.name, what)
+                    text = "receives the acknowledgement" if is_good else "receives a refusal"
+                    yield TraceEvent(at_ns, self.publisher.name, text)
 
     def _run_id(self) -> str:
         return str(read_json(self.run / "manifest.json").get("run_id"))
@@ -330,15 +330,15 @@ class _Delivery:
         """Yield the start of the subscription, if later than the sending."""
         accepted_ns = self.subscription.accepted_ns
         if accepted_ns is not None and accepted_ns > self.row.sent_ns - _AROUND_NS:
-            who = self.subscription.subscriber
-            yield TraceEvent(accepted_ns, who, "receives the start of the subscription")
+            subscriber = self.subscription.subscriber
+            yield TraceEvent(accepted_ns, subscriber, "receives the start of the subscription")
 
     def _received(self, arrivals: Sequence[DeliveryRow]) -> Iterator[TraceEvent]:
         for each in arrivals:
-            what = "receives the loss" if each.kind == GAP else "receives the publication"
+            text = "receives the loss" if each.kind == GAP else "receives the publication"
             if each.kind & REDELIVERED:
-                what = "receives the publication again, marked as redelivered"
-            yield TraceEvent(each.received_ns, self.subscription.subscriber, what)
+                text = "receives the publication again, marked as redelivered"
+            yield TraceEvent(each.received_ns, self.subscription.subscriber, text)
 
     def _neighbours(self) -> Iterator[TraceEvent]:
         """Yield the arrivals of the nearest delivered numbers before and after the publication."""
@@ -354,14 +354,14 @@ class _Delivery:
         before = [each for each in received if each[0] < self.row.sequence]
         after = [each for each in received if each[0] > self.row.sequence]
         for sequence, at_ns in before[-1:] + after[:1]:
-            what = f"receives number {sequence} of the same source"
-            yield TraceEvent(at_ns, self.subscription.subscriber, what)
+            text = f"receives number {sequence} of the same source"
+            yield TraceEvent(at_ns, self.subscription.subscriber, text)
 
     def _announced(self) -> Iterator[TraceEvent]:
         for gap in self.subscription.gaps:
             if self._is_in(gap):
-                what = f"receives a gap from {gap.first} to {gap.last}: {gap.reason}"
-                yield TraceEvent(gap.received_ns, self.subscription.subscriber, what)
+                text = f"receives a gap from {gap.first} to {gap.last}: {gap.reason}"
+                yield TraceEvent(gap.received_ns, self.subscription.subscriber, text)
 
     def _failed(self, path: tuple[str, ...], during: tuple[int, int]) -> Iterator[TraceEvent]:
         """Yield faults that were active meanwhile, with a mark for faults on the path."""

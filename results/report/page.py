@@ -297,8 +297,8 @@ def _promise_rows(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str
             row["steps"][0]: text.describe_recovery(row)
             for row in story.verdict.get("recoveries") or ()
         }
-        told = [became.get(fault, "–") for fault in faults]
-        rows.append([_promise_of(story), text.done(story), *told])
+        cells = [became.get(fault, "–") for fault in faults]
+        rows.append([_promise_of(story), text.done(story), *cells])
     return faults, rows
 
 

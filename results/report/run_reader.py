@@ -183,11 +183,11 @@ def read_small_story(run_dir: Path) -> RunStory:
     evidence = run.derived / "evidence" / "delivery.jsonl"
     return RunStory(
         run=run,
-        verdict=(said := read_json(verdict) if verdict.is_file() else {}),
+        verdict=(document := read_json(verdict) if verdict.is_file() else {}),
         evidence=(cases := [*read_json_lines(evidence, missing_ok=True)]),
         subscriptions=_subscriptions(run),
         brokers=_brokers(run),
-        publishers=_publishers(run, said, cases),
+        publishers=_publishers(run, document, cases),
         earlier=read_earlier(run),
     )
 
@@ -250,17 +250,17 @@ def _subscriptions(run: Run) -> list[SubscriptionRow]:
     found = []
     for row in _rows(run, "subscriptions", ("sub_id", "broker", "predicate")):
         pairs = by_sub.get(row["sub_id"])
-        told = SubscriptionRow(row["sub_id"], row["broker"], row["predicate"] or "")
+        stated = SubscriptionRow(row["sub_id"], row["broker"], row["predicate"] or "")
         if pairs is not None:
-            told = replace(
-                told,
+            stated = replace(
+                stated,
                 owed=_sum(pairs, "n_owed"),
                 missing=_sum(pairs, "n_missing"),
                 undecided=_sum(pairs, "n_undecided"),
                 duplicates=_sum(pairs, "n_dup"),
                 out_of_order=_sum(pairs, "n_out_of_order"),
             )
-        found.append(told)
+        found.append(stated)
     places = {broker: place for place, broker in enumerate(run.topology["brokers"])}
     return sorted(found, key=lambda row: (places.get(row.broker, len(places)), row.sub_id))
 

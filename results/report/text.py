@@ -112,18 +112,18 @@ def outcome(story: RunStory) -> str:
     """Return the outcome of the run, in a sentence or two."""
     name = sentence(protocol(story))
     owed, at_risk = story.count_of("owed") or 0, story.exercise_of("at_risk_deliveries")
-    told = withheld(story)
+    text = withheld(story)
     if story.word == "VALID":
         if at_risk:
             return (
                 f"{name} lost nothing. {counted(at_risk, 'delivery')} of {owed:,} "
-                f"{'was' if at_risk == 1 else 'were'} put at risk, and every one arrived.{told}"
+                f"{'was' if at_risk == 1 else 'were'} put at risk, and every one arrived.{text}"
             )
         return (
-            f"{name} delivered everything it owed. Nothing was broken on purpose in this run.{told}"
+            f"{name} delivered everything it owed. Nothing was broken on purpose in this run.{text}"
         )
     if story.word == "INVALID":
-        return f"{name} broke the guarantee: {violations(story)}. {sentence(balance(story))}.{told}"
+        return f"{name} broke the guarantee: {violations(story)}. {sentence(balance(story))}.{text}"
     if story.word == "UNKNOWN":
         return f"Whether {protocol(story)} kept the guarantee is not known from this run."
     return f"This run of {protocol(story)} was not judged yet; run `pubsubctl check`."
@@ -204,9 +204,9 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     after_ns = recovery["recovered_after_ns"]
     if after_ns is None:
         return happened + "."
-    what = {"kill": "the kill", "cut": "the cut"}.get(ended_by, "it ended")
+    ending = {"kill": "the kill", "cut": "the cut"}.get(ended_by, "it ended")
     relation = "after" if after_ns >= 0 else "before"
-    return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {what}."
+    return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {ending}."
 
 
 def churn(story: RunStory) -> str:
@@ -257,14 +257,14 @@ def _describe_absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
 def fault_clock(story: RunStory) -> str:
     """Return the clock of the fault times with its accuracy, in a sentence."""
     errors = [row.get("err_ns") for row in story.run.fault_rows]
-    told = "Seconds since measuring began, on the clock of the machine that measured"
+    text = "Seconds since measuring began, on the clock of the machine that measured"
     if None in errors:
-        return f"{told}; the clocks of all machines were not compared with it."
+        return f"{text}; the clocks of all machines were not compared with it."
     worst_ns = max((error or 0 for error in errors), default=0)
     if not worst_ns:
-        return f"{told}."
+        return f"{text}."
     return (
-        f"{told}; the clocks of other machines are known to ±{format_number(worst_ns / 1e6, 2)} ms."
+        f"{text}; the clocks of other machines are known to ±{format_number(worst_ns / 1e6, 2)} ms."
     )
 
 
@@ -295,8 +295,8 @@ def further_losses(story: RunStory) -> str:
     further = story.violations.get("missing", 0) - lost
     if not story.verdict.get("recoveries") or further <= 0:
         return ""
-    what = counted(further, "delivery")
-    return f"Another {what}, of publications sent outside these times, never arrived either."
+    count_text = counted(further, "delivery")
+    return f"Another {count_text}, of publications sent outside these times, never arrived either."
 
 
 def resent(story: RunStory) -> str:
@@ -310,8 +310,8 @@ def resent(story: RunStory) -> str:
         parts.append(f"sent {counted(resent, 'publication')} again")
     if twice:
         parts.append(f"recognised {counted(twice, 'copy')} as seen before")
-    said = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
-    return f"In this run {said}."
+    text = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
+    return f"In this run {text}."
 
 
 def command(arguments: Sequence[str]) -> str:
@@ -337,21 +337,21 @@ def clocks(story: RunStory) -> list[str]:
     """Return the reference clock of latencies, and the accuracy between clocks."""
     clocks = story.run.clocks
     host = clocks.reference or "one machine"
-    told = [f"latencies have both stamps of one clock, that of {host}"]
+    parts = [f"latencies have both stamps of one clock, that of {host}"]
     others = [row for row in clocks.rows if not row.same_clock and row.phase == "before"]
     if others:
         worst_ns = max(row.err_ns for row in others)
-        told.append(
+        parts.append(
             f"{counted(len(others), 'other clock')} put on its time line, to "
             f"±{format_number(worst_ns / 1e6, 3)} ms at worst"
         )
     for across in story.across_clocks:
-        what = f"{counted(across.n, 'delivery')} between clocks"
-        if across.judgement.is_told:
-            what += (
+        count_text = f"{counted(across.n, 'delivery')} between clocks"
+        if across.judgement.is_announced:
+            count_text += (
                 f": median {format_number(across.median_us / 1000, 3)} ms; {across.judgement.words}"
             )
         else:
-            what += f": latency {across.judgement.words}"
-        told.append(what)
-    return told
+            count_text += f": latency {across.judgement.words}"
+        parts.append(count_text)
+    return parts

@@ -53,7 +53,7 @@ class AnnouncedRange:
     last: int
     partition: str
     place: int
-    told_ns: int
+    announced_ns: int
     late: bool
     until_ns: int
     reason: str = ""
@@ -208,11 +208,11 @@ class Announcements:
         from pyspark.sql import functions as F
 
         rows = [
-            (*names, self._predicate_ids[names], told.first, told.last, kind, sent_after_ns,
-             told.place, told.told_ns)
+            (*names, self._predicate_ids[names], item.first, item.last, kind, sent_after_ns,
+             item.place, item.announced_ns)
             for names, of_pair in self._announced.items()
-            for told in of_pair
-            for kind, sent_after_ns in _objections(told)
+            for item in of_pair
+            for kind, sent_after_ns in _objections(item)
         ]  # fmt: skip
         if not rows:
             return
@@ -289,10 +289,10 @@ class Announcements:
             for row in rows
         }
 
-    def _table(self, told: Mapping[Names, Sequence[AnnouncedRange]]) -> "DataFrame":
+    def _table(self, ranges: Mapping[Names, Sequence[AnnouncedRange]]) -> "DataFrame":
         rows = [
             (*names, part.first, part.last, part.partition, part.reason)
-            for names, of_pair in told.items()
+            for names, of_pair in ranges.items()
             for part in of_pair
         ]
         return small_frame(
@@ -309,7 +309,7 @@ def _announced_of(stretch: Stretch) -> AnnouncedRange:
         key_of(*stretch.last),
         str(stretch.partition),
         stretch.place,
-        stretch.told_ns,
+        stretch.announced_ns,
         stretch.begun,
         -NEVER_NS if stretch.until_ns is None else stretch.until_ns,
     )
@@ -335,9 +335,9 @@ def _announced_in_gaps(
         )  # fmt: skip
 
 
-def _objections(told: AnnouncedRange) -> Iterator[tuple[str, int]]:
+def _objections(item: AnnouncedRange) -> Iterator[tuple[str, int]]:
     """Yield the violations of a range, each with the time after which publications count."""
-    if told.until_ns < NEVER_NS:
-        yield "gap_early" if told.reason else "withheld_unjustified", told.until_ns
-    if told.late:
+    if item.until_ns < NEVER_NS:
+        yield "gap_early" if item.reason else "withheld_unjustified", item.until_ns
+    if item.late:
         yield "withheld_late", -NEVER_NS

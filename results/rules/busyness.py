@@ -33,9 +33,9 @@ def busy_signs(run: Run, logs: Logs) -> Iterator[str]:
     found = [*_silent_sessions(run, logs, struck), *_gaps(run, logs, struck)]
     waits = run.manifest.get("waited_share") or {}
     found += [
-        ("short_of_cpu", doubt("short_of_cpu", who=who, share=share))
-        for who, share in sorted(waits.items())
-        if share >= SHORT_OF_CPU and not struck.is_ever_struck(who)
+        ("short_of_cpu", doubt("short_of_cpu", who=process, share=share))
+        for process, share in sorted(waits.items())
+        if share >= SHORT_OF_CPU and not struck.is_ever_struck(process)
     ]
     named: dict[str, int] = {}
     for kind, text in found:

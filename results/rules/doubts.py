@@ -22,7 +22,7 @@ def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
     found += doubts_about_findings(facts.online, findings.counts.violations, facts.order)
     if facts.order == "topic" and not facts.has_topics:
         found.append(doubt("no_topic"))
-    found += [doubt("unplaced", who=who, n=n) for who, n in sorted(findings.unplaced.items())]
+    found += [doubt("unplaced", who=name, n=n) for name, n in sorted(findings.unplaced.items())]
     found += doubts_about_faults(facts.faults)
     if findings.other_kind:
         found.append(doubt("kind", n=findings.other_kind))

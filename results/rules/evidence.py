@@ -70,10 +70,10 @@ class _Context:
         numbers = [*dict.fromkeys(row["seq"] for row in violations)]
         wanted = F.col("pubend").isin(sources) & F.col("seq").isin(numbers)
         sent = loaded.table(spark, "publications").where(wanted).toArrow().to_pylist()
-        told = loaded.table(spark, "deliveries").where(wanted).toArrow().to_pylist()
+        rows = loaded.table(spark, "deliveries").where(wanted).toArrow().to_pylist()
         self._sent = {tuple(row[name] for name in PUBLICATION): row for row in sent}
         self._announced: dict[Any, list[Row]] = defaultdict(list)
-        for row in sorted(told, key=lambda row: (row["t_recv_ns"], row["sub_id"])):
+        for row in sorted(rows, key=lambda row: (row["t_recv_ns"], row["sub_id"])):
             self._announced[tuple(row[name] for name in PUBLICATION)].append(row)
         self._neighbours = _neighbours(spark, loaded, violations)
 
@@ -82,7 +82,7 @@ class _Context:
         publication = tuple(violation[name] for name in PUBLICATION)
         sent = self._sent.get(publication)
         sub_id = violation["sub_id"]
-        told = self._announced[publication]
+        announced = self._announced[publication]
         start = violation["pubend"].rpartition("/")[0]
         way = self._tree.path(start, self._brokers.get(sub_id, start))
         before, after = self._neighbours.get((sub_id, *publication), (None, None))
@@ -97,9 +97,9 @@ class _Context:
             "t_ns": violation["t_ns"],
             "place_in_log": violation["order_idx"],
             "publication": None if sent is None else self._life(sent),
-            "received_here": [r["t_recv_ns"] for r in told if r["sub_id"] == sub_id],
+            "received_here": [r["t_recv_ns"] for r in announced if r["sub_id"] == sub_id],
             "received_by_others": {
-                r["sub_id"]: r["t_recv_ns"] for r in told if r["sub_id"] != sub_id
+                r["sub_id"]: r["t_recv_ns"] for r in announced if r["sub_id"] != sub_id
             },
             "received_before": before,
             "received_after": after,

@@ -369,8 +369,8 @@ class _Reader:
                 yield found.lastgroup, found.group()
             at = found.end()
 
-    def error(self, what: str) -> ExpectationError:
-        return ExpectationError(f"predicate {self._text!r}: {what}")
+    def error(self, problem: str) -> ExpectationError:
+        return ExpectationError(f"predicate {self._text!r}: {problem}")
 
     def peek(self) -> tuple[str, str] | None:
         return self._tokens[self._place] if self._place < len(self._tokens) else None

@@ -80,8 +80,8 @@ def _verify(where: str, row: Mapping[str, Any]) -> None:
     if not isinstance(of_hosts, dict) or not all(isinstance(t, dict) for t in of_hosts.values()):
         raise IntegrityError(f"{where}: host_stamps = {of_hosts!r} are no stamps")
     stamps = {name: row.get(name) for name in (*FAULT_STAMPS, "absorbed_msgs")}
-    for stage, told in of_hosts.items():
-        stamps |= {f"{stage} at {host}": ns for host, ns in told.items()}
+    for stage, host_stamps in of_hosts.items():
+        stamps |= {f"{stage} at {host}": ns for host, ns in host_stamps.items()}
     for name, value in stamps.items():
         if value is not None and type(value) is not int:
             raise IntegrityError(f"{where}: {name} = {value!r} is no number")

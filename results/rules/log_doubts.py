@@ -32,12 +32,12 @@ def doubts_about_file(file: RecordFile) -> Iterator[str]:
         yield f"{file.name} was not closed{torn}"
 
 
-def doubts_about_clock(who: str, scan: Scan) -> Iterator[str]:
+def doubts_about_clock(name: str, scan: Scan) -> Iterator[str]:
     """Yield doubts if stamps of a file are absent, or step back."""
     if scan.untimed:
-        yield doubt("untimed", who=who, n=scan.untimed)
+        yield doubt("untimed", who=name, n=scan.untimed)
     if scan.back_ns > JITTER_NS:
-        yield doubt("clock_back", who=who, s=scan.back_ns / 1e9)
+        yield doubt("clock_back", who=name, s=scan.back_ns / 1e9)
 
 
 def doubts_about_numbers(records: Mapping[str, RecordFile]) -> Iterator[str]:
@@ -52,9 +52,9 @@ def doubts_about_numbers(records: Mapping[str, RecordFile]) -> Iterator[str]:
     for source, incarnation in sorted({*published} | {*answered}):
         mine = published.get((source, incarnation))
         logged, first = (mine.logged, mine.first_lost) if mine is not None else (0, 1)
-        told = answered.get((source, incarnation))
+        stated = answered.get((source, incarnation))
         highest = max(
-            mine.highest if mine is not None else 0, told.highest if told is not None else 0
+            mine.highest if mine is not None else 0, stated.highest if stated is not None else 0
         )
         if logged < highest:
             yield doubt(
@@ -81,8 +81,8 @@ def doubts_about_subscription(made: Made, wanted: Mapping[str, tuple[str, str]])
         yield doubt("not_asked", who=f"subscription {made.sub_id}")
         return
     broker, predicate = wanted[made.subscriber]
-    who = f"subscription {made.sub_id}"
+    name = f"subscription {made.sub_id}"
     if made.broker != broker:
-        yield doubt("elsewhere", who=who, found=made.broker, wanted=broker)
+        yield doubt("elsewhere", who=name, found=made.broker, wanted=broker)
     if made.predicate != predicate:
-        yield doubt("other_predicate", who=who, found=made.predicate, wanted=predicate)
+        yield doubt("other_predicate", who=name, found=made.predicate, wanted=predicate)

@@ -22,10 +22,10 @@ def specification_doubts(run: Run) -> Iterator[str]:
     found = specification_digest(run.folder / "spec")
     journal = _find_journal_line(run.folder / "log.jsonl")
     in_manifest = run.manifest.get("specification_digest")
-    said = {"manifest.json": in_manifest, "log.jsonl": journal.get("digest")}
+    stated = {"manifest.json": in_manifest, "log.jsonl": journal.get("digest")}
     is_needed = str(run.manifest.get("schema", "")) not in WITHOUT_DIGEST
-    is_needed |= any(digest is not None for digest in said.values())
-    for file, digest in said.items():
+    is_needed |= any(digest is not None for digest in stated.values())
+    for file, digest in stated.items():
         if digest is None and is_needed:
             yield doubt("no_digest", file=file)
         elif digest is not None and digest != found:

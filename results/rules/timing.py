@@ -57,11 +57,11 @@ def find_timing_doubts(run: Run, logs: Logs) -> Iterator[str]:
 def _phases(run: Run) -> Iterator[str]:
     if (run.manifest.get("labels") or {}).get("history"):
         return
-    asked = run.workload.get("phases", {})
+    phases = run.workload.get("phases", {})
     found = {phase.name: phase for phase in run.phases}
-    wanted = {"measure": duration_ns(asked.get("measure", "0s"))}
+    wanted = {"measure": duration_ns(phases.get("measure", "0s"))}
     if not run.is_simulated:
-        wanted["warmup"] = duration_ns(asked.get("warmup", "2s"))
+        wanted["warmup"] = duration_ns(phases.get("warmup", "2s"))
     for name, length_ns in wanted.items():
         phase = found.get(name)
         took_ns = None if phase is None else phase.to_ns - phase.from_ns
@@ -76,8 +76,8 @@ def _phases(run: Run) -> Iterator[str]:
         if after.from_ns < before.to_ns:
             yield doubt("phases_overlap", before=before.name, after=after.name)
     if (drain := found.get("drain")) is not None:
-        drain_ns = duration_ns(asked.get("drain", "30s"))
-        bound_ns = duration_ns(asked["drain_bound"]) if "drain_bound" in asked else 10 * drain_ns
+        drain_ns = duration_ns(phases.get("drain", "30s"))
+        bound_ns = duration_ns(phases["drain_bound"]) if "drain_bound" in phases else 10 * drain_ns
         took_s = (run.manifest.get("drain") or {}).get("took_s")
         lasted_ns = drain.to_ns - drain.from_ns
         # Behind the bound are a fence of each publisher, and the extension of the load.
@@ -119,14 +119,14 @@ def _schedules(run: Run, file: RecordFile) -> Iterator[str]:
         keys = mine["incarnation"].astype("i8") << 47 | mine["sequence"]
         mine = mine[np.argsort(keys, kind="stable")]
         fence = mine["attribute_set"] == run.content.fence_set
-        said = f"raw/{file.name}"
+        place = f"raw/{file.name}"
         if (early := int((mine["sent_ns"] < mine["intended_ns"]).sum())) > 0:
-            yield doubt("sent_early", file=said, source=source, n=early)
+            yield doubt("sent_early", file=place, source=source, n=early)
         data = mine["intended_ns"][~fence]
         rate, arrivals = entries[name]
         if rate is None:
             if not run.is_simulated and (mine["sent_ns"] != mine["intended_ns"]).any():
-                yield doubt("off_schedule", file=said, source=source, n=len(data), first=1)
+                yield doubt("off_schedule", file=place, source=source, n=len(data), first=1)
             continue
         index = run.content.publishers[name].index
         moved = [run.to_timeline(int(data[0]), file.host) - int(data[0])] if len(data) else [0]
@@ -143,9 +143,9 @@ def _schedules(run: Run, file: RecordFile) -> Iterator[str]:
         wrong = len(off) + max(0, len(offsets) - len(wanted))
         if wrong:
             first = int(off[0]) if len(off) else len(wanted)
-            yield doubt("off_schedule", file=said, source=source, n=wrong, first=first + 1)
+            yield doubt("off_schedule", file=place, source=source, n=wrong, first=first + 1)
         elif fence.any() and fence[-1] and fence.sum() > 1 and len(offsets) < len(wanted):
-            yield doubt("schedule_unmet", file=said, source=source, n=len(offsets))
+            yield doubt("schedule_unmet", file=place, source=source, n=len(offsets))
 
 
 def _load_times(run: Run) -> tuple[int, int]:
@@ -314,15 +314,15 @@ def _find_outside(run: Run, file: RecordFile) -> Iterator[str]:
 def _stretches(run: Run, file: RecordFile) -> Iterator[str]:
     """Yield stretches that `load.records` does not allow."""
     level = str((run.workload.get("load") or {}).get("records", "full"))
-    said = f"raw/{file.name}"
+    place = f"raw/{file.name}"
     sample: Any = file.tables.get("sample") or {}
     one_in = sample.get("one_in", 1)
     if one_in != SAMPLES.get(level, 1):
-        yield doubt("sample", file=said, found=one_in, wanted=level)
+        yield doubt("sample", file=place, found=one_in, wanted=level)
     if not file.scan.in_stretches:
         return
     if level == "full":
-        yield doubt("stretches", file=said, n=file.scan.in_stretches)
+        yield doubt("stretches", file=place, n=file.scan.in_stretches)
         return
     rows = _rows(file)
     stamps = np.maximum.accumulate(rows["received_ns"])
@@ -336,7 +336,7 @@ def _stretches(run: Run, file: RecordFile) -> Iterator[str]:
         latest_ns > began_ns + RESOLUTION_NS + 2_000_000
     )
     if n := int(long.sum()):
-        yield doubt("long_stretch", file=said, n=n, ms=int(lasted_ns[long].max()) // 1_000_000)
+        yield doubt("long_stretch", file=place, n=n, ms=int(lasted_ns[long].max()) // 1_000_000)
 
 
 def _rows(file: RecordFile) -> Any:

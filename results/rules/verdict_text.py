@@ -38,7 +38,7 @@ def counts_in_words(counts: Counts, order: str = "publisher") -> str:
     parts = [f"{counts.delivered:,} delivered"]
     parts += [f"{counts.missing:,} missing"] if counts.missing else []
     parts += [f"{counts.undecided:,} undecided"] if counts.undecided else []
-    told = describe_withheld(counts.withheld)
+    withheld_text = describe_withheld(counts.withheld)
     gaps = describe_announced(counts.announced)
     again = f"{counts.redelivered:,} redelivered" if counts.redelivered else ""
     others = {kind: n for kind, n in sorted(counts.violations.items()) if kind != "missing"}
@@ -46,7 +46,7 @@ def counts_in_words(counts: Counts, order: str = "publisher") -> str:
     if not wrong and not counts.missing:
         wrong = describe_absent(order)
     owed = f"{counts.owed:,} owed = {' + '.join(parts)}"
-    return " · ".join(text for text in (owed, told, gaps, again, wrong) if text)
+    return " · ".join(text for text in (owed, withheld_text, gaps, again, wrong) if text)
 
 
 def recoveries_in_words(recoveries: Sequence[Recovery], *, is_decided: bool = True) -> list[str]:
@@ -102,15 +102,15 @@ def churn_in_words(churn: Mapping[str, Any], fate: str) -> str:
     Args:
         fate: of deliveries that did not arrive: lost, or undecided.
     """
-    what = (
+    sentence = (
         f"churn: {_count(churn['subscribers'], 'subscriber', 'subscribers')} disconnected "
         f"{_count(churn['absences'], 'time', 'times')}, "
         f"{churn['away_ns_mean'] / SECOND_NS:.2f} s on the mean"
     )
     if not churn["at_risk"]:
-        return f"{what}: nothing was at risk"
+        return f"{sentence}: nothing was at risk"
     at_risk = _count(churn["at_risk"], "delivery", "deliveries")
-    text = f"{what}: {at_risk} at risk, {churn['recovered']:,} recovered"
+    text = f"{sentence}: {at_risk} at risk, {churn['recovered']:,} recovered"
     if churn["recovered"] < churn["at_risk"]:
         return f"{text}, {churn['at_risk'] - churn['recovered']:,} {fate}"
     if churn["recovered_after_ns_max"] is None:
@@ -122,14 +122,14 @@ def recovery_in_words(recovery: Recovery, fate: str) -> str:
     """Return the deliveries that a fault put at risk, and their outcome; see `churn_in_words`."""
     window = recovery.window
     ending = {"kill": "the kill", "cut": "the cut", "release": "its end"}.get(window.ended_by, "")
-    what = f"{window.verb} {window.target}"
+    sentence = f"{window.verb} {window.target}"
     if ending:
-        what += f" for {(window.to_ns - window.from_ns) / SECOND_NS:.2f} s"
-        what += f", then {window.ended_by}" if window.ended_by != "release" else ""
+        sentence += f" for {(window.to_ns - window.from_ns) / SECOND_NS:.2f} s"
+        sentence += f", then {window.ended_by}" if window.ended_by != "release" else ""
     if not recovery.at_risk:
-        return f"{what}: nothing was at risk"
+        return f"{sentence}: nothing was at risk"
     at_risk = _count(recovery.at_risk, "delivery", "deliveries")
-    text = f"{what}: {at_risk} at risk, {recovery.recovered:,} recovered"
+    text = f"{sentence}: {at_risk} at risk, {recovery.recovered:,} recovered"
     if recovery.recovered < recovery.at_risk:
         return f"{text}, {recovery.at_risk - recovery.recovered:,} {fate}"
     if recovery.recovered_after_ns is None:

@@ -68,13 +68,13 @@ def decide(
     arrived = f"each of {counts.owed:,} owed deliveries arrived"
     if counts.delivered < counts.owed:
         arrived = f"{counts.delivered:,} of {counts.owed:,} owed deliveries arrived"
-    told = describe_withheld(counts.withheld)
+    text = describe_withheld(counts.withheld)
     gaps = describe_announced(counts.announced)
     return (
         "VALID",
         [
             f"{guarantee}: {arrived}",
-            *([f"{told}, each announced, with a reason"] if told else []),
+            *([f"{text}, each announced, with a reason"] if text else []),
             *([gaps] if gaps else []),
         ],
         doubts,
@@ -133,9 +133,9 @@ def _doubts_about_counts(counts: Counts, calm: bool, minimum: int) -> list[str]:
     if counts.least_owed is None:
         found.append(doubt("no_pair"))
     else:
-        who, source, n = counts.least_owed
+        subscriber, source, n = counts.least_owed
         if n < minimum:
-            found.append(doubt("too_few", who=who, source=source, n=n, minimum=minimum))
+            found.append(doubt("too_few", who=subscriber, source=source, n=n, minimum=minimum))
         elif not counts.owed:
             found.append(doubt("none_owed"))
     if not calm and not counts.at_risk:

@@ -87,14 +87,19 @@ class Barriers:
         self._spans = [*_spans(faults)]
 
     def excuse(
-        self, partition: Partition, home: str, source: str, asked: RequestTimes, told_ns: int
+        self,
+        partition: Partition,
+        home: str,
+        source: str,
+        requests: RequestTimes,
+        announced_ns: int,
     ) -> Excuse | None:
         """Return the faults that explain a partition, with the end; None without any.
 
         Args:
             home, source: the brokers of the subscriber and of the publisher.
-            asked: times of the subscription.
-            told_ns: time of the first notice of this partition and source to the subscriber.
+            requests: times of the subscription.
+            announced_ns: time of the first notice of this partition and source to the subscriber.
         """
         if not self._is_on_the_way(partition, home, source):
             return None
@@ -103,9 +108,9 @@ class Barriers:
             of_node = {
                 span.fault_id: span.to_ns
                 for span in self._spans
-                if span.from_ns <= told_ns
-                and (asked.accepted_ns is None or span.from_ns <= asked.accepted_ns)
-                and (asked.issued_ns is None or asked.issued_ns <= span.to_ns + SETTLING_NS)
+                if span.from_ns <= announced_ns
+                and (requests.accepted_ns is None or span.from_ns <= requests.accepted_ns)
+                and (requests.issued_ns is None or requests.issued_ns <= span.to_ns + SETTLING_NS)
                 and _separates(span.verb, span.struck, partition.detector, node)
             }
             if not of_node:
@@ -188,7 +193,7 @@ class Stretch:
     last: tuple[int, int]
     partition: Partition
     place: int
-    told_ns: int
+    announced_ns: int
     begun: bool
     until_ns: int | None
 
@@ -199,7 +204,7 @@ def stretches_of(
     barriers: Barriers,
     home: str,
     source: str,
-    asked: RequestTimes,
+    requests: RequestTimes,
 ) -> list[Stretch]:
     """Return the notices of a source to a subscription, each publication once, in the log's order.
 
@@ -210,17 +215,17 @@ def stretches_of(
         source: the publisher's broker.
     """
     found: list[Stretch] = []
-    told: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    announced: list[tuple[tuple[int, int], tuple[int, int]]] = []
     until_ns: dict[Partition, int | None] = {}
     for notice in notices:
         partition = notice.partition
         if partition not in until_ns:
             # A reason of a partition holds for all its later notices.
-            excuse = barriers.excuse(partition, home, source, asked, notice.received_ns)
+            excuse = barriers.excuse(partition, home, source, requests, notice.received_ns)
             until_ns[partition] = None if excuse is None else excuse.until_ns
         begun = first_place is not None and first_place < notice.place
         first, last = (notice.incarnation, notice.first), (notice.incarnation, notice.last)
-        for low, high in _without(first, last, told):
+        for low, high in _without(first, last, announced):
             before = found[-1] if found else None
             if (
                 before is not None
@@ -236,19 +241,19 @@ def stretches_of(
                         until_ns[partition],
                     )
                 )  # fmt: skip
-        told = [(stretch.first, stretch.last) for stretch in found]
+        announced = [(stretch.first, stretch.last) for stretch in found]
     return found
 
 
 def stretches_in_gaps(
-    gaps: Iterable[Gap], reasons: Sequence[str], told: Iterable[Stretch]
+    gaps: Iterable[Gap], reasons: Sequence[str], announced: Iterable[Stretch]
 ) -> list[tuple[Gap, tuple[int, int], tuple[int, int]]]:
     """Return the ranges in gaps for these reasons without an earlier notice, each key once.
 
     Returns: the first gap with the range, and the first and last key.
     """
     found: list[tuple[Gap, tuple[int, int], tuple[int, int]]] = []
-    known = [(stretch.first, stretch.last) for stretch in told]
+    known = [(stretch.first, stretch.last) for stretch in announced]
     for gap in gaps:
         if gap.reason not in reasons:
             continue

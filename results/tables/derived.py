@@ -101,8 +101,8 @@ class Tables:
             mark = read_json(path)
         except IntegrityError:
             return False
-        told = str(mark.pop("mark", ""))
-        return hmac.compare_digest(told, _mark(key, mark)) and mark == {
+        stated = str(mark.pop("mark", ""))
+        return hmac.compare_digest(stated, _mark(key, mark)) and mark == {
             **self.about,
             "files": self._files(),
         }
@@ -114,10 +114,10 @@ class Tables:
 
     def close(self) -> None:
         """Mark the tables as complete."""
-        said = {**self.about, "files": self._files()}
+        stated = {**self.about, "files": self._files()}
         key = _key()
-        mark = {} if key is None else {"mark": _mark(key, said)}
-        write_json(self.folder / MARK, {**said, **mark})
+        mark = {} if key is None else {"mark": _mark(key, stated)}
+        write_json(self.folder / MARK, {**stated, **mark})
 
     def _files(self) -> dict[str, str]:
         return {
@@ -142,8 +142,8 @@ class VerdictMark:
     def write(self) -> None:
         """Mark the verdict in the folder as made now; no mark without a key."""
         if (key := _key()) is not None:
-            said = self._said()
-            write_json(self.derived / "tables" / JUDGED, {**said, "mark": _mark(key, said)})
+            stated = self._document()
+            write_json(self.derived / "tables" / JUDGED, {**stated, "mark": _mark(key, stated)})
 
     def holds(self) -> bool:
         """Return True if verdict, evidence and run are those of the mark, and so is the program."""
@@ -154,10 +154,10 @@ class VerdictMark:
             mark = read_json(path)
         except IntegrityError:
             return False
-        told = str(mark.pop("mark", ""))
-        return hmac.compare_digest(told, _mark(key, mark)) and mark == self._said()
+        stated = str(mark.pop("mark", ""))
+        return hmac.compare_digest(stated, _mark(key, mark)) and mark == self._document()
 
-    def _said(self) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
         evidence = file_hashes(self.derived / EVIDENCE)
         files = {f"{EVIDENCE}/{name}": digest for name, digest in evidence.items()}
         for table in MADE_BY_CHECKS:
@@ -181,8 +181,8 @@ def program_digest() -> str:
     return found.hexdigest()
 
 
-def _mark(key: bytes, said: Mapping[str, Any]) -> str:
-    text = json.dumps(said, sort_keys=True).encode()
+def _mark(key: bytes, stated: Mapping[str, Any]) -> str:
+    text = json.dumps(stated, sort_keys=True).encode()
     return hmac.new(key, text, hashlib.sha256).hexdigest()
 
 

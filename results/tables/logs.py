@@ -196,10 +196,10 @@ def gaps_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str
         names = _names_in(path, line, "sub_id", "source", "reason")
         if type(line.get("t_ns")) is not int:
             raise IntegrityError(f"{path}: {line} has no time")
-        told_ns = moved(line["t_ns"], host)
+        announced_ns = moved(line["t_ns"], host)
         is_of_stream = names["reason"] == STATE_LOST and names["source"] not in publishers
-        said = _range_in(path, line, *((_LATEST_LOSS, _LAST_POSITION) if is_of_stream else ()))
-        gap = Gap(names["source"], *said, names["reason"], line["place"], told_ns)
+        stated = _range_in(path, line, *((_LATEST_LOSS, _LAST_POSITION) if is_of_stream else ()))
+        gap = Gap(names["source"], *stated, names["reason"], line["place"], announced_ns)
         found.setdefault((names["sub_id"], gap.source), []).append(gap)
     return found
 
@@ -282,8 +282,8 @@ def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Itera
             seen |= {pubend, name}
             source = Source(pubend, name, whole)
             if source.broker != (wanted := content.publishers[name].broker):
-                who = f"publisher {name}"
-                doubts.append(doubt("elsewhere", who=who, found=source.broker, wanted=wanted))
+                place = f"publisher {name}"
+                doubts.append(doubt("elsewhere", who=place, found=source.broker, wanted=wanted))
             yield source
         if whole:
             doubts += doubts_about_numbers(process.records)

@@ -102,8 +102,12 @@ class Run:
     @property
     def words(self) -> ProtocolWords:
         """Return the protocol's names for people, and its means of recovery."""
-        said = self.manifest.get("protocol_words")
-        return ProtocolWords.from_mapping(said) if said else former_words(self.protocol, self.delta)
+        stated = self.manifest.get("protocol_words")
+        return (
+            ProtocolWords.from_mapping(stated)
+            if stated
+            else former_words(self.protocol, self.delta)
+        )
 
     @property
     def links(self) -> list[tuple[str, str]]:
@@ -207,8 +211,8 @@ def read_run(folder: Path) -> Run:
         return _read_run(folder, seal)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         # Sealed or not: its shape is none that any version of ours has written.
-        what = f"{type(error).__name__}: {error}"
-        raise IntegrityError(f"{folder} does not hold what a run does: {what}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise IntegrityError(f"{folder} does not hold what a run does: {reason}") from error
 
 
 def _read_run(folder: Path, seal: Seal) -> Run:

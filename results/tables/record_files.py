@@ -154,8 +154,8 @@ class Scan:
     def _add_published(self, records: Any) -> None:
         for source, values in _group_by_source(records, "sequence"):
             of = self.numbers.get(source)
-            goes_on = of is None or values[0] > of.highest
-            self.rising = self.rising and bool(goes_on) and not (np.diff(values) <= 0).any()
+            continued = of is None or values[0] > of.highest
+            self.rising = self.rising and bool(continued) and not (np.diff(values) <= 0).any()
             self.numbers.setdefault(source, Numbers()).add(values)
 
 
@@ -314,6 +314,8 @@ def _verify_columns(file: RecordFile, rows: Any, place: int) -> None:
         _refuse(file, place, "range", (lengths < 0) | (lengths > LONGEST_ACK))
 
 
-def _refuse(file: RecordFile, place: int, what: str, wrong: Any) -> None:
+def _refuse(file: RecordFile, place: int, problem: str, wrong: Any) -> None:
     if (found := np.flatnonzero(wrong)).size:
-        raise IntegrityError(f"{file.path}, record {place + int(found[0])}: a {what} of no sense")
+        raise IntegrityError(
+            f"{file.path}, record {place + int(found[0])}: a {problem} of no sense"
+        )

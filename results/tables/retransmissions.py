@@ -55,11 +55,11 @@ def total_rows(requests: Sequence[Row], brokers: Sequence[str]) -> Iterator[Row]
         of_it[row["peer"]] += row["asked_ns"]
     counts = Counter(row["broker"] for row in requests)
     for broker in brokers:
-        asked_of_it = of_it[broker]
+        requested_of_it = of_it[broker]
         yield {
             "broker": broker,
             "asked_ns": by_it[broker],
             "requests": counts[broker],
-            "asked_of_it_ns": asked_of_it,
-            "consolidation_ratio": by_it[broker] / asked_of_it if asked_of_it else None,
+            "asked_of_it_ns": requested_of_it,
+            "consolidation_ratio": by_it[broker] / requested_of_it if requested_of_it else None,
         }

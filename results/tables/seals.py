@@ -125,8 +125,8 @@ def _files(folder: Path) -> dict[str, Path]:
         name = path.relative_to(folder)
         mode = path.lstat().st_mode
         if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-            what = "a link" if stat.S_ISLNK(mode) else "no file"
-            raise IntegrityError(f"{folder}: {name} is {what}; a run's files are its own")
+            kind = "a link" if stat.S_ISLNK(mode) else "no file"
+            raise IntegrityError(f"{folder}: {name} is {kind}; a run's files are its own")
         if stat.S_ISREG(mode) and path.name != CHECKSUMS and name.parts[0] not in NOT_SEALED:
             found[name.as_posix()] = path
     return found

@@ -40,8 +40,8 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
     try:
         return _small_tables(run, logs)
     except _MISFITS as error:
-        what = f"{type(error).__name__}: {error}"
-        raise IntegrityError(f"{run.folder} does not hold what a run does: {what}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise IntegrityError(f"{run.folder} does not hold what a run does: {reason}") from error
 
 
 def _small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
@@ -163,17 +163,17 @@ def _host_rows(run: Run, logs: Logs) -> Iterator[Row]:
 def _process_rows(run: Run, logs: Logs) -> Iterator[Row]:
     for process in logs.processes:
         path = process.folder / "exit.json"
-        told = read_json(path) if path.is_file() else {}
+        document = read_json(path) if path.is_file() else {}
         yield {
             "proc_id": process.name,
             "role": process.role,
             "host_id": process.host,
-            "pid": told.get("pid"),
-            "t_start_ns": _to_timeline(run, told.get("t_start_ns"), process.host),
-            "t_exit_ns": _to_timeline(run, told.get("t_exit_ns"), process.host),
-            "exit_code": told.get("exit_code"),
-            "exit_signal": told.get("exit_signal"),
-            "exit_cause": told.get("exit_cause"),
+            "pid": document.get("pid"),
+            "t_start_ns": _to_timeline(run, document.get("t_start_ns"), process.host),
+            "t_exit_ns": _to_timeline(run, document.get("t_exit_ns"), process.host),
+            "exit_code": document.get("exit_code"),
+            "exit_signal": document.get("exit_signal"),
+            "exit_cause": document.get("exit_cause"),
         }
 
 

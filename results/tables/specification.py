@@ -80,14 +80,14 @@ def check_faults(path: Path, schedule: Mapping[str, Any]) -> None:
         IntegrityError: a value is invalid; names file, key and value.
     """
     _check_numbers(path, schedule)
-    asked = schedule.get("exercised", {})
-    if not isinstance(asked, Mapping):
-        raise IntegrityError(f"{path}: exercised = {asked!r} is no table")
-    if not _is_count(asked.get("absorbed_msgs_min", 0)):
-        value = asked["absorbed_msgs_min"]
+    exercised = schedule.get("exercised", {})
+    if not isinstance(exercised, Mapping):
+        raise IntegrityError(f"{path}: exercised = {exercised!r} is no table")
+    if not _is_count(exercised.get("absorbed_msgs_min", 0)):
+        value = exercised["absorbed_msgs_min"]
         raise IntegrityError(f"{path}: exercised.absorbed_msgs_min = {value!r} is no number")
-    if not _is_texts(asked.get("subscribers_on_path", [])):
-        value = asked["subscribers_on_path"]
+    if not _is_texts(exercised.get("subscribers_on_path", [])):
+        value = exercised["subscribers_on_path"]
         raise IntegrityError(f"{path}: exercised.subscribers_on_path = {value!r} are no brokers")
 
 

@@ -66,8 +66,8 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_closing,
     )
     found = [
-        *(each for rule in small for each in _heard(rule.__name__, partial(rule, folder))),
-        *(each for rule in both for each in _heard(rule.__name__, partial(rule, folder, rows))),
+        *(each for rule in small for each in _doubts_by(rule.__name__, partial(rule, folder))),
+        *(each for rule in both for each in _doubts_by(rule.__name__, partial(rule, folder, rows))),
     ]
     torn = (
         doubt("unreadable", file=name, why=why) for name, why in sorted(folder.unreadable.items())
@@ -75,15 +75,15 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain(found, torn)))
 
 
-def _heard(rule: str, doubts: Callable[[], Iterator[str]]) -> list[str]:
+def _doubts_by(rule: str, doubts: Callable[[], Iterator[str]]) -> list[str]:
     """Return the doubts of a rule, with one more for content that breaks the rule."""
     found: list[str] = []
     try:
         found.extend(doubts())
     except _MALFORMED as error:
-        what = rule.removeprefix("doubts_about_")
+        name = rule.removeprefix("doubts_about_")
         found.append(
-            doubt("unreadable", file=f"a file about {what}", why=f"{type(error).__name__}: {error}")
+            doubt("unreadable", file=f"a file about {name}", why=f"{type(error).__name__}: {error}")
         )
     return found
 

@@ -143,8 +143,8 @@ def _check_lanes(
             found += [low, n - distinct]
             wanted += [of.low, of.repeated]
         if found != wanted:
-            what = f"deliveries of {source[0]}, {source[1]}"
-            yield differ(name, records, what, found, wanted)
+            subject = f"deliveries of {source[0]}, {source[1]}"
+            yield differ(name, records, subject, found, wanted)
             return
 
 
@@ -219,10 +219,10 @@ def _check_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> 
 
 
 def _find_struck(folder: RunFolder, row: Line, client: str, at_ns: int) -> bool:
-    asked_ns = stamp_of(folder, row, "requested", last=False)
+    requested_ns = stamp_of(folder, row, "requested", last=False)
     span = span_of(folder, row)
-    if row["target"] != client or asked_ns is None or span is None:
+    if row["target"] != client or requested_ns is None or span is None:
         return False
     healed_ns = stamp_of(folder, row, "healed")
     until_ns = span[1] if healed_ns is None else healed_ns
-    return asked_ns - _SLACK_NS <= at_ns <= until_ns + _SLACK_NS
+    return requested_ns - _SLACK_NS <= at_ns <= until_ns + _SLACK_NS

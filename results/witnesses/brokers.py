@@ -97,42 +97,42 @@ def _check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if ended and (folder.is_witnessed or any_exits):
             yield doubt("missing_file", file=name, other=FAULTS)
         return
-    told = process.document("exit.json")
-    if told.get("process") != process.name:
-        yield differ(name, process.place, "process", told.get("process"), process.name)
-    cause = str(told.get("exit_cause"))
+    stated = process.document("exit.json")
+    if stated.get("process") != process.name:
+        yield differ(name, process.place, "process", stated.get("process"), process.name)
+    cause = str(stated.get("exit_cause"))
     if cause.startswith("fault:"):
         matching = [row for row in kills if cause == f"fault:{row['fault_id']}"]
         if not matching:
             yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
             return
-        yield from _check_end(folder, process, name, told, matching[0])
-    elif (folder.manifest.get("state") == "complete" and told.get("state") == "exited") or (
+        yield from _check_end(folder, process, name, stated, matching[0])
+    elif (folder.manifest.get("state") == "complete" and stated.get("state") == "exited") or (
         ended and cause == "planned" and not folder.is_foreign
     ):
         yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
-    if told.get("t_start_ns", 0) > told.get("t_exit_ns", 0):
-        yield differ(name, name, "t_start_ns", told.get("t_start_ns"), told.get("t_exit_ns"))
+    if stated.get("t_start_ns", 0) > stated.get("t_exit_ns", 0):
+        yield differ(name, name, "t_start_ns", stated.get("t_start_ns"), stated.get("t_exit_ns"))
 
 
 def _check_end(
-    folder: RunFolder, process: ProcessFolder, name: str, told: Line, row: Line
+    folder: RunFolder, process: ProcessFolder, name: str, stated: Line, row: Line
 ) -> Iterator[str]:
     fault = row["fault_id"]
     signals = {"KILL": 9, "TERM": 15, "INT": 2, "HUP": 1}
     wanted = signals.get(str((row.get("params") or {}).get("signal", "KILL")))
-    if row["verb"] == "kill" and wanted == 9 and told.get("exit_signal") != 9:
-        yield differ(name, FAULTS, f"signal of {fault}", told.get("exit_signal"), 9)
-    if told.get("state") != "exited":
-        yield differ(name, FAULTS, f"state after {fault}", told.get("state"), "exited")
-    at_ns = told.get("t_exit_ns")
+    if row["verb"] == "kill" and wanted == 9 and stated.get("exit_signal") != 9:
+        yield differ(name, FAULTS, f"signal of {fault}", stated.get("exit_signal"), 9)
+    if stated.get("state") != "exited":
+        yield differ(name, FAULTS, f"state after {fault}", stated.get("state"), "exited")
+    at_ns = stated.get("t_exit_ns")
     applied_ns = stamp_of(folder, row, "applied", last=False)
     observed_ns = stamp_of(folder, row, "observed")
-    asked_ns = row.get("t_requested_ns")
+    requested_ns = row.get("t_requested_ns")
     if not isinstance(at_ns, int) or applied_ns is None or observed_ns is None:
         return
     exit_ns = folder.timeline.to_timeline(at_ns, process.host)
-    from_ns = applied_ns if asked_ns is None else asked_ns - folder.origin_ns
+    from_ns = applied_ns if requested_ns is None else requested_ns - folder.origin_ns
     reference = (folder.manifest.get("clock") or {}).get("host_id", process.host)
     error_ns = folder.timeline.error_ns(process.host, reference)
     if error_ns is None:
@@ -140,7 +140,7 @@ def _check_end(
     slack_ns = _SLACK_NS if row["verb"] in MACHINE_VERBS else _REAPED_NS
     if not from_ns - error_ns - slack_ns <= exit_ns <= observed_ns + error_ns + slack_ns:
         yield differ(name, FAULTS, f"end by {fault}", exit_ns, observed_ns)
-    started_ns = told.get("t_start_ns")
+    started_ns = stated.get("t_start_ns")
     restarts = [
         stamp_of(folder, other, "applied")
         for other in faults_at(folder, process.name)
@@ -229,8 +229,8 @@ def _find_stops(folder: RunFolder, row: Line, broker: str) -> tuple[int, int] | 
     for other in faults_at(folder, broker):
         at_ns = stamp_of(folder, other, "applied", last=False)
         if other["verb"] == "restart" and at_ns is not None and at_ns >= span[0]:
-            asked_ns = other.get("t_requested_ns")
-            to_ns = min(to_ns, at_ns if asked_ns is None else asked_ns - folder.origin_ns)
+            requested_ns = other.get("t_requested_ns")
+            to_ns = min(to_ns, at_ns if requested_ns is None else requested_ns - folder.origin_ns)
     drain = folder.phase_ns("drain")
     end_ns = NEVER_NS if drain is None else drain[1] - folder.origin_ns
     return span[0], min(to_ns, end_ns)
@@ -365,7 +365,9 @@ def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
         seen.setdefault((line["event"], str(line.get("peer"))), []).append(at_ns)
     for client, lines in folder.session_lines.items():
         for event, here in (("up", "session_established"), ("down", "session_lost")):
-            theirs = [at for at, what, broker in lines if (what, broker) == (event, process.name)]
+            theirs = [
+                at for at, change, broker in lines if (change, broker) == (event, process.name)
+            ]
             ours = seen.get((here, f"{client}.{run}"), [])
             # A broker also sees sessions that their client gave up before it could use them.
             if len(theirs) > len(ours):

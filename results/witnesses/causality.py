@@ -69,9 +69,9 @@ def _check_life(
     folder: RunFolder, process: ProcessFolder, end_ns: int | None, error_ns: int
 ) -> Iterator[str]:
     """Yield load generators that started before the run, or ended after the journal."""
-    told, deploy = process.document("exit.json"), folder.phase_ns("deploy")
+    stated, deploy = process.document("exit.json"), folder.phase_ns("deploy")
     name = f"{process.place}/exit.json"
-    started_ns, ended_ns = told.get("t_start_ns"), told.get("t_exit_ns")
+    started_ns, ended_ns = stated.get("t_start_ns"), stated.get("t_exit_ns")
     if isinstance(started_ns, int) and deploy is not None:
         at_ns = _stamp(folder, process, started_ns)
         if at_ns < deploy[0] - error_ns:
@@ -110,8 +110,8 @@ def _check_broker(
             at_ns = _stamp(folder, process, max(stamps))
             if at_ns > end_ns + error_ns:
                 yield differ(f"{process.place}/{file}", JOURNAL, "the last line", at_ns, end_ns)
-    told = process.document("exit.json")
-    ended_ns = told.get("t_exit_ns")
+    stated = process.document("exit.json")
+    ended_ns = stated.get("t_exit_ns")
     stops = [row for row in faults_at(folder, process.name) if row["verb"] == "restart"]
     last = [line["t_ns"] for line in events]
     if isinstance(ended_ns, int) and last and not stops and not replacements(folder, process):
@@ -150,8 +150,8 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
         latest_ns, earliest_ns = _day_ns(line) - min(apart), _day_ns(line) - max(apart)
         is_late = line["stage"] == "requested" and at_ns < earliest_ns - _WRITTEN_NS - spare_ns
         if is_late or at_ns > latest_ns + _JITTER_NS + error_ns:
-            what = f"{line['stage']} of {line['fault_id']}"
-            yield differ(FAULT_JOURNAL, JOURNAL, what, at_ns, latest_ns)
+            subject = f"{line['stage']} of {line['fault_id']}"
+            yield differ(FAULT_JOURNAL, JOURNAL, subject, at_ns, latest_ns)
 
 
 def _day_ns(line: Line) -> int:
@@ -217,8 +217,8 @@ def _check_clients(
         began_ns = _find_last_start(folder, process, f"{client}.{run}", at_ns - error_ns)
         last_ns = max(ups.get(client, ()), default=None)
         if is_last and began_ns is not None and last_ns and last_ns < began_ns - error_ns:
-            what = f"start of the last session of {client}"
-            yield differ(theirs, name, what, last_ns, began_ns)
+            subject = f"start of the last session of {client}"
+            yield differ(theirs, name, subject, last_ns, began_ns)
             return
 
 
@@ -257,21 +257,21 @@ def _check_subscriptions(folder: RunFolder) -> Iterator[str]:
     for load in folder.processes:
         for line in load.lines("subscriptions.jsonl"):
             broker = at_brokers.get(str(line["broker"]))
-            asked_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
-            if broker is None or not asked_ns or not accepted_ns:
+            requested_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+            if broker is None or not requested_ns or not accepted_ns:
                 continue
             error_ns = folder.timeline.error_ns(broker.host, load.host)
             times = started.get((broker.name, str(line["sub_id"])))
             name, theirs = f"{broker.place}/events.jsonl", f"{load.place}/subscriptions.jsonl"
-            what = f"the start of {line['sub_id']}"
+            subject = f"the start of {line['sub_id']}"
             if times is None:
                 if not faults_at(folder, broker.name) and not replacements(folder, broker):
-                    yield doubt("missing_line", file=name, what=what, other=theirs)
+                    yield doubt("missing_line", file=name, what=subject, other=theirs)
                 continue
             if error_ns is None:
                 continue
             first_ns, slack_ns = min(times), error_ns + _JITTER_NS
-            asked_ns = folder.timeline.to_timeline(asked_ns, load.host)
+            requested_ns = folder.timeline.to_timeline(requested_ns, load.host)
             accepted_ns = folder.timeline.to_timeline(accepted_ns, load.host)
-            if not asked_ns - slack_ns <= first_ns <= accepted_ns + slack_ns:
-                yield differ(theirs, name, what, (asked_ns, accepted_ns), first_ns)
+            if not requested_ns - slack_ns <= first_ns <= accepted_ns + slack_ns:
+                yield differ(theirs, name, subject, (requested_ns, accepted_ns), first_ns)

@@ -119,8 +119,8 @@ def _check_plan(folder: RunFolder) -> Iterator[str]:
         if line is None:
             continue
         for name in _NAMED:
-            is_said = folder.is_witnessed or (name in line and name in row)
-            if is_said and line.get(name) != row.get(name):
+            is_stated = folder.is_witnessed or (name in line and name in row)
+            if is_stated and line.get(name) != row.get(name):
                 yield differ(
                     FAULTS, PLAN, f"{name} of {row['fault_id']}", row.get(name), line.get(name)
                 )
@@ -147,13 +147,13 @@ def _check_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
         yield differ(FAULTS, PLAN, f"planned time of {row['fault_id']}", planned_ns, wanted)
     yield from _check_following(folder, row, line)
     duration_ns = line.get("duration_ns")
-    asked_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
+    requested_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
     is_timed = duration_ns and row.get("healed_by") == "schedule"
-    if not (is_timed and asked_ns and healing_ns and duration_ns):
+    if not (is_timed and requested_ns and healing_ns and duration_ns):
         return
-    if healing_ns - asked_ns < duration_ns - _SLACK_NS:
+    if healing_ns - requested_ns < duration_ns - _SLACK_NS:
         yield differ(
-            FAULTS, PLAN, f"duration of {row['fault_id']}", healing_ns - asked_ns, duration_ns
+            FAULTS, PLAN, f"duration of {row['fault_id']}", healing_ns - requested_ns, duration_ns
         )
 
 
@@ -165,18 +165,18 @@ def _check_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
         return
     other = others[0]
     plan = {each["step"]: each for each in folder.lines(PLAN)}
-    lasts_ns, asked_ns = plan.get(step, {}).get("duration_ns"), other.get("t_requested_ns")
-    if lasts_ns and asked_ns and row["t_planned_ns"] < asked_ns + lasts_ns - _SLACK_NS:
+    lasts_ns, requested_ns = plan.get(step, {}).get("duration_ns"), other.get("t_requested_ns")
+    if lasts_ns and requested_ns and row["t_planned_ns"] < requested_ns + lasts_ns - _SLACK_NS:
         yield differ(
             FAULTS, PLAN, f"planned time of {row['fault_id']}", row["t_planned_ns"],
-            asked_ns + lasts_ns,
+            requested_ns + lasts_ns,
         )  # fmt: skip
     applied_ns, healed_ns = row.get("t_applied_ns"), other.get("t_healed_ns")
     if applied_ns is None or healed_ns is None or row.get("target") != other.get("target"):
         return
     if abs(healed_ns - applied_ns) > _DEATH_NS:
-        what = f"end of {other['fault_id']} by {row['fault_id']}"
-        yield differ(FAULTS, FAULTS, what, healed_ns, applied_ns)
+        subject = f"end of {other['fault_id']} by {row['fault_id']}"
+        yield differ(FAULTS, FAULTS, subject, healed_ns, applied_ns)
 
 
 def _check_times(folder: RunFolder, row: Line) -> Iterator[str]:
@@ -213,8 +213,8 @@ def _check_times(folder: RunFolder, row: Line) -> Iterator[str]:
                 yield differ(FAULTS, FAULTS, f"{stage} of {name} at {host}", ns, at_ns)
     done = [stage for stage in _PROGRESS if row.get(f"t_{stage}_ns") is not None]
     state = row.get("state")
-    is_told = folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown")
-    if is_told and done and state != done[-1]:
+    is_announced = folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown")
+    if is_announced and done and state != done[-1]:
         yield differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
 
 
@@ -243,8 +243,10 @@ def _check_recovery(folder: RunFolder, row: Line) -> Iterator[str]:
     restart = min(restarts, key=lambda other: int(other["t_applied_ns"]))
     for own, its in _ENDED_BY_RESTART:
         if row.get(f"t_{own}_ns") != restart.get(f"t_{its}_ns"):
-            what = f"{own} of {name} by {restart['fault_id']}"
-            yield differ(FAULTS, FAULTS, what, row.get(f"t_{own}_ns"), restart.get(f"t_{its}_ns"))
+            subject = f"{own} of {name} by {restart['fault_id']}"
+            yield differ(
+                FAULTS, FAULTS, subject, row.get(f"t_{own}_ns"), restart.get(f"t_{its}_ns")
+            )
 
 
 def _check_lease(folder: RunFolder, row: Line) -> Iterator[str]:
@@ -298,7 +300,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
             yield doubt("missing_file", file=FAULT_JOURNAL, other=FAULTS)
         return
     rows = {str(row["fault_id"]): row for row in folder.fault_rows}
-    told: dict[tuple[str, str], Line] = {}
+    lines_of: dict[tuple[str, str], Line] = {}
     absorbed: dict[str, dict[str, int]] = {}
     failed: dict[str, Line] = {}
     for line in folder.lines(FAULT_JOURNAL):
@@ -306,7 +308,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
         if line["stage"] == "failed":
             failed[fault] = line
         elif not _is_late(line):
-            told[fault, str(line["stage"])] = line
+            lines_of[fault, str(line["stage"])] = line
         for key, column in (
             ("absorbed_publications", "absorbed_msgs"), ("absorbed_bytes", "absorbed_bytes"),
         ):  # fmt: skip
@@ -323,12 +325,12 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
     stages = [(line["fault_id"], line["stage"]) for line in folder.lines(FAULT_JOURNAL)]
     if len({*stages}) < len(stages) and not failed:
         yield doubt("twice", what=f"one stage of {FAULT_JOURNAL}")
-    for fault in dict.fromkeys(fault for fault, _ in told):
+    for fault in dict.fromkeys(fault for fault, _ in lines_of):
         if fault not in rows:
             yield doubt("not_in_log", fault=fault, one=FAULT_JOURNAL, other=FAULTS)
     for fault, row in rows.items():
         for stage in STAGES:
-            line = told.get((fault, stage), {})
+            line = lines_of.get((fault, stage), {})
             if row.get(f"t_{stage}_ns") != line.get("t_ns"):
                 yield differ(
                     FAULTS, FAULT_JOURNAL, f"{stage} of {fault}",
@@ -345,7 +347,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
                     yield differ(
                         FAULTS, FAULT_JOURNAL, f"{name} of {fault}", row[name], line.get(name)
                     )
-        healed = [line.get("healed_by") for (of, _), line in told.items() if of == fault]
+        healed = [line.get("healed_by") for (of, _), line in lines_of.items() if of == fault]
         wanted = next((value for value in reversed(healed) if value is not None), None)
         if row.get("healed_by") != wanted:
             yield differ(
@@ -356,7 +358,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
                 FAULTS, FAULT_JOURNAL, f"state of {fault}", row.get("state"),
                 "failed" if fault in failed else "not failed",
             )  # fmt: skip
-        yield from _check_evidence(folder, row, told, failed.get(fault))
+        yield from _check_evidence(folder, row, lines_of, failed.get(fault))
         for column in ("absorbed_msgs", "absorbed_bytes"):
             found, least = row.get(column), absorbed.get(fault, {}).get(column)
             is_more = found is not None and least is not None and found > least
@@ -365,9 +367,9 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
 
 
 def _check_evidence(
-    folder: RunFolder, row: Line, told: Mapping[tuple[str, str], Line], failed: Line | None
+    folder: RunFolder, row: Line, lines_of: Mapping[tuple[str, str], Line], failed: Line | None
 ) -> Iterator[str]:
-    line = failed or told.get((str(row["fault_id"]), "observed"))
+    line = failed or lines_of.get((str(row["fault_id"]), "observed"))
     if line is None or (not row.get("evidence") and not folder.is_witnessed):
         return
     try:

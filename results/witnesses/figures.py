@@ -46,9 +46,14 @@ def doubts_about_figures(folder: RunFolder, rows: Rows) -> Iterator[str]:
     yield from doubts_about_recovery(folder, headline, phase)
 
 
-def _differ(other: str, what: str, found: Any, wanted: Any) -> str:
+def _differ(other: str, subject: str, found: Any, wanted: Any) -> str:
     return doubt(
-        "disagree", one=MANIFEST, other=other, what=f"headline.{what}", found=found, wanted=wanted
+        "disagree",
+        one=MANIFEST,
+        other=other,
+        what=f"headline.{subject}",
+        found=found,
+        wanted=wanted,
     )
 
 
@@ -92,13 +97,13 @@ def _check_lateness(
         largest += [line["late_max_us"] for line in seconds]
         if seconds:
             usual.append([line["late_p99_us"] for line in seconds])
-    told = headline.get("lateness_p99_us")
-    if not largest or not isinstance(told, int | float):
+    stated = headline.get("lateness_p99_us")
+    if not largest or not isinstance(stated, int | float):
         return
     least_us = max(min(each) for each in usual) / _TIMES_LESS
     most_us = max(largest) * _ROUGHLY + _LEAST_US
-    if not least_us <= told <= most_us:
-        yield _differ("stats.jsonl", "lateness_p99_us", told, (least_us, most_us))
+    if not least_us <= stated <= most_us:
+        yield _differ("stats.jsonl", "lateness_p99_us", stated, (least_us, most_us))
 
 
 def _check_limit(
@@ -116,8 +121,8 @@ def _check_limit(
         yield _differ("acks.rec", "limited_by", limit, wanted)
     is_load = limit.startswith(_LOAD_GENERATOR)
     if headline.get("is_load_generator_limit") is not is_load:
-        told = headline.get("is_load_generator_limit")
-        yield _differ(MANIFEST, "is_load_generator_limit", told, is_load)
+        stated = headline.get("is_load_generator_limit")
+        yield _differ(MANIFEST, "is_load_generator_limit", stated, is_load)
     named = _BROKER.fullmatch(limit)
     process = next((each for each in folder.processes if named and each.name == named[1]), None)
     if named and process is None:
@@ -148,9 +153,9 @@ def _check_processors(
         ("broker_cpu_us_per_message_mean", 1e6 / delivered if delivered else 0.0),
         ("broker_core_share_mean", 1 / length_s),
     ):
-        told = headline.get(name)
-        if told is not None and per and not least_s * per <= told <= most_s * per:
-            yield _differ("stats.jsonl", name, told, (least_s * per, most_s * per))
+        stated = headline.get(name)
+        if stated is not None and per and not least_s * per <= stated <= most_s * per:
+            yield _differ("stats.jsonl", name, stated, (least_s * per, most_s * per))
 
 
 def _processor_s(

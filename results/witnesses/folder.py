@@ -119,9 +119,9 @@ class ProcessFolder:
         return self.is_publisher or self.is_subscriber
 
 
-def differ(one: str, other: str, what: str, found: object, wanted: object) -> str:
+def differ(one: str, other: str, subject: str, found: object, wanted: object) -> str:
     """Return the doubt that two files of a run disagree."""
-    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
+    return doubt("disagree", one=one, other=other, what=subject, found=found, wanted=wanted)
 
 
 @dataclass
@@ -317,8 +317,8 @@ class RunFolder:
         left = any(process.has(name) for process in self.processes for name in _REAL_FILES)
         placed = bool(self.document("spec/placement.json").get("brokers"))
         named = self.has("spec/cli.json") or self.has("spec/inventory.toml")
-        said = any(key in self.manifest for key in _REAL_KEYS)
-        return journal or left or placed or named or said
+        stated = any(key in self.manifest for key in _REAL_KEYS)
+        return journal or left or placed or named or stated
 
     @property
     def is_made_up(self) -> bool:
@@ -368,14 +368,14 @@ class RunFolder:
     @cached_property
     def rolling_ns(self) -> tuple[int, int] | None:
         """The ends of the replacement of all agents and brokers; None without a replacement."""
-        told = {
+        stated = {
             line.get("stage"): int(line["at_ns"]) - self.origin_ns
             for line in self.journal
             if line.get("what") == "rolling"
         }
-        if "begun" not in told:
+        if "begun" not in stated:
             return None
-        return told["begun"], told.get("ended", NEVER_NS)
+        return stated["begun"], stated.get("ended", NEVER_NS)
 
     @cached_property
     def clients(self) -> Mapping[str, tuple[str, str]]:

@@ -36,12 +36,12 @@ def _check_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
         "first": first, "last": last,
     }  # fmt: skip
     known = rows.sources.get((source, incarnation))
-    told_ns = folder.timeline.to_timeline(int(line["t_ns"]), process.host)
+    announced_ns = folder.timeline.to_timeline(int(line["t_ns"]), process.host)
     if line.get("reason") == STATE_LOST and all(name != source for name, _ in rows.sources):
         # A stream of a broker, which no publisher has.
         hosts = {other.host for other in folder.processes}
         error_ns = max(folder.timeline.error_ns(process.host, host) or 0 for host in hosts)
-        if not any(at_ns <= told_ns + error_ns + _SLACK_NS for at_ns in _losses(folder)):
+        if not any(at_ns <= announced_ns + error_ns + _SLACK_NS for at_ns in _losses(folder)):
             yield doubt("gap_without_loss", **names)
         return
     if known is None or last > known.highest:
@@ -54,7 +54,9 @@ def _check_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
     ends = folder.phase_ns("drain")
     over_ns = None if ends is None else ends[1] - folder.origin_ns
     error_ns = folder.timeline.error_ns(process.host, _host_of(folder, source, rows)) or 0
-    if told_ns + error_ns < began_ns or (over_ns is not None and told_ns > over_ns + error_ns):
+    if announced_ns + error_ns < began_ns or (
+        over_ns is not None and announced_ns > over_ns + error_ns
+    ):
         yield doubt("gap_when", **names)
     if line.get("reason") == STATE_LOST:
         # What a broker accepts to have lost when it starts was sent before.
@@ -64,7 +66,7 @@ def _check_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
     client = str(line["sub_id"]).partition("/")[0]
     away = [*folder.absences(client), *find_broken(folder)]
     if not any(
-        left_ns <= told_ns + _SLACK_NS + error_ns and back_ns >= began_ns - error_ns
+        left_ns <= announced_ns + _SLACK_NS + error_ns and back_ns >= began_ns - error_ns
         for left_ns, back_ns in away
     ):
         yield doubt("gap_without_absence", **names)

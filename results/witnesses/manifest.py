@@ -65,8 +65,8 @@ def doubts_about_manifest(folder: RunFolder, rows: Rows) -> Iterator[str]:
     yield from _check_headline(folder, rows)
 
 
-def _differ(other: str, what: str, found: Any, wanted: Any, one: str = MANIFEST) -> str:
-    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
+def _differ(other: str, subject: str, found: Any, wanted: Any, one: str = MANIFEST) -> str:
+    return doubt("disagree", one=one, other=other, what=subject, found=found, wanted=wanted)
 
 
 def _check_specification(folder: RunFolder) -> Iterator[str]:
@@ -119,8 +119,8 @@ def _check_kind(folder: RunFolder) -> Iterator[str]:
     elif folder.is_made_up and folder.looks_real:
         yield _differ("raw/", "labels.brokers", manifest["labels"]["brokers"], "processes")
     elif schema != NEWEST_SCHEMA and not (folder.is_simulated or folder.is_made_up):
-        what, other = _LACKS.get(str(schema), _LACKS_ALL)
-        yield doubt("older_schema", file=MANIFEST, schema=schema, other=other, what=what)
+        missing, other = _LACKS.get(str(schema), _LACKS_ALL)
+        yield doubt("older_schema", file=MANIFEST, schema=schema, other=other, what=missing)
     if folder.is_counted and folder.is_of_processes and not folder.is_foreign:
         yield from _check_events_schema(folder)
     if folder.names_system and not folder.is_foreign:
@@ -313,10 +313,10 @@ def _check_journal(folder: RunFolder) -> Iterator[str]:
             yield _differ(JOURNAL, f"end of {before['phase']}", before.get("t1_ns"), after["t0_ns"])
     if "measure" in phases and manifest.get("origin_ns") != phases["measure"]["t0_ns"]:
         yield _differ(MANIFEST, "origin_ns", manifest.get("origin_ns"), phases["measure"]["t0_ns"])
-    told = [line for line in lines if line.get("what") == "specification"]
-    if not told and "specification_digest" in manifest:
+    stated = [line for line in lines if line.get("what") == "specification"]
+    if not stated and "specification_digest" in manifest:
         yield doubt("missing_line", file=JOURNAL, what="the specification", other=MANIFEST)
-    for line in told:
+    for line in stated:
         for key, name in (("digest", "specification_digest"), ("promises", "promises")):
             if not _is_same(line.get(key), manifest.get(name)):
                 yield _differ(JOURNAL, name, manifest.get(name), line.get(key))
@@ -342,16 +342,16 @@ def _check_fixed_phases(folder: RunFolder) -> Iterator[str]:
         return
     for phase in folder.manifest.get("phases") or ():
         name = phase["phase"]
-        asked = (folder.workload.get("phases") or {}).get(name)
+        stated = (folder.workload.get("phases") or {}).get(name)
         if name not in _FIXED and phase.get("how") != "evidence":
             yield _differ(WORKLOAD, f"how {name} ended", phase.get("how"), "evidence")
-        if name not in _FIXED or asked is None:
+        if name not in _FIXED or stated is None:
             continue
         if phase.get("how") != "fixed":
             yield _differ(WORKLOAD, f"how {name} ended", phase.get("how"), "fixed")
         took_ns = phase["t1_ns"] - phase["t0_ns"]
-        if took_ns != parse_duration_ns(asked):
-            yield _differ(WORKLOAD, f"length of {name}", took_ns, parse_duration_ns(asked))
+        if took_ns != parse_duration_ns(stated):
+            yield _differ(WORKLOAD, f"length of {name}", took_ns, parse_duration_ns(stated))
 
 
 def _check_length(folder: RunFolder, end: Mapping[str, Any]) -> Iterator[str]:
@@ -377,10 +377,10 @@ def _check_repeated(folder: RunFolder, repeated: Mapping[str, Any] | None) -> It
         if folder.is_witnessed:
             yield doubt("missing_line", file=JOURNAL, what="the manifest", other=MANIFEST)
         return
-    said = {key: value for key, value in folder.manifest.items() if key not in NOT_JOURNALED}
-    for key in sorted({*said} | {*repeated}):
-        if not _is_same(said.get(key), repeated.get(key)):
-            yield _differ(JOURNAL, key, said.get(key), repeated.get(key))
+    stated = {key: value for key, value in folder.manifest.items() if key not in NOT_JOURNALED}
+    for key in sorted({*stated} | {*repeated}):
+        if not _is_same(stated.get(key), repeated.get(key)):
+            yield _differ(JOURNAL, key, stated.get(key), repeated.get(key))
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -459,8 +459,8 @@ def _check_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
             earlier = headline["delivered_earlier"]
             pairs.append(("publications.rec", "delivered_earlier", earlier, counted.earlier))
         if "delivered_new_per_s" in headline:
-            told = headline["delivered_new_per_s"]
-            pairs.append(("publications.rec", "delivered_new_per_s", told, new_per_s))
+            stated = headline["delivered_new_per_s"]
+            pairs.append(("publications.rec", "delivered_new_per_s", stated, new_per_s))
         for key, records in (
             ("response_us", "deliveries.rec"), ("service_us", "deliveries.rec"),
             ("acknowledged_us", "acks.rec"),
@@ -473,6 +473,6 @@ def _check_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
     if "limited_by" in folder.manifest:
         limited = folder.manifest["limited_by"]
         pairs.append((MANIFEST, "limited_by", headline.get("limited_by"), limited))
-    for other, what, found, wanted in pairs:
+    for other, subject, found, wanted in pairs:
         if not _is_same(found, wanted):
-            yield _differ(other, f"headline.{what}", found, wanted)
+            yield _differ(other, f"headline.{subject}", found, wanted)

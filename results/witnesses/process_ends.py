@@ -78,12 +78,12 @@ def _digest_of(path: Path) -> str:
 
 
 def _differences(
-    place: str, found: Mapping[str, str], logged: Mapping[str, str], what: str
+    place: str, found: Mapping[str, str], logged: Mapping[str, str], subject: str
 ) -> Iterator[str]:
     for name in sorted({*found} | {*logged}):
         if found.get(name) != logged.get(name):
             own, theirs = str(found.get(name))[:8], str(logged.get(name))[:8]
-            yield differ(f"{place}{name}", JOURNAL, what, own, theirs)
+            yield differ(f"{place}{name}", JOURNAL, subject, own, theirs)
 
 
 def _about_files(
@@ -93,8 +93,8 @@ def _about_files(
     ended = any(line.get("event") == "run_ended" for line in process.lines("events.jsonl"))
     if reported is None:
         if ended or (process.is_load and folder.manifest.get("state") == "complete"):
-            what = f"the files of {process.name}"
-            yield doubt("missing_line", file=JOURNAL, what=what, other=process.place)
+            subject = f"the files of {process.name}"
+            yield doubt("missing_line", file=JOURNAL, what=subject, other=process.place)
         return
     found = {
         path.name: _digest_of(path)

@@ -59,8 +59,8 @@ def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Pro
 
 def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
     """Yield a doubt where the manifest promises something else than the protocol does."""
-    said = folder.manifest.get("promises")
-    if said is None:
+    stated = folder.manifest.get("promises")
+    if stated is None:
         if folder.is_witnessed and (folder.is_of_processes or folder.has("spec/cli.json")):
             yield doubt("missing_line", file=MANIFEST, what="promises", other=WORKLOAD)
         return
@@ -79,7 +79,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
         guarantee = folder.workload.get("guarantee") or {}
         named["exactly_once"] = guarantee.get("delivery") == "exactly-once"
     for name, value in named.items():
-        found = said.get(name, {"gap_age_ns": 0, "topic": ""}.get(name))
+        found = stated.get(name, {"gap_age_ns": 0, "topic": ""}.get(name))
         if found != value or type(found) is not type(value):
             yield doubt(
                 "disagree", one=MANIFEST, other=TOPOLOGY, what=f"promises.{name}",

@@ -31,7 +31,7 @@ def doubts_about_recovery(
     folder: RunFolder, headline: Mapping[str, Any], phase: tuple[int, int]
 ) -> Iterator[str]:
     """Yield a recovery that records and fault log contradict; bursts of the load are not judged."""
-    told = headline.get("recovery")
+    stated = headline.get("recovery")
     shaped = any(isinstance(entry.get("rate"), list) for entry in _publishers(folder))
     if "recovery" not in headline or shaped:
         return
@@ -39,11 +39,11 @@ def doubts_about_recovery(
     found = None if edges is None else recovery_of_records(folder.path / "raw", edges)
     if found is _SAMPLED:
         return
-    if told is None or found is None:
-        if told is not found:
-            yield _differ(told, found)
-    elif told["is_over"] is not found[1] or abs(told["us"] - found[0]) > _ROUNDING_US:
-        yield _differ(told, found)
+    if stated is None or found is None:
+        if stated is not found:
+            yield _differ(stated, found)
+    elif stated["is_over"] is not found[1] or abs(stated["us"] - found[0]) > _ROUNDING_US:
+        yield _differ(stated, found)
 
 
 def edges_of_faults(rows: tuple[Mapping[str, Any], ...], phase: tuple[int, int]) -> Edges | None:

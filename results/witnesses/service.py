@@ -111,12 +111,14 @@ def _check_own_fault(
                 what=f"target of {fault}", found=strange[0], wanted=row["target"],
             )  # fmt: skip
         error_ns = max(_error_ns(folder, process.host) for _, process in times)
-        asked_ns = stamp_of(folder, row, "requested", last=False)
+        requested_ns = stamp_of(folder, row, "requested", last=False)
         for at_ns, process in times:
             off_ns = max(first_ns - at_ns, at_ns - last_ns) - _SLACK_NS
-            if stage == "applied" and asked_ns is not None:
+            if stage == "applied" and requested_ns is not None:
                 # Agents stamp a stage when their broker has logged it.
-                off_ns = max(off_ns, asked_ns - at_ns - _JITTER_NS, at_ns - last_ns - _JITTER_NS)
+                off_ns = max(
+                    off_ns, requested_ns - at_ns - _JITTER_NS, at_ns - last_ns - _JITTER_NS
+                )
             if off_ns > error_ns:
                 yield doubt(
                     "sessions_apart", one=f"{process.place}/events.jsonl", other=FAULTS,
@@ -141,7 +143,7 @@ def _check_absorbed(
     folder: RunFolder, row: Line, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
     """Yield counts of the fault log that are higher than the counts of the brokers."""
-    fault, asked = str(row["fault_id"]), (folder.schedule.get("exercised") or {})
+    fault, exercised = str(row["fault_id"]), (folder.schedule.get("exercised") or {})
     counts = {
         process.name: [
             line
@@ -160,7 +162,7 @@ def _check_absorbed(
             name = "raw/*/*/events.jsonl"
             if folder.is_counted:
                 yield doubt("missing_line", file=name, what=f"{column} of {fault}", other=FAULTS)
-            elif asked.get("absorbed_msgs_min"):
+            elif exercised.get("absorbed_msgs_min"):
                 yield doubt(
                     "older_schema", file=MANIFEST, schema=folder.manifest.get("schema"),
                     what=f"what {fault} absorbed", other=name,
@@ -194,9 +196,9 @@ def _error_ns(folder: RunFolder, host: str) -> int:
 def _check_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
     """Yield faults that disconnect a client without the end of a session."""
     client, lines = str(row["target"]), folder.session_lines.get(str(row["target"]), ())
-    asked_ns = stamp_of(folder, row, "requested", last=False)
+    requested_ns = stamp_of(folder, row, "requested", last=False)
     seen_ns = stamp_of(folder, row, "observed")
-    if asked_ns is None or seen_ns is None or not lines:
+    if requested_ns is None or seen_ns is None or not lines:
         return
     recovered_ns = stamp_of(folder, row, "recovered")
     begun = [at_ns for at_ns, event, _ in lines if event == "up"]
@@ -207,7 +209,7 @@ def _check_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
             wanted=min(begun, key=lambda at: abs(recovered_ns - at), default=None),
         )  # fmt: skip
     ended = [at_ns for at_ns, event, _ in lines if event == "down"]
-    if not any(asked_ns - _SLACK_NS <= at_ns <= seen_ns + _SLACK_NS for at_ns in ended):
+    if not any(requested_ns - _SLACK_NS <= at_ns <= seen_ns + _SLACK_NS for at_ns in ended):
         yield doubt(
             "disagree", one=FAULTS, other="sessions.jsonl", what=f"end of a session of {client}",
             found=row["fault_id"], wanted="none then",
@@ -249,12 +251,12 @@ def _check_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         is_own = reason.startswith(_KILLED) or (reason == _CLOSED and at_ns < until_ns)
         if line["event"] != "down" or not is_own:
             continue
-        asked = [
+        requested = [
             stamp_of(folder, row, "requested", last=False)
             for row in folder.fault_rows
             if row["verb"] in verbs and row["target"] == line["client"]
         ]
-        if not any(ns is not None and ns - _SLACK_NS <= at_ns for ns in asked):
+        if not any(ns is not None and ns - _SLACK_NS <= at_ns for ns in requested):
             yield doubt(
                 "disagree", one=f"{process.place}/sessions.jsonl", other=FAULTS,
                 what=f"end of {line['client']}", found=reason, wanted=f"no {verbs[0]}",
@@ -284,12 +286,14 @@ def _check_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             at_s=counted_ns[0] / 1e9, other=name,
         )  # fmt: skip
     for row in restarts:
-        asked_ns = stamp_of(folder, row, "requested", last=False)
+        requested_ns = stamp_of(folder, row, "requested", last=False)
         is_over = row["verb"] == "restart" and row.get("t_recovered_ns") is not None
-        if not is_over or asked_ns is None:
+        if not is_over or requested_ns is None:
             continue
         error_ns = _error_ns(folder, process.host) + _SLACK_NS
-        if not any(asked_ns - error_ns <= at <= asked_ns + error_ns + _BEGINS_NS for at in begun):
+        if not any(
+            requested_ns - error_ns <= at <= requested_ns + error_ns + _BEGINS_NS for at in begun
+        ):
             yield doubt(
                 "disagree", one=name, other=FAULTS, what=f"start of {process.name}",
                 found=begun, wanted=row["fault_id"],
@@ -329,8 +333,8 @@ def _check_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         for event, when_ns in (("up", began_ns), ("down", at_ns)):
             theirs = [
                 abs(when_ns - at)
-                for at, what, broker in folder.session_lines.get(client, ())
-                if (what, broker) == (event, process.name)
+                for at, change, broker in folder.session_lines.get(client, ())
+                if (change, broker) == (event, process.name)
             ]
             if not theirs or min(theirs) > limit_ns:
                 yield doubt(
@@ -356,11 +360,11 @@ def _check_received(
         name: sum(max(_count_received(line) for line in lines) for lines, _, _ in of)
         for name, of in lives.items()
     }
-    gone = {
+    removed = {
         name: sum(_count_published(rows, from_ns, to_ns) for _, from_ns, to_ns in of)
         for name, of in lives.items()
     }
-    wanted = sum(rows.acknowledged.values()) - sum(gone.values())
+    wanted = sum(rows.acknowledged.values()) - sum(removed.values())
     if sum(counted.values()) < wanted:
         yield doubt(
             "disagree", one="raw/*/*/stats.jsonl", other="acks.rec", what="publications received",
@@ -370,7 +374,10 @@ def _check_received(
     homes = _highest_of_homes(folder, rows)
     unanswered = sum(rows.published.values()) - sum(rows.acknowledged.values())
     for process in brokers:
-        found, least = counted[process.name], homes[process.name] - unanswered - gone[process.name]
+        found, least = (
+            counted[process.name],
+            homes[process.name] - unanswered - removed[process.name],
+        )
         if stores is not None:
             if found and process.name not in stores:
                 yield doubt(

@@ -156,13 +156,13 @@ def _is_explained(
     for row in folder.fault_rows:
         if row["verb"] in CLIENT_VERBS and row["target"] != client:
             continue
-        span, asked_ns = span_of(folder, row), stamp_of(folder, row, "requested", last=False)
-        if span is None or asked_ns is None:
+        span, requested_ns = span_of(folder, row), stamp_of(folder, row, "requested", last=False)
+        if span is None or requested_ns is None:
             continue
         reference = str((folder.manifest.get("clock") or {}).get("host_id", broker.host))
         error_ns = folder.timeline.error_ns(broker.host, reference)
         early_ns = limit_ns if error_ns is None else _BEFORE_NS + error_ns
-        if asked_ns - early_ns <= at_ns <= span[1] + _AROUND_NS + limit_ns:
+        if requested_ns - early_ns <= at_ns <= span[1] + _AROUND_NS + limit_ns:
             return True
     for other in folder.processes:
         for line in other.lines("absences.jsonl"):

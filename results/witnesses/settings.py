@@ -44,6 +44,6 @@ def _check_setting(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     ]
     workload = {"calm": False, **folder.workload}
     pairs += [(WORKLOAD, key, setting[key], workload.get(key)) for key in _JUDGED if key in setting]
-    for other, what, found, wanted in pairs:
+    for other, subject, found, wanted in pairs:
         if found != wanted or type(found) is not type(wanted):
-            yield doubt("disagree", one=name, other=other, what=what, found=found, wanted=wanted)
+            yield doubt("disagree", one=name, other=other, what=subject, found=found, wanted=wanted)

@@ -84,8 +84,8 @@ def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
         return
     for (subscription, source, _), lane in sorted(rows.lanes.items()):
         if lane.again:
-            what = f"deliveries given again to {subscription} of {source}"
-            yield differ("deliveries.rec", TOPOLOGY, what, lane.again, "no redelivery")
+            subject = f"deliveries given again to {subscription} of {source}"
+            yield differ("deliveries.rec", TOPOLOGY, subject, lane.again, "no redelivery")
             return
 
 
@@ -151,10 +151,10 @@ def _about_sums_of_positions(
     if not folder.is_closed or process.place not in rows.whole:
         return
     found = {stream: [*of] for stream, of in rows.streams.get(process.place, {}).items()}
-    told = process.document("online.json").get("streams")
-    if found != told:
+    stated = process.document("online.json").get("streams")
+    if found != stated:
         name = f"{process.place}/online.json"
-        yield differ(name, f"{process.place}/positions.rec", "streams", told, found)
+        yield differ(name, f"{process.place}/positions.rec", "streams", stated, found)
 
 
 def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -263,9 +263,9 @@ def _check_sums(
     folder: RunFolder, process: ProcessFolder, name: str, lines: Sequence[Line]
 ) -> Iterator[str]:
     """Yield lines with counts that do not add up, or with a lateness of another verdict."""
-    asked = (folder.workload.get("thresholds") or {}).get("loadgen.lateness_p99")
+    bound = (folder.workload.get("thresholds") or {}).get("loadgen.lateness_p99")
     try:
-        limit_ns = None if asked is None else parse_duration_ns(str(asked).lstrip("< "))
+        limit_ns = None if bound is None else parse_duration_ns(str(bound).lstrip("< "))
     except ValueError:
         limit_ns = None
     tables = process.document("publications.rec.json").get("tables") or {}
@@ -286,9 +286,9 @@ def _check_sums(
                 late_ns = 1000 * usual_us
                 is_late = late_ns > limit_ns or (line["saturated"] and late_ns + 1000 > limit_ns)
                 pairs.append(("saturated", line["saturated"], is_late))
-        for what, found, wanted in pairs:
+        for subject, found, wanted in pairs:
             if found != wanted:
-                yield differ(name, name, f"{what} at {line['t_ns']}", found, wanted)
+                yield differ(name, name, f"{subject} at {line['t_ns']}", found, wanted)
                 return
 
 
@@ -328,10 +328,10 @@ def _check_offers(
     for line in lines:
         if "offered" not in line or "backlog" not in line:
             return
-        handed = line["offered"] - line["backlog"]
+        delivered = line["offered"] - line["backlog"]
         is_last = line is lines[-1] and not others
         least = line["sent"] - fences
-        if not least <= handed <= (least if is_last else line["sent"]) or line.get("skipped"):
+        if not least <= delivered <= (least if is_last else line["sent"]) or line.get("skipped"):
             yield differ(
                 name, f"{process.place}/publications.rec", f"offered up to {line['t_ns']}",
                 line["offered"], (least + line["backlog"], line["sent"] + line["backlog"]),
@@ -362,36 +362,40 @@ def _check_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
     """Yield processes with records outside of their life, or with an unplanned end."""
     if not process.has("exit.json"):
         return
-    name, told = f"{process.place}/exit.json", process.document("exit.json")
-    if told.get("process") != process.name:
-        yield differ(name, process.place, "process", told.get("process"), process.name)
+    name, stated = f"{process.place}/exit.json", process.document("exit.json")
+    if stated.get("process") != process.name:
+        yield differ(name, process.place, "process", stated.get("process"), process.name)
     if folder.manifest.get("state") == "complete":
-        ended = told.get("state"), told.get("exit_code"), told.get("exit_signal")
+        ended = stated.get("state"), stated.get("exit_code"), stated.get("exit_signal")
         # A new agent is not the parent of the processes that it adopted: it has no exit code.
         codes = (0,) if folder.rolling_ns is None else (0, None)
         if (
             ended not in [("stopped", code, None) for code in codes]
-            or told.get("exit_cause") != "planned"
+            or stated.get("exit_cause") != "planned"
         ):
-            yield differ(name, MANIFEST, "end", told.get("exit_cause"), "complete")
+            yield differ(name, MANIFEST, "end", stated.get("exit_cause"), "complete")
     ends = rows.ends_ns.get(process.place)
-    if ends is not None and (told["t_start_ns"] > ends[0] or told["t_exit_ns"] < ends[1]):
+    if ends is not None and (stated["t_start_ns"] > ends[0] or stated["t_exit_ns"] < ends[1]):
         yield differ(
-            name, f"{process.place}/*.rec", "times", (told["t_start_ns"], told["t_exit_ns"]), ends
+            name,
+            f"{process.place}/*.rec",
+            "times",
+            (stated["t_start_ns"], stated["t_exit_ns"]),
+            ends,
         )
     began = folder.phase_ns("deploy")
-    if began is not None and folder.is_of_processes and told["t_start_ns"] < began[0] - _EARLY_NS:
-        yield differ(name, MANIFEST, "t_start_ns", told["t_start_ns"], began[0])
+    if began is not None and folder.is_of_processes and stated["t_start_ns"] < began[0] - _EARLY_NS:
+        yield differ(name, MANIFEST, "t_start_ns", stated["t_start_ns"], began[0])
     stamps = [line["t_ns"] for line in process.lines("stats.jsonl")]
-    if stamps and not told["t_start_ns"] <= min(stamps) <= max(stamps) <= told["t_exit_ns"]:
+    if stamps and not stated["t_start_ns"] <= min(stamps) <= max(stamps) <= stated["t_exit_ns"]:
         yield differ(
             name, f"{process.place}/stats.jsonl", "times",
-            (told["t_start_ns"], told["t_exit_ns"]), (min(stamps), max(stamps)),
+            (stated["t_start_ns"], stated["t_exit_ns"]), (min(stamps), max(stamps)),
         )  # fmt: skip
     drain = folder.phase_ns("drain")
-    if drain is not None and told["t_exit_ns"] < drain[0]:
-        yield differ(name, MANIFEST, "t_exit_ns", told["t_exit_ns"], drain[0])
-    yield from _check_usage(process, name, told.get("usage") or {})
+    if drain is not None and stated["t_exit_ns"] < drain[0]:
+        yield differ(name, MANIFEST, "t_exit_ns", stated["t_exit_ns"], drain[0])
+    yield from _check_usage(process, name, stated.get("usage") or {})
 
 
 def _check_usage(process: ProcessFolder, name: str, usage: Line) -> Iterator[str]:
@@ -449,39 +453,39 @@ def _check_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
 
 
 def _check_lane(
-    name: str, records: str, lane: str, told: Line | None, counted: LaneRows
+    name: str, records: str, lane: str, stated: Line | None, counted: LaneRows
 ) -> Iterator[str]:
-    if told is None:
+    if stated is None:
         yield differ(name, records, f"deliveries to {lane}", None, counted.data + counted.fences)
         return
     pairs: list[tuple[str, Any, Any]] = [
-        ("deliveries", told["deliveries"] + told["fences"],
+        ("deliveries", stated["deliveries"] + stated["fences"],
          counted.data + counted.fences + counted.again),
-        ("high", told["high"], counted.high),
+        ("high", stated["high"], counted.high),
     ]  # fmt: skip
     if not counted.again:
         pairs += [
-            ("data", told["deliveries"], counted.data),
-            ("fences", told["fences"], counted.fences),
+            ("data", stated["deliveries"], counted.data),
+            ("fences", stated["fences"], counted.fences),
         ]
     if counted.exact:
-        pairs.append(("low", told["low"], counted.low))
-        if told.get("exact") is True and not counted.again:
-            pairs.append(("duplicate", told["duplicate"], counted.repeated))
-    if told.get("exact") is not True and not counted.again:
-        pairs.append(("exact", told.get("exact"), not any(told.get(kind) for kind in _HOLES)))
-    if told.get("exact") is True:
-        pairs.append(("unsure", told.get("unsure", 0), 0))
-        first = told["deliveries"] - sum(told.get(kind, 0) for kind in _SUPERFLUOUS)
-        if told["incarnation"] == 1 and counted.fences == _FENCES and not counted.again:
-            pairs.append(("delivered", max(told["delivered"], first), told["delivered"]))
-    if not told.get("announced"):
-        pairs.append(("withheld", told.get("withheld", 0), 0))
-    if told["owed"] != told["delivered"] + told["missing"]:
-        pairs.append(("owed", told["owed"], told["delivered"] + told["missing"]))
-    for what, found, wanted in pairs:
+        pairs.append(("low", stated["low"], counted.low))
+        if stated.get("exact") is True and not counted.again:
+            pairs.append(("duplicate", stated["duplicate"], counted.repeated))
+    if stated.get("exact") is not True and not counted.again:
+        pairs.append(("exact", stated.get("exact"), not any(stated.get(kind) for kind in _HOLES)))
+    if stated.get("exact") is True:
+        pairs.append(("unsure", stated.get("unsure", 0), 0))
+        first = stated["deliveries"] - sum(stated.get(kind, 0) for kind in _SUPERFLUOUS)
+        if stated["incarnation"] == 1 and counted.fences == _FENCES and not counted.again:
+            pairs.append(("delivered", max(stated["delivered"], first), stated["delivered"]))
+    if not stated.get("announced"):
+        pairs.append(("withheld", stated.get("withheld", 0), 0))
+    if stated["owed"] != stated["delivered"] + stated["missing"]:
+        pairs.append(("owed", stated["owed"], stated["delivered"] + stated["missing"]))
+    for subject, found, wanted in pairs:
         if found != wanted or type(found) is not type(wanted):
-            yield differ(name, records, f"{what} of {lane}", found, wanted)
+            yield differ(name, records, f"{subject} of {lane}", found, wanted)
 
 
 def findings_online(folder: RunFolder, rows: Rows | None) -> dict[str, int]:
@@ -564,17 +568,17 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield differ("sessions.jsonl", WORKLOAD, f"first event of {client}", events[0], "up")
     for process in folder.processes if folder.is_of_processes else ():
         for line in process.lines("subscriptions.jsonl"):
-            asked_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+            requested_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
             ups = folder.session_lines.get(str(line["subscriber"]), ())
-            issued_ns = folder.timeline.to_timeline(asked_ns or 0, process.host)
+            issued_ns = folder.timeline.to_timeline(requested_ns or 0, process.host)
             if (
-                not asked_ns
-                or (accepted_ns and accepted_ns < asked_ns)
+                not requested_ns
+                or (accepted_ns and accepted_ns < requested_ns)
                 or (ups and issued_ns < ups[0][0] - _SLACK_NS)
             ):
                 yield differ(
                     f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
-                    f"times of {line['sub_id']}", (asked_ns, accepted_ns), ups[:1],
+                    f"times of {line['sub_id']}", (requested_ns, accepted_ns), ups[:1],
                 )  # fmt: skip
         yield from _check_numbers(process)
     for (source, incarnation), of in rows.sources.items():

@@ -64,10 +64,10 @@ class World:
         self.processes = Processes(folder)
         self.keeper = FaultKeeper(
             paths, self.journal, cast(ForkServer, None), cast(Supervisor, self.processes),
-            self._ask, lambda what, _: self.published.append(what),
+            self._call, lambda what, _: self.published.append(what),
         )  # fmt: skip
 
-    async def _ask(self, process: str, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _call(self, process: str, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
         self.told.append((process, command))
         self.written.append([entry["entry"] for entry in read_journal(self.path)])
         await trio.lowlevel.checkpoint()

@@ -72,7 +72,7 @@ class Quiet:
     def update(self, numbers: Mapping[str, Any]) -> None:
         pass
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.said.append(text)
 
 

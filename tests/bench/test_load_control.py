@@ -28,7 +28,7 @@ class Said:
     def update(self, numbers: dict[str, Any]) -> None:
         self.numbers.append(dict(numbers))
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.lines.append(text)
 
 

@@ -233,7 +233,7 @@ class PaperStory(Story):
         told = [m for m in self.from_to(sender, receiver, Events) if not m.again]
         return sorted({m.run.source.publisher for m in told})
 
-    def asked(self, sender: str, *receivers: str) -> int:
+    def requested(self, sender: str, *receivers: str) -> int:
         """Return the ticks that a broker has requested from others, in milliseconds."""
         names = receivers or ("p1", "b1", "b2", "b3", "b4")
         nacks = [m for name in names for m in self.from_to(sender, name, Nack)]

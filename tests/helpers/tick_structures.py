@@ -75,20 +75,20 @@ class _PlainStream:
     def __init__(self, children: Sequence[int]) -> None:
         self.known = [True] + [False] * WORLD
         self.wanted: dict[int, set[int]] = {}
-        self.asked: dict[int, int] = {}
+        self.requested: dict[int, int] = {}
         self.done = dict.fromkeys(children, 0)
         self.final = 0
 
     def asks(self, start: int, end: int, now: int, until: int) -> list[int]:
-        self.asked = {tick: due for tick, due in self.asked.items() if due > now}
-        fresh = [tick for tick in range(start, end) if tick not in self.asked]
-        self.asked |= dict.fromkeys(fresh, until)
+        self.requested = {tick: due for tick, due in self.requested.items() if due > now}
+        fresh = [tick for tick in range(start, end) if tick not in self.requested]
+        self.requested |= dict.fromkeys(fresh, until)
         return fresh
 
     def learns(self, start: int, end: int) -> None:
         for tick in range(start, end):
             self.known[tick] = True
-            self.asked.pop(tick, None)
+            self.requested.pop(tick, None)
 
     def settles(self) -> None:
         self.final = max(self.final, min(max(done, self.final) for done in self.done.values()))
@@ -127,7 +127,7 @@ def compare_streams(operations: int, seed: int) -> None:
             elif what == 1:
                 gaps = ours.knowledge.known.gaps(start, end)
                 asked = [tick for gap in gaps for tick in naive.asks(*gap, now, now + 30)]
-                assert _ticks(ours.ask(gaps, now, now + 30)) == asked
+                assert _ticks(ours.request(gaps, now, now + 30)) == asked
             elif what == 2:
                 ours.knowledge.accumulate(start, end, None)
                 ours.on_answer(start, end)
@@ -146,13 +146,13 @@ def compare_streams(operations: int, seed: int) -> None:
                 naive.settles()
             elif what == 4:
                 now += random.randrange(20)
-                ours.forget_asked(now)
-                naive.asked = {tick: due for tick, due in naive.asked.items() if due > now}
+                ours.forget_requested(now)
+                naive.requested = {tick: due for tick, due in naive.requested.items() if due > now}
             elif random.random() < 0.1:
                 ours.forget(peer)
                 naive.wanted.pop(peer, None)
             assert ours.knowledge.final == naive.final
-            assert _ticks(ours.asked) == sorted(naive.asked)
+            assert _ticks(ours.requested) == sorted(naive.requested)
             assert ours.curious.keys() == naive.wanted.keys()
             for each, ranges in ours.curious.items():
                 assert _ticks(ranges) == sorted(naive.wanted[each])

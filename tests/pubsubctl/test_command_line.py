@@ -481,7 +481,7 @@ def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixtur
         progress.phase("measure", 10.0)
         for sent in range(1000):
             progress.update({"sent": sent})
-        progress.say("killed b1")
+        progress.print("killed b1")
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "measure (about 10 s)\n  measure: sent 0\nkilled b1\n"

@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 def test_control_characters_are_escaped_on_a_terminal() -> None:
     out, err = io.StringIO(), io.StringIO()
     console = Console(stdout=out, stderr=err, verbose=1, environment={})
-    for say in (console.say, console.detail, console.warn, console.error):
+    for say in (console.print, console.detail, console.warn, console.error):
         say(NASTY)
     assert err.getvalue() == f"{TAMED}\n{TAMED}\nwarning: {TAMED}\nerror: {TAMED}\n"
     console.result(Result(document={"schema": "x"}, text=f"a  {NASTY}\n├── δ ≠\tb\u202f1"))

@@ -106,7 +106,7 @@ class Running:
             await self.hosts[host].write_deployment(record, "after")
 
     def change(self) -> None:
-        progress = SimpleNamespace(phase=lambda *_: None, say=lambda *_: None)
+        progress = SimpleNamespace(phase=lambda *_: None, print=lambda *_: None)
         trio.run(change_members, self, progress, self.write_record, 1.0)
 
     @property
@@ -198,6 +198,6 @@ def test_a_resumed_change_keeps_the_original_topology_on_record() -> None:
 def test_a_failed_newcomer_is_rolled_back_without_stopping_other_brokers() -> None:
     plan = Plan((Step("record", "h3"), *JOINING.steps, Step("start-broker", "h3", "e")))
     running = Running(plan)
-    trio.run(_roll_back, running, SimpleNamespace(say=print))
+    trio.run(_roll_back, running, SimpleNamespace(print=print))
     assert running.hosts["h2"].stopped == ["d"]
     assert [name for name, host in running.hosts.items() if host.is_cleared] == ["h3"]

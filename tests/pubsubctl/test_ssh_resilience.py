@@ -77,7 +77,7 @@ class Disk:
     plan: dict[str, bool] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
 
-    def _asked(self, request: str, carry_out: Callable[[], Any]) -> Any:
+    def _requested(self, request: str, carry_out: Callable[[], Any]) -> Any:
         self.requests.append(request)
         is_carried_out = self.plan.pop(request, None)
         result = carry_out() if is_carried_out is not False else None
@@ -93,11 +93,11 @@ class Disk:
                 pass
 
             def write(self, data: Any) -> int:
-                disk._asked("write", lambda: None)
+                disk._requested("write", lambda: None)
                 disk.files[path] += bytes(data)
                 return len(data)
 
-        self._asked("create", lambda: self.files.__setitem__(path, b""))
+        self._requested("create", lambda: self.files.__setitem__(path, b""))
         return File()
 
     def open(self, path: str, mode: str) -> Any:
@@ -109,7 +109,7 @@ class Disk:
         return os.stat_result((0o100600, 0, 0, 0, 0, 0, len(self.files[path]), 0, 0, 0))
 
     def posix_rename(self, old: str, new: str) -> None:
-        self._asked("rename", lambda: self.files.__setitem__(new, self.files.pop(old)))
+        self._requested("rename", lambda: self.files.__setitem__(new, self.files.pop(old)))
 
     def remove(self, path: str) -> None:
         del self.files[path]

@@ -59,7 +59,7 @@ def test_a_latency_between_clocks_is_reported_up_to_a_tenth_of_error(
     median_us: float, error_us: float | None, is_told: bool
 ) -> None:
     judged = judge_one_way(median_us, error_us)
-    assert judged.is_told is is_told, judged
+    assert judged.is_announced is is_told, judged
     assert judged.words.startswith("refused") is not is_told
 
 

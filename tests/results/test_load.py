@@ -82,7 +82,7 @@ def test_stamps_of_another_clock_are_moved_and_latencies_between_clocks_are_judg
         assert (row["same_clock"], row["lat_err_us"]) == (False, 30)
         assert row["lat_service_us"] - latencies[tuple(row[k] for k in keys)] == ahead_ns // 1000
     (judged,) = judge_across_clocks(apart.table(spark, "deliveries"))
-    assert judged.judgement.is_told, judged  # 30 us of 40 ms
+    assert judged.judgement.is_announced, judged  # 30 us of 40 ms
     assert select_measured(apart.table(spark, "deliveries")).count() == 0
     with pytest.raises(ResultsError, match="no latency of record"):
         draw("spectrum", spark, folder)

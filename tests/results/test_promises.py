@@ -456,13 +456,15 @@ def test_a_run_with_a_gap_is_judged_by_what_its_protocol_promises(
 def test_a_range_that_was_announced_is_cut_to_the_span(
     span: tuple[int, int], within: tuple[int, int]
 ) -> None:
-    told = AnnouncedRange(20, 30, "", place=0, told_ns=0, late=False, until_ns=NEVER_NS)
+    told = AnnouncedRange(20, 30, "", place=0, announced_ns=0, late=False, until_ns=NEVER_NS)
     assert told.within(("run", "true", "p1/1", *span)) == ("run", "true", "p1/1", *within)
 
 
 @pytest.mark.parametrize("reason, kind", [("", "withheld_unjustified"), ("early", "gap_early")])
 def test_a_publication_sent_after_an_announcement_has_no_excuse(reason: str, kind: str) -> None:
-    told = AnnouncedRange(20, 30, "", place=0, told_ns=0, late=False, until_ns=5, reason=reason)
+    told = AnnouncedRange(
+        20, 30, "", place=0, announced_ns=0, late=False, until_ns=5, reason=reason
+    )
     assert [*_objections(told)] == [(kind, 5)]
     assert [*_objections(replace(told, until_ns=NEVER_NS))] == []
     late = replace(told, until_ns=NEVER_NS, late=True)

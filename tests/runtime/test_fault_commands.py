@@ -34,7 +34,7 @@ class Room:
             fault_injection=fault_injection,
         )
         self.commands = Commands(parts, cast("Any", None), parts, parts, parts, parts, parts)
-        self.commands.tell = lambda event, details: self.told.append(details["fault_id"])
+        self.commands.publish_event = lambda event, details: self.told.append(details["fault_id"])
 
     def _change(self) -> None:
         self.changes += 1

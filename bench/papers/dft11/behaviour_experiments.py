@@ -123,12 +123,12 @@ def _starts(experiment: StartsExperiment, point: Row, drawn: Random) -> Story:
         client = cluster.client(name, broker)
         while not client.ends:
             assert cluster.step(cluster.schedule.now_ns + PATIENCE_S * SECOND_NS), f"{name} waits"
-        asked_ns = cluster.schedule.now_ns
+        requested_ns = cluster.schedule.now_ns
         subscription = cluster.subscribe(broker, client=name)
-        until_ns = asked_ns + PATIENCE_S * SECOND_NS
+        until_ns = requested_ns + PATIENCE_S * SECOND_NS
         while not subscription.started and cluster.step(until_ns):
             pass
-        took_us = (cluster.schedule.now_ns - asked_ns) // 1000
+        took_us = (cluster.schedule.now_ns - requested_ns) // 1000
         rows.append(
             {
                 "subscription": count,

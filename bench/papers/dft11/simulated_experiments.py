@@ -194,18 +194,18 @@ def _simulate(
                 assert isinstance(ready, Connection), ready
                 cluster, process = working[ready]
                 try:
-                    kind, told = ready.recv()
+                    kind, result = ready.recv()
                 except EOFError:
                     del working[ready]
                     _end(cluster, process)
                     continue
                 if kind == "failed":
-                    raise SimulationFailed(f"{cluster}: {told}")
+                    raise SimulationFailed(f"{cluster}: {result}")
                 if kind == "point":
-                    measured.append(told)
+                    measured.append(result)
                 progress.update(
                     {"points": f"{len(measured)}/{points}"}
-                    | ({str(cluster): told} if kind == "at" else {})
+                    | ({str(cluster): result} if kind == "at" else {})
                 )
     finally:
         for _, process in working.values():

@@ -59,12 +59,12 @@ def _phases(brokers: int, failed: int) -> Iterator[Speed]:
     began_s = time.process_time()
     cluster = set_up(experiment, FANOUT, DELTA, 0, assist="on")
     yield Speed("subscribing", cluster.inspection.broker_events, time.process_time() - began_s)
-    for failures, what in ((0, "publishing"), (failed, f"publishing past {failed} failures")):
+    for failures, phase in ((0, "publishing"), (failed, f"publishing past {failed} failures")):
         began_s, events = time.process_time(), cluster.inspection.broker_events
         for _ in Point(experiment, FANOUT, DELTA, failures, 0).measure(cluster):
             pass
         assert not cluster.oracle.violations, cluster.oracle.first_violations
-        yield Speed(what, cluster.inspection.broker_events - events, time.process_time() - began_s)
+        yield Speed(phase, cluster.inspection.broker_events - events, time.process_time() - began_s)
     began_s = time.process_time()
     watched = SimulatedCluster(
         generate_balanced_tree(10, FANOUT, DELTA), "delta_tree", seed=1

@@ -127,7 +127,7 @@ def measure(
             assert client.stdin is not None
             client.stdin.write("\n")
             client.stdin.flush()
-        said = [json.loads(client.communicate()[0]) for client in clients]
+        results = [json.loads(client.communicate()[0]) for client in clients]
         trio.run(trio.sleep, 1.5)  # brokers record their counters once a second
         counters = _counters(folder / "s1")
     finally:
@@ -143,8 +143,8 @@ def measure(
                 if pipe is not None:
                     pipe.close()
     return {
-        "consumed": sum(each["consumed"] for each in said),
-        "wall_s": max(each["last_s"] for each in said),
+        "consumed": sum(each["consumed"] for each in results),
+        "wall_s": max(each["last_s"] for each in results),
         "commits": counters["tokens_committed"],
         "transactions": counters["token_transactions"],
     }

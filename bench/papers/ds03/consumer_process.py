@@ -75,8 +75,8 @@ def main(arguments: Sequence[str]) -> None:
     _report({"consumed": consumers.consumed, "last_s": consumers.last_s})
 
 
-def _report(what: Mapping[str, float]) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+def _report(report: Mapping[str, float]) -> None:
+    sys.stdout.write(json.dumps(report) + "\n")
     sys.stdout.flush()
 
 

@@ -162,10 +162,10 @@ class EventsPerSubscriber(_OnVolume):
 
     def drop(self, through: int) -> None:
         for each, ticks in self._ticks.items():
-            gone = sum(tick <= through for tick in ticks)
-            if gone:
-                self._first[each] += gone
-                del ticks[:gone]
+            dropped = sum(tick <= through for tick in ticks)
+            if dropped:
+                self._first[each] += dropped
+                del ticks[:dropped]
                 entry = LogEntry(EntryKind.CHOPPED, f"events.{each}", self._first[each])
                 self._chops.append(entry)
 

@@ -154,29 +154,29 @@ class _Measurement(Setting):
 
     def follow(self, match_percent: int, size_bytes: int, rate: int) -> dict[str, Any]:
         """Return the latencies of a point; the brokers are idle before and after."""
-        asked, cluster = self._experiment, self.cluster
+        setup, cluster = self._experiment, self.cluster
         assert isinstance(cluster.network, BusyNetwork), f"{cluster.network} takes no time"
         carrier = cluster.network.transmission
-        carrier.cost_ns = asked.copy_us * 1_000 + size_bytes * asked.byte_ns
+        carrier.cost_ns = setup.copy_us * 1_000 + size_bytes * setup.byte_ns
         carrier.busy_ns.clear()
         carrier.arrivals_ns.clear()
         # The same times for each match rate, and the same receivers with and without flooding.
-        random = Random(f"{asked.seed}/{size_bytes}/{rate}")
-        self._random = Random(f"{asked.seed}/{match_percent}/{size_bytes}/{rate}")
+        random = Random(f"{setup.seed}/{size_bytes}/{rate}")
+        self._random = Random(f"{setup.seed}/{match_percent}/{size_bytes}/{rate}")
         oracle, payload = cluster.oracle, bytes(size_bytes)
         deliveries, violations = oracle.deliveries, sum(oracle.violations.values())
-        wanted = self._draw(EACH_CLIENT, match_percent, asked.warm_up + asked.publications)
+        wanted = self._draw(EACH_CLIENT, match_percent, setup.warm_up + setup.publications)
         sent_ns: list[int] = []
         begin_ns = next_ns = cluster.schedule.now_ns
         for each in wanted:
             next_ns += int(random.expovariate(rate) * SECOND_NS)
             cluster.run_for((next_ns - cluster.schedule.now_ns) / SECOND_NS)
             sent_ns.append(cluster.schedule.now_ns)
-            cluster.publish_run(asked.publisher, [(encode_attributes(each), payload)], PUBLISHER)
+            cluster.publish_run(setup.publisher, [(encode_attributes(each), payload)], PUBLISHER)
         took_ns = max(1, cluster.schedule.now_ns - begin_ns)
         cluster.run_until_quiet()
         before, self._published = self._published, self._published + len(wanted)
-        measured = range(asked.warm_up, len(wanted))
+        measured = range(setup.warm_up, len(wanted))
         arrived = carrier.arrivals_ns
         late_ms = [
             (arrived[self.measuring, before + place + 1] - sent_ns[place]) / 1e6

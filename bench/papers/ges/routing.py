@@ -102,9 +102,9 @@ class FloodedGraph:
                     self._send(here, other, statement)
 
     def _send(self, here: BrokerNumber, there: BrokerNumber, statement: Statement) -> None:
-        told = self.views[here].statement_for_peer(statement, there, self.addresses[there])
-        if told is not None:
-            self._waiting.setdefault((here, there), deque()).append(told)
+        sent = self.views[here].statement_for_peer(statement, there, self.addresses[there])
+        if sent is not None:
+            self._waiting.setdefault((here, there), deque()).append(sent)
 
 
 TOPOLOGIES = ("t22-hi", "t22-lo")

@@ -68,8 +68,8 @@ def _gets(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[
     def is_it(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
         if type(event) is not MessageReceived or type(event.message) is not kind:
             return False
-        whose = getattr(event.message, field) if field else broker.number
-        return bool(whose == broker.number)
+        holder = getattr(event.message, field) if field else broker.number
+        return bool(holder == broker.number)
 
     return is_it
 

@@ -77,10 +77,10 @@ def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) ->
     world = World(experiment, seed, watch, ownership=ownership, topics=experiment.topics)
     values = values_of(world.parameters)
     random = Random(f"spread {seed}")
-    asked = max(1, experiment.topics * experiment.asked_percent // 100)
+    asked_topics = max(1, experiment.topics * experiment.asked_percent // 100)
     for home in HOMES:
-        chosen = random.sample(sorted(values.values()), asked)
-        for first in range(0, asked, MOST_LISTED):
+        chosen = random.sample(sorted(values.values()), asked_topics)
+        for first in range(0, asked_topics, MOST_LISTED):
             listed = ", ".join(map(repr, chosen[first : first + MOST_LISTED]))
             world.cluster.subscribe(home, f"kind in ({listed})", client=f"s-{home}")
     world.cluster.run_for(SETTLING_S)

@@ -93,12 +93,12 @@ def is_up(server: Server, settings: Settings) -> bool:
             if "connection " not in (server.folder / CONFIGURATION).read_text():
                 return True
             connection.sendall(wanted)
-            said = b""
-            while b"/state" not in said[:-1]:
+            reply = b""
+            while b"/state" not in reply[:-1]:
                 if not (more := connection.recv(256)):
                     return False
-                said += more
-            return said.endswith(b"1")  # the state of a bridge: 1 while connected
+                reply += more
+            return reply.endswith(b"1")  # the state of a bridge: 1 while connected
     except OSError:
         return False
 

@@ -70,8 +70,8 @@ class PortMapper:
         port = self._others.get(name) or self._registered.get(name)
         if port is None:
             return _PORT_IS + b"\1"
-        told = struct.pack("!BHBBHHH", 0, port, _VISIBLE, 0, *_VERSIONS, len(name))
-        return _PORT_IS + told + name.encode() + b"\0\0"
+        reply = struct.pack("!BHBBHHH", 0, port, _VISIBLE, 0, *_VERSIONS, len(name))
+        return _PORT_IS + reply + name.encode() + b"\0\0"
 
 
 async def _serve(listener: socket.socket, mapper: PortMapper) -> None:

@@ -147,8 +147,8 @@ def _run(command: list[str], environment: Mapping[str, str] | None = None) -> No
         command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=environment
     )
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise InstallationRefusal(f"{os.path.basename(command[-1])}: {' | '.join(said[-3:])}")
+        output = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+        raise InstallationRefusal(f"{os.path.basename(command[-1])}: {' | '.join(output[-3:])}")
 
 
 def _verify(root: str, manifest: str) -> dict[str, str]:

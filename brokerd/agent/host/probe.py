@@ -244,8 +244,8 @@ def _address_of(nic: str) -> str | None:
 
     request = nic.encode()[:15].ljust(256, b"\0")
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-            return socket.inet_ntoa(fcntl.ioctl(asking, SIOCGIFADDR, request)[20:24])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            return socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24])
     except OSError:
         return None
 
@@ -270,9 +270,9 @@ def _peer(address: str, port: int) -> dict[str, Any]:
             return {"problem": error.strerror or str(error)}
     mtu = None
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.connect((address, port))
-            mtu = asking.getsockopt(socket.IPPROTO_IP, IP_MTU) if family == socket.AF_INET else None
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, port))
+            mtu = probe.getsockopt(socket.IPPROTO_IP, IP_MTU) if family == socket.AF_INET else None
     except OSError:
         pass
     return {"rtt_ns": min(took), "mtu_bytes": mtu}

@@ -247,8 +247,8 @@ class HostSide:
             there = await self._agent_status()
             if there is not None and there["deployment"] == deployment_id:
                 return
-            said = result.stderr.decode(errors="replace").strip().splitlines()
-            reason = said[-1] if said else f"exit status {result.returncode}"
+            output = result.stderr.decode(errors="replace").strip().splitlines()
+            reason = output[-1] if output else f"exit status {result.returncode}"
             raise ControlError("internal", f"the agent did not start: {reason}")
         if lease_ms:
             async with open_agent_of(self.root) as agent:

@@ -248,7 +248,7 @@ class DeltaTree(EventMachine):
             "partitions in its table": len(self._partitions),
         }
         recovering = ["a recovery"] if self._state.recovering else []
-        return [*recovering, *(f"{count} {what}" for what, count in left.items() if count)]
+        return [*recovering, *(f"{count} {noun}" for noun, count in left.items() if count)]
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
@@ -344,7 +344,7 @@ class DeltaTree(EventMachine):
         accepted = self._subscriptions.all_ids()
         tombstones = self._unsubscriptions.statements()
         self.send(event.peer, Summary(accepted, self._state.recovering, tombstones))
-        self._sessions.retry_on_news()
+        self._sessions.retry_on_change()
         self._sessions_changed()
 
     def _on_session_lost(self, event: SessionLost) -> None:

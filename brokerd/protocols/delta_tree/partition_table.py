@@ -189,11 +189,11 @@ class PartitionTable:
         partitions.
         """
         here, incarnation = self._state.broker, self._state.incarnation
-        gone = [PartitionNumbers(here, incarnation, 0, 0)] if self._state.restarted else []
+        ended = [PartitionNumbers(here, incarnation, 0, 0)] if self._state.restarted else []
         if here in self.detectors:
             ranges = self.detectors[here].ended
-            gone += [PartitionNumbers(here, incarnation, first, last) for first, last in ranges]
-        self._send_gone(peer, gone)
+            ended += [PartitionNumbers(here, incarnation, first, last) for first, last in ranges]
+        self._send_gone(peer, ended)
         self._send_new(peer, list(self))
 
     def on_new(self, peer: BrokerNumber, message: PartitionNew) -> None:
@@ -246,22 +246,22 @@ class PartitionTable:
             if numbers.detector not in paths or not self._possible(numbers):
                 raise RemoteProtocolError(peer, f"withdraws {tuple(numbers)}")
             self._check_leap(peer, numbers.detector, numbers.incarnation)
-        news: list[PartitionNumbers] = []
+        changes: list[PartitionNumbers] = []
         for numbers in withdrawn:
             known = self.detectors.get(numbers.detector)
             before = known.incarnation if known is not None else 0
             detector = self._detector(numbers.detector, numbers.incarnation, paths)
             if detector is None:
                 continue
-            is_news = numbers.incarnation > before
+            is_new = numbers.incarnation > before
             if numbers.last:
-                is_news = detector.end(numbers.first, numbers.last) or is_news
-            if is_news:
-                news.append(numbers)
-        if news:
+                is_new = detector.end(numbers.first, numbers.last) or is_new
+            if is_new:
+                changes.append(numbers)
+        if changes:
             for node in self._sessions.ready():
                 if node.broker != peer:
-                    self._send_gone(node, news)
+                    self._send_gone(node, changes)
 
     def forget(self, broker: BrokerNumber) -> None:
         """Remove the partitions of a departed leaf; other brokers may still mention them."""

@@ -246,9 +246,9 @@ class PartitionTags:
     def remove_broker(self, broker: BrokerNumber) -> None:
         """Remove the tags of a departed leaf."""
         for row in list(self._table.rows.values()):
-            gone = region(tag for tag in row.pending_tags if tag.node == broker)
-            if gone:
-                self._replace_and_notify(row, Replacement(gone, (), (), ()))
+            removed = region(tag for tag in row.pending_tags if tag.node == broker)
+            if removed:
+                self._replace_and_notify(row, Replacement(removed, (), (), ()))
 
     def _refine(self, row: RoutedSubscription, replacement: Replacement) -> Replacement:
         return refine(replacement, row.replacements, self._state.newcomers)

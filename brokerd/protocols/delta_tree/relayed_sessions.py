@@ -103,7 +103,7 @@ class AssistedDeltaTree(CoreWrapper):
             DeadlineReached: self._on_deadline,
         }
         self._steps: dict[str, Callable[[BrokerNumber, Relay], None]] = {
-            "ask": self._on_ask,
+            "ask": self._on_request,
             "accept": self._on_accept,
             "close": self._on_close,
             "carry": self._on_carry,
@@ -165,7 +165,7 @@ class AssistedDeltaTree(CoreWrapper):
         if relayed is None:
             self._step(event)
         else:
-            self._end(relayed, "closed_by_us", tell=True)
+            self._end(relayed, "closed_by_us", notify=True)
             self._step(event)
         self._passages.leg_established(peer)
         self._review()
@@ -182,7 +182,7 @@ class AssistedDeltaTree(CoreWrapper):
         ended = [relayed for relayed in self._relayed.values() if relayed.relay == peer]
         self._step(replace(event, session=leg.known_as))
         for relayed in ended:
-            self._end(relayed, "closed_by_peer", tell=False)
+            self._end(relayed, "closed_by_peer", notify=False)
         if self._now_ns - leg.since_ns >= self._waits_ns.get(peer, 0):
             self._waits_ns.pop(peer, None)
         if peer not in self._waits_ns and self.core.sessions.reach_of(peer) is Reach.UNREACHABLE:
@@ -208,18 +208,18 @@ class AssistedDeltaTree(CoreWrapper):
 
         Its direct session ends as any other, with the driver's SessionLost.
         """
-        gone = event.broker
+        removed = event.broker
         self._requests.on_neighbourhood_changed()
-        was_relayed = gone in self._relayed
+        was_relayed = removed in self._relayed
         self._step(event)
         if was_relayed:  # a direct attempt may be under way
-            self._effects.append(CloseSession(gone, DEPARTED))
-        self._requests.withdraw(gone)
-        self._waits_ns.pop(gone, None)
-        self._direct_again.cancel(gone)
-        self._offers = {key: offer for key, offer in self._offers.items() if gone not in key}
-        self._requests.on_leg_lost(gone)
-        self._passages.forget(gone)
+            self._effects.append(CloseSession(removed, DEPARTED))
+        self._requests.withdraw(removed)
+        self._waits_ns.pop(removed, None)
+        self._direct_again.cancel(removed)
+        self._offers = {key: offer for key, offer in self._offers.items() if removed not in key}
+        self._requests.on_leg_lost(removed)
+        self._passages.forget(removed)
         self._review()
 
     def _on_deadline(self, event: DeadlineReached) -> None:
@@ -274,10 +274,10 @@ class AssistedDeltaTree(CoreWrapper):
             # The fault of the broker at the other end, not of the one in the middle.
             details = {"peer": relayed.peer, "reason": error.reason}
             self._effects.append(Record("protocol_error", details))
-            self._end(relayed, "protocol_error", tell=True)
+            self._end(relayed, "protocol_error", notify=True)
             self._review()
 
-    def _on_ask(self, peer: BrokerNumber, message: Relay) -> None:
+    def _on_request(self, peer: BrokerNumber, message: Relay) -> None:
         asker, target, _ = message.name
         if target == self._broker:
             self._check_end(peer, asker, message)
@@ -295,7 +295,7 @@ class AssistedDeltaTree(CoreWrapper):
         if not self.core.sessions.has_broker(target):
             return
         if (
-            not self._passages.ask(message)
+            not self._passages.request(message)
             and self.core.sessions.reach_of(target) is Reach.NOT_WANTED
         ):
             self._effects.append(OpenSession(target))
@@ -314,7 +314,7 @@ class AssistedDeltaTree(CoreWrapper):
             return
         old = self._relayed.get(target)
         if old is not None:  # both ends asked; the smaller number's way is kept
-            self._end(old, "closed_by_us", tell=True)
+            self._end(old, "closed_by_us", notify=True)
         self._begin(RelayedSession(message.name, False, target, peer), message.incarnation, True)
 
     def _on_close(self, peer: BrokerNumber, message: Relay) -> None:
@@ -330,7 +330,7 @@ class AssistedDeltaTree(CoreWrapper):
             del self._offers[other, peer]
         relayed = self._relayed.get(other)
         if relayed is not None and (relayed.name, relayed.relay) == (message.name, peer):
-            self._end(relayed, "closed_by_peer", tell=False)
+            self._end(relayed, "closed_by_peer", notify=False)
             self._review()
 
     def _on_carry(self, peer: BrokerNumber, message: Relay) -> None:
@@ -389,7 +389,7 @@ class AssistedDeltaTree(CoreWrapper):
     def _accept(self, asker: BrokerNumber, relay: BrokerNumber, offer: Offer) -> None:
         old = self._relayed.get(asker)
         if old is not None:
-            self._end(old, "closed_by_peer", tell=True)
+            self._end(old, "closed_by_peer", notify=True)
         if asker < self._broker:
             self._requests.withdraw(asker)
         self._send_relay(relay, Relay("accept", *offer.name, self.core.incarnation))
@@ -419,13 +419,13 @@ class AssistedDeltaTree(CoreWrapper):
         self._direct_again.set(peer, self._now_ns + self._waits_ns[peer])
         self._review()
 
-    def _end(self, relayed: RelayedSession, reason: LossReason, *, tell: bool) -> None:
+    def _end(self, relayed: RelayedSession, reason: LossReason, *, notify: bool) -> None:
         if relayed.is_closed:
             return
         relayed.is_closed = True
         del self._relayed[relayed.peer]
         self._direct_again.cancel(relayed.peer)
-        if tell:
+        if notify:
             self._send_relay(relayed.relay, Relay("close", *relayed.name, 0))
         self._step(SessionLost(relayed.peer, relayed.session, reason))
 
@@ -441,7 +441,7 @@ class AssistedDeltaTree(CoreWrapper):
                 self._send(effect.peer, effect)
             elif type(effect) is CloseSession and effect.peer in self._relayed:
                 assert isinstance(effect.peer, int), f"a relayed session with {effect.peer!r}"
-                self._end(self._relayed[effect.peer], "closed_by_us", tell=True)
+                self._end(self._relayed[effect.peer], "closed_by_us", notify=True)
             else:
                 self._effects.append(effect)
 

@@ -129,7 +129,7 @@ class Passages:
     effects: list[Effect]
     _passages: dict[tuple[BrokerNumber, BrokerNumber], Passage] = field(default_factory=dict)
 
-    def ask(self, message: Relay) -> bool:
+    def request(self, message: Relay) -> bool:
         """Record a request of the asker; return True if a session leads to the target.
 
         A request stands until it is withdrawn, so a target that is reached later is asked then.
@@ -137,7 +137,7 @@ class Passages:
         asker, target, number = message.name
         passage = self._passages.get((asker, target))
         if passage is not None and passage.name != message.name:
-            self._end(passage, tell=target)
+            self._end(passage, notify=target)
             passage = None
         if passage is None:
             passage = Passage((asker, target, number), incarnation=message.incarnation)
@@ -159,7 +159,7 @@ class Passages:
         asker, target, _ = message.name
         passage = self._passages.get((asker, target))
         if passage is not None and passage.name == message.name:
-            self._end(passage, tell=target if peer == asker else asker)
+            self._end(passage, notify=target if peer == asker else asker)
 
     def find(self, name: Name) -> Channel:
         """Return the accepted passage of this name; NOWHERE without one."""
@@ -179,18 +179,18 @@ class Passages:
         for passage in list(self._passages.values()):
             asker, target, _ = passage.name
             if peer == asker:
-                self._end(passage, tell=target)
+                self._end(passage, notify=target)
             elif peer == target and passage.target_session:
                 passage.target_session = 0
                 if passage.accepted:
-                    self._end(passage, tell=asker)
+                    self._end(passage, notify=asker)
 
     def forget(self, broker: BrokerNumber) -> None:
         """End the passages of a departed leaf."""
         for passage in list(self._passages.values()):
             asker, target, _ = passage.name
             if broker in (asker, target):
-                self._end(passage, tell=target if broker == asker else asker)
+                self._end(passage, notify=target if broker == asker else asker)
 
     def _send(self, peer: BrokerNumber, message: Relay) -> None:
         self.effects.append(Send(peer, message))
@@ -206,12 +206,12 @@ class Passages:
                 self._send(target, Relay("ask", asker, target, number, passage.incarnation))
         return True
 
-    def _end(self, passage: Passage, tell: BrokerNumber) -> None:
+    def _end(self, passage: Passage, notify: BrokerNumber) -> None:
         passage.is_closed = True
         del self._passages[passage.name[:2]]
-        was_told = tell == passage.name[0] or passage.target_session
-        if was_told and tell in self.legs:
-            self._send(tell, Relay("close", *passage.name, 0))
+        was_informed = notify == passage.name[0] or passage.target_session
+        if was_informed and notify in self.legs:
+            self._send(notify, Relay("close", *passage.name, 0))
 
 
 class RelayRequests:
@@ -309,5 +309,5 @@ class RelayRequests:
         return found
 
     def _send(self, peer: BrokerNumber, request: RelayRequest, relay: BrokerNumber) -> None:
-        ask = Relay("ask", self._broker, peer, request.number, self.incarnation)
-        self._effects.append(Send(relay, ask))
+        request_message = Relay("ask", self._broker, peer, request.number, self.incarnation)
+        self._effects.append(Send(relay, request_message))

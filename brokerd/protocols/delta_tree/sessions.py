@@ -151,7 +151,7 @@ class Sessions:
         if self.nodes[peer].reach in (Reach.UNREACHABLE, Reach.TRYING):
             self._open(self.nodes[peer])
 
-    def retry_on_news(self) -> None:
+    def retry_on_change(self) -> None:
         """Dial unreachable brokers at once if their next attempt is far off, after a peer's return.
 
         The cause of their loss may be gone for all of them. Near attempts happen anyway:

@@ -62,14 +62,14 @@ class TombstoneTable:
         home = self._homes.get(statement.home)
         if home is None:
             home = self._homes[statement.home] = _Home()
-        news = False
+        is_new = False
         if statement.before > home.before:
             home.before = statement.before
             home.ended.remove_below(_serial(home.before, 1))
-            news = True
+            is_new = True
         for first, last in _serials(statement, home.before):
-            news |= home.ended.add(first, last)
-        return news
+            is_new |= home.ended.add(first, last)
+        return is_new
 
     def includes(self, statement: Tombstones) -> bool:
         """Return True if a statement contains nothing new."""

@@ -82,9 +82,9 @@ class Unsubscriptions:
         for each in ended:
             tombstones.add(single_statement(each))
         tombstones.add(Tombstones(here, before, ()))
-        news = tombstones.statement(here)
-        self._table.add(news)
-        self._send_tombstones((news,), None)
+        changes = tombstones.statement(here)
+        self._table.add(changes)
+        self._send_tombstones((changes,), None)
 
     def list_revoked(self, statements: Sequence[Tombstones]) -> list[SubscriptionId]:
         """Return the living ids of this broker that had ended before it lost state.
@@ -112,8 +112,8 @@ class Unsubscriptions:
 
     def statements(self) -> tuple[Tombstones, ...]:
         """Return all tombstones for a Summary."""
-        said = [each for each in self._table.statements() if each.before > 1 or each.ranges]
-        return tuple(said)
+        rows = [each for each in self._table.statements() if each.before > 1 or each.ranges]
+        return tuple(rows)
 
     def on_summary(self, peer: BrokerNumber, message: Summary) -> None:
         """Add the tombstones of a peer's Summary.
@@ -169,7 +169,7 @@ class Unsubscriptions:
     def _add_statements(
         self, peer: BrokerNumber, statements: Sequence[Tombstones], *, forward: bool
     ) -> None:
-        news: list[Tombstones] = []
+        new_rows: list[Tombstones] = []
         changes: list[Change] = []
         for statement in statements:
             if statement.home == self._state.broker:
@@ -180,20 +180,22 @@ class Unsubscriptions:
             fresh = replace(statement, before=0) if statement.before <= before else statement
             dropped = self._routing.drop(fresh)
             if dropped or forward:
-                news.append(statement)
+                new_rows.append(statement)
             changes.extend(map(routing_removal, dropped))
             changes.append(tombstone_change(self._table.statement(statement.home)))
         if changes and self._state.parameters.persist_routing:
             self._state.machine.emit(Commit(tuple(changes), None))
-        if news:
-            self._send_tombstones(tuple(news), peer)
+        if new_rows:
+            self._send_tombstones(tuple(new_rows), peer)
 
-    def _send_tombstones(self, news: tuple[Tombstones, ...], source: BrokerNumber | None) -> None:
+    def _send_tombstones(
+        self, changes: tuple[Tombstones, ...], source: BrokerNumber | None
+    ) -> None:
         """Send tombstones on every session, active or not."""
         for node in self._sessions.nodes.values():
             if node.session and node.broker != source:
                 self._state.counters["unsubscriptions_sent"] += 1
-                self._state.machine.send(node.broker, Unsubscription(news))
+                self._state.machine.send(node.broker, Unsubscription(changes))
 
 
 def _all_of(home: BrokerNumber) -> Tombstones:

@@ -46,7 +46,7 @@ class CatchupWindow:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._asked: dict[Lane, int] = {}
+        self._requested: dict[Lane, int] = {}
         self._waiting: dict[Lane, HostedStream] = {}
         self._events: dict[StreamId, int] = {}
 
@@ -57,16 +57,16 @@ class CatchupWindow:
         self._waiting[lane] = hosted
         return False
 
-    def ask(self, lane: Lane, events: int) -> None:
+    def request(self, lane: Lane, events: int) -> None:
         """Record a request for a number of events."""
-        self._asked[lane] = events
+        self._requested[lane] = events
         self._events[lane.stream] = self._events.get(lane.stream, 0) + events
 
     def on_answer(self, lane: Lane) -> None:
         """Record that a request was answered or dropped."""
-        asked = self._asked.pop(lane, 0)
-        if asked:
-            self._events[lane.stream] -= asked
+        requested = self._requested.pop(lane, 0)
+        if requested:
+            self._events[lane.stream] -= requested
 
     def leave(self, lane: Lane) -> None:
         """Remove an ended stream."""
@@ -311,7 +311,7 @@ class CatchupStreams:
                 if ranges:
                     catchup.is_busy = True
                     is_known = batch.unknown_through == batch.after
-                    self._window.ask(lane, len(batch.ticks) if is_known else self._most)
+                    self._window.request(lane, len(batch.ticks) if is_known else self._most)
                     self.on_answers(self._fetching.fetch(hosted.identity, ranges))
                     catchup.is_busy = False
 
@@ -342,7 +342,7 @@ class CatchupStreams:
             numbers = (lane.subscription.number,)
             reason = STATE_LOST if first <= lane.lost_through else LOST
             gap = Gap(numbers, lane.stream, first, last, reason, origins)
-            self._windows.say(lane, last, gap)
+            self._windows.announce(lane, last, gap)
 
     def _wanted(self, run: PublicationRun, lane: Lane) -> PublicationRun | None:
         """Return the events of a run that match a subscription."""

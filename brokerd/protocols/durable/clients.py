@@ -213,7 +213,7 @@ class DurableClients:
 
     def _resume(self, client: DurableClient, message: Connect) -> None:
         """Take a client's positions and the generation of its attachment here."""
-        client.submitted = client.told = message.next_sequence - 1
+        client.submitted = client.acknowledged = message.next_sequence - 1
         for number, seen in message.resume:
             if number in client.subscriptions:
                 client.subscriptions[number].presented = dict(seen)

@@ -212,7 +212,7 @@ class TokenCommits:
         self._waiting: list[dict[DurableSubscription, TokenRequest]] = [{} for _ in range(lanes)]
         self._running = [False] * lanes
 
-    def ask(self, request: TokenRequest, then: Continuation) -> None:
+    def request(self, request: TokenRequest, then: Continuation) -> None:
         """Commit a request, with all others that wait; call `then` once they are durable."""
         shard = request.subscription.identity % len(self._waiting)
         self._waiting[shard][request.subscription] = request

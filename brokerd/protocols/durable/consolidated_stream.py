@@ -192,7 +192,7 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
         """Queue events for subscriptions of a client."""
         self._queue(run, lanes, None)
 
-    def say(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
+    def announce(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
         """Queue a gap or silence that stands for events through `last`."""
         run = PublicationRun(lane.stream, range(last, last + 1), (b"",), b"\0", 0, ())
         self._queue(run, [lane], instead)
@@ -202,11 +202,11 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
     ) -> None:
         entries = []
         for lane in lanes:
-            handed = InFlightDelivery(lane, run.first, run.last, len(run))
-            lane.out.append(handed)
-            lane.out_events += handed.events
-            lane.given = max(lane.given, handed.last)
-            entries.append(handed)
+            delivery = InFlightDelivery(lane, run.first, run.last, len(run))
+            lane.out.append(delivery)
+            lane.out_events += delivery.events
+            lane.given = max(lane.given, delivery.last)
+            entries.append(delivery)
         locals_ = tuple(lane.subscription for lane in lanes)
         self.deliver(locals_[0].client, run, locals_, tuple(entries), instead)
 
@@ -285,7 +285,7 @@ class Silences:
         if (SILENCE, None) not in self._deadlines:
             self._deadlines.set((SILENCE, None), self._machine.now_ns + self._interval_ns)
 
-    def say(self) -> None:
+    def announce(self) -> None:
         """Send the positions of streams to clients without events.
 
         Nothing is sent below a position that a client claims: events below were not given to it.
@@ -300,7 +300,7 @@ class Silences:
                 if lane.mode is Mode.LIVE and not lane.out and lane.floor <= position:
                     first = lane.acknowledged + 1
                     silence = Silence((local.number,), lane.stream, first, position)
-                    self._windows.say(lane, position, silence)
+                    self._windows.announce(lane, position, silence)
         if is_behind:
             self.schedule()
 
@@ -353,18 +353,18 @@ class ConsolidatedStream:
         """
         everybody = [tuple(lane.subscription.identity for lane in lanes) for lanes in wanted]
         ticks: Sequence[int] = run.sequences
-        whose = list(map(everybody.__getitem__, run.attribute_index))
+        subscriptions = list(map(everybody.__getitem__, run.attribute_index))
         if any(lane.acknowledged >= run.first for lanes in wanted for lane in lanes):
-            whose = [
+            subscriptions = [
                 tuple(
                     lane.subscription.identity for lane in wanted[place] if lane.acknowledged < tick
                 )
                 for tick, place in zip(ticks, run.attribute_index, strict=True)
             ]
-        if not all(whose):
-            ticks = list(compress(ticks, whose))
-            whose = [each for each in whose if each]
-        if records := hosted.log.records(ticks, whose):
+        if not all(subscriptions):
+            ticks = list(compress(ticks, subscriptions))
+            subscriptions = [each for each in subscriptions if each]
+        if records := hosted.log.records(ticks, subscriptions):
             self._machine.emit(Append(hosted.log.name, tuple(records), None))
 
     def _deliver_live(

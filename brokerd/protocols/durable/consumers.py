@@ -171,7 +171,7 @@ class Consumers:
             return  # refused: a tick that was never published
         for lane, last in request.positions.items():
             lane.acknowledged = max(lane.acknowledged, last)
-        self._tokens.ask(request, self._on_tokens_kept)
+        self._tokens.request(request, self._on_tokens_kept)
 
     def _on_tokens_kept(self, taken: Sequence[TokenRequest]) -> None:
         for request in taken:

@@ -239,7 +239,7 @@ class Durable:
         )
         self._due = {
             COMMIT: self._subscriptions.commit,
-            SILENCE: self._silence.say,
+            SILENCE: self._silence.announce,
             FETCHES: self._fetching.due,
             RELEASE: self.release.due,
             RETAINED: self._expire_events,
@@ -495,21 +495,21 @@ class Durable:
     # ------------------------------------------------------------ time
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
-        for purpose, whose in self.gryphon.deadlines.due(self.gryphon.now_ns):
-            self._on_due(purpose, whose)
+        for purpose, owner in self.gryphon.deadlines.due(self.gryphon.now_ns):
+            self._on_due(purpose, owner)
 
-    def _on_due(self, purpose: str, whose: Any) -> None:
+    def _on_due(self, purpose: str, owner: Any) -> None:
         if purpose in self._due:
             self._due[purpose]()
         elif purpose == ARRIVALS:
-            self.arrivals.due(whose)
+            self.arrivals.due(owner)
         elif purpose == LEASE:
-            for stream in self.holds.expire(whose):
+            for stream in self.holds.expire(owner):
                 self._settle_release(stream)
         elif purpose == DOUBT_OF_HOLD:
-            self.holds.ask(whose)
+            self.holds.request(owner)
         else:
-            self.gryphon.on_due(purpose, whose)
+            self.gryphon.on_due(purpose, owner)
 
 
 def make_core(context: CoreContext) -> Durable:

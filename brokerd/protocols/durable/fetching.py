@@ -205,12 +205,12 @@ class Fetching:
         """Repeat requests that have not been answered for long."""
         now_ns = self._machine.now_ns
         for identity, stream in list(self._wanted.items()):
-            stream.forget_asked(now_ns)
+            stream.forget_requested(now_ns)
             if not stream.curious:
                 del self._wanted[identity]
                 continue
             for asker, curious in list(stream.curious.items()):
-                self._ask(stream, list(curious), asker)
+                self._request(stream, list(curious), asker)
 
     # ------------------------------------------------------------ asking
 
@@ -252,18 +252,18 @@ class Fetching:
                 identity, upstream, children, self._parameters, has_subend=False
             )
         self._wanted[identity].want(peer, list(left))
-        self._ask(self._wanted[identity], list(left), peer)
+        self._request(self._wanted[identity], list(left), peer)
 
     def _answer_in_part(
-        self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet
+        self, peer: BrokerNumber, identity: StreamId, requested: IntervalSet
     ) -> Iterator[Answer]:
         """Answer as much as one answer may contain, and defer the rest."""
-        ranges = self._clip_to_room(identity, asked, self._answer_bytes)
+        ranges = self._clip_to_room(identity, requested, self._answer_bytes)
         for start, end in ranges:
-            asked.remove(start, end)
+            requested.remove(start, end)
         yield from self._answer_at_pubend(peer, identity, ranges)
-        if asked:
-            yield from self._reply(peer, Deferred(identity, tuple(asked)))
+        if requested:
+            yield from self._reply(peer, Deferred(identity, tuple(requested)))
 
     def _answer_at_pubend(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
@@ -284,7 +284,7 @@ class Fetching:
         lost = self._retention.find_loss(stream, ranges[0][0])
         yield from self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
-    def _ask(self, stream: Stream, ranges: Sequence[Range], asker: BrokerNumber) -> None:
+    def _request(self, stream: Stream, ranges: Sequence[Range], asker: BrokerNumber) -> None:
         """Request ranges for a broker, except ranges with a recent request.
 
         One broker upstream is asked: the last sender of the stream, or else the first in the
@@ -298,14 +298,14 @@ class Fetching:
             return
         peer = near[identity.publisher % len(near)]
         now_ns = self._machine.now_ns
-        fresh = stream.ask(ranges, now_ns, now_ns + self._parameters.nack_repetition_ns)
+        fresh = stream.request(ranges, now_ns, now_ns + self._parameters.nack_repetition_ns)
         if fresh:
             source, publisher, _ = stream.identity
-            asked_ns = TICK_NS * sum(end - start for start, end in fresh)
+            requested_ns = TICK_NS * sum(end - start for start, end in fresh)
             self._counters["nacks_sent"] += 1
             self._machine.send(peer, Fetch(stream.identity, tuple(fresh)))
             self._machine.emit(
-                retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
+                retransmission_requested(peer, source, publisher, len(fresh), requested_ns)
             )
         if (FETCHES, None) not in self._deadlines:
             self._deadlines.set((FETCHES, None), now_ns + self._parameters.nack_repetition_ns)
@@ -351,11 +351,13 @@ class Fetching:
         found = [events.within(start, end) for start, end in ranges]
         return sum(weight_bytes(run) for run in found if run is not None)
 
-    def _clip_to_room(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
+    def _clip_to_room(
+        self, identity: StreamId, requested: IntervalSet, room_bytes: int
+    ) -> list[Range]:
         """Return the lowest part of some ranges that has room for its events here."""
         events = self._streams.get(identity).knowledge.events
         found: list[Range] = []
-        for start, end in asked:
+        for start, end in requested:
             cut, left_bytes = events.cut(start, end, room_bytes, EVENT_BYTES)
             stored_cut, stored_bytes = self._passed.cut(identity, (start, end), room_bytes)
             cut, room_bytes = min(cut, stored_cut), min(left_bytes, stored_bytes)
@@ -467,7 +469,7 @@ def find_loss(message: Fetched | NothingFetched) -> LostPart:
 
 
 def _is_behind_all(stream: Stream) -> int:
-    return stream.asked.last + 1 if stream.asked else 0
+    return stream.requested.last + 1 if stream.requested else 0
 
 
 def _check(peer: BrokerNumber, ranges: Sequence[Range]) -> None:

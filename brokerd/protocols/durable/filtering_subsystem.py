@@ -78,7 +78,7 @@ class MatchRecord:
 
 def pack_matches(
     ticks: Sequence[int],
-    whose: Sequence[Sequence[int]],
+    matching: Sequence[Sequence[int]],
     first: int,
     newest: MutableMapping[int, int],
 ) -> list[bytes]:
@@ -88,13 +88,13 @@ def pack_matches(
         first: the index of the first record.
         newest: the index of the newest record of each subscription, which is updated.
     """
-    if {*map(len, whose)} != {1}:
+    if {*map(len, matching)} != {1}:
         return [
             pack_match(tick, subscriptions, index, newest)
-            for index, (tick, subscriptions) in enumerate(zip(ticks, whose, strict=True), first)
+            for index, (tick, subscriptions) in enumerate(zip(ticks, matching, strict=True), first)
         ]
     # Each publication of a run for one of many, as where each subscriber wants a hundredth.
-    ones = list(chain.from_iterable(whose))
+    ones = list(chain.from_iterable(matching))
     previous = []
     for index, one in enumerate(ones, first):
         previous.append(newest.get(one, NO_RECORD))
@@ -154,7 +154,7 @@ class FilterLog:
         self._owed: defaultdict[int, array[int]] = defaultdict(lambda: array("Q"))
         self._pages: OrderedDict[int, dict[int, MatchRecord | bytes]] = OrderedDict()
         self._cached_pages = cached_pages or CACHED_PAGES
-        self._asked: dict[int, int] = {}
+        self._requests: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -219,7 +219,7 @@ class FilterLog:
         packed = self.records(all_ticks, [subscriptions] * len(all_ticks))
         return [Append(self.name, tuple(packed), None)] if packed else []
 
-    def records(self, ticks: Sequence[int], whose: Sequence[Sequence[int]]) -> list[LogRecord]:
+    def records(self, ticks: Sequence[int], matching: Sequence[Sequence[int]]) -> list[LogRecord]:
         """Return records of ticks for subscriptions; other ticks up to the last have no match.
 
         A tick that is present is not written again: a stream that restarts repeats the same
@@ -227,19 +227,19 @@ class FilterLog:
 
         Args:
             ticks: in order.
-            whose: the subscriptions per tick; at least one.
+            matching: the subscriptions per tick; at least one.
 
         Returns:
             The records to append to the log, in this order, before any others.
         """
         known = bisect_right(ticks, self.last_tick)
-        ticks, whose = ticks[known:], whose[known:]
+        ticks, matching = ticks[known:], matching[known:]
         if not ticks:
             return []
-        assert all(whose), f"one of the ticks from {ticks[0]} to {ticks[-1]} has no subscription"
-        packed = pack_matches(ticks, whose, self._next, self._newest)
+        assert all(matching), f"one of the ticks from {ticks[0]} to {ticks[-1]} has no subscription"
+        packed = pack_matches(ticks, matching, self._next, self._newest)
         owed = self._owed
-        for tick, subscriptions in zip(ticks, whose, strict=True):
+        for tick, subscriptions in zip(ticks, matching, strict=True):
             for each in subscriptions:
                 owed[each].append(tick)
         self._ticks.extend(ticks)
@@ -278,12 +278,12 @@ class FilterLog:
 
     def chop(self, through: int) -> list[LogEffect]:
         """Truncate the records through a tick."""
-        gone = bisect_right(self._ticks, through)
-        if not gone:
+        dropped = bisect_right(self._ticks, through)
+        if not dropped:
             return []
-        self.chopped_tick = max(self.chopped_tick, self._ticks[gone - 1])
-        del self._ticks[:gone]
-        self._first += gone
+        self.chopped_tick = max(self.chopped_tick, self._ticks[dropped - 1])
+        del self._ticks[:dropped]
+        self._first += dropped
         for each in self._owed:
             self.note_acknowledged(each, through)
         whole = self._first // PAGE_RECORDS
@@ -318,10 +318,10 @@ class FilterLog:
         """Return the read of the records around an index, unless under way already."""
         assert self.has(index), f"record {index} of [{self._first}, {self._next})"
         page = index // PAGE_RECORDS
-        if page in self._asked:
+        if page in self._requests:
             return []
         start = page * PAGE_RECORDS
-        end = self._asked[page] = min(start + PAGE_RECORDS, self._next)
+        end = self._requests[page] = min(start + PAGE_RECORDS, self._next)
         return [Read(self.name, max(start, self._first), end)]
 
     def _on_page(self, first: int, records: Sequence[MatchRecord]) -> list[LogEffect]:
@@ -329,9 +329,9 @@ class FilterLog:
             self._cache(index, record)
         page = first // PAGE_RECORDS
         after = max(first + len(records), self._first)
-        if after < self._asked[page]:
-            return [Read(self.name, after, self._asked[page])]
-        del self._asked[page]
+        if after < self._requests[page]:
+            return [Read(self.name, after, self._requests[page])]
+        del self._requests[page]
         return []
 
     def _cache_packed(self, first: int, packed: Sequence[bytes]) -> None:

@@ -159,7 +159,7 @@ class Holds:
         No other broker would remove the hold. Of requests of another incarnation the order is
         unknown, and the hold ends with its lease.
         """
-        asked_in, stay = message.asked_in, message.stay
+        asked_in, stay = message.requested_in, message.stay
         if message.behind:
             removed = self._removed.get(key)
             return removed is not None and removed[0] == asked_in and stay <= removed[1]
@@ -180,7 +180,7 @@ class Holds:
         self._machine.record("hold_expired", client=client, subscription=number, at=at)
         return self._drop(key, lambda: None)
 
-    def ask(self, key: _Key) -> None:
+    def request(self, key: _Key) -> None:
         """Ask the broker of a subscription for a Hold with what it requires, or with nothing.
 
         The question is an answer to no incarnation.
@@ -216,9 +216,9 @@ class Holds:
         for stream, _ in message.behind:
             knowledge = self._streams.get(stream).knowledge
             last.append((stream, knowledge.events.last_up_to(knowledge.highest) or 0))
-        whose = message.client, message.number, message.generation
-        question = message.asked_in, message.stay
-        self._letters.send(Held(message.at, message.to, *whose, tuple(last), *question))
+        key = message.client, message.number, message.generation
+        question = message.requested_in, message.stay
+        self._letters.send(Held(message.at, message.to, *key, tuple(last), *question))
 
 
 def _is_behind(behind: Mapping[StreamId, int], before: Mapping[StreamId, int]) -> bool:

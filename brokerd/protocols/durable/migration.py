@@ -90,7 +90,7 @@ def _streams_of(letter: Letter) -> Iterator[tuple[StreamId, int]]:
 
 ARRIVALS: Final = "arrivals"
 
-Whose = tuple[ClientId, int]
+SubscriptionKey = tuple[ClientId, int]
 """A subscription, at any broker."""
 
 ALL_HOLDS: Final = "", 1
@@ -102,13 +102,13 @@ class Holder:
     """The hold of a broker's pubends for a subscription.
 
     Attributes:
-        asked_ns: the time of the first request without an answer since.
+        requested_ns: the time of the first request without an answer since.
         until_ns: the time until which the hold surely lasts.
         last: the last events at the first hold; a subscription beyond them needs no hold.
         is_over: True after the request to hold nothing.
     """
 
-    asked_ns: Instant | None = None
+    requested_ns: Instant | None = None
     until_ns: Instant = 0
     last: dict[StreamId, int] | None = None
     is_over: bool = False
@@ -117,8 +117,8 @@ class Holder:
         """Record a hold, with a lease from the time of the first request."""
         if self.last is None:
             self.last = dict(last)
-        if self.asked_ns is not None:
-            self.until_ns, self.asked_ns = self.asked_ns + lease_ns, None
+        if self.requested_ns is not None:
+            self.until_ns, self.requested_ns = self.requested_ns + lease_ns, None
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +128,7 @@ class Arrival:
     Attributes:
         local: None once the subscription has ended here.
         holders: the brokers with pubends that hold, or may hold, something.
-        untold: the brokers that have not confirmed the release of the subscription.
+        unconfirmed: the brokers that have not confirmed the release of the subscription.
         stay: the number of this arrival since this broker has started.
         is_doubtful: after an accepted loss, other brokers may have the subscription; `generation`
             is the one before its own.
@@ -138,7 +138,7 @@ class Arrival:
     generation: int
     local: DurableSubscription | None
     holders: dict[BrokerNumber, Holder]
-    untold: dict[BrokerNumber, None]
+    unconfirmed: dict[BrokerNumber, None]
     stay: int
     wait_ns: int = field(default=0)
     is_doubtful: bool = False
@@ -178,8 +178,8 @@ class Arrivals:
         self._letters = letters
         self._table = table
         self._incarnation = 0
-        self.pending: dict[Whose, Arrival] = {}
-        self._unbegun: dict[Whose, DurableSubscription] = {}
+        self.pending: dict[SubscriptionKey, Arrival] = {}
+        self._unbegun: dict[SubscriptionKey, DurableSubscription] = {}
         self._stays = 0
 
     def __len__(self) -> int:
@@ -193,9 +193,9 @@ class Arrivals:
 
         The attachment begins once the row is durable.
         """
-        whose = local.client, local.number
-        self._unbegun[whose] = local
-        return Change(ARRIVING, _row_key(whose), local.generation)
+        key = local.client, local.number
+        self._unbegun[key] = local
+        return Change(ARRIVING, _row_key(key), local.generation)
 
     def begin(self, local: DurableSubscription, *, lacks: bool) -> None:
         """Begin an arrival with a durable row; other brokers may have the subscription.
@@ -204,8 +204,8 @@ class Arrivals:
             lacks: True if this broker may have released events without the subscription's
                 acknowledgement.
         """
-        whose = local.client, local.number
-        self._send_due(whose, self._begin(whose, local.generation, local, lacks=lacks))
+        key = local.client, local.number
+        self._send_due(key, self._begin(key, local.generation, local, lacks=lacks))
 
     def start(self, incarnation: int) -> None:
         """Start an incarnation; requests of earlier incarnations are repeated if still needed."""
@@ -215,20 +215,22 @@ class Arrivals:
         """Repeat all requests of an earlier incarnation."""
         for key, generation in recovered.get(ARRIVING, {}).items():
             client, _, number = key.rpartition("/")
-            whose = client, int(number)
-            self._send_due(whose, self._begin(whose, generation, self._find(whose), lacks=True))
+            row_key = client, int(number)
+            self._send_due(
+                row_key, self._begin(row_key, generation, self._find(row_key), lacks=True)
+            )
 
     def doubt(self, local: DurableSubscription, *, is_new: bool = False) -> None:
         """Ask all other brokers for a subscription, after a loss.
 
         Earlier attachments end there. A later one ends the subscription here, unless `is_new`.
         """
-        whose = local.client, local.number
-        if whose in self.pending or not local.generation:
+        key = local.client, local.number
+        if key in self.pending or not local.generation:
             return
-        arrival = self._begin(whose, local.generation - 1, local, lacks=False)
+        arrival = self._begin(key, local.generation - 1, local, lacks=False)
         arrival.is_doubtful, arrival.is_new = True, is_new
-        self._send_due(whose, arrival)
+        self._send_due(key, arrival)
 
     def question_holds(self) -> None:
         """Have all pubends question the holds for this broker, after a loss.
@@ -236,46 +238,46 @@ class Arrivals:
         The broker may have lost arrivals whose subscriptions have ended, or moved, since.
         """
         arrival = self._begin(ALL_HOLDS, 0, None, lacks=True)
-        arrival.untold.clear()
+        arrival.unconfirmed.clear()
         self._send_due(ALL_HOLDS, arrival)
 
     def on_ended(self, local: DurableSubscription) -> None:
         """End a subscription here, with all holds for it."""
-        whose = local.client, local.number
-        arrival = self.pending.get(whose)
+        key = local.client, local.number
+        arrival = self.pending.get(key)
         if arrival is not None and arrival.local is local:
             arrival.local, arrival.wait_ns = None, 0
-            self._send_due(whose, arrival)
+            self._send_due(key, arrival)
 
     def on_progress(self) -> None:
         """Reduce holds after acknowledgements have become durable."""
-        for whose, arrival in list(self.pending.items()):
+        for key, arrival in list(self.pending.items()):
             for broker, holder in list(arrival.holders.items()):
                 if not holder.is_over and self._is_over(arrival, holder):
                     arrival.wait_ns = 0
-                    self._request_holds(whose, arrival, broker, holder)
-            self._settle(whose, arrival)
+                    self._request_holds(key, arrival, broker, holder)
+            self._settle(key, arrival)
 
-    def due(self, whose: Whose) -> None:
+    def due(self, key: SubscriptionKey) -> None:
         """Repeat unanswered requests, and renew holds."""
-        self._send_due(whose, self.pending[whose])
+        self._send_due(key, self.pending[key])
 
     def drop(self, broker: BrokerNumber) -> None:
         """Remove a decommissioned broker, which has nothing and holds nothing."""
         del self._streams[broker]
-        for whose, arrival in list(self.pending.items()):
+        for key, arrival in list(self.pending.items()):
             arrival.holders.pop(broker, None)
-            arrival.untold.pop(broker, None)
-            self._send_due(whose, arrival)
+            arrival.unconfirmed.pop(broker, None)
+            self._send_due(key, arrival)
 
     def unheld(self, without: BrokerNumber) -> int:
         """Return the number of arrivals that may lose something without a broker's holds."""
         return sum(not self._is_held(arrival, without) for arrival in self.pending.values())
 
-    def is_safe(self, whose: Whose) -> bool:
+    def is_safe(self, key: SubscriptionKey) -> bool:
         """Return True if a subscription is here, and everything that it lacks is held."""
-        local, arrival = self._find(whose), self.pending.get(whose)
-        if local is None or local.is_over or whose in self._unbegun:
+        local, arrival = self._find(key), self.pending.get(key)
+        if local is None or local.is_over or key in self._unbegun:
             return False
         return arrival is None or self._is_held(arrival)
 
@@ -283,44 +285,44 @@ class Arrivals:
 
     def on_held(self, message: Held) -> None:
         """Take the answer to a request for a hold, or a question from no incarnation."""
-        if not message.asked_in:
+        if not message.requested_in:
             self._on_doubt(message)
             return
-        if message.asked_in != self._incarnation:
+        if message.requested_in != self._incarnation:
             return  # a hold of an earlier incarnation may have ended since
-        whose, arrival = self._on_answer(message)
+        key, arrival = self._on_answer(message)
         if arrival is None or message.stay != arrival.stay:
             return
-        asked = arrival.holders.get(message.at)
-        if asked is None:
+        holder = arrival.holders.get(message.at)
+        if holder is None:
             return
         was_held = self._is_held(arrival)
         if message.last:
-            asked.take(message.last, self._parameters.hold_lease_ns)
-        elif self._is_over(arrival, asked):
+            holder.take(message.last, self._parameters.hold_lease_ns)
+        elif self._is_over(arrival, holder):
             del arrival.holders[message.at]
         if self._is_held(arrival) and not was_held:
-            self._announce(whose, arrival)
-        self._settle(whose, arrival)
+            self._announce(key, arrival)
+        self._settle(key, arrival)
 
     def _on_doubt(self, message: Held) -> None:
         """Answer a broker that may have an ended hold on its disk, after a loss."""
-        whose = message.client, message.number
-        arrival = self.pending.get(whose)
+        key = message.client, message.number
+        arrival = self.pending.get(key)
         holder = arrival.holders.get(message.at) if arrival is not None else None
         if arrival is not None and holder is not None:
-            self._request_holds(whose, arrival, message.at, holder)
-        elif whose not in self._unbegun:
+            self._request_holds(key, arrival, message.at, holder)
+        elif key not in self._unbegun:
             question = self._incarnation, self._stays
             generation = message.generation
-            self._letters.send(Hold(message.at, self._broker, *whose, generation, (), *question))
+            self._letters.send(Hold(message.at, self._broker, *key, generation, (), *question))
 
     def on_let_go(self, message: LetGo) -> None:
         """Record that a broker has released a subscription, or never had it."""
-        whose, arrival = self._on_answer(message)
+        key, arrival = self._on_answer(message)
         if arrival is not None:
-            arrival.untold.pop(message.at, None)
-            self._settle(whose, arrival)
+            arrival.unconfirmed.pop(message.at, None)
+            self._settle(key, arrival)
 
     def on_hold(self, message: Hold) -> None:
         """Close the session of a client that is at another broker; keep its state for now."""
@@ -350,132 +352,135 @@ class Arrivals:
 
         If the attachment here is later, send its generation to the sender instead.
         """
-        whose = message.client, message.number
-        local, arrival = self._find(whose), self.pending.get(whose)
+        key = message.client, message.number
+        local, arrival = self._find(key), self.pending.get(key)
         if local is not None and local.generation > message.generation:
             if arrival is None:
-                self._letters.send(Moved(message.at, self._broker, *whose, local.generation))
+                self._letters.send(Moved(message.at, self._broker, *key, local.generation))
             return None  # that broker is notified when it may release
         if arrival is not None:
             is_equal = local is not None and local.generation == message.generation
             if arrival.is_doubtful and (arrival.is_new or is_equal):
-                arrival.untold.pop(message.at, None)
-                self._settle(whose, arrival)
+                arrival.unconfirmed.pop(message.at, None)
+                self._settle(key, arrival)
                 return None
             if (message.generation, message.at) < (arrival.generation, self._broker):
                 return None
             # What was asked for here is the other's concern now.
             arrival.local, arrival.wait_ns = None, 0
-            arrival.untold.clear()
-            self._send_due(whose, arrival)
+            arrival.unconfirmed.clear()
+            self._send_due(key, arrival)
         if local is None:
             self._disk.when_written(partial(self.confirm, message))
         return local
 
     def confirm(self, message: Moved) -> None:
         """Confirm that a subscription is released here, durably."""
-        whose = message.client, message.number
-        self._letters.send(LetGo(message.at, self._broker, *whose, message.generation))
+        key = message.client, message.number
+        self._letters.send(LetGo(message.at, self._broker, *key, message.generation))
 
     # ------------------------------------------------------------ inside
 
-    def _find(self, whose: Whose) -> DurableSubscription | None:
-        client, number = whose
+    def _find(self, key: SubscriptionKey) -> DurableSubscription | None:
+        client, number = key
         hosted = self._table.clients.get(client)
         return hosted.subscriptions.get(number) if hosted is not None else None
 
     def _begin(
-        self, whose: Whose, generation: int, local: DurableSubscription | None, *, lacks: bool
+        self,
+        key: SubscriptionKey,
+        generation: int,
+        local: DurableSubscription | None,
+        *,
+        lacks: bool,
     ) -> Arrival:
-        if self._unbegun.get(whose) is local:  # else the row of a new subscription is not durable
-            self._unbegun.pop(whose, None)
-        lacks = lacks or whose in self.pending  # holds for an earlier attachment
+        if self._unbegun.get(key) is local:  # else the row of a new subscription is not durable
+            self._unbegun.pop(key, None)
+        lacks = lacks or key in self.pending  # holds for an earlier attachment
         holders = {each: Holder() for each in self._streams} if lacks else {}
-        untold = dict.fromkeys(each for each in self._streams if each != self._broker)
-        arrival = self.pending[whose] = Arrival(generation, local, holders, untold, self._stays)
+        unannounced = dict.fromkeys(each for each in self._streams if each != self._broker)
+        arrival = self.pending[key] = Arrival(generation, local, holders, unannounced, self._stays)
         self._stays += 1
         return arrival
 
-    def _on_answer(self, message: Held | LetGo) -> tuple[Whose, Arrival | None]:
-        whose = message.client, message.number
-        arrival = self.pending.get(whose)
+    def _on_answer(self, message: Held | LetGo) -> tuple[SubscriptionKey, Arrival | None]:
+        key = message.client, message.number
+        arrival = self.pending.get(key)
         if arrival is None or arrival.generation != message.generation:
-            return whose, None
+            return key, None
         arrival.wait_ns = 0
-        return whose, arrival
+        return key, arrival
 
-    def _send_due(self, whose: Whose, arrival: Arrival) -> None:
+    def _send_due(self, key: SubscriptionKey, arrival: Arrival) -> None:
         """Send all requests that are due, and repeat them until answered."""
         is_held = self._is_held(arrival)
         for broker, holder in list(arrival.holders.items()):
             if self._is_over(arrival, holder) or self._is_stale(holder):
-                self._request_holds(whose, arrival, broker, holder)
+                self._request_holds(key, arrival, broker, holder)
         if is_held:
-            self._announce(whose, arrival)
-        self._settle(whose, arrival)
+            self._announce(key, arrival)
+        self._settle(key, arrival)
 
     def _request_holds(
-        self, whose: Whose, arrival: Arrival, broker: BrokerNumber, asked: Holder
+        self, key: SubscriptionKey, arrival: Arrival, broker: BrokerNumber, holder: Holder
     ) -> None:
         behind: tuple[tuple[StreamId, int], ...] = ()
-        asked.is_over = self._is_over(arrival, asked)
-        if not asked.is_over:
+        holder.is_over = self._is_over(arrival, holder)
+        if not holder.is_over:
             local = arrival.local
-            assert local is not None, f"{whose} ended"
+            assert local is not None, f"{key} ended"
             behind = tuple((each, local.lane(each).committed) for each in self._streams[broker])
-        if asked.asked_ns is None:
-            asked.asked_ns = self._machine.now_ns
+        if holder.requested_ns is None:
+            holder.requested_ns = self._machine.now_ns
         question = self._incarnation, arrival.stay
-        self._letters.send(
-            Hold(broker, self._broker, *whose, arrival.generation, behind, *question)
-        )
+        self._letters.send(Hold(broker, self._broker, *key, arrival.generation, behind, *question))
 
-    def _announce(self, whose: Whose, arrival: Arrival) -> None:
+    def _announce(self, key: SubscriptionKey, arrival: Arrival) -> None:
         """Ask other brokers to release a subscription; all that it lacks is held."""
-        for broker in arrival.untold:
-            self._letters.send(Moved(broker, self._broker, *whose, arrival.generation))
+        for broker in arrival.unconfirmed:
+            self._letters.send(Moved(broker, self._broker, *key, arrival.generation))
 
-    def _settle(self, whose: Whose, arrival: Arrival) -> None:
+    def _settle(self, key: SubscriptionKey, arrival: Arrival) -> None:
         """Remove a completed arrival, or set the time of the next request."""
-        if self.pending.get(whose) is not arrival:
+        if self.pending.get(key) is not arrival:
             return
         lease_ns = self._parameters.hold_lease_ns
-        if not arrival.holders and not arrival.untold:
-            del self.pending[whose]
-            self._deadlines.cancel((ARRIVALS, whose))
-            if whose not in self._unbegun:  # else the row is a later stay's
-                self._disk.commit((Change(ARRIVING, _row_key(whose), None),), lambda: None)
-        elif not arrival.untold and not any(
+        if not arrival.holders and not arrival.unconfirmed:
+            del self.pending[key]
+            self._deadlines.cancel((ARRIVALS, key))
+            if key not in self._unbegun:  # else the row is a later stay's
+                self._disk.commit((Change(ARRIVING, _row_key(key), None),), lambda: None)
+        elif not arrival.unconfirmed and not any(
             self._is_stale(each) or self._is_over(arrival, each)
             for each in arrival.holders.values()
         ):
-            self._deadlines.set((ARRIVALS, whose), self._machine.now_ns + lease_ns // 4)
-        elif not arrival.wait_ns or (ARRIVALS, whose) not in self._deadlines:
+            self._deadlines.set((ARRIVALS, key), self._machine.now_ns + lease_ns // 4)
+        elif not arrival.wait_ns or (ARRIVALS, key) not in self._deadlines:
             first_ns = self._parameters.nack_repetition_ns
             limit_ns = min(self._parameters.nack_repetition_limit_ns, lease_ns // 4)
             arrival.wait_ns = min(max(2 * arrival.wait_ns, first_ns), limit_ns)
-            self._deadlines.set((ARRIVALS, whose), self._machine.now_ns + arrival.wait_ns)
+            self._deadlines.set((ARRIVALS, key), self._machine.now_ns + arrival.wait_ns)
 
-    def _is_over(self, arrival: Arrival, asked: Holder) -> bool:
+    def _is_over(self, arrival: Arrival, holder: Holder) -> bool:
         """Return True if this broker releases no more than the subscription has, from now on."""
-        local, last = arrival.local, asked.last
+        local, last = arrival.local, holder.last
         if local is None or last is None:
             return local is None
         return all(local.lane(stream).committed >= tick for stream, tick in last.items())
 
-    def _is_stale(self, asked: Holder) -> bool:
+    def _is_stale(self, holder: Holder) -> bool:
         """Return True if a hold has to be renewed."""
-        return asked.until_ns - self._machine.now_ns < self._parameters.hold_lease_ns * 4 // 5
+        return holder.until_ns - self._machine.now_ns < self._parameters.hold_lease_ns * 4 // 5
 
     def _is_held(self, arrival: Arrival, without: BrokerNumber | None = None) -> bool:
         """Return True if everything that a subscription lacks is held, but for a broker's holds."""
         return all(
-            asked.until_ns > self._machine.now_ns or self._is_over(arrival, asked)
-            for broker, asked in arrival.holders.items()
+            holder.until_ns > self._machine.now_ns or self._is_over(arrival, holder)
+            for broker, holder in arrival.holders.items()
             if broker != without
         )
 
 
-def _row_key(whose: Whose) -> str:
-    client, number = whose
+def _row_key(key: SubscriptionKey) -> str:
+    client, number = key
     return f"{client}/{number}"

@@ -236,12 +236,12 @@ class PassedEvents:
         if not events.events:
             del self._streams[identity]
 
-    def cut(self, identity: StreamId, asked: Range, room_bytes: int) -> tuple[int, int]:
+    def cut(self, identity: StreamId, requested: Range, room_bytes: int) -> tuple[int, int]:
         """Return the place in a range at which the events exceed the room, and the rest of it."""
         events = self._streams.get(identity)
         if events is None:
-            return asked[1], room_bytes
-        return events.cut(*asked, room_bytes, EVENT_BYTES)
+            return requested[1], room_bytes
+        return events.cut(*requested, room_bytes, EVENT_BYTES)
 
     def take(self, identity: StreamId, left: IntervalSet) -> PublicationRun | None:
         """Return stored events in some ranges, and remove their ticks from the ranges.
@@ -311,7 +311,7 @@ class Release:
         self._passed = passed
         self._below: dict[tuple[Cell, StreamId], int] = {}
         self._through: dict[StreamId, int] = {}
-        self._news: dict[StreamId, None] = {}
+        self._changes: dict[StreamId, None] = {}
         self._beside: dict[Cell, dict[StreamId, None]] = {}
 
     def restore(self, stream: Stream, through: int) -> None:
@@ -345,7 +345,7 @@ class Release:
             self._retention.on_released(stream, through)
             return True
         self._passed.drop_through(identity, through)
-        self._news[identity] = None
+        self._changes[identity] = None
         self._schedule()
         return False
 
@@ -408,9 +408,9 @@ class Release:
 
         A member that does not reach the pubend at present may be the first to reach it again.
         """
-        news, self._news = self._news, {}
+        changes, self._changes = self._changes, {}
         by_cell: dict[Cell, list[StreamId]] = {}
-        for identity in news:
+        for identity in changes:
             upstream = self._streams.get(identity).upstream
             assert upstream is not None, f"{identity} has its pubend here"
             by_cell.setdefault(upstream, []).append(identity)
@@ -433,7 +433,7 @@ class Release:
         )
         if cell == self._routes.cell:
             for below in self._routes.cells:
-                theirs = [stream for whose, stream in self._below if whose == below]
+                theirs = [stream for child, stream in self._below if child == below]
                 self._announce_below(peer, below, theirs)
 
     def expect(self, peer: BrokerNumber) -> None:
@@ -481,8 +481,8 @@ class Release:
     def on_message(self, peer: BrokerNumber, message: Released) -> Iterator[Stream]:
         """Record the released ticks of a cell below; yield streams that may be retained less."""
         cell, theirs = message.cell, self._routes.cell_by_broker[peer]
-        told = list(self._check(peer, cell, message))
-        for stream, through in told:
+        checked = list(self._check(peer, cell, message))
+        for stream, through in checked:
             key = cell, stream.identity
             if through > self._below.get(key, 0) and cell == theirs and self._routes.peers:
                 self._beside.setdefault(cell, {})[stream.identity] = None

@@ -196,15 +196,17 @@ class Questions(Stream):
 
     __slots__ = ()
 
-    def forget_asked(self, now_ns: Instant) -> Instant | None:
+    def forget_requested(self, now_ns: Instant) -> Instant | None:
         """See Stream."""
-        waiting = self._asked_until
+        waiting = self._requested_until
         if waiting and waiting[0][2] <= now_ns:
             while waiting and waiting[0][2] <= now_ns:
                 waiting.popleft()
             later = IntervalSet((start, end) for start, end, _ in waiting)
-            self.asked = IntervalSet(each for asked in self.asked for each in later.within(*asked))
-        return super().forget_asked(now_ns)
+            self.requested = IntervalSet(
+                each for requested in self.requested for each in later.within(*requested)
+            )
+        return super().forget_requested(now_ns)
 
 
 # ---------------------------------------------------------------- rows

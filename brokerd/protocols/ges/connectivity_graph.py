@@ -234,7 +234,7 @@ class GraphView:
 
     def statements(self) -> Iterable[Statement]:
         """Return all statements that a new neighbour may need."""
-        return [each for said in self._latest.values() for each in said.values()]
+        return [each for statements in self._latest.values() for each in statements.values()]
 
     def near(self, unit: Unit) -> Mapping[Unit, int]:
         """Return the neighbours of a broker or unit, with the factors of the best connections."""
@@ -272,12 +272,12 @@ class GraphView:
 
     def _take(self, statement: Statement) -> None:
         link = statement.low, statement.high
-        said = self._latest.setdefault(link, {})
-        said[statement.by] = statement
+        statements = self._latest.setdefault(link, {})
+        statements[statement.by] = statement
         low, high = statement.low_end, statement.high_end
         edge = (low, high) if low < high else (high, low)
-        both = len(said) == 2 and all(each.factor for each in said.values())
-        factor = max(each.factor for each in said.values()) if both else None
+        both = len(statements) == 2 and all(each.factor for each in statements.values())
+        factor = max(each.factor for each in statements.values()) if both else None
         before = self._edge_of.get(link)
         if before is None and factor is None:
             return

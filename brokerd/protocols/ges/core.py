@@ -176,9 +176,9 @@ class Ges(EventMachine):
             detail=self.units.state().to_mapping(),
         )
 
-    def hears(self, peer: BrokerNumber) -> bool:
+    def receives_from(self, peer: BrokerNumber) -> bool:
         """Return True if a neighbour has this broker's address; else its messages are dropped."""
-        return self._readdressing.hears(peer)
+        return self._readdressing.receives_from(peer)
 
     # ------------------------------------------------------------ facts
 
@@ -316,16 +316,16 @@ class Ges(EventMachine):
         message_handler(handlers, event)(event.peer, event.message)
 
     def _on_unit_message(self, peer: BrokerNumber, message: Any) -> None:
-        if self._readdressing.hears(peer):
+        if self._readdressing.receives_from(peer):
             self._take(self.units.on_message(peer, message, self.now_ns))
 
     def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
-        if self._readdressing.hears(peer):
+        if self._readdressing.receives_from(peer):
             self._take(self.units.on_message(peer, message, self.now_ns))
             self._slow.look(self.now_ns)
 
     def _on_routed(self, peer: BrokerNumber, message: RoutedPublications) -> None:
-        if self._readdressing.hears(peer):
+        if self._readdressing.receives_from(peer):
             self._forward(self._forwarding.on_routed(peer, message))
 
     # A probe names no unit: unanswered, it would make its link dear until the session ends.

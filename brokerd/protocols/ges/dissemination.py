@@ -79,8 +79,8 @@ class Dissemination:
                 sends += self._restate(statement)
         statements = [self._view.precise(each) for each in message.statements]
         self._note_only_outside(message.statements)
-        news = [each for each in statements if self._view.learn(each)]
-        sends += self._flood(news, peer)
+        changes = [each for each in statements if self._view.learn(each)]
+        sends += self._flood(changes, peer)
         refuted = [
             each
             for each in message.statements
@@ -104,11 +104,13 @@ class Dissemination:
     def find_outside_only(self) -> Iterable[BrokerNumber]:
         """Return brokers of an own unit that are connected by statements from outside only."""
         self._only_outside = {
-            about: said
-            for about, said in self._only_outside.items()
-            if self._view.is_only_outside(said)
+            about: statement
+            for about, statement in self._only_outside.items()
+            if self._view.is_only_outside(statement)
         }
-        return tuple({said.by: None for said in self._only_outside.values() if said.factor})
+        return tuple(
+            {statement.by: None for statement in self._only_outside.values() if statement.factor}
+        )
 
     def speak_for_unknown(self, broker: BrokerNumber) -> list[Send]:
         """State in the place of a broker of `find_outside_only` that it has no connection.
@@ -137,7 +139,9 @@ class Dissemination:
             if self._view.is_only_outside(each):
                 about = (each.low, each.high), each.by
                 noted = self._only_outside.get(about, each)
-                self._only_outside[about] = max(noted, each, key=lambda said: said.version)
+                self._only_outside[about] = max(
+                    noted, each, key=lambda statement: statement.version
+                )
 
     def _state_anew(self, refuted: Statement) -> Statement:
         """Return the correct statement in place of others' statement about this broker."""

@@ -114,7 +114,7 @@ class Readdressing:
         newcomers = hierarchy.addresses[len(deployed) :]
         self._ranked = (*others, *sorted(firsts.values()), *newcomers)
 
-    def hears(self, peer: BrokerNumber) -> bool:
+    def receives_from(self, peer: BrokerNumber) -> bool:
         """Return True if a neighbour with a session has this broker's address."""
         return peer not in self._held
 

@@ -245,9 +245,9 @@ class Propagation:
         if not self._profiles.wants(origin):
             return []
         known = self._profiles.statement(origin)
-        gone = replace(known, version=substitute_version(known.version), predicates=())
-        self._profiles.replace(gone)
-        return self._pass_on(gone, None, now_ns)
+        removed = replace(known, version=substitute_version(known.version), predicates=())
+        self._profiles.replace(removed)
+        return self._pass_on(removed, None, now_ns)
 
     def find_outside_only(self) -> Iterable[BrokerNumber]:
         """Return brokers of an own unit with later versions of profiles outside than inside."""
@@ -267,9 +267,9 @@ class Propagation:
             return []
         version, around = self._only_outside.pop(origin)
         place = self._find_place(origin, around)
-        gone = ProfileStated(origin, place, substitute_version(version), ())
-        self._profiles.replace(gone)
-        return self._pass_on(gone, None, now_ns)
+        removed = ProfileStated(origin, place, substitute_version(version), ())
+        self._profiles.replace(removed)
+        return self._pass_on(removed, None, now_ns)
 
     def _find_place(self, origin: BrokerNumber, around: Unit) -> Unit:
         """Return the place of a broker of an own unit: the known one, or that of the topology.
@@ -299,7 +299,7 @@ class Propagation:
         if self._is_refuted(message):
             answers = self._answer_known(peer, message)
             return [*answers, *self._refute(peer, message, now_ns)]
-        if self._is_news(message):
+        if self._is_new(message):
             self._profiles.replace(message)
             return self._pass_on(message, peer, now_ns)
         return self._answer_known(peer, message)
@@ -324,7 +324,7 @@ class Propagation:
                 if each.version == message.version:
                     each.missing.pop(peer, None)
             return self._confirm_unawaited(message.origin, now_ns)
-        if not self._is_news(message):
+        if not self._is_new(message):
             return self._answer_known(peer, message)
         incarnation, number = message.version
         known = self._profiles.version(message.origin)
@@ -395,7 +395,7 @@ class Propagation:
         self.counters["profiles_outbid"] += 1
         return self._pass_on(self._profiles.statement(self._broker), None, now_ns)
 
-    def _is_news(self, message: ProfileStated | ProfileChanged) -> bool:
+    def _is_new(self, message: ProfileStated | ProfileChanged) -> bool:
         """Return True for a newer version.
 
         Profiles from inside a unit are exchanged inside only.
@@ -465,7 +465,7 @@ class Propagation:
     def _pass_on(
         self,
         message: ProfileStated | ProfileChanged,
-        told_by: BrokerNumber | None,
+        stated_by: BrokerNumber | None,
         now_ns: Instant,
     ) -> list[Outcome]:
         """Return the messages to all neighbours but the sender, and await their confirmations."""
@@ -474,7 +474,7 @@ class Propagation:
         crossing: dict[BrokerNumber, None] = {}
         for peer in self._neighbours.addresses:
             place = self._place_at(peer, message)
-            if peer == told_by or not self._keepers.may_need(peer, place):
+            if peer == stated_by or not self._keepers.may_need(peer, place):
                 continue
             if peer not in self._given_up:
                 awaited[peer] = None
@@ -484,14 +484,14 @@ class Propagation:
         if not (self._keepers.is_paper and isinstance(message, ProfileChanged)):
             crossing = {}
         version = message.version
-        waiting = _PendingVersion(version, told_by, awaited, now_ns, crossing=crossing)
+        waiting = _PendingVersion(version, stated_by, awaited, now_ns, crossing=crossing)
         self._pending.setdefault(message.origin, []).append(waiting)
         return [*outcomes, *self._confirm_unawaited(message.origin, now_ns)]
 
     def _send(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> Send:
         place = self._place_for(message.place, peer)
-        told: Any = replace(message, place=place) if place != message.place else message
-        return Send(peer, told)
+        sent: Any = replace(message, place=place) if place != message.place else message
+        return Send(peer, sent)
 
     def _place_at(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> Unit:
         """Return the place by which a neighbour needs a profile.

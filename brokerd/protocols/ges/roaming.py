@@ -104,7 +104,9 @@ class RoamingHints:
             effects += [self._announce(peer) for peer in self._linked_neighbours()]
         oldest_ns = now_ns - LOOKS_TO_STAY * self._check_ns
         self._redirects = {
-            name: told for name, told in self._redirects.items() if told.at_ns > oldest_ns
+            name: redirect
+            for name, redirect in self._redirects.items()
+            if redirect.at_ns > oldest_ns
         }
         effects += self._redirect(here, now_ns)
         if self._list_redirected(now_ns):
@@ -123,7 +125,7 @@ class RoamingHints:
         left, may_have = len(staying), {}
         for peer in self._linked_neighbours():
             if peer in self._announcements:
-                under_way = sum(told.to == peer for told in going.values())
+                under_way = sum(redirect.to == peer for redirect in going.values())
                 may_have[peer] = self._announcements[peer] + self._step - 1 + under_way
         for name in reversed(staying):
             better = [peer for peer, number in may_have.items() if number + 2 <= left]
@@ -141,7 +143,11 @@ class RoamingHints:
     def _list_redirected(self, now_ns: Instant) -> dict[ClientId, _Redirect]:
         """Return clients that were redirected a short while ago."""
         since_ns = now_ns - LOOKS_TO_GO * self._check_ns
-        return {name: told for name, told in self._redirects.items() if told.at_ns > since_ns}
+        return {
+            name: redirect
+            for name, redirect in self._redirects.items()
+            if redirect.at_ns > since_ns
+        }
 
     def _linked_neighbours(self) -> list[BrokerNumber]:
         """Return the linked neighbours in the cluster."""

@@ -96,12 +96,12 @@ class RestatedStep(NamedTuple):
     """The step after a storage that lost state has answered for a subscription.
 
     Attributes:
-        handed: the epoch through which everything was delivered here.
+        delivered: the epoch through which everything was delivered here.
         had: the epoch through which the client has acknowledged.
     """
 
     local: StoredSubscription
-    handed: int
+    delivered: int
     had: int
 
 
@@ -165,7 +165,9 @@ class RoamingClients:
             elif kind is Answer:
                 self._on_answer(each.step, each.answer)
             elif kind is FetchStart:
-                fetch = self.fetches.begin(each.local, each.after, now_ns, told=each.reported_epoch)
+                fetch = self.fetches.begin(
+                    each.local, each.after, now_ns, announced=each.reported_epoch
+                )
                 self._forwarding.send(fetch)
             elif kind is FetchStop:
                 self.fetches.stop(each.local)
@@ -250,7 +252,7 @@ class RoamingClients:
         if lost is not None:
             self.take((lost,))
         elif self.publishes.on_stored(message, self._machine.now_ns):
-            self._tell_stored(message.source)
+            self._report_stored(message.source)
 
     def _on_events(self, _peer: Peer, message: Events) -> None:
         self.take(self.fetches.on_events(message))
@@ -369,17 +371,17 @@ class RoamingClients:
 
     def _on_restated(self, step: RestatedStep, begun: RequestAnswer) -> None:
         """Continue a subscription at its storage, behind a gap if the storage has lost it."""
-        local, handed = step.local, step.handed
+        local, delivered = step.local, step.delivered
         if local.is_over or begun.after is None:
             return
-        if begun.after > handed:
+        if begun.after > delivered:
             assert local.storage is not None, f"{local} is stored nowhere"
             stream, last = stream_of(local.storage), begun.after
-            gap = Gap((local.number,), stream, handed + 1, last, STATE_LOST)
+            gap = Gap((local.number,), stream, delivered + 1, last, STATE_LOST)
             run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
             entry = self.fetches.lose_range(local, last)
             self.own.windows.deliver(local.client, run, (local,), (entry,), gap)
-        self.take((FetchStart(local, max(handed, begun.after), step.had),))
+        self.take((FetchStart(local, max(delivered, begun.after), step.had),))
 
     def change(
         self, storages: Sequence[BrokerNumber], roots: Mapping[BrokerNumber, BrokerNumber]
@@ -588,7 +590,7 @@ class RoamingClients:
                 reason = older_copy(client.name, highest, message.through)
                 self._machine.send(client.name, Refused("connect", 0, reason, False))
 
-    def _tell_stored(self, source: SourceId) -> None:
+    def _report_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
         for client in self.table.clients.values():
             if client.source == source:

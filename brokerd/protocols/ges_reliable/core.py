@@ -336,9 +336,9 @@ class GesReliable(EventMachine):
             storage=self.storage.state() if self.storage is not None else None,
         )
 
-    def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
+    def has_arrived(self, storage: BrokerNumber, epoch: int) -> bool:
         """Return True if everything through an epoch of a storage has arrived for clients here."""
-        return self.access.fetches.has_come(storage, epoch)
+        return self.access.fetches.has_arrived(storage, epoch)
 
     def waits_for_roots(self) -> int:
         """Return the number of waits for a root that was behind before a tree handover."""

@@ -269,9 +269,9 @@ class EpochLog:
             return
         rows: dict[tuple[str, str], int] = {}
         while self._logged and self._logged[0].last <= self.released:
-            gone = self._logged.popleft()
-            rows[FRONTIERS, ".".join(map(str, gone.source))] = gone.sequence
-            rows[RELEASED, ""] = gone.last
+            dropped = self._logged.popleft()
+            rows[FRONTIERS, ".".join(map(str, dropped.source))] = dropped.sequence
+            rows[RELEASED, ""] = dropped.last
         if not rows:
             return
         self._is_chopping = True

@@ -105,12 +105,17 @@ class EpochFetches:
         self._incarnation = incarnation
 
     def begin(
-        self, local: StoredSubscription, after: int, now_ns: Instant, *, told: int | None = None
+        self,
+        local: StoredSubscription,
+        after: int,
+        now_ns: Instant,
+        *,
+        announced: int | None = None,
     ) -> Fetch:
         """Begin a subscription after an epoch.
 
         Args:
-            told: the epoch through which the storage has the client's acknowledgement; None:
+            announced: the epoch through which the storage has the client's acknowledgement; None:
                 through `after`.
         """
         assert local.storage is not None, f"{local} is stored nowhere"
@@ -122,11 +127,14 @@ class EpochFetches:
         following.latest = max(following.latest, after)
         following.locals[local.client, local.number] = local
         following.after = min(following.after, after)
-        local.delivered_epoch, local.reported_epoch = after, after if told is None else told
+        local.delivered_epoch, local.reported_epoch = (
+            after,
+            after if announced is None else announced,
+        )
         local.unacknowledged.clear()
         local.acknowledged_epoch = 0  # of another storage, perhaps
         following.valid = following.number + 1
-        return self._ask(following, now_ns)
+        return self._request(following, now_ns)
 
     def leave(self, local: StoredSubscription) -> Iterator[LastReceipt]:
         """Yield a LastReceipt once the client has acknowledged everything before `until`."""
@@ -150,18 +158,18 @@ class EpochFetches:
         if following is None or following.locals.pop((local.client, local.number), None) is None:
             return
         following.departures.pop(local, None)
-        done, told = following.report
-        following.report = done, tuple(each for each in told if each is not local)
+        done, announced = following.report
+        following.report = done, tuple(each for each in announced if each is not local)
         if not following.locals:
             following.is_fetching = False
             following.valid = following.number + 1
             self._deadlines.cancel((FETCH, local.storage))
             self._deadlines.cancel((RECEIPT, local.storage))
 
-    def done(self, handed: DeliveredRun, now_ns: Instant) -> Iterator[LastReceipt | Fetch]:
+    def done(self, delivered: DeliveredRun, now_ns: Instant) -> Iterator[LastReceipt | Fetch]:
         """Take the acknowledgement of delivered publications."""
-        following = handed.following
-        following.in_flight.remove(handed)
+        following = delivered.following
+        following.in_flight.remove(delivered)
         yield from self._let_leave(following)
         if not following.locals:
             return
@@ -170,7 +178,7 @@ class EpochFetches:
         else:
             self._report_later(following, now_ns)
 
-    def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
+    def has_arrived(self, storage: BrokerNumber, epoch: int) -> bool:
         """Return True if everything through an epoch of a followed storage has arrived."""
         following = self._storages.get(storage)
         return following is None or not following.locals or epoch <= following.after
@@ -192,22 +200,22 @@ class EpochFetches:
         following = self._storages[storage]
         if following.is_fetching:
             waited_ns = min(2 * following.waited_ns, self._parameters.retry_limit_ns)
-            yield self._ask(following, now_ns, waited_ns)
+            yield self._request(following, now_ns, waited_ns)
 
     def receipt_due(self, storage: BrokerNumber, now_ns: Instant) -> Iterator[Fetch]:
         """Send acknowledgements of clients to a storage."""
         following = self._storages[storage]
-        if following.locals and self._untold(following):
-            yield self._ask(following, now_ns)
+        if following.locals and self._unannounced(following):
+            yield self._request(following, now_ns)
 
     # ------------------------------------------------------------ fetching
 
     def _fetch(self, following: FollowedStorage, now_ns: Instant) -> Iterator[Fetch]:
         """Fetch the next epochs, unless clients are too far behind."""
         if following.locals and following.outstanding() < self._parameters.home_window:
-            yield self._ask(following, now_ns)
+            yield self._request(following, now_ns)
 
-    def _untold(self, following: FollowedStorage) -> tuple[StoredSubscription, ...]:
+    def _unannounced(self, following: FollowedStorage) -> tuple[StoredSubscription, ...]:
         done = following.done
         return tuple(
             each
@@ -215,15 +223,15 @@ class EpochFetches:
             if each.reported_epoch < done and (each.until is None or done <= each.until)
         )
 
-    def _ask(self, following: FollowedStorage, now_ns: Instant, waited_ns: int = 0) -> Fetch:
+    def _request(self, following: FollowedStorage, now_ns: Instant, waited_ns: int = 0) -> Fetch:
         parameters = self._parameters
-        untold: tuple[StoredSubscription, ...] = ()
+        unannounced: tuple[StoredSubscription, ...] = ()
         if now_ns >= following.reported_ns + parameters.receipt_interval_ns:
-            untold = self._untold(following)
-        if untold:
+            unannounced = self._unannounced(following)
+        if unannounced:
             following.reported_ns = now_ns
             self._deadlines.cancel((RECEIPT, following.storage))
-        following.report = following.done, untold
+        following.report = following.done, unannounced
         following.number += 1
         following.is_fetching = True
         following.waited_ns = waited_ns or parameters.timeout_ns
@@ -239,7 +247,7 @@ class EpochFetches:
             following.after,
             min(room, parameters.fetch_publications),
             following.done,
-            tuple(receipt_of(each, following.done) for each in untold),
+            tuple(receipt_of(each, following.done) for each in unannounced),
         )
 
     def _is_current(self, message: Events | Fetched) -> FollowedStorage | None:
@@ -268,9 +276,9 @@ class EpochFetches:
         """Return the delivery of a gap through an epoch, which a client has to acknowledge."""
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages[local.storage]
-        handed = DeliveredRun(following, last, 1)
-        following.in_flight.append(handed)
-        return handed
+        delivered = DeliveredRun(following, last, 1)
+        following.in_flight.append(delivered)
+        return delivered
 
     def on_events(self, message: Events) -> Iterator[Delivery | LastReceipt | StorageLoss]:
         """Take a part of an answer; drop publications that are known, or behind a gap."""
@@ -284,13 +292,13 @@ class EpochFetches:
         rest = message.run.after(following.after)
         if rest is None:
             return
-        handed = DeliveredRun(following, rest.first, len(rest))
-        following.in_flight.append(handed)
-        yield Delivery(rest, handed)
+        delivered = DeliveredRun(following, rest.first, len(rest))
+        following.in_flight.append(delivered)
+        yield Delivery(rest, delivered)
         self._reach(following, rest.last)
-        handed.open -= 1
-        if not handed.open:
-            following.in_flight.remove(handed)
+        delivered.open -= 1
+        if not delivered.open:
+            following.in_flight.remove(delivered)
             yield from self._let_leave(following)
 
     def on_fetched(
@@ -338,8 +346,8 @@ class EpochFetches:
     @staticmethod
     def _take_report(following: FollowedStorage) -> None:
         """Record the acknowledgements of the last fetch, which the storage has."""
-        done, told = following.report
-        for local in told:
+        done, announced = following.report
+        for local in announced:
             local.reported_epoch = max(local.reported_epoch, done)
         following.report = 0, ()
 
@@ -352,7 +360,7 @@ class EpochFetches:
             return
         self._take_report(following)
         self._deadlines.cancel((FETCH, following.storage))
-        if self._untold(following):
+        if self._unannounced(following):
             self._report_later(following, now_ns)
 
     def _report_later(self, following: FollowedStorage, now_ns: Instant) -> None:
@@ -366,7 +374,7 @@ class EpochFetches:
         if following is None or not following.locals:
             return
         if following.is_fetching:
-            yield self._ask(following, now_ns)
+            yield self._request(following, now_ns)
         else:
             yield from self._fetch(following, now_ns)
 

@@ -414,8 +414,8 @@ class Handovers:
             return
         local.earlier.append(local.storage)
         local.storage = successor
-        asked = SubscriptionRequest(local.key, local.generation, local.predicate, claims=True)
-        yield Request(successor, asked, HandoverStep(Stage.END_FOLLOWED, local))
+        claim = SubscriptionRequest(local.key, local.generation, local.predicate, claims=True)
+        yield Request(successor, claim, HandoverStep(Stage.END_FOLLOWED, local))
 
     def end(self, local: StoredSubscription, answer: RequestAnswer) -> Outcomes:
         """End a subscription at its storage and its successor.

@@ -136,23 +136,23 @@ class StorageSearches:
     ) -> Outcomes:
         """Take the answer of one storage, and begin the subscription after the last answer."""
         client, local = search.client, search.local
-        asked, answers = search.queried, search.answers
+        queried, answers = search.queried, search.answers
         answers[storage] = begun
         ends = self._handovers.is_pending_end(local)
         if local.is_over and not ends:
             return
-        if begun.successor is not None and begun.successor not in asked:
+        if begun.successor is not None and begun.successor not in queried:
             yield self._claim(search, begun.successor)
             if ends:
                 yield Request(
                     begun.successor, SubscriptionRequest(local.key, local.generation, None)
                 )
-        if len(answers) < len(asked):
+        if len(answers) < len(queried):
             return
         if ends:
             self._handovers.drop_pending_end(local.key)
             return
-        local.earlier = [each for each in asked if answers[each].successor is not None]
+        local.earlier = [each for each in queried if answers[each].successor is not None]
         later = [
             each.later_generation for each in answers.values() if each.later_generation is not None
         ]
@@ -161,7 +161,7 @@ class StorageSearches:
             moved = RequestAnswer(local.key, None, later_generation=max(later))
             yield SubscriptionStart(client, local, moved)
             return
-        known = [each for each in asked if answers[each].after is not None]
+        known = [each for each in queried if answers[each].after is not None]
         first = min(known, key=lambda each: answers[each].successor is None, default=None)
         if first is not None:
             local.storage = first
@@ -194,7 +194,7 @@ class StorageSearches:
         if local.is_over:
             yield SubscriptionStart(client, local, answer)
         elif answer.after is not None and answer.before not in (None, storage):
-            yield self._ask_before(client, local, answer, answer.before)
+            yield self._request_before(client, local, answer, answer.before)
         elif (is_behind and answer.before is None) or is_unknown:
             # It has moved here, and the previous storage has everything before.
             local.storage = None
@@ -202,7 +202,7 @@ class StorageSearches:
         else:
             yield SubscriptionStart(client, local, answer)
 
-    def _ask_before(
+    def _request_before(
         self,
         client: RoamingClient,
         local: StoredSubscription,

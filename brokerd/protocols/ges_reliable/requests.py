@@ -116,10 +116,10 @@ class SubscriptionRequests:
             RemoteProtocolError: the answer is to other requests; the fault of the peer.
         """
         queue = self._queues.get(message.storage)
-        asked = queue.message if queue is not None else None
-        if queue is None or asked is None:
+        queued = queue.message if queue is not None else None
+        if queue is None or queued is None:
             return
-        if (message.incarnation, message.number) != (asked.incarnation, asked.number):
+        if (message.incarnation, message.number) != (queued.incarnation, queued.number):
             return
         requests = queue.in_flight
         if [begun.key for begun in message.answers] != [wish.key for wish, _ in requests]:

@@ -423,7 +423,7 @@ class Storage:
             if wish.predicate is not None and not wish.claims
         ]
         for predicate in wanted:
-            self._take(self.profile.ask(predicate))
+            self._take(self.profile.request(predicate))
         return all(self.profile.starts_after(predicate) is not None for predicate in wanted)
 
     def _head(self, wish: SubscriptionRequest) -> int:

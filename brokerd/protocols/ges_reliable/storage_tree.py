@@ -70,23 +70,23 @@ class UnitProfile:
                 yield self._end(before)
             self._last = number
             self._requests[predicate] = PredicateRequest(number)
-        for predicate, asked in self._requests.items():
-            yield self._begin(predicate, asked)
+        for predicate, request in self._requests.items():
+            yield self._begin(predicate, request)
 
     def starts_after(self, predicate: Predicate) -> int | None:
         """Return the epoch after which a predicate begins; None without an answer."""
-        asked = self._requests.get(predicate)
-        return asked.starts_after if asked is not None else None
+        request = self._requests.get(predicate)
+        return request.starts_after if request is not None else None
 
-    def ask(self, predicate: Predicate) -> Iterator[Commit | Request]:
+    def request(self, predicate: Predicate) -> Iterator[Commit | Request]:
         """Request all publications that match a predicate from now on."""
         if predicate in self._requests:
             return
         self._last += 1
-        asked = self._requests[predicate] = PredicateRequest(self._last)
-        row = Change(PROFILE, str(asked.number), predicate_row(predicate))
+        request = self._requests[predicate] = PredicateRequest(self._last)
+        row = Change(PROFILE, str(request.number), predicate_row(predicate))
         yield Commit((row,), None)
-        yield self._begin(predicate, asked)
+        yield self._begin(predicate, request)
 
     def keep(self, wanted: Iterable[Predicate]) -> Iterator[Request]:
         """End all requests but these."""
@@ -104,14 +104,14 @@ class UnitProfile:
         step.starts_after = begun.after
         yield PredicateStart()
 
-    def _begin(self, predicate: Predicate, asked: PredicateRequest) -> Request:
+    def _begin(self, predicate: Predicate, request: PredicateRequest) -> Request:
         return Request(
-            self._parent, SubscriptionRequest(Key("", asked.number), 0, predicate), asked
+            self._parent, SubscriptionRequest(Key("", request.number), 0, predicate), request
         )
 
-    def _end(self, asked: PredicateRequest) -> Request:
-        wish = SubscriptionRequest(Key("", asked.number), 0, None)
-        return Request(self._parent, wish, PredicateEnd(asked.number))
+    def _end(self, request: PredicateRequest) -> Request:
+        wish = SubscriptionRequest(Key("", request.number), 0, None)
+        return Request(self._parent, wish, PredicateEnd(request.number))
 
 
 INTAKE: Final = "intake"
@@ -182,12 +182,12 @@ class StorageFeeds:
         for feed in self._feeds.values():
             if feed.storage == self._place.parent:
                 feed.after = self._log.assigned
-            yield self._ask(feed, now_ns)
+            yield self._request(feed, now_ns)
 
     def due(self, storage: BrokerNumber, now_ns: Instant) -> Fetch:
         """Repeat a fetch that has not been answered."""
         feed = self._feeds[storage]
-        return self._ask(feed, now_ns, min(2 * feed.waited_ns, self._parameters.retry_limit_ns))
+        return self._request(feed, now_ns, min(2 * feed.waited_ns, self._parameters.retry_limit_ns))
 
     def reached(self) -> dict[BrokerNumber, int]:
         """Return, by storage, the epoch through which everything has arrived."""
@@ -226,7 +226,7 @@ class StorageFeeds:
         feed = self._feeds.get(message.storage)
         if message.is_request:
             if feed is not None and self._log.is_read:
-                yield self._ask(feed, now_ns)
+                yield self._request(feed, now_ns)
             return
         feed = self._feed_of(message)
         if feed is None:
@@ -244,7 +244,7 @@ class StorageFeeds:
         if message.number != feed.number:
             return
         if is_whole and self._has_room(feed):
-            yield self._ask(feed, now_ns)
+            yield self._request(feed, now_ns)
         elif not self._parameters.fetch_wait_ns:
             self._deadlines.set((INTAKE, feed.storage), now_ns + self._parameters.timeout_ns)
 
@@ -281,7 +281,7 @@ class StorageFeeds:
         oldest = feed.open[0]
         return self._log.has(oldest.source, oldest.first, oldest.last)
 
-    def _ask(self, feed: Feed, now_ns: Instant, waited_ns: int = 0) -> Fetch:
+    def _request(self, feed: Feed, now_ns: Instant, waited_ns: int = 0) -> Fetch:
         parameters, through = self._parameters, self._on_disk(feed)
         if not self._has_room(feed):
             feed.after = through

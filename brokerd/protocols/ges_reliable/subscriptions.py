@@ -451,9 +451,9 @@ class DependentStorages:
 
     def reach(self, storage: BrokerNumber, epoch: int) -> bool:
         """Record the epoch through which a storage is durable; return True if it has increased."""
-        is_news = epoch > self._reached[storage]
+        is_new = epoch > self._reached[storage]
         self._reached[storage] = max(epoch, self._reached[storage])
-        return is_news
+        return is_new
 
     def lowest(self, durable: int) -> int:
         """Return the epoch through which all storages are durable."""

@@ -352,10 +352,10 @@ class Clients:
         waiting = self.own.windows.first_waiting(local) if self._stated else {}
         found = []
         for stream in self._stated:
-            handed_out = self._streams.position(stream)
+            delivered = self._streams.position(stream)
             if stream in waiting:
-                handed_out = min(handed_out, waiting[stream] - 1)
-            if last := max(handed_out, local.begins_after.get(stream, 0)):
+                delivered = min(delivered, waiting[stream] - 1)
+            if last := max(delivered, local.begins_after.get(stream, 0)):
                 found.append((stream, last))
         return found
 

@@ -389,7 +389,7 @@ class Gryphon(LogFirstMachine):
         self.effects += self.filter_exchange.on_session(peer)
         self.streams.on_session(peer, is_new=is_new)
         self.links.on_session_change(peer)
-        self.effects += self.links.news()
+        self.effects += self.links.changes()
         self.effects += self.filter_exchange.on_links()
         self.effects += self.acknowledgements.resend(peer)
         self.resume_answers(peer)
@@ -405,7 +405,7 @@ class Gryphon(LogFirstMachine):
         self.streams.on_session_lost(event.peer)
         self.links.on_session_change(event.peer)
         self.filter_exchange.on_session_lost(event.peer)
-        self.effects += self.links.news()
+        self.effects += self.links.changes()
         self.effects += self.filter_exchange.on_links()
         self.flow.on_session_lost(event.peer)
         self._use_room()
@@ -448,7 +448,9 @@ class Gryphon(LogFirstMachine):
             self._assign_silence(stream.identity.publisher, highest)
         else:
             sideways = peer not in self._routes.peers
-            self.effects += self.curiosity.ask(stream, [unknown], self.now_ns, sideways=sideways)
+            self.effects += self.curiosity.request(
+                stream, [unknown], self.now_ns, sideways=sideways
+            )
 
     def on_done(self, peer: BrokerNumber, message: Done) -> None:
         """Record a neighbour's acks."""
@@ -469,7 +471,7 @@ class Gryphon(LogFirstMachine):
 
     def on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
-        self.effects += self.links.news()
+        self.effects += self.links.changes()
         self.effects += self.filter_exchange.on_links()
         self.look_at_all()
 
@@ -506,15 +508,15 @@ class Gryphon(LogFirstMachine):
     # ------------------------------------------------------------ time
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
-        for purpose, whose in self.deadlines.due(self.now_ns):
-            self.on_due(purpose, whose)
+        for purpose, owner in self.deadlines.due(self.now_ns):
+            self.on_due(purpose, owner)
 
-    def on_due(self, purpose: str, whose: Any) -> None:
+    def on_due(self, purpose: str, owner: Any) -> None:
         """Handle one deadline."""
         if purpose == RETRY:
-            self.emit(OpenSession(whose))
+            self.emit(OpenSession(owner))
         elif purpose == GAPS:
-            self.effects += self._gaps.ask(whose, self.now_ns)
+            self.effects += self._gaps.request(owner, self.now_ns)
         elif purpose == BEGINNINGS:
             self.effects += self.filter_exchange.due()
         elif purpose == ACKS:
@@ -532,9 +534,9 @@ class Gryphon(LogFirstMachine):
             self._resolve_doubt()
         elif purpose == DRAINS:
             for stream in self.drains.find_lacking(self.now_ns):
-                self.effects += self._delays.ask_end(stream, self.now_ns)
+                self.effects += self._delays.request_end(stream, self.now_ns)
         elif purpose == JOINING:
-            self._take(self.joins.ask(whose, self.now_ns))
+            self._take(self.joins.request(owner, self.now_ns))
         elif purpose == EXPECTED:
             self.effects += self._overdue.check(self.now_ns)
         elif purpose == FLOW:
@@ -543,8 +545,8 @@ class Gryphon(LogFirstMachine):
         elif purpose == WRITE:
             self._clients.table.write_progress()
         else:
-            assert purpose == LINGER, f"{purpose!r} of {whose!r}"
-            self._clients.linger_over(whose)
+            assert purpose == LINGER, f"{purpose!r} of {owner!r}"
+            self._clients.linger_over(owner)
 
     # ------------------------------------------------------------ publications
 
@@ -641,7 +643,7 @@ class Gryphon(LogFirstMachine):
                 subend.on_delivered(entry)
         if stream.upstream is not None:
             if self._parameters.delay_curiosity_ns:
-                self._delays.hear(stream, self.now_ns)
+                self._delays.receive(stream, self.now_ns)
             subend.see_gaps(knowledge, self.now_ns)
             if subend.gaps.pieces:
                 self._gaps.schedule(stream)

@@ -51,11 +51,11 @@ class Curiosity:
         self._deadlines = deadlines
         self._counters = counters
 
-    def can_ask(self, stream: Stream) -> bool:
+    def can_request(self, stream: Stream) -> bool:
         """Return True if a broker can be asked for a stream."""
         return stream.upstream is not None and bool(self._links.up(stream.identity, stream.via))
 
-    def ask(
+    def request(
         self,
         stream: Stream,
         pieces: Sequence[Sequence[Range]],
@@ -70,22 +70,22 @@ class Curiosity:
         Paper: [GD02] §4.2.
         """
         assert stream.upstream is not None, f"{stream.identity} is of this broker, lacks {pieces}"
-        whom = self._links.up(stream.identity, stream.via, sideways=sideways) if pieces else ()
+        receivers = self._links.up(stream.identity, stream.via, sideways=sideways) if pieces else ()
         effects: list[Effect] = []
-        if not whom:
+        if not receivers:
             return effects
         until_ns = now_ns + self._parameters.curiosity_forgotten_ns
         source, publisher, _ = stream.identity
         for piece in pieces:
-            fresh = stream.ask(piece, now_ns, until_ns)
+            fresh = stream.request(piece, now_ns, until_ns)
             self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
             if not fresh:
                 continue
-            asked_ns = TICK_NS * sum(end - start for start, end in fresh)
-            for peer in whom:
+            requested_ns = TICK_NS * sum(end - start for start, end in fresh)
+            for peer in receivers:
                 effects.append(Send(peer, Nack(stream.identity, tuple(fresh))))
                 effects.append(
-                    retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
+                    retransmission_requested(peer, source, publisher, len(fresh), requested_ns)
                 )
         self.expire(now_ns)
         return effects
@@ -96,7 +96,7 @@ class Curiosity:
         Sets a deadline, because time passes for a core with its deadlines only.
         """
         streams = self._streams
-        instants = [due for each in streams if (due := each.forget_asked(now_ns)) is not None]
+        instants = [due for each in streams if (due := each.forget_requested(now_ns)) is not None]
         if instants:
             self._deadlines.set((FORGETTING, None), min(instants))
 
@@ -114,8 +114,8 @@ class Curiosity:
         highest = max(end for _, end in message.ranges) - 1
         is_ahead = stream.upstream is None and highest > knowledge.highest
         if is_ahead and not self._can_nack_future(highest):
-            what = f"asks for {highest} of {message.stream}, which ends at {knowledge.highest}"
-            raise RemoteProtocolError(peer, what)
+            subject = f"asks for {highest} of {message.stream}, which ends at {knowledge.highest}"
+            raise RemoteProtocolError(peer, subject)
         known, unknown = [], []
         for start, end in message.ranges:
             known += knowledge.known.within(start, end)
@@ -141,11 +141,11 @@ class GapCuriosity:
         self._curiosity = curiosity
         self._deadlines = deadlines
 
-    def ask(self, identity: StreamId, now_ns: Instant) -> list[Effect]:
+    def request(self, identity: StreamId, now_ns: Instant) -> list[Effect]:
         """Return nacks for the gaps of a stream that are due."""
         stream = self._streams.get(identity)
         pieces = [(piece,) for piece in stream.subend.gaps.due(now_ns)]
-        effects = self._curiosity.ask(stream, pieces, now_ns)
+        effects = self._curiosity.request(stream, pieces, now_ns)
         self.schedule(stream)
         return effects
 
@@ -153,7 +153,7 @@ class GapCuriosity:
         """Set the deadline for nacks of gaps, but not without a broker to ask."""
         gaps = stream.subend.gaps
         due_ns = gaps.earliest() if gaps.pieces else None
-        if due_ns is None or not self._curiosity.can_ask(stream):
+        if due_ns is None or not self._curiosity.can_request(stream):
             self._deadlines.cancel((GAPS, stream.identity))
         elif self._deadlines.instant((GAPS, stream.identity)) != due_ns:
             self._deadlines.set((GAPS, stream.identity), due_ns)
@@ -188,7 +188,7 @@ class DelayCuriosity:
         self._identities = [
             each for each in routes.pubend_streams() if routes.of(each)[0] is not None
         ]
-        self._heard: dict[StreamId, tuple[int, Instant]] = {}
+        self._received: dict[StreamId, tuple[int, Instant]] = {}
         self._sent_ns: dict[StreamId, Instant] = {}
 
     @property
@@ -199,16 +199,16 @@ class DelayCuriosity:
     def begin(self, now_ns: Instant) -> None:
         """Begin to wait for news of all streams."""
         if self.is_on:
-            self._heard = dict.fromkeys(self._identities, (0, now_ns))
+            self._received = dict.fromkeys(self._identities, (0, now_ns))
             self._deadlines.set((DELAYS, None), now_ns + self._limit_ns)
 
-    def hear(self, stream: Stream, now_ns: Instant) -> None:
+    def receive(self, stream: Stream, now_ns: Instant) -> None:
         """Record news of a stream."""
-        known = self._heard.get(stream.identity)
+        known = self._received.get(stream.identity)
         if known is not None and known[0] < stream.knowledge.highest:
-            self._heard[stream.identity] = stream.knowledge.highest, now_ns
+            self._received[stream.identity] = stream.knowledge.highest, now_ns
 
-    def ask_end(self, stream: Stream, now_ns: Instant) -> list[Effect]:
+    def request_end(self, stream: Stream, now_ns: Instant) -> list[Effect]:
         """Return a doubt about the end of a stream, unless a gap is requested at present."""
         return [] if stream.subend.gaps else self._send(stream, now_ns, sideways=True)
 
@@ -222,7 +222,7 @@ class DelayCuriosity:
         due_ns = now_ns + self._limit_ns
         for identity in self._identities:
             stream = self._streams.get(identity)
-            since_ns = max(self._heard[identity][1], self._sent_ns.get(identity, 0))
+            since_ns = max(self._received[identity][1], self._sent_ns.get(identity, 0))
             if now_ns - since_ns < self._limit_ns:
                 due_ns = min(due_ns, since_ns + self._limit_ns)
             elif is_wanted and not stream.subend.gaps:
@@ -269,13 +269,13 @@ class DelayCuriosity:
 
 def drop_repeated(early: Iterable[Any]) -> Iterator[Any]:
     """Yield the events that wait for a log, without repeated requests on the same session."""
-    asked: dict[tuple[object, int, StreamId], IntervalSet] = {}
+    requested: dict[tuple[object, int, StreamId], IntervalSet] = {}
     for event in early:
         if type(event) is not MessageReceived or type(event.message) is not Nack:
             yield event
             continue
         nack = event.message
-        before = asked.setdefault((event.peer, event.session, nack.stream), IntervalSet())
+        before = requested.setdefault((event.peer, event.session, nack.stream), IntervalSet())
         if not nack.ranges or any(start >= end for start, end in nack.ranges):
             yield event  # malformed: it ends the session
             continue

@@ -168,8 +168,8 @@ class Forwarding:
             stream.via = peer
         if final <= stream.knowledge.final:
             return []
-        asked = [*stream.curious] if self._filters.is_on else ()
-        wanted = [(each, stream.wanted(each, 0, final + 1)) for each in asked]
+        requested = [*stream.curious] if self._filters.is_on else ()
+        wanted = [(each, stream.wanted(each, 0, final + 1)) for each in requested]
         stream.finish(final)
         return [
             effect
@@ -204,9 +204,9 @@ class Forwarding:
             wanted = selection.wanted(cell)
             part = wanted.after(final) if wanted is not None else None
             for peer, further in receivers:
-                whose = cell
+                filter_cell = cell
                 if further != EVERYWHERE:  # other cells may lack acknowledged events
-                    part, whose = run.after(final), EVERYWHERE
+                    part, filter_cell = run.after(final), EVERYWHERE
                     final = stream.knowledge.final
                 if part is None:
                     if wanted is None:
@@ -216,11 +216,11 @@ class Forwarding:
                 if self._flow.full and not self._flow.can_send(peer, identity):
                     self._flow.missed(peer, identity, further)
                     continue
-                start = self._bracket(stream, whose, peer, part.first, part.first)
+                start = self._bracket(stream, filter_cell, peer, part.first, part.first)
                 self._counters["publications_forwarded"] += len(part)
                 message = Events(final, start, end, False, self._any, further, part)
                 effects += self._send(peer, message, now_ns)
-                stream.told[peer] = max(end, stream.told.get(peer, 0))
+                stream.sent_through[peer] = max(end, stream.sent_through.get(peer, 0))
                 if stream.curious:
                     stream.satisfy(peer, start, end)
         return effects
@@ -237,8 +237,8 @@ class Forwarding:
         """
         run = stream.knowledge.known.run(tick)
         assert run is not None, f"{tick} is unknown"
-        told = stream.told.get(peer, 0)
-        lowest = max(run[0], stream.knowledge.final + 1, told if told <= tick else 0)
+        announced = stream.sent_through.get(peer, 0)
+        lowest = max(run[0], stream.knowledge.final + 1, announced if announced <= tick else 0)
         if lowest >= end:
             return lowest
         events = stream.knowledge.events
@@ -254,7 +254,7 @@ class Forwarding:
         start = self._bracket(stream, cell, peer, end - 1, end) if final < end - 1 else end
         if start >= end:
             return []
-        stream.told[peer] = max(end, stream.told.get(peer, 0))
+        stream.sent_through[peer] = max(end, stream.sent_through.get(peer, 0))
         stream.satisfy(peer, start, end)
         return [Send(peer, Silent(stream.identity, final, ((start, end),), again=False))]
 

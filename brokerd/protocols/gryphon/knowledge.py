@@ -288,14 +288,14 @@ class RetainedEvents:
     def drop_through(self, tick: int) -> None:
         """Remove the events through `tick`."""
         runs = self._runs
-        gone = 0
-        while gone < len(runs) and runs[gone].last <= tick:
-            self._count_out(runs[gone])
-            gone += 1
-        if gone:
-            del runs[:gone]
-            del self._firsts[:gone]
-            self._dense = max(0, self._dense - gone)
+        dropped = 0
+        while dropped < len(runs) and runs[dropped].last <= tick:
+            self._count_out(runs[dropped])
+            dropped += 1
+        if dropped:
+            del runs[:dropped]
+            del self._firsts[:dropped]
+            self._dense = max(0, self._dense - dropped)
         if runs and runs[0].first <= tick:
             self._count_out(runs[0])
             rest = runs[0].after(tick)

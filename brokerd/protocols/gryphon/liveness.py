@@ -48,16 +48,16 @@ class Piece:
     """A part of a gap with one timer.
 
     Attributes:
-        asked: number of requests.
-        asked_ns: instant of the last request.
+        requests: number of requests.
+        requested_ns: instant of the last request.
         doublings: number of doublings of the wait.
     """
 
     start: int
     end: int
     due_ns: Instant
-    asked: int = 0
-    asked_ns: Instant = 0
+    requests: int = 0
+    requested_ns: Instant = 0
     doublings: int = 0
 
 
@@ -70,7 +70,7 @@ def _cut(piece: Piece, start: int, end: int) -> Piece:
 def _wait(pieces: list[Piece], piece: Piece, now_ns: Instant) -> None:
     """Append a piece that waits for its request; merge it with a waiting piece right before."""
     before = pieces[-1] if pieces else None
-    if before and not before.asked and before.due_ns <= now_ns and before.end == piece.start:
+    if before and not before.requests and before.due_ns <= now_ns and before.end == piece.start:
         pieces[-1] = replace(before, end=piece.end)
     else:
         pieces.append(piece)
@@ -132,7 +132,7 @@ class GapTable:
         """Make pieces through a tick due at once, unless they were requested before."""
         pieces: list[Piece] = []
         for piece in self.pieces:
-            if not piece.asked and piece.start <= through and piece.due_ns > now_ns:
+            if not piece.requests and piece.start <= through and piece.due_ns > now_ns:
                 cut = min(piece.end, through + 1)
                 pieces.append(replace(piece, end=cut, due_ns=now_ns))
                 if cut == piece.end:
@@ -144,7 +144,7 @@ class GapTable:
     def earliest(self) -> Instant | None:
         """Return the instant of the next request; None without one."""
         free = self._unanswered() < self._limits.nack_window
-        return min((piece.due_ns for piece in self.pieces if piece.asked or free), default=None)
+        return min((piece.due_ns for piece in self.pieces if piece.requests or free), default=None)
 
     def due(self, now_ns: Instant) -> list[Range]:
         """Return the ranges to request now, and start their timers.
@@ -157,44 +157,44 @@ class GapTable:
         fresh = sum(
             piece.end - piece.start
             for piece in self.pieces
-            if not piece.asked and piece.due_ns <= now_ns
+            if not piece.requests and piece.due_ns <= now_ns
         )
         chunk = max(limits.nack_chunk_ticks, -(-fresh // limits.nack_window))
-        asked: list[Range] = []
+        requested: list[Range] = []
         pieces: list[Piece] = []
         for piece in self.pieces:
             if piece.due_ns > now_ns:
                 pieces.append(piece)
-            elif piece.asked:
-                asked.append((piece.start, piece.end))
-                pieces.append(self._ask_again(piece, now_ns))
+            elif piece.requests:
+                requested.append((piece.start, piece.end))
+                pieces.append(self._request_again(piece, now_ns))
             else:
                 start = piece.start
                 while start < piece.end and free > 0:
                     cut = min(piece.end, start + chunk)
-                    asked.append((start, cut))
+                    requested.append((start, cut))
                     due_ns = now_ns + self._round_trip.patience_ns(0)
-                    pieces.append(Piece(start, cut, due_ns, asked=1, asked_ns=now_ns))
+                    pieces.append(Piece(start, cut, due_ns, requests=1, requested_ns=now_ns))
                     start, free = cut, free - 1
                 if start < piece.end:
                     _wait(pieces, replace(piece, start=start), now_ns)
         self.pieces = pieces
-        return asked
+        return requested
 
-    def _ask_again(self, piece: Piece, now_ns: Instant) -> Piece:
-        doublings = 0 if self.knowledge_ns >= piece.asked_ns else piece.doublings + 1
+    def _request_again(self, piece: Piece, now_ns: Instant) -> Piece:
+        doublings = 0 if self.knowledge_ns >= piece.requested_ns else piece.doublings + 1
         return replace(
             piece,
-            asked=piece.asked + 1,
-            asked_ns=now_ns,
+            requests=piece.requests + 1,
+            requested_ns=now_ns,
             doublings=doublings,
             due_ns=now_ns + self._round_trip.patience_ns(doublings),
         )
 
     def _unanswered(self) -> int:
-        return sum(1 for piece in self.pieces if piece.asked)
+        return sum(1 for piece in self.pieces if piece.requests)
 
     def _count_answer(self, piece: Piece, left: int, now_ns: Instant) -> None:
         """Sample the answer to a single request; after a repetition the answer is ambiguous."""
-        if piece.asked == 1 and left < piece.end - piece.start:
-            self._round_trip.sample(now_ns - piece.asked_ns)
+        if piece.requests == 1 and left < piece.end - piece.start:
+            self._round_trip.sample(now_ns - piece.requested_ns)

@@ -530,10 +530,10 @@ class Pubends:
             return []
         changes: dict[tuple[str, str], int] = {}
         while logged and logged[0].last <= self._released[logged[0].pubend]:
-            gone = logged.popleft()
-            source = f"{gone.source.publisher}.{gone.source.incarnation}"
-            changes[PUBLISHED, source] = gone.sequence
-            changes[RELEASED, str(gone.pubend)] = gone.last
+            dropped = logged.popleft()
+            source = f"{dropped.source.publisher}.{dropped.source.incarnation}"
+            changes[PUBLISHED, source] = dropped.sequence
+            changes[RELEASED, str(dropped.pubend)] = dropped.last
         if not changes:
             return []
         self._is_releasing = True

@@ -194,7 +194,7 @@ class Links:
         self.receivers.clear()
         self.senders.clear()
 
-    def news(self) -> Iterator[Send]:
+    def changes(self) -> Iterator[Send]:
         """Yield the link status of this broker for neighbours with an older status."""
         routes = self._routes
         if routes.is_plain:

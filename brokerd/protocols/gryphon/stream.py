@@ -78,9 +78,9 @@ class Subend:
 
         Paper: [GD02] §3.2 (DCT).
         """
-        is_news = through > self._doubted
+        is_new = through > self._doubted
         self._doubted = max(self._doubted, through)
-        return is_news
+        return is_new
 
     def skip(self, knowledge: Knowledge) -> None:
         """Advance the position to the end of the stream, since no client wants its events."""
@@ -95,13 +95,13 @@ class Subend:
 
     def see_gaps(self, knowledge: Knowledge, now_ns: Instant) -> None:
         """Update the gaps up to the last tick with knowledge or expectation."""
-        asked = max(self.expected, self._doubted)
-        start, end = self.position + 1, max(knowledge.highest, asked) + 1
+        requested = max(self.expected, self._doubted)
+        start, end = self.position + 1, max(knowledge.highest, requested) + 1
         unknown = knowledge.known.gaps(start, end) if start < end else ()
         if unknown or self.gaps.pieces:
             self.gaps.update(unknown, now_ns)
         if self.gaps.pieces:
-            self.gaps.hurry(asked, now_ns)
+            self.gaps.hurry(requested, now_ns)
 
     def on_delivered(self, entry: InFlightEvents) -> None:
         """Record delivered events, the latest ones, until clients acknowledge them."""
@@ -120,10 +120,10 @@ class Stream:
         upstream: the cell that the stream arrives from; None at its pubend.
         children: the cells that the stream goes to.
         via: the upstream broker that last sent events, on a session that is still established.
-        asked: ticks that were recently requested upstream.
+        requested: ticks that were recently requested upstream.
         curious: per broker, requested ticks that are unknown here.
         held: no tick behind this one becomes final, whatever the acks; None: no such bound.
-        told: per broker, the end of the events sent on its present session.
+        sent_through: per broker, the end of the events sent on its present session.
         waits_for: per cell, a wanted event, and the filters' version; see FilterTable.changes.
         is_expected: an AckExpected has arrived from above since the last call of `overdue`.
     """
@@ -169,9 +169,9 @@ class Stream:
         self.subend = Subend(parameters)
         self._done = dict.fromkeys(children, 0)
         self.curious: dict[BrokerNumber, IntervalSet] = {}
-        self.told: dict[BrokerNumber, int] = {}
-        self.asked = IntervalSet()
-        self._asked_until: deque[tuple[int, int, Instant]] = deque()
+        self.sent_through: dict[BrokerNumber, int] = {}
+        self.requested = IntervalSet()
+        self._requested_until: deque[tuple[int, int, Instant]] = deque()
 
     # ------------------------------------------------------------ acks
 
@@ -268,37 +268,37 @@ class Stream:
         """Remove all requests of a broker."""
         self.curious.pop(peer, None)
 
-    def ask(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
+    def request(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
         """Return the ticks of the ranges without a recent request, and record their request.
 
         No tick is returned twice.
 
         Paper: [GD02] §3.1 (consolidation and forgetting of curiosity).
         """
-        self.forget_asked(now_ns)
+        self.forget_requested(now_ns)
         fresh: list[Range] = []
         for start, end in ranges:
-            for gap in self.asked.gaps(start, end):
-                self.asked.add(*gap)
-                self._asked_until.append((*gap, until_ns))
+            for gap in self.requested.gaps(start, end):
+                self.requested.add(*gap)
+                self._requested_until.append((*gap, until_ns))
                 fresh.append(gap)
         return fresh
 
-    def forget_asked(self, now_ns: Instant) -> Instant | None:
+    def forget_requested(self, now_ns: Instant) -> Instant | None:
         """Remove expired requests; return the next instant of expiry, None without requests."""
-        while self._asked_until and self._asked_until[0][2] <= now_ns:
-            start, end, _ = self._asked_until.popleft()
-            self.asked.remove(start, end)
-        if not self.asked:
-            self._asked_until.clear()
-        return self._asked_until[0][2] if self._asked_until else None
+        while self._requested_until and self._requested_until[0][2] <= now_ns:
+            start, end, _ = self._requested_until.popleft()
+            self.requested.remove(start, end)
+        if not self.requested:
+            self._requested_until.clear()
+        return self._requested_until[0][2] if self._requested_until else None
 
     def on_answer(self, start: int, end: int) -> None:
         """Remove [start, end) from the requests upstream, since its ticks have arrived."""
-        if self.asked:
-            self.asked.remove(start, end)
-            if not self.asked:
-                self._asked_until.clear()
+        if self.requested:
+            self.requested.remove(start, end)
+            if not self.requested:
+                self._requested_until.clear()
 
 
 class Streams:
@@ -334,7 +334,7 @@ class Streams:
     def on_session(self, peer: BrokerNumber, *, is_new: bool) -> None:
         """Forget the messages to a neighbour on its last session, and a new neighbour's nacks."""
         for stream in self:
-            stream.told.pop(peer, None)
+            stream.sent_through.pop(peer, None)
             if is_new:
                 stream.forget(peer)
 

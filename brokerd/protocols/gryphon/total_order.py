@@ -227,31 +227,31 @@ class Joins:
     def join(self, stream: StreamId, now_ns: Instant) -> list[Any]:
         """Ask all brokers with clients to wait for a pubend here, until all have answered."""
         self._asking[stream] = _JoiningPubend(self._number + 1)
-        return self.ask(stream, now_ns)
+        return self.request(stream, now_ns)
 
-    def ask(self, stream: StreamId, now_ns: Instant) -> list[Any]:
+    def request(self, stream: StreamId, now_ns: Instant) -> list[Any]:
         """Send the request, or repeat it after a vain wait."""
-        asking = self._asking[stream]
-        asking.waited_ns = next_wait_ns(asking.waited_ns, self._parameters)
-        self._deadlines.set((JOINING, stream), now_ns + asking.waited_ns)
+        joining = self._asking[stream]
+        joining.waited_ns = next_wait_ns(joining.waited_ns, self._parameters)
+        self._deadlines.set((JOINING, stream), now_ns + joining.waited_ns)
         self._number += 1
         return self._on_request(Join(stream, self._incarnation, self._number), None, now_ns)
 
     def _take(self, answer: Joined, now_ns: Instant) -> list[Any]:
         """Record an answer for a pubend of this broker."""
-        stream, asking = answer.stream, self._asking.get(answer.stream)
+        stream, joining = answer.stream, self._asking.get(answer.stream)
         is_late = answer.incarnation != self._incarnation
-        if asking is None or is_late or answer.number < asking.since:
+        if joining is None or is_late or answer.number < joining.since:
             return []
-        asking.ticks[answer.broker] = answer.tick
-        if len(asking.ticks) < len(self._routes.hosts):
+        joining.ticks[answer.broker] = answer.tick
+        if len(joining.ticks) < len(self._routes.hosts):
             return []
-        if asking.is_second:
+        if joining.is_second:
             del self._asking[stream]
             self._deadlines.cancel((JOINING, stream))
-            return [PubendBegin(stream, max(asking.ticks.values()))]
+            return [PubendBegin(stream, max(joining.ticks.values()))]
         self._asking[stream] = _JoiningPubend(self._number + 1, is_second=True)
-        return self.ask(stream, now_ns)
+        return self.request(stream, now_ns)
 
     # ------------------------------------------------------------ at all brokers
 
@@ -323,7 +323,7 @@ class Joins:
                 own.
         """
         is_here = self._routes.upstream(peer, message.stream) is None
-        asked = message.incarnation, message.number
-        is_ahead = is_here and asked > (self._incarnation, self._number)
-        if not self._parameters.is_total or min(asked) < 1 or is_ahead:
+        identity = message.incarnation, message.number
+        is_ahead = is_here and identity > (self._incarnation, self._number)
+        if not self._parameters.is_total or min(identity) < 1 or is_ahead:
             raise RemoteProtocolError(peer, f"an answer without a question: {message}"[:300])

@@ -115,17 +115,17 @@ class AccessBroker:
         self.clients.own.check_run(message.run, peer)
         arrival = self.fetches.on_messages(peer, message)
         if arrival is not None:
-            run, handed = arrival
-            self.clients.own.hand_out(run, handed)
-            self.fetches.complete(handed)
+            run, delivery = arrival
+            self.clients.own.hand_out(run, delivery)
+            self.fetches.complete(delivery)
             self.clients.settle_departures()
 
     def _on_lost(self, peer: Any, message: Lost) -> None:
         """Deliver a gap of publications that the server has released without acknowledgement."""
-        handed = self.fetches.on_lost(peer, message)
-        if handed is not None:
-            self.clients.deliver_gaps(message, handed)
-            self.fetches.complete(handed)
+        delivery = self.fetches.on_lost(peer, message)
+        if delivery is not None:
+            self.clients.deliver_gaps(message, delivery)
+            self.fetches.complete(delivery)
             self.clients.settle_departures()
 
     def _on_answered(self, peer: Any, message: Answered) -> None:

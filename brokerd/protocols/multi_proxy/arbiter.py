@@ -213,15 +213,15 @@ class Arbiter:
             RemoteProtocolError: this is not the arbiter of a topic; the fault of the peer.
         """
         owners: list[Owner] = []
-        is_asking = False
+        is_pending = False
         for topic, candidate, _ in message.candidates:
             if not self._decides(topic):
                 raise RemoteProtocolError(peer, f"broker {self._broker} decides not on {topic}")
             decision = self._decisions.get(topic)
             if decision is None and self._has_lost:
                 decision = self._question(topic)
-                is_asking = True
-            if decision is not None and decision.unasked:
+                is_pending = True
+            if decision is not None and decision.unqueried:
                 decision.waiting[message.home] = None
                 continue
             if decision is not None and decision.is_owner and decision.is_kept:
@@ -236,8 +236,8 @@ class Arbiter:
             elif decision.is_kept:
                 self._send(peer, topic, decision)
             decision.waiting[message.home] = None
-        if is_asking:
-            self._ask_servers()
+        if is_pending:
+            self._query_servers()
         if owners:
             self._sessions.answer(message.home, Located(self._broker, message.home, tuple(owners)))
 
@@ -272,8 +272,8 @@ class Arbiter:
         for topic, number in message.generations:
             decision = self._decisions.get(topic)
             last = decision.generation + (decision.to is not None) if decision is not None else 0
-            if decision is not None and decision.unasked:
-                self._on_asked(topic, decision, message.server, number)
+            if decision is not None and decision.unqueried:
+                self._on_query(topic, decision, message.server, number)
                 continue
             if self._has_lost and not number:
                 continue
@@ -316,32 +316,32 @@ class Arbiter:
     def _question(self, topic: int) -> Decision:
         """Request the owner of a topic that this arbiter may have assigned before a loss."""
         others = (server for server in self._servers if server != self._broker)
-        decision = Decision(self._broker, 0, unasked=dict.fromkeys(others))
+        decision = Decision(self._broker, 0, unqueried=dict.fromkeys(others))
         self._decisions[topic] = decision
-        if not decision.unasked:
+        if not decision.unqueried:
             self._conclude(topic, decision)
         return decision
 
-    def _ask_servers(self) -> None:
+    def _query_servers(self) -> None:
         """Ask the servers that have not answered, and again later."""
-        asked: dict[BrokerNumber, list[Generation]] = {}
+        requested: dict[BrokerNumber, list[Generation]] = {}
         for topic, decision in self._decisions.items():
-            for server in decision.unasked:
-                asked.setdefault(server, []).append(Generation(topic, 0))
-        for server, generations in asked.items():
+            for server in decision.unqueried:
+                requested.setdefault(server, []).append(Generation(topic, 0))
+        for server, generations in requested.items():
             self._send_over_any(server, Assign(server, self._broker, tuple(generations)))
-        if asked:
+        if requested:
             due_ns = self._disk.machine.now_ns + self._retry_ns
             self._deadlines.set((GIVING, self._broker), due_ns)
 
-    def _on_asked(self, topic: int, decision: Decision, server: BrokerNumber, number: int) -> None:
+    def _on_query(self, topic: int, decision: Decision, server: BrokerNumber, number: int) -> None:
         """Take a server's answer; the latest assignment counts, and none is this server's own."""
-        if server not in decision.unasked:
+        if server not in decision.unqueried:
             return
-        del decision.unasked[server]
+        del decision.unqueried[server]
         if number > decision.generation:
             decision.server, decision.generation = server, number
-        if not decision.unasked:
+        if not decision.unqueried:
             self._conclude(topic, decision)
 
     def _conclude(self, topic: int, decision: Decision) -> None:
@@ -365,8 +365,8 @@ class Arbiter:
                 continue
             if decision.to is None and server not in (decision.server, *decision.had):
                 decision.to = server
-                tell = partial(self._order_transfer, topic, decision)
-                self._disk.commit((_row(topic, decision),), tell)
+                order = partial(self._order_transfer, topic, decision)
+                self._disk.commit((_row(topic, decision),), order)
 
     def _order_transfer(self, topic: int, decision: Decision) -> None:
         if decision.to is None or self._decisions[topic] is not decision:
@@ -384,7 +384,7 @@ class Arbiter:
     def on_due(self, _broker: BrokerNumber) -> None:
         """Repeat requests to give topics away, and questions for owners."""
         self._order_transfers()
-        self._ask_servers()
+        self._query_servers()
 
     def _move(self, topic: int, decision: Decision, server: BrokerNumber) -> None:
         """Record the new owner that the giving server reports."""

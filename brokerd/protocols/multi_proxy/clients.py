@@ -333,21 +333,21 @@ class Clients:
 
     # ------------------------------------------------------------ deliveries
 
-    def deliver_gaps(self, message: Lost, handed: InFlightDelivery) -> None:
+    def deliver_gaps(self, message: Lost, delivery: InFlightDelivery) -> None:
         """Deliver gaps to followers of a topic, and count the deliveries.
 
         A gap names everything lost, because its predicates can no longer be tested.
         """
         stream = StreamId(message.part, message.topic, 0)
         for local, topics in self._followed.items():
-            had = max(handed.first - 1, local.begins_after.get(stream, 0))
+            had = max(delivery.first - 1, local.begins_after.get(stream, 0))
             if message.topic not in topics or not local.started:
                 continue
             for gap in _list_gaps(local.number, stream, message, had):
                 last = gap.last
                 run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
-                handed.open += 1
-                self.own.windows.deliver(local.client, run, (local,), (handed,), gap)
+                delivery.open += 1
+                self.own.windows.deliver(local.client, run, (local,), (delivery,), gap)
 
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)

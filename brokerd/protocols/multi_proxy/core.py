@@ -359,7 +359,7 @@ class MultiProxy(LogFirstMachine):
         if self._assignments is not None and self.server is not None:
             self._assignments.announce_to(peer, self.server.requested)
         if self.server is not None and peer in self._places.proxies:
-            self.server.ask_to_restate()
+            self.server.request_restatement()
         if self.server is not None and self.server.sharing is not None:
             self.server.sharing.announce_to(peer)
 
@@ -460,8 +460,8 @@ class MultiProxy(LogFirstMachine):
     # ------------------------------------------------------------ time
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
-        for purpose, whose in self._deadlines.due(self.now_ns):
-            self._due[purpose](whose)
+        for purpose, owner in self._deadlines.due(self.now_ns):
+            self._due[purpose](owner)
 
     def _due_handlers(self) -> dict[str, Callable[[Any], None]]:
         """Return the handlers of deadlines by their purposes, for the roles of this broker."""

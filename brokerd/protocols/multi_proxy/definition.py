@@ -79,15 +79,15 @@ def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outag
     """Return the publishers that each access broker receives in all topics, over all servers."""
     overlay = topology.overlay(KIND)
     live = outage.live(topology)
-    gone = outage.down | outage.absorbing
+    unavailable = outage.down | outage.absorbing
     links = outage.cut | {(min(pair), max(pair)) for pair in outage.absorbed}
     whole = {
         broker: all(
-            is_open(overlay.route(broker, server), gone, links)
+            is_open(overlay.route(broker, server), unavailable, links)
             for server in _servers(topology)
             if server != broker
         )
-        and gone.isdisjoint(_servers(topology))
+        and unavailable.isdisjoint(_servers(topology))
         for broker in live
     }
     return {

@@ -167,7 +167,7 @@ class Fetches:
             self._follow(old)
             self._follow(new)
 
-    def ask_again(self, number: int, server: BrokerNumber) -> None:
+    def request_again(self, number: int, server: BrokerNumber) -> None:
         """Repeat the Follow to a server that has more of a topic than at the last one.
 
         The server may also wait for a Follow of a topic without followers.
@@ -247,8 +247,8 @@ class Fetches:
         for other in message.elsewhere:
             stream = self._stream(other.part, other.topic)
             heads.setdefault(other.topic, {})[stream] = other.through
-        asked, followed.pending = followed.pending, []
-        for beginning, numbers in asked:
+        requested, followed.pending = followed.pending, []
+        for beginning, numbers in requested:
             for number in numbers:
                 beginning.heads.update(heads.get(number, {}))  # none: it ended before it was said
             beginning.missing -= 1
@@ -275,18 +275,18 @@ class Fetches:
             topic.followers, topic.is_resumed = own.followers, True
         return topic
 
-    def _leave(self, followed: FollowedServer, told: Collection[int]) -> None:
+    def _leave(self, followed: FollowedServer, announced: Collection[int]) -> None:
         """Remove topics without followers, once the server has the present Follow."""
         for topic in [*followed.topics.values()]:
-            if not topic.followers and topic.number in told:
+            if not topic.followers and topic.number in announced:
                 del followed.topics[topic.stream]
                 followed.is_stale = True
 
     # ------------------------------------------------------------ publications
 
-    def done(self, handed: InFlightDelivery) -> None:
+    def done(self, delivery: InFlightDelivery) -> None:
         """Take the acknowledgement of a delivery."""
-        topic = handed.topic
+        topic = delivery.topic
         topic.close()
         followed = self._servers[topic.server]
         if topic.stream in followed.paused and self._room(topic):
@@ -417,11 +417,11 @@ class Fetches:
         topic.after = last
         return topic.deliver(first, count)
 
-    def complete(self, handed: InFlightDelivery) -> None:
+    def complete(self, delivery: InFlightDelivery) -> None:
         """Take the end of a delivery to clients, some of which may not have acknowledged it."""
-        handed.open -= 1
-        handed.topic.close()
-        self._report_later(self._servers[handed.topic.server])
+        delivery.open -= 1
+        delivery.topic.close()
+        self._report_later(self._servers[delivery.topic.server])
 
     def is_answer(self, peer: Peer, message: Answered) -> bool:
         """Return True for the end of an answer to the last Get.

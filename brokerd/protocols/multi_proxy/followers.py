@@ -293,7 +293,7 @@ RETAINED: Final = "retained"
 """Purpose of the deadline at which publications become too old."""
 
 
-_RUNS_TOLD: Final = 4_096
+_RUNS_PER_LOSS: Final = 4_096
 """The most runs in a message."""
 
 
@@ -343,6 +343,6 @@ class Retention:
     def losses_after(self, home: BrokerNumber, topic: Topic, after: int) -> Iterator[Lost]:
         """Yield the losses after a position, for an access broker."""
         runs = topic.lost.after(after)
-        for start in range(0, len(runs), _RUNS_TOLD):
-            part: tuple[LostRun, ...] = tuple(runs[start : start + _RUNS_TOLD])
+        for start in range(0, len(runs), _RUNS_PER_LOSS):
+            part: tuple[LostRun, ...] = tuple(runs[start : start + _RUNS_PER_LOSS])
             yield Lost(self._broker, home, *topic.part, part)

@@ -177,8 +177,8 @@ class LostRun(NamedTuple):
 
     def continues_in(self, run: "LostRun") -> bool:
         """Return True if a run continues this run."""
-        goes_on = self._replace(position=self.end + 1, first=self.last + 1, last=run.last)
-        return run == goes_on
+        continued = self._replace(position=self.end + 1, first=self.last + 1, last=run.last)
+        return run == continued
 
     def after(self, position: int) -> "LostRun | None":
         """Return the part after a position."""

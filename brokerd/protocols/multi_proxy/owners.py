@@ -71,9 +71,9 @@ class OwnerRequests:
     def seek(self, topics: Sequence[int]) -> None:
         """Request the owners of topics from their arbiters, unless present or requested."""
         for arbiter, new in self._group_by_arbiter(topics):
-            self.ask(arbiter, new)
+            self.request(arbiter, new)
 
-    def ask(self, server: BrokerNumber, topics: Sequence[int]) -> None:
+    def request(self, server: BrokerNumber, topics: Sequence[int]) -> None:
         """Request the owners of topics, in a request to a server."""
         self.sought.setdefault(server, {}).update(dict.fromkeys(topics))
         self._routes.send(Locate(server, self._broker, tuple(topics)))
@@ -91,7 +91,7 @@ class OwnerRequests:
     def remember(self, owners: Sequence[Owner]) -> None:
         """Take owners from before a crash; an earlier row may have requested them already."""
         self._table.known.update((owner.topic, owner.server) for owner in owners)
-        sought = {topic for asked in self.sought.values() for topic in asked}
+        sought = {topic for topics in self.sought.values() for topic in topics}
         self._found([owner.topic for owner in owners if owner.topic in sought])
 
     def add(self, owners: Sequence[Owner]) -> None:
@@ -143,7 +143,7 @@ class OwnerRequests:
         """Ask the arbiter for the owner of a topic, and use the present owner meanwhile."""
         if topic not in self.doubted:
             self.doubted[topic] = None
-            self.ask(self._arbiters[topic], (topic,))
+            self.request(self._arbiters[topic], (topic,))
 
 
 class OwnerChanges:
@@ -237,4 +237,4 @@ class OwnerChanges:
         """Repeat the Follow to servers that have more of a topic, or wait for it."""
         for topic, server, _ in owners:
             if self._table.known.get(topic) == server:
-                self._fetches.ask_again(topic, server)
+                self._fetches.request_again(topic, server)

@@ -104,9 +104,9 @@ class PaperOwners:
         if first == self._proxy:
             return
         self._proxy = first
-        gone, self.table.known = self.table.known, {}
+        former, self.table.known = self.table.known, {}
         self.requests.sought.clear()
-        topics = self._publishes.forget_owners(gone)
+        topics = self._publishes.forget_owners(former)
         self.requests.seek((*topics, *self.requests.list_awaited()))
 
     def remember(self, owners: Sequence[Owner]) -> None:
@@ -187,15 +187,17 @@ class CausalOwners:
     def seek(self, topics: Sequence[int]) -> None:
         """See HashedOwners: any proxy answers, over any reachable server."""
         sought = self.requests.sought
-        asked = {topic for topics_of_server in sought.values() for topic in topics_of_server}
+        sought_topics = {
+            topic for topics_of_server in sought.values() for topic in topics_of_server
+        }
         new = [
             topic
             for topic in dict.fromkeys(topics)
-            if self._changes.is_new(topic) and topic not in asked
+            if self._changes.is_new(topic) and topic not in sought_topics
         ]
         carrier = self._routes.first_server()
         if new and carrier is not None:
-            self.requests.ask(carrier, new)
+            self.requests.request(carrier, new)
         elif new:
             sought.setdefault(self._arbiters[new[0]], {}).update(dict.fromkeys(new))
 

@@ -221,15 +221,15 @@ class Claims:
         A topic is proposed to a server once, until any server becomes unreachable: a past owner
         does not receive the topic.
         """
-        heard = [server for server in self._names if server in self._answered]
-        if not self._spread or not heard:
+        answered = [server for server in self._names if server in self._answered]
+        if not self._spread or not answered:
             return None
-        owned: dict[BrokerNumber, list[int]] = {server: [] for server in heard}
+        owned: dict[BrokerNumber, list[int]] = {server: [] for server in answered}
         for topic, server in sorted(self._owners.items()):
             if server in owned:
                 owned[server].append(topic)
-        least = min(heard, key=lambda each: (len(owned[each]), self._names[each]))
-        most = max(heard, key=lambda each: (len(owned[each]), self._names[each]))
+        least = min(answered, key=lambda each: (len(owned[each]), self._names[each]))
+        most = max(answered, key=lambda each: (len(owned[each]), self._names[each]))
         if len(owned[most]) - len(owned[least]) < self._spread:
             return None
         for topic in owned[most]:

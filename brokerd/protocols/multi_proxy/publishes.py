@@ -87,12 +87,12 @@ class Publishes:
                 self._server(server).unanswered += len(chain)
                 self._put_all(server, topic, chain)
 
-    def forget_owners(self, gone: Mapping[int, BrokerNumber]) -> tuple[int, ...]:
+    def forget_owners(self, former: Mapping[int, BrokerNumber]) -> tuple[int, ...]:
         """Forget owners of topics, and return all topics with publish requests."""
         topics: dict[int, None] = {}
         for pending in self._sources.values():
             topics.update(dict.fromkeys(pending.chains))
-            for topic, server in gone.items():
+            for topic, server in former.items():
                 if topic in pending.chains:
                     self._server(server).unanswered -= len(pending.chains[topic])
         return tuple(topics)

@@ -90,8 +90,8 @@ class LostRecords:
 
     def forget(self, through: int) -> Iterator[Change]:
         """Forget records through a position that no follower lacks; return the changes on disk."""
-        gone = [last for last in self._records if last <= through]
-        written = [last for last in gone if self._records.pop(last).is_written]
+        forgotten = [last for last in self._records if last <= through]
+        written = [last for last in forgotten if self._records.pop(last).is_written]
         return iter([Change(LOST_ROWS, self._key(last), None) for last in written])
 
     def _key(self, last: int) -> str:

@@ -269,7 +269,7 @@ class ServerRoutes:
         if type(request) is Get and not self._parameters.get_wait_ns:
             return  # it waits for publications, and is repeated when the route changes
         if type(request) is not Put:
-            way.asked[type(request)] = self._machine.now_ns
+            way.requested[type(request)] = self._machine.now_ns
         due_ns = self._machine.now_ns + self._timeout_ns(type(request)) + way.waited_ns
         set_ns = self._deadlines.instant((UNANSWERED, request.server))
         if set_ns is None or due_ns < set_ns:
@@ -284,8 +284,8 @@ class ServerRoutes:
         """
         way = self._routes[server]
         way.waited_ns = 0
-        if way.asked.pop(kind, None) is not None and not wholly:
-            way.asked[kind] = self._machine.now_ns
+        if way.requested.pop(kind, None) is not None and not wholly:
+            way.requested[kind] = self._machine.now_ns
 
     def change_late(
         self, server: BrokerNumber, *, is_awaited: bool, puts_ns: Instant | None
@@ -300,7 +300,7 @@ class ServerRoutes:
         """
         way = self._routes[server]
         if not is_awaited or way.proxy is None:
-            way.asked.clear()
+            way.requested.clear()
             return False
         due_ns = self._due_ns(way, puts_ns)
         if due_ns > self._machine.now_ns:
@@ -311,7 +311,7 @@ class ServerRoutes:
             max(self._parameters.retry_limit_ns, self._parameters.timeout_ns),
         )
         way.proxy = self._next_proxy(server, way.proxy)
-        way.asked.clear()
+        way.requested.clear()
         return True
 
     def adopt(self, server: BrokerNumber, proxy: Peer) -> bool:
@@ -325,7 +325,7 @@ class ServerRoutes:
             return False
         assert isinstance(proxy, int), f"{proxy!r} is no proxy"
         way.proxy = proxy
-        way.asked.clear()
+        way.requested.clear()
         return True
 
     def reaches(
@@ -374,7 +374,7 @@ class ServerRoutes:
 
     def _due_ns(self, way: ServerRoute, puts_ns: Instant | None) -> Instant:
         """Return the time at which the first unanswered request times out."""
-        dues = [since_ns + self._timeout_ns(kind) for kind, since_ns in way.asked.items()]
+        dues = [since_ns + self._timeout_ns(kind) for kind, since_ns in way.requested.items()]
         if puts_ns is not None:
             dues.append(puts_ns + self._timeout_ns(Put))
         return min(dues, default=self._machine.now_ns) + way.waited_ns

@@ -114,7 +114,7 @@ class Server:
             WAITING: self.on_get_due,
             REPEATING: self.repeat_answer,
             HELD: self.on_held_due,
-            RESTATING: lambda _broker: self.ask_to_restate(),
+            RESTATING: lambda _broker: self.request_restatement(),
             RETAINED: lambda _: self.retention.due(),
             **(sharing.due_handlers() if sharing is not None else {}),
         }
@@ -235,7 +235,7 @@ class Server:
         for message in self._held.list_late(topic):
             self._report_held(message)
 
-    def ask_to_restate(self) -> None:
+    def request_restatement(self) -> None:
         """Ask all access brokers for their topics that have not stated them since a loss."""
         for home in self._restatements.list_awaited():
             self._sessions.answer(home, Merged(home, ()))
@@ -256,7 +256,7 @@ class Server:
                 if self.followers.follows(follower, owner.topic):
                     self._sessions.answer(home, Merged(home, (owner,)))
 
-    def _ask(self, topics: Sequence[int]) -> None:
+    def _request(self, topics: Sequence[int]) -> None:
         new = dict.fromkeys(topic for topic in topics if topic not in self.requested)
         if new:
             self.requested.update(new)
@@ -271,7 +271,7 @@ class Server:
         is_moving = sharing is not None and (sharing.moves.moving or sharing.moves.moved)
         if sharing is not None and is_moving and sharing.is_away(home, (number,)):
             return
-        self._ask((number,))
+        self._request((number,))
         self._counters["publications_received"] += len(run)
         if self._held.delays(self.log.topic(number), message):
             self._report_held(message)
@@ -322,7 +322,9 @@ class Server:
         is_restarted = version.incarnation > follower.version.incarnation
         follower.version = version
         before = follower.done
-        self._ask([topic for topic in message.topics if self._take_ownership(topic) not in before])
+        self._request(
+            [topic for topic in message.topics if self._take_ownership(topic) not in before]
+        )
         parts = [part for topic in message.topics for part in self.log.parts(topic)]
         heads = {part.part: part.assigned for part in parts}
         follower.done = {part: before.get(part, head) for part, head in heads.items()}
@@ -339,11 +341,11 @@ class Server:
         followed = tuple(Followed(*part, follower.done[part], head) for part, head in heads.items())
         elsewhere = tuple(Elsewhere(*part, through) for part, through in known.items())
         answer = Following(self._broker, home, *version, followed, elsewhere)
-        for gone in before:
-            if gone not in follower.done:
-                if gone.server == self._broker:
-                    self._append_all(self._held.remove_follower(home, self.log.part(gone)))
-                self._settle(self.log.part(gone))
+        for former in before:
+            if former not in follower.done:
+                if former.server == self._broker:
+                    self._append_all(self._held.remove_follower(home, self.log.part(former)))
+                self._settle(self.log.part(former))
 
         if is_restated:
             self.settle_all()
@@ -404,8 +406,8 @@ class Server:
 
         A Follow from before the loss may have arrived in place of the repeated one.
         """
-        asked = (Part(each.part, each.topic) for each in wanted)
-        return self.log.lost_through > 0 and any(part not in follower.done for part in asked)
+        parts = (Part(each.part, each.topic) for each in wanted)
+        return self.log.lost_through > 0 and any(part not in follower.done for part in parts)
 
     # ------------------------------------------------------------ answers
 

@@ -126,10 +126,10 @@ class FollowedTopic:
 
     def deliver(self, first: int, count: int) -> InFlightDelivery:
         """Add a delivery, and return it."""
-        handed = InFlightDelivery(self, first, count)
-        self.in_flight.append(handed)
+        delivery = InFlightDelivery(self, first, count)
+        self.in_flight.append(delivery)
         self.outstanding += count
-        return handed
+        return delivery
 
     def close(self) -> None:
         """Remove acknowledged deliveries."""
@@ -238,13 +238,13 @@ class ServerRoute:
     Attributes:
         proxy: the proxy; None: no reachable proxy reaches the server.
         waited_ns: the length of the last wait without an answer; 0 after an answer.
-        asked: the time of unanswered requests, by type; without publish requests.
+        requested: the time of unanswered requests, by type; without publish requests.
     """
 
     server: BrokerNumber
     proxy: BrokerNumber | None = None
     waited_ns: int = 0
-    asked: dict[type, Instant] = field(default_factory=dict)
+    requested: dict[type, Instant] = field(default_factory=dict)
 
 
 class OwnerTable:
@@ -286,7 +286,7 @@ class Decision:
         is_kept: True once this decision is durable.
         since_ns: the time of the decision; 0: before a crash.
         waiting: the access brokers that have asked, in order.
-        unasked: after a loss, the servers that have not answered if the topic is theirs.
+        unqueried: after a loss, the servers that have not answered if the topic is theirs.
         to: the server that the topic moves to; None: it stays.
         had: the servers that have given the topic away.
     """
@@ -297,7 +297,7 @@ class Decision:
     is_kept: bool = False
     since_ns: Instant = 0
     waiting: dict[BrokerNumber, None] = field(default_factory=dict)
-    unasked: dict[BrokerNumber, None] = field(default_factory=dict)
+    unqueried: dict[BrokerNumber, None] = field(default_factory=dict)
     to: BrokerNumber | None = None
     had: tuple[BrokerNumber, ...] = ()
 

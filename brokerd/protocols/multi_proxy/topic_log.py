@@ -331,12 +331,12 @@ class TopicLog:
         changes: dict[tuple[str, str], int] = {}
         lost: list[Change] = []
         while logged and logged[0].last <= logged[0].topic.released:
-            gone = logged.popleft()
-            self.logged_bytes -= gone.size_bytes
-            number, source = gone.topic.number, ".".join(map(str, gone.source))
-            changes[PUT, f"{number}.{source}"] = self.topic(number).stored.get(gone.source, 0)
-            changes[RELEASED, gone.topic.key] = gone.last
-            row = gone.topic.lost.row(gone.last)
+            dropped = logged.popleft()
+            self.logged_bytes -= dropped.size_bytes
+            number, source = dropped.topic.number, ".".join(map(str, dropped.source))
+            changes[PUT, f"{number}.{source}"] = self.topic(number).stored.get(dropped.source, 0)
+            changes[RELEASED, dropped.topic.key] = dropped.last
+            row = dropped.topic.lost.row(dropped.last)
             lost += [row] if row is not None else []
         if not changes:
             return

@@ -108,12 +108,12 @@ class StoredPositions:
         if self._versions.get(message.server, version) >= version:
             return False
         self._versions[message.server] = version
-        theirs, asked = self._peer_positions[message.server], {*message.topics}
+        theirs, requested = self._peer_positions[message.server], {*message.topics}
         for server, number, through in message.known:
             part = Part(server, number)
             if server != self._broker:
                 self._through[part] = max(through, self._through.get(part, 0))
-            if number not in asked:
+            if number not in requested:
                 theirs[part] = max(through, theirs.get(part, 0))
         return True
 
@@ -226,8 +226,8 @@ class TopicTransfers:
         self._number += 1
         topics = tuple(self._server.requested)
         known = self.positions.all()
-        said = Periodic(self._broker, self._incarnation, self._number, topics, known)
-        self._machine.send(proxy, said)
+        announcement = Periodic(self._broker, self._incarnation, self._number, topics, known)
+        self._machine.send(proxy, announcement)
 
     def _name_here(self, number: int) -> Owner:
         assigned = self._assignments
@@ -290,12 +290,12 @@ class TopicTransfers:
 
     def got(self, home: BrokerNumber, follower: Follower, wanted: Sequence[Wanted]) -> None:
         """Notify an access broker of parts that have arrived here and that its get lacks."""
-        asked = {Part(each.part, each.topic): None for each in wanted}
+        requested = {Part(each.part, each.topic): None for each in wanted}
         unknown = {
             part.topic: None
             for part in follower.done
-            if part not in asked
-            and Part(self._broker, part.topic) in asked
+            if part not in requested
+            and Part(self._broker, part.topic) in requested
             and self._server.log.holds(part)
         }
         if unknown:

@@ -199,11 +199,11 @@ class Moves:
             ),
         )
 
-    def on_transferred(self, message: Transferred, gone: Callable[[int], None]) -> None:
+    def on_transferred(self, message: Transferred, remove: Callable[[int], None]) -> None:
         """Take the confirmation of a transfer, or the name of a further owner.
 
         Args:
-            gone: called with the topic once it is durably away.
+            remove: called with the topic once it is durably away.
         """
         number = message.topic
         if message.owner != message.server:
@@ -216,7 +216,7 @@ class Moves:
         homes = [home for home, _ in self._followers.of(number)]
 
         def over() -> None:
-            gone(number)
+            remove(number)
             self.release(number)
             for home in homes:
                 self.notify_moved(home, (number,))

@@ -36,8 +36,8 @@ class _Publisher(NamedTuple):
 
     def answers(self, message: Connect) -> bool:
         """Return whether the row is the broker's answer to this very request."""
-        asked = (message.incarnation, message.instance)
-        return bool(message.instance) and asked == (self.requested, self.instance)
+        identity = (message.incarnation, message.instance)
+        return bool(message.instance) and identity == (self.requested, self.instance)
 
 
 class PublisherTable:

@@ -21,14 +21,14 @@ def is_leap(earlier: tuple[int, int], later: tuple[int, int]) -> bool:
     return later > earlier and is_ahead
 
 
-def check_generation(peer: Peer, what: int, known: int, stated: int) -> None:
+def check_generation(peer: Peer, number: int, known: int, stated: int) -> None:
     """Check that a counter in a peer's message does not leap from the recorded counter.
 
     Raises:
         RemoteProtocolError: the counter leaps.
     """
     if is_leap((0, known), (0, stated)):
-        raise RemoteProtocolError(peer, f"generation {stated} of {what} leaps from {known}")
+        raise RemoteProtocolError(peer, f"generation {stated} of {number} leaps from {known}")
 
 
 def check_incarnation(peer: Peer, broker: BrokerNumber, known: int, stated: int) -> None:

@@ -52,47 +52,47 @@ class DeliveryJudge:
     ) -> None:
         """Judge a delivery to the application, with `again` marked as a possible redelivery."""
         publisher = self._register.by_source.get(source)
-        what = f"{client}/{number} got {tuple(source)} {sequence}"
+        text = f"{client}/{number} got {tuple(source)} {sequence}"
         subscription = self._register.subscriptions.get((client, number))
         if subscription is None:
-            self._violations.add("ended", f"{what} after its end")
+            self._violations.add("ended", f"{text} after its end")
             return
         if publisher is None or not 1 <= sequence <= len(publisher.contents):
-            self._violations.add("phantom", f"{what}, which was never published")
+            self._violations.add("phantom", f"{text}, which was never published")
             return
         if publisher.contents[sequence - 1] != (blob, bytes(payload)):
-            self._violations.add("phantom", f"{what} with contents that were not published")
+            self._violations.add("phantom", f"{text} with contents that were not published")
         if self._promises.exactly_once and not subscription.started:
-            self._violations.add("early", f"{what} before its start was announced")
+            self._violations.add("early", f"{text} before its start was announced")
         if self._register.is_closed(subscription, publisher):
-            self._violations.add("closed gate", f"{what} through a closed gate")
+            self._violations.add("closed gate", f"{text} through a closed gate")
         stream = self._register.stream(subscription, publisher)
         rank = stream.ranks.get(sequence)
         if rank is None:
             predicate = subscription.predicate
-            self._violations.add("unwanted", f"{what}, which does not match {predicate}")
+            self._violations.add("unwanted", f"{text}, which does not match {predicate}")
             return
         may_repeat = again and self._promises.redelivers and not stream.is_committed(sequence)
         if again and sequence in stream.got:
             self.redelivered += may_repeat
             if not may_repeat:
-                self._violations.add("duplicate", f"{what} again, which it may not")
+                self._violations.add("duplicate", f"{text} again, which it may not")
             return
         if sequence in stream.gaps and not may_repeat:
-            self._violations.add("gap delivered", f"{what}, which was announced as a gap")
+            self._violations.add("gap delivered", f"{text}, which was announced as a gap")
         if self._promises.order is Order.TOTAL and sequence not in stream.got:
-            self._compare_orders(subscription, publisher, sequence, what)
+            self._compare_orders(subscription, publisher, sequence, text)
         if not self._promises.order.is_of_sources:
             if sequence in stream.got:
-                self._violations.add("duplicate", f"{what} twice")
+                self._violations.add("duplicate", f"{text} twice")
         else:
             if sequence <= stream.had:
-                self._violations.add("duplicate", f"{what}, which it had before it moved")
-            self._check_rank(stream, publisher, rank, what)
+                self._violations.add("duplicate", f"{text}, which it had before it moved")
+            self._check_rank(stream, publisher, rank, text)
         stream.got.add(sequence)
         stream.at = rank if stream.at is None else max(stream.at, rank)
 
-    def _check_rank(self, stream: Stream, publisher: Publisher, rank: int, what: str) -> None:
+    def _check_rank(self, stream: Stream, publisher: Publisher, rank: int, text: str) -> None:
         """Check that a delivery is the next publication of its stream.
 
         A publication that survived a loss of its source broker elsewhere may come before the gap
@@ -100,13 +100,13 @@ class DeliveryJudge:
         """
         sequence = stream.matching[rank]
         if stream.at is None:
-            self._check_first(stream, publisher, rank, what)
+            self._check_first(stream, publisher, rank, text)
         elif sequence <= stream.withheld:
-            self._violations.add("order", f"{what}, which was withheld")
+            self._violations.add("order", f"{text}, which was withheld")
         elif rank == stream.at:
-            self._violations.add("duplicate", f"{what} twice in a row")
+            self._violations.add("duplicate", f"{text} twice in a row")
         elif rank < stream.at:
-            self._violations.add("order", f"{what} after {stream.matching[stream.at]}")
+            self._violations.add("order", f"{text} after {stream.matching[stream.at]}")
         elif rank > stream.at + 1:
             missing = self._obligations.list_owed_after(
                 stream, stream.matching[stream.at + 1 : rank]
@@ -115,17 +115,17 @@ class DeliveryJudge:
             if missing:
                 self._violations.add(
                     "gap",
-                    f"{what} after {stream.matching[stream.at]}, without {list_numbers(missing)}",
+                    f"{text} after {stream.matching[stream.at]}, without {list_numbers(missing)}",
                 )
 
-    def _check_first(self, stream: Stream, publisher: Publisher, rank: int, what: str) -> None:
+    def _check_first(self, stream: Stream, publisher: Publisher, rank: int, text: str) -> None:
         """Check that no owed publication lies before the first delivery."""
         owed = self._obligations.missing(stream)
         before = [sequence for sequence in owed if sequence < stream.matching[rank]]
         before = self._put_lost_aside(stream, publisher, before)
         if before:
             self._violations.add(
-                "gap", f"{what} first, without {list_numbers(before)}, published after the start"
+                "gap", f"{text} first, without {list_numbers(before)}, published after the start"
             )
         if self._promises.exactly_once:
             silent = [
@@ -137,7 +137,7 @@ class DeliveryJudge:
             ]
             if silent:
                 numbers = list_numbers(silent)
-                self._violations.add("silent", f"{what} first, without a notice of {numbers}")
+                self._violations.add("silent", f"{text} first, without a notice of {numbers}")
 
     def _put_lost_aside(
         self, stream: Stream, publisher: Publisher, missing: list[int]
@@ -148,8 +148,8 @@ class DeliveryJudge:
         return unexplained
 
     def _compare_orders(
-        self, subscription: Subscription, publisher: Publisher, sequence: int, what: str
+        self, subscription: Subscription, publisher: Publisher, sequence: int, text: str
     ) -> None:
         if self.total_order.got(subscription.log, (publisher.name, sequence)):
-            what = f"{what} in another order than another subscriber"
-            self._violations.add("total order", what)
+            text = f"{text} in another order than another subscriber"
+            self._violations.add("total order", text)

@@ -37,16 +37,16 @@ class GapJudge:
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
         """Judge an announced gap."""
-        what = f"{client}/{number} receives a gap, {tuple(source)} {first} to {last} ({reason})"
+        subject = f"{client}/{number} receives a gap, {tuple(source)} {first} to {last} ({reason})"
         publisher = self._register.by_source.get(source)
         subscription = self._register.subscriptions.get((client, number))
         if subscription is None:
-            self._violations.add("ended", f"{what}, after its end")
+            self._violations.add("ended", f"{subject}, after its end")
             return
         if reason == OLDER_COPY:
             if client not in self._register.restarted:
                 self._violations.add(
-                    "gap unpromised", f"{what}, and its process was never restarted"
+                    "gap unpromised", f"{subject}, and its process was never restarted"
                 )
             return
         is_lost_state = reason == STATE_LOST and self._losses.are_accepted
@@ -54,19 +54,19 @@ class GapJudge:
             self._judge_positions(subscription, source, first, last, reason)
             return
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
-            self._violations.add("phantom", f"{what}, which was never published")
+            self._violations.add("phantom", f"{subject}, which was never published")
             return
         stream = self._register.stream(subscription, publisher)
         is_absence = reason in self._promises.absence_gaps and last <= stream.absent
         is_promised = is_absence or reason in self._promises.gaps
         if not is_promised and not is_lost_state:
-            self._violations.add("gap unpromised", what)
+            self._violations.add("gap unpromised", subject)
         for sequence in range(first, last + 1):
             if sequence not in stream.ranks:
                 continue  # whole stretches are named, also publications that do not match
             may_repeat = self._promises.redelivers and not stream.is_committed(sequence)
             if sequence in stream.got and not may_repeat:
-                self._violations.add("gap delivered", f"{what}, and had {sequence}")
+                self._violations.add("gap delivered", f"{subject}, and had {sequence}")
             stream.gaps.add(sequence)
             stream.unexplained.discard(sequence)
             is_lost = is_lost_state and (
@@ -74,14 +74,16 @@ class GapJudge:
                 or self._losses.is_lost_at_home(subscription, publisher, sequence)
             )
             if not is_promised and not is_lost and sequence not in stream.got:
-                self._violations.add("gap unpromised", f"{what}, and no broker has lost {sequence}")
+                self._violations.add(
+                    "gap unpromised", f"{subject}, and no broker has lost {sequence}"
+                )
             if (is_promised or is_lost) and sequence not in stream.excused:
                 is_owed = stream.fence is not None and sequence > stream.fence
                 is_owed = is_owed and sequence > stream.lost_until
                 # What is in a gap of an accepted loss may be of any age.
                 is_young = reason in self._promises.gaps and not self._is_old(publisher, sequence)
                 if is_owed and is_young and not is_absence:
-                    self._violations.add("gap early", f"{what}, and {sequence} is not that old")
+                    self._violations.add("gap early", f"{subject}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.counts[reason] = self.counts.get(reason, 0) + 1
 

@@ -35,8 +35,8 @@ class Gates:
             if again and subscription.lost:
                 self._close_lost(subscription, again)
             elif again:
-                what = f"{client}/{number} does not receive {sorted(again)}"
-                self._violations.add("gate closed", what)
+                subject = f"{client}/{number} does not receive {sorted(again)}"
+                self._violations.add("gate closed", subject)
             subscription.closed = closed
             self._register.open_streams(subscription)
         subscription.closed = closed

@@ -70,8 +70,8 @@ class LingerChecker:
         self.ended = []
         if type(event) is MessageReceived:
             if type(event.message) is Subscribe:
-                asked = self._requests.setdefault((number, str(event.peer)), {})
-                asked[event.message.number] = None
+                requests = self._requests.setdefault((number, str(event.peer)), {})
+                requests[event.message.number] = None
             elif type(event.message) is Detach:
                 self._leaving[number, str(event.peer)] = None
         elif type(event) is SessionEstablished or type(event) is SessionLost:

@@ -35,7 +35,7 @@ class WhileBroken:
         """Return the unmet demands, in words."""
         return [
             *self._cluster.waits.describe_unsettled(
-                all_attempts=False, may_ask=self._reach.ends, may_drain=self._reach.drains
+                all_attempts=False, may_request=self._reach.ends, may_drain=self._reach.drains
             ),
             *self._describe_unfinished(),
             *self._describe_undelivered(),
@@ -138,8 +138,10 @@ def bounds_of(plan: Plan) -> Bounds:
     if parameters.client_linger_ns < NEVER_NS:  # subscriptions without a repeated request end then
         everything_ns += parameters.client_linger_ns
     # A new interval, a further interval, and an answer that a slow client may delay.
-    saying_ns = planning.announce_within_ns(parameters) + 2 * window_ns + 2 * slowest_ns + disk_ns
-    return Bounds(sessions_ns, gates_ns, everything_ns, saying_ns)
+    announcing_ns = (
+        planning.announce_within_ns(parameters) + 2 * window_ns + 2 * slowest_ns + disk_ns
+    )
+    return Bounds(sessions_ns, gates_ns, everything_ns, announcing_ns)
 
 
 def _find_failing(plan: Plan, kind: str) -> list[FaultInjection]:

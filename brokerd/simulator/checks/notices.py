@@ -22,17 +22,17 @@ class NoticeJudge:
     def judge(self, client: ClientId, notice: Notice) -> None:
         """Judge a notice of withheld publications."""
         publisher = self._register.by_source.get(notice.source)
-        what = f"{client}/{notice.subscription} receives the notice that {notice} is withheld"
+        subject = f"{client}/{notice.subscription} receives the notice that {notice} is withheld"
         subscription = self._register.subscriptions.get((client, notice.subscription))
         if subscription is None:
-            self._violations.add("ended", f"{what} after its end")
+            self._violations.add("ended", f"{subject} after its end")
             return
         if publisher is None:
             # The broker may count publications of a source that its client has not named yet.
             self._unnamed.setdefault(notice.source, []).append((client, notice))
             return
         if notice.ranges[-1][1] > len(publisher.contents):
-            self._violations.add("phantom", f"{what}, which was never published")
+            self._violations.add("phantom", f"{subject}, which was never published")
             return
         stream = self._register.stream(subscription, publisher)
         for first, last in notice.ranges:
@@ -42,11 +42,13 @@ class NoticeJudge:
                 self.announced += 1
                 if stream.at is not None:
                     delivered = stream.matching[stream.at]
-                    self._violations.add("gap", f"{what} after {delivered} was delivered")
+                    self._violations.add("gap", f"{subject} after {delivered} was delivered")
                 elif stream.fence is not None and sequence > stream.fence:
-                    self._violations.add("gap", f"{what}, published while the source was reachable")
+                    self._violations.add(
+                        "gap", f"{subject}, published while the source was reachable"
+                    )
                 elif sequence <= stream.withheld:
-                    self._violations.add("duplicate", f"{what} again")
+                    self._violations.add("duplicate", f"{subject} again")
                 stream.withheld = sequence
 
     def judge_named(self, source: SourceId) -> None:
@@ -57,5 +59,5 @@ class NoticeJudge:
     def judge_end(self) -> None:
         """Judge the notices of sources that no client has named."""
         for source, notices in self._unnamed.items():
-            what = f"{notices[0][0]} received {source}, which does not exist"
-            self._violations.add("phantom", what)
+            subject = f"{notices[0][0]} received {source}, which does not exist"
+            self._violations.add("phantom", subject)

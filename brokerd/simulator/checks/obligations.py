@@ -28,8 +28,8 @@ class Obligations:
                 if missing:
                     lines.append(f"{name} misses {list_numbers(missing)} of {publisher.name}")
                 if unexplained := sorted(stream.unexplained):
-                    what = f"the loss of {list_numbers(unexplained)} of {publisher.name}"
-                    lines.append(f"{name} received no gap for {what}")
+                    subject = f"the loss of {list_numbers(unexplained)} of {publisher.name}"
+                    lines.append(f"{name} received no gap for {subject}")
         for publisher in self._register.current.values():
             left = len(publisher.contents) - len(publisher.acknowledged)
             if left:

@@ -39,8 +39,8 @@ class PublisherJudge:
             self._restore(publisher)
         holder = self._register.by_source.setdefault(source, publisher)
         if holder is not publisher:
-            what = f"{source} was given to {holder.client} and to {client}"
-            self._violations.add("identity", what)
+            subject = f"{source} was given to {holder.client} and to {client}"
+            self._violations.add("identity", subject)
         publisher.source = source
         self._name_earlier(publisher, source)
 

@@ -14,7 +14,7 @@ class Reach:
     Two brokers can have a session if no direction between them is broken.
 
     Args:
-        gone: lost brokers; all other brokers are alive. If only leaves can be lost, no route
+        removed: lost brokers; all other brokers are alive. If only leaves can be lost, no route
             contains a lost broker.
 
     Attributes:
@@ -28,10 +28,10 @@ class Reach:
         graph: OverlayGraph,
         parameters: Any,
         broken: Iterable[Link],
-        gone: Iterable[BrokerNumber] = (),
+        removed: Iterable[BrokerNumber] = (),
     ) -> None:
         self._graph = graph
-        self._gone = frozenset(gone)
+        self._removed = frozenset(removed)
         self._parameters = parameters
         self._broken = {(min(pair), max(pair)): None for pair in broken}
         self._known: dict[Link, bool] = {}

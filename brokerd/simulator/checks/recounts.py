@@ -83,8 +83,10 @@ def check_recounts(name: str, core: object, recounts: Iterable[Recount]) -> int:
             kept, found = recount.kept(item), recount.found(item, holdings)
             counted += 1
             if kept != found:
-                what = f"{type(item).__name__}.{recount.name}"
-                raise InvariantViolated("counter", f"{name} counts {kept!r} in {what}: {found!r}")
+                subject = f"{type(item).__name__}.{recount.name}"
+                raise InvariantViolated(
+                    "counter", f"{name} counts {kept!r} in {subject}: {found!r}"
+                )
     return counted
 
 
@@ -212,10 +214,10 @@ class PositionChecks:
     def _change(self, broker: BrokerView, number: int, key: str, row: Any) -> None:
         position, rows = self._positions[number], self._rows[broker.number]
         before = rows.get((number, key))
-        what = f"{broker.name} commits {row!r} in {position.table} for {key!r}, after {before}"
+        subject = f"{broker.name} commits {row!r} in {position.table} for {key!r}, after {before}"
         if row is None:
             if not position.ends:
-                raise InvariantViolated("position lost", what)
+                raise InvariantViolated("position lost", subject)
             rows.pop((number, key), None)
             return
         value = position.read(row)
@@ -223,7 +225,7 @@ class PositionChecks:
             return
         value = _comparable(value)
         if before is not None and value < before:
-            raise InvariantViolated("position back", what)
+            raise InvariantViolated("position back", subject)
         if before is not None and value > before:
             self.advanced += 1
             self.advanced_again += (number, key) in self._recovered[broker.number]

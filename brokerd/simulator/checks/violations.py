@@ -13,9 +13,9 @@ class InvariantViolated(Exception):
         rule: the short name of the rule, e.g. "gap".
     """
 
-    def __init__(self, rule: str, what: str) -> None:
+    def __init__(self, rule: str, text: str) -> None:
         self.rule = rule
-        super().__init__(f"{rule}: {what}")
+        super().__init__(f"{rule}: {text}")
 
 
 class Violations:
@@ -35,7 +35,7 @@ class Violations:
         self.counts: dict[str, int] = {}
         self.first: list[str] = []
 
-    def add(self, rule: str, what: str) -> None:
+    def add(self, rule: str, text: str) -> None:
         """Count a violation.
 
         Raises:
@@ -43,6 +43,6 @@ class Violations:
         """
         self.counts[rule] = self.counts.get(rule, 0) + 1
         if self.counts[rule] <= _FIRST:
-            self.first.append(f"{rule}: {what}")
+            self.first.append(f"{rule}: {text}")
         if self._strict:
-            raise InvariantViolated(rule, what)
+            raise InvariantViolated(rule, text)

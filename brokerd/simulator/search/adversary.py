@@ -157,7 +157,9 @@ class _Run:
             rule, violations = play_and_judge(
                 self._play, cluster.oracle, self.scene.strict, forgiven
             )
-        violations = [f"after {len(acted.actions)} actions: {what}" for what in violations]
+        violations = [
+            f"after {len(acted.actions)} actions: {violation}" for violation in violations
+        ]
         steps = cluster.trace.last_steps() if cluster.trace is not None and violations else ()
         return SeedReport(
             self._seed,

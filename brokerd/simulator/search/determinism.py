@@ -67,10 +67,10 @@ def _answers(children: Sequence[subprocess.Popen[str]], seeds: range) -> list[li
     answers = []
     try:
         for child in children:
-            said, complaint = child.communicate()
+            output, complaint = child.communicate()
             if child.returncode:
                 raise RuntimeError(f"seeds {seeds[0]}..{seeds[-1]}: {complaint[-2_000:]}")
-            answers.append(said.splitlines())
+            answers.append(output.splitlines())
     finally:
         for child in children:
             child.kill()

@@ -355,7 +355,7 @@ class _Reader:
 
     def plan(self) -> Plan:
         """Return the plan of all lines."""
-        for what, there in (
+        for section, there in (
             ("simulation", self.layer),
             ("protocol", self.protocol),
             ("brokers", self.brokers),
@@ -364,7 +364,7 @@ class _Reader:
             ("end", self.end >= 0),
         ):
             if not there:
-                raise PlanError(f"a plan without a line `{what}`")
+                raise PlanError(f"a plan without a line `{section}`")
         if self.joining and not definition_of(self.protocol).promises.members_may_change:
             raise PlanError(f"no broker can join where the protocol is {self.protocol}")
         topology = self._topology()

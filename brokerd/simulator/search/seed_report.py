@@ -34,10 +34,10 @@ class SeedReport:
 
     def describe(self) -> str:
         """Return the report of a violation, or one line for a run without one."""
-        what = f"seed {self.seed}" if self.seed >= 0 else "plan"
+        name = f"seed {self.seed}" if self.seed >= 0 else "plan"
         if not self.violations:
-            return f"{what}: no violation, {counted(self.counters['deliveries'], 'delivery')}"
-        lines = [f"{what}: {violation}" for violation in self.violations]
+            return f"{name}: no violation, {counted(self.counters['deliveries'], 'delivery')}"
+        lines = [f"{name}: {violation}" for violation in self.violations]
         if self.last_steps:
             lines += ["last steps:", *(f"  {line}" for line in self.last_steps)]
         return "\n".join([*lines, f"repeat with: {self.command}"])

@@ -203,7 +203,7 @@ class PlanRun:
                 self._play, self._cluster.oracle, self._strict, self._forgiven
             )
         now_ns = self._cluster.schedule.now_ns
-        violations = [f"at {now_ns / SECOND_NS:.6f} s: {what}" for what in violations]
+        violations = [f"at {now_ns / SECOND_NS:.6f} s: {violation}" for violation in violations]
         trace = self._cluster.trace
         assert trace is not None
         return SeedReport(
@@ -423,10 +423,10 @@ class PlanRun:
         lines = checker.list_rest(brokers, may_queue=any(restored.values()))
         for broker in brokers:
             had = broker.core.status().own_subscriptions - restored[broker.number]
-            asked = self._cluster.oracle.register.count_live_at(broker.number)
-            if had > asked:
+            live = self._cluster.oracle.register.count_live_at(broker.number)
+            if had > live:
                 lines.append(
-                    f"{broker.name} has {had} subscriptions of its clients, which requested {asked}"
+                    f"{broker.name} has {had} subscriptions of its clients, which requested {live}"
                 )
         return lines + checker.own.list_rest(self._cluster.brokers)
 
@@ -507,8 +507,8 @@ class PlanRun:
             return
         while is_owed():
             if self._waited_ns() > self._bounds.saying_ns:
-                what = f"{self._waited_ns() / SECOND_NS:.1f} s after all was delivered: "
-                raise InvariantViolated("unsaid", what + "; ".join(self._list_pending()[:6]))
+                text = f"{self._waited_ns() / SECOND_NS:.1f} s after all was delivered: "
+                raise InvariantViolated("unsaid", text + "; ".join(self._list_pending()[:6]))
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
 
     def _wait_expiry(self) -> None:
@@ -530,9 +530,9 @@ class PlanRun:
                     for number, count in self._restored().items()
                     if count
                 }
-                what = f"{self._waited_ns() / SECOND_NS:.1f} s after all was announced: "
+                text = f"{self._waited_ns() / SECOND_NS:.1f} s after all was announced: "
                 raise InvariantViolated(
-                    "kept", what + f"subscriptions of an older disk at {kept}; {self._list_rest()}"
+                    "kept", text + f"subscriptions of an older disk at {kept}; {self._list_rest()}"
                 )
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
 

@@ -118,7 +118,7 @@ class ClientMobility:
         if client is None or client.publishes or (plan_name in self._waiting and not again):
             return
         core = client.core
-        waits = core.is_detaching or core.subscriptions.ending or client.asking_again
+        waits = core.is_detaching or core.subscriptions.ending or client.repeated_requests
         all_started = again or all(each in client.started_numbers for each in core.subscriptions)
         if waits or not all_started or not core.subscriptions or not self._can_go(client, broker):
             return
@@ -138,11 +138,11 @@ class ClientMobility:
 
     def _can_go(self, client: SimulatedClient, broker: str) -> bool:
         """Return True if a broker is a possible target of a client."""
-        topology, gone = self._cluster.topology, self._cluster.removed
+        topology, removed = self._cluster.topology, self._cluster.removed
         if broker not in topology.present():
             return False
         to = topology.number_of(broker)
-        return to != client.broker and to not in gone and client.broker not in gone
+        return to != client.broker and to not in removed and client.broker not in removed
 
     def _reattach_freely(self, client: SimulatedClient | None, broker: str) -> None:
         """Attach a client to a broker, with all its requests repeated there."""

@@ -134,7 +134,7 @@ class SimulatedClient(Endpoint):
         withheld: notices of publications withheld by partitions, in order.
         gaps: announced gaps, in order.
         refused: requests that the broker refused for good.
-        asking_again: number of subscriptions that were refused temporarily.
+        repeated_requests: number of subscriptions that were refused temporarily.
         ended: subscriptions that the broker has ended on request.
         path_ages_ns: `path_age_ns` of the report of each started subscription.
         detached: the broker keeps no state for this client any more.
@@ -180,7 +180,7 @@ class SimulatedClient(Endpoint):
         self.tokens: deque[dict[int, Positions]] = deque(maxlen=0)
         self.refused: list[Refused] = []
         self.take_after_ns = 0
-        self.asking_again = 0
+        self.repeated_requests = 0
         self.ended: dict[int, None] = {}
         self.path_ages_ns: dict[int, int] = {}
         self.detached = self.drains = False
@@ -323,7 +323,7 @@ class SimulatedClient(Endpoint):
                 self.refused.append(refused)
                 self.on_refused(refused)
             case RetryLater(refused) if refused.number:
-                self.asking_again += 1
+                self.repeated_requests += 1
                 self._defer(self._subscribe_again, refused.number)
             case RetryLater():
                 self._defer(self._network.close, self, self.broker, "closed_by_us")
@@ -359,7 +359,7 @@ class SimulatedClient(Endpoint):
         self._send_out()
 
     def _subscribe_again(self, number: int) -> None:
-        self.asking_again -= 1
+        self.repeated_requests -= 1
         self.core.subscribe_again(number)
         self._send_out()
 

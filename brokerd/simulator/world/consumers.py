@@ -96,7 +96,7 @@ class Redeliveries:
     def delivered(self, client: ClientId, source: SourceId, sequence: int, *, again: bool) -> None:
         """Judge a delivery to an application, with `again` marked as a possible redelivery."""
         consumer, publication = self._consumers[client], (source, sequence)
-        what = f"{client} got {tuple(source)} {sequence}"
+        subject = f"{client} got {tuple(source)} {sequence}"
         is_own = publication in consumer.own
         consumer.own.add(publication)
         if publication not in consumer.had:
@@ -109,13 +109,15 @@ class Redeliveries:
             return
         consumer.redeliveries_left -= 1
         if publication in consumer.committed:
-            raise InvariantViolated("redelivered committed", f"{what} again, and had committed it")
+            raise InvariantViolated(
+                "redelivered committed", f"{subject} again, and had committed it"
+            )
         if not again:
-            raise InvariantViolated("redelivered unmarked", f"{what} again, and is not told so")
+            raise InvariantViolated("redelivered unmarked", f"{subject} again, and is not told so")
         if consumer.redeliveries_left < 0:
             most = consumer.uncommitted
-            what = f"{what} again, which has had more than {most} for each crash again"
-            raise InvariantViolated("redelivered often", what)
+            subject = f"{subject} again, which has had more than {most} for each crash again"
+            raise InvariantViolated("redelivered often", subject)
 
     def on_committed(self, client: ClientId, source: SourceId, sequence: int) -> None:
         """Record that an application was notified of a commit."""

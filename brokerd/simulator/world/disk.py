@@ -111,7 +111,7 @@ class SimulatedDisk:
         delay_ns: minimum time until a transaction with a token is durable; 0 without durations, so
             that no time is drawn.
         logs: names of the logs.
-        tell: receives events for the core.
+        report: receives events for the core.
 
     Attributes:
         ledger: record of starts and durable writes, as in a state folder.
@@ -124,7 +124,7 @@ class SimulatedDisk:
         random: Random,
         delay_ns: int,
         logs: Iterable[str],
-        tell: Callable[[Event], None],
+        report: Callable[[Event], None],
     ) -> None:
         self._broker = broker
         self._lane_name = f"{broker}:disk"
@@ -132,7 +132,7 @@ class SimulatedDisk:
         self._schedule = schedule
         self._random = random
         self._delay_ns = delay_ns
-        self._tell = tell
+        self._report = report
         self._tables: dict[str, dict[str, Any]] = {}
         self._waiting: deque[tuple[int, tuple[Change, ...]]] = deque()
         self._committed = 0
@@ -268,7 +268,7 @@ class SimulatedDisk:
         while self._waiting and self._waiting[0][0] <= number:
             self._apply(self._waiting.popleft()[1])
         if token is not None:
-            self._tell(Persisted(token))
+            self._report(Persisted(token))
 
     def _write_logs(self, crashes: int, number: int) -> None:
         if crashes != self._crashes:
@@ -278,7 +278,7 @@ class SimulatedDisk:
             page = self._random.randint(1, LARGEST_PAGE) if isinstance(effect, Read) else 0
             event = self._write_log(effect, page)
             if event is not None:
-                self._tell(event)
+                self._report(event)
 
     def _write_log(self, effect: LogEffect, page: int) -> Event | None:
         self.ledger.groups += isinstance(effect, Append)

@@ -310,7 +310,7 @@ class Faults:
         return not any(
             (each.publishes and each.broker == number)
             or each.core.is_detaching
-            or any(asked not in each.started_numbers for asked in each.core.subscriptions)
+            or any(requested not in each.started_numbers for requested in each.core.subscriptions)
             for each in clients
         ) and not any(
             each.core.status().own_subscriptions

@@ -73,7 +73,7 @@ class ClusterState:
         self.topology = topology
         self.graph.change(topology)
 
-    def note(self, what: str) -> None:
+    def note(self, text: str) -> None:
         """Add a line to the trace."""
         if self.trace is not None:
-            self.trace.note(self.schedule.now_ns, what)
+            self.trace.note(self.schedule.now_ns, text)

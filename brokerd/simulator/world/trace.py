@@ -60,18 +60,18 @@ class Trace:
         self._lines: list[str] = []
         self._last: deque[TracedStep] = deque(maxlen=_kept_steps)
 
-    def step(self, now_ns: Instant, who: str, event: Event, effects: list[Effect]) -> None:
+    def step(self, now_ns: Instant, name: str, event: Event, effects: list[Effect]) -> None:
         """Record an event that a core has handled."""
         self.steps += 1
-        self._last.append(TracedStep(now_ns, who, event, effects))
-        self._lines.append(f"{now_ns} {who} {describe(event)} {len(effects)}")
+        self._last.append(TracedStep(now_ns, name, event, effects))
+        self._lines.append(f"{now_ns} {name} {describe(event)} {len(effects)}")
         if len(self._lines) >= 512:
             self._fold()
 
-    def note(self, now_ns: Instant, what: str) -> None:
+    def note(self, now_ns: Instant, text: str) -> None:
         """Record an occurrence outside of the cores: a fault, or an action of a client."""
-        self._last.append(TracedStep(now_ns, what, None, []))
-        self._lines.append(f"{now_ns} {what}")
+        self._last.append(TracedStep(now_ns, text, None, []))
+        self._lines.append(f"{now_ns} {text}")
 
     @property
     def kept(self) -> tuple[TracedStep, ...]:
@@ -86,11 +86,11 @@ class Trace:
     def last_steps(self) -> list[str]:
         """Return the last steps in words, oldest first."""
         lines = []
-        for now_ns, who, event, effects in self._last:
+        for now_ns, name, event, effects in self._last:
             if event is None:
-                lines.append(f"{now_ns / 1e9:10.6f} {who}")
+                lines.append(f"{now_ns / 1e9:10.6f} {name}")
                 continue
-            lines.append(f"{now_ns / 1e9:10.6f} {who:>4} {describe(event)}")
+            lines.append(f"{now_ns / 1e9:10.6f} {name:>4} {describe(event)}")
             lines += [f"{'':15} > {describe(effect)}" for effect in effects]
         return lines
 
@@ -121,9 +121,9 @@ def describe(item: Any) -> str:
         return f"{type(item).__name__} {tuple(run.source)} {_numbers(run)}{extra}"
     message = getattr(item, "message", None) or getattr(item, "item", None)
     if message is not None:
-        whom = getattr(item, "peer", None)
-        whom = whom if whom is not None else getattr(item, "client", "")
-        return f"to {whom} {describe(message)}"
+        peer = getattr(item, "peer", None)
+        peer = peer if peer is not None else getattr(item, "client", "")
+        return f"to {peer} {describe(message)}"
     return repr(item)
 
 

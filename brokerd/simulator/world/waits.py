@@ -13,7 +13,7 @@ class Waits:
     """The waits of a cluster.
 
     Args:
-        gone: brokers that were decommissioned, or are lost.
+        removed: brokers that were decommissioned, or are lost.
     """
 
     def __init__(
@@ -22,19 +22,19 @@ class Waits:
         clients: Mapping[ClientId, SimulatedClient],
         network: Network,
         graph: OverlayGraph,
-        gone: Collection[BrokerNumber],
+        removed: Collection[BrokerNumber],
     ) -> None:
         self._brokers = brokers
         self._clients = clients
         self._network = network
         self._graph = graph
-        self._gone = gone
+        self._removed = removed
 
     def describe_unsettled(
         self,
         *,
         all_attempts: bool = True,
-        may_ask: Callable[[BrokerNumber], bool] = lambda broker: True,
+        may_request: Callable[[BrokerNumber], bool] = lambda broker: True,
         may_drain: Callable[[BrokerNumber], bool] = lambda broker: True,
     ) -> list[str]:
         """Return the waits for possible sessions or answers, in words.
@@ -42,7 +42,7 @@ class Waits:
         Args:
             all_attempts: True to count an attempt that cannot succeed, until its failure. A
                 repeated attempt after a wait never counts.
-            may_ask: returns True if clients of a broker can receive an answer to the end of a
+            may_request: returns True if clients of a broker can receive an answer to the end of a
                 subscription.
             may_drain: returns True if a broker can deliver everything to a client that moves away.
         """
@@ -50,7 +50,7 @@ class Waits:
         for broker in self._brokers:
             if not broker.alive or broker.frozen:
                 continue
-            if broker.number in self._gone:
+            if broker.number in self._removed:
                 near = self._graph.near(broker.number)
                 if any(self._network.is_open(broker.number, peer) for peer in near):
                     lines.append(f"{broker.name} runs, and was decommissioned")
@@ -82,9 +82,9 @@ class Waits:
                 continue
             if not client.ends and self._network.is_open(client.name, client.broker):
                 lines.append(f"{client.name} is not connected")
-            may_end = may_ask(client.broker) and (not client.drains or may_drain(client.broker))
+            may_end = may_request(client.broker) and (not client.drains or may_drain(client.broker))
             if client.ends and client.waits and may_end:
                 lines.append(f"{client.name} waits for {client.waits}")
-            if client.asking_again:
+            if client.repeated_requests:
                 lines.append(f"{client.name} received a retry request")
         return lines

@@ -72,7 +72,7 @@ class Transport(Protocol):
     async def run(self, command: Sequence[str], timeout_s: float) -> "Ran":
         """Run a command of the user and return the outcome; raise HostError after `timeout_s`."""
 
-    async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
+    async def call(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """Return the host's answer; None if nothing of ours is installed there.
 
         Raises:
@@ -144,13 +144,13 @@ class Connector:
     @asynccontextmanager
     async def lock(self, purpose: str) -> AsyncIterator[None]:
         """Hold the operator lock of the host; PreflightFailed names the present holder."""
-        await self._ask("lock", purpose=purpose, who=operator_name(), pid=os.getpid())
+        await self._call("lock", purpose=purpose, who=operator_name(), pid=os.getpid())
         try:
             yield
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(5):
                 try:
-                    await self._ask("unlock")
+                    await self._call("unlock")
                 except Unreachable:
                     pass  # the lock ended with the connection
 
@@ -160,15 +160,15 @@ class Connector:
 
     async def lock_holder(self) -> str:
         """Return the holder of the lock with time and purpose, in words; "" if the lock is free."""
-        return str((await self._ask("lock_holder")).get("holder", ""))
+        return str((await self._call("lock_holder")).get("holder", ""))
 
     async def facts(self) -> dict[str, Any]:
         """Return facts about the machine."""
-        return await self._ask("facts")
+        return await self._call("facts")
 
     async def observe(self) -> ObservedState:
         """Return our processes, files and deployment on the host."""
-        found = await self._ask("observe")
+        found = await self._call("observe")
         if not found:
             return ObservedState(self.host.name)
         return ObservedState(
@@ -184,7 +184,7 @@ class Connector:
 
     async def ports_in_use(self, ports: Sequence[int]) -> list[PortInUse]:
         """Return the given ports that are in use now."""
-        found = await self._ask("ports_in_use", address=self.address, ports=list(ports))
+        found = await self._call("ports_in_use", address=self.address, ports=list(ports))
         return [
             PortInUse(row["port"], row["pid"], row["owner"], row.get("deployment"))
             for row in found.get("ports", [])
@@ -192,38 +192,38 @@ class Connector:
 
     async def read_deployment(self) -> Mapping[str, Any] | None:
         """Return the deployment recorded here, if any; HostError if the record cannot be read."""
-        content: dict[str, Any] | None = (await self._ask("read_deployment")).get("deployment")
+        content: dict[str, Any] | None = (await self._call("read_deployment")).get("deployment")
         return content
 
     async def write_deployment(self, content: Mapping[str, Any], topology: str) -> None:
         """Record the deployment of this host, and the topology file for the host's brokers."""
         plain = json.loads(json.dumps(content))
-        await self._ask("write_deployment", content=plain, topology=topology)
+        await self._call("write_deployment", content=plain, topology=topology)
 
     async def write_secret(self, name: str, content: bytes) -> Path:
         """Write a file (`name` or `folder/name`) that only we can read; return the path."""
-        return Path((await self._ask("write_secret", name=name, content=content))["path"])
+        return Path((await self._call("write_secret", name=name, content=content))["path"])
 
     async def state_folder(self, broker: str) -> Path:
         """Return a broker's folder of durable state; HostError if data_dir is missing."""
         if not self.host.data_dir:
             return await self.root() / "brokers" / broker / "state"
-        found = await self._ask("use_data_folder", folder=self.host.data_dir)
+        found = await self._call("use_data_folder", folder=self.host.data_dir)
         return Path(found["path"]) / broker / "state"
 
     async def read_recorded_loss(self, broker: str) -> int | None:
         """Return the number of the loss that a broker's state folder records, or None."""
         folder = await self.state_folder(broker)
-        return (await self._ask("recorded_loss", folder=str(folder))).get("number")
+        return (await self._call("recorded_loss", folder=str(folder))).get("number")
 
     async def data_room(self) -> tuple[str, int] | None:
         """Return the folder of durable files and the free bytes of its disk; None in a dry run."""
-        found = await self._ask("data_room", folder=self.host.data_dir or "")
+        found = await self._call("data_room", folder=self.host.data_dir or "")
         return (found["folder"], found["free_bytes"]) if found else None
 
     async def read_text(self, path: Path) -> str:
         """Return the end of a text file below the root; HostError if missing or outside."""
-        return str((await self._ask("read_text", path=str(path))).get("text", ""))
+        return str((await self._call("read_text", path=str(path))).get("text", ""))
 
     async def start_agent(self, deployment_id: str, lease_ms: int = 0) -> None:
         """Start the agent, which outlives this process, by at most the lease if a lease is given.
@@ -231,11 +231,11 @@ class Connector:
         Raises:
             HostError: the agent does not start.
         """
-        await self._ask("start_agent", deployment_id=deployment_id, lease_ms=lease_ms)
+        await self._call("start_agent", deployment_id=deployment_id, lease_ms=lease_ms)
 
     async def stop_agent(self) -> None:
         """End only the agent; its processes run on, for adoption by the next agent."""
-        await self._ask("stop_agent")
+        await self._call("stop_agent")
 
     @asynccontextmanager
     async def open_agent(self) -> AsyncIterator[AgentClient]:
@@ -254,36 +254,36 @@ class Connector:
 
     async def stop_strays(self) -> None:
         """End processes of ours that no agent answers for, and an agent that does not answer."""
-        await self._ask("stop_strays")
+        await self._call("stop_strays")
 
     async def remove(self, *, purge: bool) -> None:
         """Remove our files; with `purge`, the containing folders and the program, too."""
-        await self._ask("remove", purge=purge)
+        await self._call("remove", purge=purge)
         if purge:
             await self.transport.clear()
 
     async def residue(self, ports: Sequence[int], *, purged: bool) -> list[str]:
         """Return the residue of ours after `remove`: processes, ports, sockets, files."""
-        found = await self._ask("residue", address=self.address, ports=list(ports), purged=purged)
+        found = await self._call("residue", address=self.address, ports=list(ports), purged=purged)
         return [f"host {self.host.name}: {row}" for row in found.get("rows", [])]
 
     async def programs(self) -> dict[str, Any]:
         """Return the installed bundles in `programs`, the latest first."""
-        return await self._ask("programs")
+        return await self._call("programs")
 
     async def collect_programs(self) -> dict[str, Any]:
         """Remove bundles that neither we nor the deployment there need; returned in `removed`."""
-        return await self._ask("collect_programs", keep=[await self.transport.program()])
+        return await self._call("collect_programs", keep=[await self.transport.program()])
 
     async def _known(self) -> dict[str, Any]:
         if not self._about:
-            self._about = await self._ask("about")
+            self._about = await self._call("about")
         return self._about
 
-    async def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+    async def _call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Return the answer; empty from a host where nothing of ours is installed."""
         try:
-            return await self.transport.ask(command, **arguments) or {}
+            return await self.transport.call(command, **arguments) or {}
         except ControlError as error:
             kinds: dict[str, type[PubsubctlError]]
             kinds = {"busy": PreflightFailed, "closed": Unreachable}

@@ -68,7 +68,7 @@ class LocalTransport:
             return Ran(126, b"", f"{command[0]}: cannot be executed\n".encode())
         return Ran(max(-1, done.returncode), done.stdout, done.stderr)
 
-    async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
+    async def call(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """See Transport."""
         return await self._commands[command](arguments)
 

@@ -126,24 +126,24 @@ class SshTransport:
         done = await self._connections.run(self.host, command, timeout_s=timeout_s)
         return Ran(done.status, done.stdout, done.stderr)
 
-    async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
+    async def call(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """Send a request to the host. See Transport.
 
         After a lost connection, reconnect once and take the lock again. All requests are repeatable
         but `start_agent`, which is repeated only if the agent is not running yet.
         """
         try:
-            return await self._ask(command, arguments)
+            return await self._call(command, arguments)
         except ControlError as error:
             if error.kind != "closed":
                 raise
             if command == "start_agent":
-                seen = await self._ask("observe", {})
+                seen = await self._call("observe", {})
                 if seen is not None and seen["agent"] == arguments["deployment_id"]:
                     return {}
-            return await self._ask(command, arguments)
+            return await self._call(command, arguments)
 
-    async def _ask(self, command: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    async def _call(self, command: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         control = await self._control()
         if control is None:
             return None
@@ -328,11 +328,11 @@ class SshTransport:
         self.commands.append(shlex.join(words))
         script = Path(bootstrap.__file__).read_bytes()
         done = await self._connections.run(self.host, words, stdin=script, timeout_s=timeout_s)
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        output = done.stderr.decode(errors="replace").strip().splitlines()
         if done.status in (126, 127):
             raise PreflightFailed(
                 f"host {self.host.name}: {self.host.python} cannot be run there "
-                f"({said[-1] if said else f'status {done.status}'}); name another in the "
+                f"({output[-1] if output else f'status {done.status}'}); name another in the "
                 'inventory: python = "python3.11"'
             )
         try:
@@ -340,7 +340,7 @@ class SshTransport:
         except (ValueError, IndexError):
             answer = None
         if not isinstance(answer, dict):
-            why = shown(said[-1] if said else f"status {done.status}")
+            why = shown(output[-1] if output else f"status {done.status}")
             raise HostError(f"host {self.host.name}: {words[3]} failed: {why}")
         if "refused" in answer:
             if answer["damaged"]:

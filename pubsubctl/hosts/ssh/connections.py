@@ -232,9 +232,9 @@ class SshConnections:
         hop = self._settle(hop)
         types = (key_type,) if key_type else self._types_wanted(hop)
         gateway = await self._gateway_line(hop)
-        async with self._open_stream(hop, gateway) as heard:
+        async with self._open_stream(hop, gateway) as stream:
             return await self._run_in_time(
-                hop, read_host_key, heard, types, self._settings.connect_timeout_s
+                hop, read_host_key, stream, types, self._settings.connect_timeout_s
             )
 
     def judge(self, hop: Hop, key: HostKey) -> Standing:
@@ -415,12 +415,12 @@ class SshConnections:
         for attempt in range(self._settings.retries + 1):
             gateway = await self._gateway_line(hop)  # has own retries
             try:
-                async with self._open_stream(hop, gateway) as heard:
+                async with self._open_stream(hop, gateway) as stream:
                     return await self._run_in_time(
                         hop,
                         open_line,
                         hop,
-                        heard,
+                        stream,
                         self._types_wanted(hop),
                         accept,
                         self._settings.connect_timeout_s,
@@ -457,7 +457,7 @@ class SshConnections:
         async with self._connecting, self._turn(hop):
             try:
                 with trio.fail_after(self._settings.connect_timeout_s):
-                    heard = TimedByteStream(await self._dial(hop, gateway))
+                    stream = TimedByteStream(await self._dial(hop, gateway))
             except trio.TooSlowError:
                 raise ConnectionFailed(
                     hop.name,
@@ -471,9 +471,9 @@ class SshConnections:
                     hop.name, f"{_place(hop)}: {describe_error(error)}"
                 ) from error
             try:
-                yield heard
+                yield stream
             except BaseException:
-                run_in_background(heard.shut)  # unblocks the threads that use the stream
+                run_in_background(stream.shut)  # unblocks the threads that use the stream
                 raise
 
     def _turn(self, hop: Hop) -> trio.CapacityLimiter:
@@ -520,16 +520,18 @@ class SshConnections:
     async def _watch(self, line: FabricConnection) -> None:
         """End a connection over which nothing arrives, not even answers to keepalives."""
         interval_s = self._settings.keepalive_s
-        asked_s: float | None = None
+        requested_s: float | None = None
         while line.loss_reason() is None:
             await trio.sleep(interval_s / 2)
             now_s = time.monotonic()
-            if asked_s is not None and line.last_received_s >= asked_s:
-                asked_s = None
-            if asked_s is None and now_s - line.last_received_s >= interval_s:
-                asked_s = now_s
-                run_in_background(line.ask)
-            elif asked_s is not None and now_s - asked_s >= UNANSWERED_INTERVALS * interval_s:
+            if requested_s is not None and line.last_received_s >= requested_s:
+                requested_s = None
+            if requested_s is None and now_s - line.last_received_s >= interval_s:
+                requested_s = now_s
+                run_in_background(line.probe)
+            elif (
+                requested_s is not None and now_s - requested_s >= UNANSWERED_INTERVALS * interval_s
+            ):
                 line.cut(f"no sign of life for {now_s - line.last_received_s:.0f} s")
                 run_in_background(line.end)
                 return

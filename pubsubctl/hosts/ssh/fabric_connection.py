@@ -116,18 +116,18 @@ class FabricConnection:
     """A connection that is logged in."""
 
     def __init__(
-        self, connection: Any, transport: paramiko.Transport, heard: TimedByteStream
+        self, connection: Any, transport: paramiko.Transport, stream: TimedByteStream
     ) -> None:
         self._connection = connection
         self._transport = transport
-        self._heard = heard
+        self._stream = stream
         self._files: _Files | None = None
         self._why: str | None = None
 
     @property
     def last_received_s(self) -> float:
         """Return the time of the last received data, in seconds on the monotonic clock."""
-        return self._heard.at_s
+        return self._stream.at_s
 
     def loss_reason(self) -> str | None:
         """Return the reason for the connection's end, or None while the connection is alive."""
@@ -146,7 +146,7 @@ class FabricConnection:
     def cut(self, why: str) -> None:
         """End the connection at once, regardless of activity; does not block."""
         self._why = self._why or why
-        self._heard.shut()
+        self._stream.shut()
 
     def end(self) -> None:
         """End the connection and wait for the transport's thread."""
@@ -154,7 +154,7 @@ class FabricConnection:
         self._transport.join(END_DEADLINE_S)
         self._connection.close()
 
-    def ask(self) -> None:
+    def probe(self) -> None:
         """Request a sign of life; return after the answer, or after the end of the connection."""
         self._transport.global_request(_ALIVE, wait=True)
 
@@ -191,8 +191,8 @@ class FabricConnection:
                 "direct-tcpip", dest_addr=(address, port), src_addr=("127.0.0.1", 0)
             )
         except paramiko.ChannelException as error:
-            what = "it may not be used as one" if error.code == _FORBIDDEN else "no connection"
-            raise LineRefusal(f"{what} ({error.text.lower()})") from error
+            reason = "it may not be used as one" if error.code == _FORBIDDEN else "no connection"
+            raise LineRefusal(f"{reason} ({error.text.lower()})") from error
         except _FAILURES as error:
             raise LineLoss(self.wait_loss_reason() or describe_error(error)) from error
 
@@ -232,7 +232,7 @@ class FabricConnection:
 
 
 def open_line(
-    hop: Hop, heard: TimedByteStream, key_types: Sequence[str], accept: Accept, timeout_s: float
+    hop: Hop, stream: TimedByteStream, key_types: Sequence[str], accept: Accept, timeout_s: float
 ) -> FabricConnection:
     """Shake hands over a byte stream, check the host's key, log in.
 
@@ -262,7 +262,7 @@ def open_line(
         gateway=False,
         forward_agent=False,
         connect_kwargs={
-            "sock": heard,
+            "sock": stream,
             "timeout": timeout_s,
             "banner_timeout": timeout_s,
             "auth_timeout": timeout_s,
@@ -278,9 +278,9 @@ def open_line(
         connection.open()
         if not connection.transport.is_authenticated():
             raise NotLetIn("the handshake ended early")
-        return FabricConnection(connection, connection.transport, heard)
+        return FabricConnection(connection, connection.transport, stream)
     except BaseException as error:
-        heard.shut()
+        stream.shut()
         client.close()
         if isinstance(error, paramiko.AuthenticationException):
             raise NotLetIn(str(error)) from error
@@ -289,13 +289,13 @@ def open_line(
         raise
 
 
-def read_host_key(heard: TimedByteStream, key_types: Sequence[str], timeout_s: float) -> HostKey:
+def read_host_key(stream: TimedByteStream, key_types: Sequence[str], timeout_s: float) -> HostKey:
     """Return the key of a server; the server receives only the handshake.
 
     Raises:
         Lost: the server does not answer, or has no key of these types.
     """
-    transport = _transport(heard, key_types, timeout_s)
+    transport = _transport(stream, key_types, timeout_s)
     transport.banner_timeout = timeout_s
     try:
         transport.start_client(timeout=timeout_s)
@@ -303,7 +303,7 @@ def read_host_key(heard: TimedByteStream, key_types: Sequence[str], timeout_s: f
     except _FAILURES as error:
         raise LineLoss(describe_error(error)) from error
     finally:
-        heard.shut()
+        stream.shut()
         transport.close()
 
 
@@ -378,8 +378,8 @@ class _KeysOnly:
                         break
         finally:
             agent.close()
-        told = ", ".join(tried) or "there is no key to try"
-        raise paramiko.AuthenticationException(f"user {self._user} is not admitted ({told})")
+        text = ", ".join(tried) or "there is no key to try"
+        raise paramiko.AuthenticationException(f"user {self._user} is not admitted ({text})")
 
     def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
         held = {bytes(key.asbytes()): key for key in agent.get_keys()}
@@ -415,7 +415,7 @@ class _KeysOnly:
         self, path: Path, held: Mapping[bytes, paramiko.AgentKey]
     ) -> tuple[str, paramiko.PKey]:
         """Return the key that the inventory names; from ssh-agent if the file is locked."""
-        said = f"{self._place}identity = {str(path)!r} of {self._name}"
+        text = f"{self._place}identity = {str(path)!r} of {self._name}"
         try:
             return str(path), paramiko.PKey.from_path(path)
         except (TypeError, paramiko.PasswordRequiredException):
@@ -426,13 +426,13 @@ class _KeysOnly:
             if public in held:
                 return f"{path} in ssh-agent", held[public]
             raise UserError(
-                f"{said} is locked by a passphrase and not in ssh-agent; "
+                f"{text} is locked by a passphrase and not in ssh-agent; "
                 f"ssh-add {shlex.quote(str(path))}"
             ) from None
         except OSError as error:
-            raise UserError(f"{said}: {(error.strerror or str(error)).lower()}") from None
+            raise UserError(f"{text}: {(error.strerror or str(error)).lower()}") from None
         except (ValueError, paramiko.SSHException):
-            raise UserError(f"{said}: not a usable private key") from None
+            raise UserError(f"{text}: not a usable private key") from None
 
 
 class _Files(paramiko.SFTPClient):

@@ -65,7 +65,7 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self._news = trio.Event()
+        self._arrival = trio.Event()
 
     def set(self) -> None:
         """Report data or the end; called by the channel's thread."""
@@ -79,16 +79,16 @@ class Wakeup:
 
     def wake(self) -> None:
         """Wake the waiting task."""
-        self._news.set()
+        self._arrival.set()
 
     def arm(self) -> None:
         """Make `wait` wait for the next event from now on."""
-        if self._news.is_set():
-            self._news = trio.Event()
+        if self._arrival.is_set():
+            self._arrival = trio.Event()
 
     async def wait(self) -> None:
         """Wait for news since `arm`."""
-        await self._news.wait()
+        await self._arrival.wait()
 
 
 class Workers:
@@ -357,8 +357,8 @@ class CommandStream(trio.abc.HalfCloseableStream):
             how = "was ended by a signal"
         else:
             how = f"ended with status {self.status}"
-        said = printable(self._tail)
-        return f"{self._host}: `{self._name}` {how}" + (f": {said}" if said else "")
+        output = printable(self._tail)
+        return f"{self._host}: `{self._name}` {how}" + (f": {output}" if output else "")
 
     def _keep_tail(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-STDERR_TAIL_BYTES:]
@@ -373,9 +373,9 @@ def printable(output: bytes) -> str:
 class _exclusive:
     """Refuses a second task where trio's streams do."""
 
-    def __init__(self, lock: trio.Lock, what: str) -> None:
+    def __init__(self, lock: trio.Lock, use: str) -> None:
         self._lock = lock
-        self._what = what
+        self._what = use
 
     def __enter__(self) -> None:
         try:

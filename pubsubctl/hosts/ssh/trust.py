@@ -58,11 +58,11 @@ async def meet(
     hops: Sequence[Hop],
     *,
     fingerprints: Collection[str] = (),
-    ask: Ask | None = None,
+    request: Ask | None = None,
 ) -> list[Met]:
     """Look at the keys of hosts and of the gateways on the route, and add approved keys.
 
-    A key is approved by fingerprint, or by `ask`; without both nothing is added, and a host behind
+    A key is approved by fingerprint, or by `request`; without both nothing is added, and a host behind
     an unknown gateway is not reached.
 
     Raises:
@@ -76,14 +76,14 @@ async def meet(
             for hop in connections.route_to(destination):
                 identity = isinstance(hop, Gateway), hop.name
                 if identity not in met:
-                    met[identity] = await _meet_one(connections, hop, fingerprints, ask)
+                    met[identity] = await _meet_one(connections, hop, fingerprints, request)
                 if met[identity].state == "unknown":
                     break
     return list(met.values())
 
 
 async def _meet_one(
-    connections: SshConnections, hop: Hop, fingerprints: Collection[str], ask: Ask | None
+    connections: SshConnections, hop: Hop, fingerprints: Collection[str], request: Ask | None
 ) -> Met:
     key = await connections.host_key(hop)
     standing = connections.judge(hop, key)
@@ -93,9 +93,9 @@ async def _meet_one(
         raise _refusal(connections, hop, key)
     if fingerprints:
         key = await _with_fingerprint(connections, hop, key, fingerprints)
-    elif ask is None:
+    elif request is None:
         return Met(hop, key, "unknown")
-    elif not await ask(hop, key):
+    elif not await request(hop, key):
         raise UnknownHostKey(
             hop.name, f"the key {key.fingerprint} was not approved", "", key.fingerprint
         )

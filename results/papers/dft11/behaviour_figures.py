@@ -67,7 +67,7 @@ def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     _legend_beside(axes, "suspected after:  half, 99 % by")
     metrics = dict(_bypass_metrics(lines))
     default = _default_suspicion(lines)
-    what = f"p99_ms.suspicion_{default}"
+    metric = f"p99_ms.suspicion_{default}"
     caption = (
         f"An inner broker of a balanced tree of {run.experiment['brokers']} falls silent for ever. "
         "Time until each subscriber behind it receives the first later publication, "
@@ -75,7 +75,7 @@ def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         f"Brokers send three heartbeats per timeout, so the silence may begin up to one interval "
         f"before the failure. {NO_FIGURE} It states that neighbours bypass a failed broker (§IV). "
         f"With {default} ms, 99 % of the subscribers are reached within "
-        f"{metrics[what].value:,.0f} ms; {int(metrics['cut_off'].value)} never are."
+        f"{metrics[metric].value:,.0f} ms; {int(metrics['cut_off'].value)} never are."
     )
     return _drawing(run, rows, figure, caption, metrics)
 
@@ -393,9 +393,11 @@ LEFT_IN_FLIGHT = 2
 
 def _run_for(spark: "SparkSession", run_dir: "Path", question: str) -> ExperimentRun:
     run = load_experiment_run(spark, run_dir)
-    asked = run.experiment.get("question")
-    if asked != question:
-        raise ResultsError(f"{run.folder}: the run is about {asked!r}, the figure {question!r}")
+    wanted_question = run.experiment.get("question")
+    if wanted_question != question:
+        raise ResultsError(
+            f"{run.folder}: the run is about {wanted_question!r}, the figure {question!r}"
+        )
     return run
 
 

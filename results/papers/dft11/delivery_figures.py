@@ -218,7 +218,9 @@ def _line(rows: Sequence[Row], fanout: int, delta: int) -> list[Row]:
 
 def _run_for(spark: "SparkSession", run_dir: "Path") -> ExperimentRun:
     run = load_experiment_run(spark, run_dir)
-    asked = run.experiment.get("question")
-    if asked != "deliveries":
-        raise ResultsError(f"{run.folder}: the run is about {asked!r}, the figure 'deliveries'")
+    wanted_question = run.experiment.get("question")
+    if wanted_question != "deliveries":
+        raise ResultsError(
+            f"{run.folder}: the run is about {wanted_question!r}, the figure 'deliveries'"
+        )
     return run

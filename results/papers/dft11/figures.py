@@ -124,8 +124,8 @@ def fig12(spark: "SparkSession", run_dir: "Path") -> Drawing:
     """
     run = _run_for(spark, run_dir, "active-sessions")
     sessions = run.table(spark, "active_sessions")
-    asked = [row.equal for row in protocol_agreement(sessions).collect()]
-    return draw_fig12(run, session_distribution(sessions).collect(), asked)
+    agreements = [row.equal for row in protocol_agreement(sessions).collect()]
+    return draw_fig12(run, session_distribution(sessions).collect(), agreements)
 
 
 @house_style()
@@ -339,9 +339,11 @@ def _percent(value: float) -> str:
 
 def _run_for(spark: "SparkSession", run_dir: "Path", question: str) -> ExperimentRun:
     run = load_experiment_run(spark, run_dir)
-    asked = run.experiment.get("question")
-    if asked != question:
-        raise ResultsError(f"{run.folder}: the run is about {asked!r}, the figure {question!r}")
+    wanted_question = run.experiment.get("question")
+    if wanted_question != question:
+        raise ResultsError(
+            f"{run.folder}: the run is about {wanted_question!r}, the figure {question!r}"
+        )
     deltas = run.experiment["deltas"]
     if question == "active-sessions" and len(deltas) > 1:
         raise ResultsError(f"{run.folder}: deltas = {deltas}; the figure shows one δ")

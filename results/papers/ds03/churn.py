@@ -110,6 +110,6 @@ def advance_of(spark: "SparkSession", loaded: LoadedRun) -> Advance:
 def rates(line: Line) -> list[tuple[float, float]]:
     """Return the advance of a stream between successive samples, in ms per second."""
     return [
-        (at, 1000 * (come - before) / (at - earlier))
-        for (earlier, before), (at, come) in pairwise(line)
+        (at, 1000 * (arrived - before) / (at - earlier))
+        for (earlier, before), (at, arrived) in pairwise(line)
     ]

@@ -56,7 +56,7 @@ def draw_fig5(series: SeriesRuns, returns: Mapping[str, Sequence[Return]]) -> Dr
     axes = picture.subplots()
     words = {point.protocol: point.modal.run.words.title for point in series.points}
     metrics: dict[str, Metric] = {}
-    told = []
+    texts = []
     for place, (protocol, found) in enumerate(returns.items()):
         axes.plot(
             [each.at_s for each in found], [1000 * each.took_s for each in found],
@@ -69,7 +69,7 @@ def draw_fig5(series: SeriesRuns, returns: Mapping[str, Sequence[Return]]) -> Dr
         metrics[f"returns.{protocol}"] = Metric(len(found))
         missed = fmean(each.missed for each in found)
         metrics[f"missed.mean.{protocol}"] = Metric(missed)
-        told.append(
+        texts.append(
             f"Under {words[protocol]}, {len(found)} returns, {missed:.0f} publications missed on "
             f"the mean, caught up after {1000 * median(took):.0f} ms in the median and "
             f"{1000 * max(took):.0f} ms at most"
@@ -80,7 +80,7 @@ def draw_fig5(series: SeriesRuns, returns: Mapping[str, Sequence[Return]]) -> Dr
     if len(returns) > 1:
         axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(returns))
     if len(returns) > 1:
-        told.append(
+        texts.append(
             "Their promises differ: durable subscriptions outlast a month of absence by default, "
             "with missed publications on disk; the other protocols keep these in memory, for "
             "`client_linger_ns`, a minute by default"
@@ -89,7 +89,7 @@ def draw_fig5(series: SeriesRuns, returns: Mapping[str, Sequence[Return]]) -> Dr
         "Time from the moment when a broker accepts a returning subscriber until it has the last "
         "earlier publication. The paper reports 5 to 6 s as usual, until the subscriber's catch-up "
         "stream ends. "
-        f"{'. '.join(told)}. "
+        f"{'. '.join(texts)}. "
     )
     rows = [
         (protocol, each.subscriber, round(each.at_s, 3), round(each.away_s, 3), each.missed,

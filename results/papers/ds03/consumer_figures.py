@@ -146,8 +146,8 @@ def _metrics(found: Sequence[ConsumerRates]) -> Mapping[str, Metric]:
 
 
 def _caption(run: ExperimentRun, metrics: Mapping[str, Metric]) -> str:
-    asked = run.experiment
-    said = "; ".join(
+    setup = run.experiment
+    text = "; ".join(
         f"{number} subscribers: {metrics[f'events_per_s.{number}'].value:,.0f} events/s, "
         f"{metrics[f'commits_per_transaction.{number}'].value:.1f} commits in a transaction (the "
         f"paper reports {PAPER_PER_S[number]:,.0f} events/s)"
@@ -155,12 +155,12 @@ def _caption(run: ExperimentRun, metrics: Mapping[str, Metric]) -> str:
         if f"events_per_s.{number}" in metrics
     )
     return (
-        f"{asked['deliveries']:,} deliveries of events of {asked['event_bytes']} bytes in each "
-        f"run, or as many as {asked['seconds']} s allow; every subscriber commits each event at "
+        f"{setup['deliveries']:,} deliveries of events of {setup['event_bytes']} bytes in each "
+        f"run, or as many as {setup['seconds']} s allow; every subscriber commits each event at "
         "its broker, on disk, before it receives the next. One publishers' broker, one "
-        f"subscribers' broker and the subscribers, in {asked['processes']} processes, on one "
-        f"machine; repetitions: {asked['repetitions']}. With the paper's method, four lanes that "
-        f"each batch waiting requests: {said}. Its database is DB2 behind a battery-backed write "
+        f"subscribers' broker and the subscribers, in {setup['processes']} processes, on one "
+        f"machine; repetitions: {setup['repetitions']}. With the paper's method, four lanes that "
+        f"each batch waiting requests: {text}. Its database is DB2 behind a battery-backed write "
         "cache, with four connections; ours is SQLite, which has one writer, so lanes only bound "
         "the transactions that wait for it. Grey: with that bound on the commits in a transaction."
     )

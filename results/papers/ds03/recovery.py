@@ -49,9 +49,9 @@ class Recovery:
 
     def _caught_up(self, line: Line) -> tuple[float, float]:
         before = max(point for point in line if point[0] <= self.down_s)
-        for at, come in line:
-            if at > self.up_s and come - before[1] > at - before[0] - CAUGHT_UP_S:
-                return at, (come - before[1]) / (at - self.up_s)
+        for at, arrived in line:
+            if at > self.up_s and arrived - before[1] > at - before[0] - CAUGHT_UP_S:
+                return at, (arrived - before[1]) / (at - self.up_s)
         raise ResultsError(f"{self.run_id}: a stream never caught up")
 
     def flat_s(self) -> float:
@@ -60,7 +60,7 @@ class Recovery:
 
     def _flat_s(self, line: Line) -> float:
         before = max(point for point in line if point[0] <= self.down_s)
-        return min(at for at, come in line if come > before[1]) - before[0]
+        return min(at for at, arrived in line if arrived > before[1]) - before[0]
 
     def lag_s(self, lines: Mapping[str, Line]) -> float:
         """Return the largest increase of a stream's lag from the failure to the end."""
@@ -116,10 +116,10 @@ def stream_lines(rows: Sequence[tuple[float, Mapping[str, int]]], prefix: str) -
     found: dict[str, Line] = {}
     for name in names:
         points = [(at, counters[name] / 1e6) for at, counters in rows if counters.get(name)]
-        if len({come for _, come in points}) > 1:
+        if len({arrived for _, arrived in points}) > 1:
             first_at, first = points[0]
             found[name.removeprefix(prefix)] = [
-                (at, come - first + first_at) for at, come in points
+                (at, arrived - first + first_at) for at, arrived in points
             ]
     return found
 

@@ -86,10 +86,10 @@ def draw_fig7(series: SeriesRuns, recoveries: Sequence[Recovery]) -> Drawing:
         f"{metrics['slope_after'].value:.1f}."
     )
     rows = [
-        (name, stream, round(at, 3), round(come, 3))
+        (name, stream, round(at, 3), round(arrived, 3))
         for name, lines in shown.items()
         for stream, line in lines.items()
-        for at, come in line
+        for at, arrived in line
     ]
     columns = ("value", "stream", "t_s", "come_s")
     return _drawing(series, recoveries, picture, columns, rows, caption, metrics)

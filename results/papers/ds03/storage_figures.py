@@ -139,14 +139,14 @@ def _metrics(ways: Sequence[StorageCosts]) -> Mapping[str, Metric]:
 
 
 def _caption(run: ExperimentRun, metrics: Mapping[str, Metric]) -> str:
-    asked = run.experiment
-    events = asked["seconds"] * asked["events_per_s"]
+    setup = run.experiment
+    events = setup["seconds"] * setup["events_per_s"]
     return (
-        f"{events:,} events of {asked['event_bytes']} bytes, each for "
-        f"{asked['subscribers'] // asked['kinds']} of {asked['subscribers']} subscribers, are "
-        f"{asked['seconds']} s of the workload; every method makes them durable once for each of "
-        f"these seconds and drops those older than {asked['kept_s']} s. Bars: median of "
-        f"{asked['repetitions']} repetitions, on one disk in turn; ticks: each of them. Methods "
+        f"{events:,} events of {setup['event_bytes']} bytes, each for "
+        f"{setup['subscribers'] // setup['kinds']} of {setup['subscribers']} subscribers, are "
+        f"{setup['seconds']} s of the workload; every method makes them durable once for each of "
+        f"these seconds and drops those older than {setup['kept_s']} s. Bars: median of "
+        f"{setup['repetitions']} repetitions, on one disk in turn; ticks: each of them. Methods "
         "that store events need no publisher's broker; ours fetches missed events from it. "
         "The paper reports over 5 times faster and 25 times less data than a log of "
         "events per subscriber: here "

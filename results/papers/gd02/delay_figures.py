@@ -111,8 +111,8 @@ def _per_second(rows: Sequence[Row], column: str, seconds: float) -> float:
 def _metrics(
     run: ExperimentRun, by_case: Mapping[str, Sequence[Row]]
 ) -> Iterator[tuple[str, Metric]]:
-    asked = run.experiment
-    times = {case["name"]: case for case in asked["case"]}
+    setup = run.experiment
+    times = {case["name"]: case for case in setup["case"]}
     for name, rows in by_case.items():
         late_s = [row.recovery_s for row in rows if row.recovery_s is not None]
         yield f"lost.{name}", Metric(len(rows) - len(late_s))
@@ -122,20 +122,20 @@ def _metrics(
         earliest_s = min(each for each in (case["aet_s"], case["dct_s"]) if each)
         yield f"recovery_s.{name}", Metric(_mean(late_s))
         yield f"slowest_of_threshold.{name}", Metric(max(late_s) / earliest_s)
-        idle = _per_second(rows, "idle_messages", asked["idle_s"])
+        idle = _per_second(rows, "idle_messages", setup["idle_s"])
         yield f"idle_per_s.{name}", Metric(idle)
-        yield f"busy_per_s.{name}", Metric(_per_second(rows, "busy_messages", asked["busy_s"]))
+        yield f"busy_per_s.{name}", Metric(_per_second(rows, "busy_messages", setup["busy_s"]))
         if case["dct_s"]:
             yield f"idle_per_dct.{name}", Metric(idle * case["dct_s"])
 
 
 def _caption(run: ExperimentRun) -> str:
-    asked = run.experiment
+    setup = run.experiment
     return (
         "Simulated brokers: the ten of [GD02] Fig. 3, with a subscriber at each of five. The last "
-        f"of {asked['events'] + 1} events is absorbed by b1, which is then killed; nothing "
+        f"of {setup['events'] + 1} events is absorbed by b1, which is then killed; nothing "
         "follows. Mean, least and greatest time until both subscribers behind b1 have the event, "
-        f"of {asked['runs']} draws of the pause before it (0 to {asked['pause_s']:g} s). DCT: a "
+        f"of {setup['runs']} draws of the pause before it (0 to {setup['pause_s']:g} s). DCT: a "
         "subend doubts a stream without news. AET: a pubend requests missing acknowledgements, "
         "and looks every second. Hollow: durable. Messages are counted without a failure."
     )

@@ -236,12 +236,12 @@ def _numbers(
     """Yield the numbers of an instance; None for a share of nothing."""
     yield "stall_s", story.stall_ns / SECOND_NS
     for broker in brokers:
-        asked_ns, streams = story.requested_ns(broker), story.streams_asked(broker)
-        yield f"asked_ms.{broker}", asked_ns / 1e6
+        requested_ns, streams = story.requested_ns(broker), story.streams_requested(broker)
+        yield f"asked_ms.{broker}", requested_ns / 1e6
         yield f"streams_asked.{broker}", streams
-        yield f"asked_per_stall_and_stream.{broker}", _per(asked_ns, story.stall_ns * streams)
+        yield f"asked_per_stall_and_stream.{broker}", _per(requested_ns, story.stall_ns * streams)
         for peer in peers:
-            share = _per(100 * story.requested_ns(broker, of=peer), asked_ns)
+            share = _per(100 * story.requested_ns(broker, of=peer), requested_ns)
             yield f"percent_asked_of.{peer}.by.{broker}", share
     for broker in sorted(story.latency_us):
         yield f"peak_s.{broker}", story.peak_us(broker) / 1e6

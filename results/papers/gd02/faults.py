@@ -44,7 +44,7 @@ class FaultStory:
             if row["broker"] in brokers and of in ("", row["peer"])
         )
 
-    def streams_asked(self, broker: str) -> int:
+    def streams_requested(self, broker: str) -> int:
         """Return the number of streams from which a broker has requested ticks."""
         return len({row["pubend"] for row in self.requests if row["broker"] == broker})
 

@@ -113,26 +113,26 @@ def _mark_slow(axes: "Axes", run: ExperimentRun) -> None:
 def _metrics(
     run: ExperimentRun, by_case: Mapping[str, Sequence[Row]]
 ) -> Iterator[tuple[str, Metric]]:
-    asked = run.experiment
+    setup = run.experiment
     for name, rows in by_case.items():
         yield f"changes.{name}", Metric(ways_changed(rows))
         yield f"lost.{name}", Metric(sum(row.published - row.delivered for row in rows))
-        left_s = seconds_until(rows, asked["slow_from_s"], lambda each: each <= FEW)
-        back_s = seconds_until(rows, asked["slow_until_s"], lambda each: each >= MOST)
+        left_s = seconds_until(rows, setup["slow_from_s"], lambda each: each <= FEW)
+        back_s = seconds_until(rows, setup["slow_until_s"], lambda each: each >= MOST)
         if left_s is not None:
-            yield f"checks_to_leave.{name}", Metric(left_s / asked["check_s"])
-        was_left = share(rows[asked["slow_until_s"] - 1]) <= FEW
+            yield f"checks_to_leave.{name}", Metric(left_s / setup["check_s"])
+        was_left = share(rows[setup["slow_until_s"] - 1]) <= FEW
         if was_left and back_s is not None:
-            yield f"checks_to_return.{name}", Metric(back_s / asked["check_s"])
+            yield f"checks_to_return.{name}", Metric(back_s / setup["check_s"])
 
 
 def _caption(run: ExperimentRun) -> str:
-    asked = run.experiment
+    setup = run.experiment
     return (
         f"Simulated brokers of ges: two clusters of three with two links between them, "
-        f"{asked['rate']} publications a second from one to the other. In the shaded time the "
+        f"{setup['rate']} publications a second from one to the other. In the shaded time the "
         "link in use is slow: the title has the additional delay of each message, or the highest "
-        f"rate. A round trip of more than {asked['slow_link_ms']} ms raises the cost of a link; "
-        f"checks run every {asked['check_s']} s. Publications that are overtaken on another route "
+        f"rate. A round trip of more than {setup['slow_link_ms']} ms raises the cost of a link; "
+        f"checks run every {setup['check_s']} s. Publications that are overtaken on another route "
         "are lost. Latency is the mean of a second's deliveries."
     )

@@ -244,16 +244,16 @@ def _rows(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tuple[A
 
 
 def _caption(run: ExperimentRun) -> str:
-    asked = run.experiment
-    small = asked["fanouts"][0]
-    units = " or ".join(map(str, asked["fanouts"]))
+    setup = run.experiment
+    small = setup["fanouts"][0]
+    units = " or ".join(map(str, setup["fanouts"]))
     return (
         f"Hierarchies of units of up to {units} members: brokers of a cluster are all linked, the "
         "other units are rings with two links between neighbours. For comparison: a ring of "
-        f"{asked['neighbours']} neighbours each, and a random graph with as many links as the "
+        f"{setup['neighbours']} neighbours each, and a random graph with as many links as the "
         f"hierarchy with units of {small}. Upper panels: the paper states that hierarchies have "
         "high clustering and path lengths that grow with the logarithm, without numbers. Below: "
-        f"the largest graph of {asked['looked_at']} brokers of each, computed from the whole "
+        f"the largest graph of {setup['looked_at']} brokers of each, computed from the whole "
         "system as swarms check it, against 64 for each level of links; and, with units of "
         f"{small}, the cost of a change of a profile, counted in the brokers' own code. With "
         "keeper_policy = every_node it is sent to all brokers over each link, stored at each, and "

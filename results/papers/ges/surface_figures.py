@@ -196,16 +196,16 @@ def _metrics(found: Mapping[str, _Surfaces], rows: Sequence[Row]) -> Iterator[tu
 
 
 def _caption(run: ExperimentRun) -> str:
-    asked = run.experiment
+    setup = run.experiment
     return (
-        f"Mean latency of publications from a client at {asked['publisher']} to one at "
-        f"{asked['measuring']}, which receives all of them, by rate, size, and the share of "
-        f"{asked['clients']} clients at every other broker that receive each: a surface per share, "
+        f"Mean latency of publications from a client at {setup['publisher']} to one at "
+        f"{setup['measuring']}, which receives all of them, by rate, size, and the share of "
+        f"{setup['clients']} clients at every other broker that receive each: a surface per share, "
         "as in the paper, and below each hierarchy its surfaces at the middle size. Dashed: every "
         "broker receives every publication, and drops unwanted ones. Simulated brokers, which run "
         "the code of real ones, send one copy after another: "
-        f"{asked['copy_us']} µs and {asked['byte_ns']} ns a byte for each; a link takes "
-        f"{asked['latency_us']} µs. Publications are sent at random times, "
-        f"{asked['publications']} measured per point. The paper's numbers, of a machine for each "
+        f"{setup['copy_us']} µs and {setup['byte_ns']} ns a byte for each; a link takes "
+        f"{setup['latency_us']} µs. Publications are sent at random times, "
+        f"{setup['publications']} measured per point. The paper's numbers, of a machine for each "
         "broker, are lost; its text leaves the shapes."
     )

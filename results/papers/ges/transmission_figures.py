@@ -119,12 +119,12 @@ def _wrong(row: Row) -> int:
 
 
 def _caption(run: ExperimentRun, rows: Sequence[Row], metrics: Mapping[str, Metric]) -> str:
-    asked = run.experiment
+    setup = run.experiment
     owed, wrong = sum(row.owed for row in rows), metrics["missing_or_wrong"].value
     return (
-        f"A client at {asked['publisher']} publishes {rows[0].publications:,} times per point; "
-        f"everything is for a subscriber at {asked['measuring']}, and the share of the x axis for "
-        f"each of {asked['clients']} at every other broker, drawn for each client (left) or alike "
+        f"A client at {setup['publisher']} publishes {rows[0].publications:,} times per point; "
+        f"everything is for a subscriber at {setup['measuring']}, and the share of the x axis for "
+        f"each of {setup['clients']} at every other broker, drawn for each client (left) or alike "
         "for those of one broker (right). Links are counted by simulated brokers, which run what "
         f"real ones do; of {owed:,} deliveries {wrong:.0f} were "
         "missing or wrong. Without matching on the way every publication would go over as many "

@@ -116,7 +116,7 @@ def draw_spread(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     axes.set_xticks(range(len(ownerships)), ownerships)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("topics of a server")
-    asked = run.experiment["asked_percent"]
+    percent = run.experiment["asked_percent"]
     return _drawing(
         run,
         figure,
@@ -124,7 +124,7 @@ def draw_spread(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         rows,
         metrics,
         f"Topics of each of {len(servers)} servers from left to right by name, a dot per draw; "
-        f"dotted: an equal share. Each of two access brokers has requested {asked} % of "
+        f"dotted: an equal share. Each of two access brokers has requested {percent} % of "
         f"{run.manifest['scale']['topics']:,} topics, each over a proxy of its own. With arbiter "
         "a topic has one owner for ever, the server with the fewest topics; with causal and paper "
         "two proxies may have chosen two, and the one with the earlier name keeps the topic.",
@@ -138,7 +138,7 @@ def draw_spread(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     """Return the figure of each second's slowest publications, by the server of the topic."""
     figure, axes = _axes()
-    asked = run.experiment
+    setup = run.experiment
     stalled = [row for row in rows if row.stalled_server]
     others = [row for row in rows if not row.stalled_server]
     for label, colour, group in (
@@ -149,8 +149,8 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
             [row.second for row in group], [row.slowest_ms / 1e3 for row in group],
             color=colour, marker="o", markersize=3, label=label,
         )  # fmt: skip
-    stalls = asked["before_s"]
-    dies, back = stalls + asked["stalled_s"], stalls + asked["stalled_s"] + asked["down_s"]
+    stalls = setup["before_s"]
+    dies, back = stalls + setup["stalled_s"], stalls + setup["stalled_s"] + setup["down_s"]
     axes.axvspan(stalls, dies, color=GREY, alpha=0.25, linewidth=0, label="it does not answer")
     axes.axvspan(dies, back, color=GREY, alpha=0.5, linewidth=0, label="it is down")
     axes.set_yscale("log")
@@ -173,7 +173,7 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         rows,
         metrics,
         f"One of {run.manifest['scale']['servers']} servers receives and does not answer for "
-        f"{asked['stalled_s']} s, is killed, and returns {asked['down_s']} s later: latency of "
+        f"{setup['stalled_s']} s, is killed, and returns {setup['down_s']} s later: latency of "
         "the slowest publication of each second until all subscribers had it. Topics of that "
         "server wait; topics of other servers do not.",
     )  # fmt: skip

@@ -81,7 +81,7 @@ class Quiet:
     def update(self, numbers: Mapping[str, Any]) -> None:
         pass
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         pass
 
 

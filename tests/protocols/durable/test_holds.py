@@ -24,7 +24,7 @@ class Keeper:
     def __init__(self) -> None:
         self.rows: dict[str, Any] = {}
         self.now_ns = 0
-        self.asked: dict[tuple[str, int, int], int] = {}
+        self.requested: dict[tuple[str, int, int], int] = {}
         self.start()
 
     def start(self, *, is_doubtful: bool = False) -> None:
@@ -43,7 +43,9 @@ class Keeper:
             SimpleNamespace(send=self.told.append),  # type: ignore[arg-type]
         )
         self.holds.recover({"holds": self.rows}, 100, is_doubtful=is_doubtful)
-        self.asked = {key: self.now_ns for key in self.asked if self._row_of(key) in self.rows}
+        self.requested = {
+            key: self.now_ns for key in self.requested if self._row_of(key) in self.rows
+        }
 
     @staticmethod
     def _row_of(key: tuple[str, int, int]) -> str:
@@ -53,7 +55,7 @@ class Keeper:
         client, number, at = key
         behind = () if tick is None else tuple((stream, tick) for stream in STREAMS)
         self.holds.on_hold(Hold(HERE, at, client, number, generation, behind, 1))
-        self.asked[key] = self.now_ns
+        self.requested[key] = self.now_ns
 
     def write(self) -> None:
         for effect in [each for each in self.machine.effects if isinstance(each, Commit)]:
@@ -72,7 +74,7 @@ class Keeper:
             self.machine.now_ns = due_ns
             for purpose, key in self.deadlines.due(due_ns):
                 assert purpose in (LEASE, DOUBT_OF_HOLD)
-                (self.holds.expire if purpose == LEASE else self.holds.ask)(key)
+                (self.holds.expire if purpose == LEASE else self.holds.request)(key)
         self.now_ns = self.machine.now_ns = end_ns
 
     def held(self) -> set[tuple[str, int, int]]:
@@ -95,7 +97,7 @@ def test_a_hold_expires_a_lease_after_the_last_request(seed: int) -> None:
             case 6:
                 keeper.start()
         for key in keeper.held():
-            assert keeper.now_ns - keeper.asked[key] < LEASE_NS, "nobody has asked for it since"
+            assert keeper.now_ns - keeper.requested[key] < LEASE_NS, "nobody has asked for it since"
     keeper.write()
     keeper.advance(LEASE_NS)
     keeper.write()
@@ -130,7 +132,7 @@ def test_a_hold_on_a_restored_disk_is_questioned_until_an_answer() -> None:
     keeper.write()
     assert keeper.held() == set()
     keeper.advance(100)
-    assert len([each for each in keeper.told if not each.asked_in]) == 3
+    assert len([each for each in keeper.told if not each.requested_in]) == 3
 
 
 def test_an_answer_that_requires_a_restored_hold_ends_its_questions() -> None:
@@ -142,7 +144,7 @@ def test_an_answer_that_requires_a_restored_hold_ends_its_questions() -> None:
     keeper.write()
     keeper.advance(LEASE_NS // 2)
     assert keeper.held() == {("c", 1, 4)}
-    assert all(each.asked_in for each in keeper.told)
+    assert all(each.requested_in for each in keeper.told)
 
 
 def test_a_broker_without_its_state_has_the_holds_for_it_questioned() -> None:

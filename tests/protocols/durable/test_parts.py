@@ -203,10 +203,10 @@ class Commits:
         disk: Any = SimpleNamespace(commit=lambda _, then: self.waiting.append(then))
         self.commits = TokenCommits(disk, lanes, most, self.counters)
 
-    def ask(self, identity: int, number: int, *, is_over: bool = False) -> Any:
+    def request(self, identity: int, number: int, *, is_over: bool = False) -> Any:
         subscription = self.__dict__.setdefault(f"s{identity}", Subscription(identity))
         subscription.is_over = is_over
-        self.commits.ask(
+        self.commits.request(
             TokenRequest(subscription, 1, number, {}),
             lambda taken: self.done.extend(each.number for each in taken),
         )
@@ -225,7 +225,7 @@ class Subscription:
 def test_requests_wait_for_the_transaction_under_way_and_share_the_next() -> None:
     commits = Commits()
     for identity, number in ((1, 1), (2, 2), (3, 3), (2, 4)):
-        commits.ask(identity, number)
+        commits.request(identity, number)
     assert len(commits.waiting) == 1
     commits.write()
     assert commits.done == [1]
@@ -233,7 +233,7 @@ def test_requests_wait_for_the_transaction_under_way_and_share_the_next() -> Non
     assert sorted(commits.done) == [1, 3, 4], "only the last request of a subscription is answered"
     assert not commits.waiting
     assert commits.counters == {"tokens_committed": 3, "token_transactions": 2}
-    commits.ask(1, 5)
+    commits.request(1, 5)
     commits.write()
     assert commits.counters == {"tokens_committed": 4, "token_transactions": 3}
 
@@ -246,7 +246,7 @@ def test_transactions_have_a_limit_and_lanes_of_their_own(
 ) -> None:
     commits = Commits(lanes=lanes, most=most)
     for identity in range(6):
-        commits.ask(identity, identity)
+        commits.request(identity, identity)
     assert len(commits.waiting) == lanes
     found = []
     while commits.waiting:
@@ -259,10 +259,10 @@ def test_transactions_have_a_limit_and_lanes_of_their_own(
 
 def test_an_ended_subscription_commits_no_token() -> None:
     commits = Commits()
-    commits.ask(1, 1)
-    ended = commits.ask(2, 2)
+    commits.request(1, 1)
+    ended = commits.request(2, 2)
     ended.is_over = True
-    commits.ask(3, 3)
+    commits.request(3, 3)
     commits.write()
     commits.write()
     assert commits.done == [1, 3]

@@ -21,10 +21,10 @@ def questions() -> Questions:
 def asked_anew_after_an_answer() -> list[tuple[int, int]]:
     """Return the ranges that are requested when the first request expires before the second."""
     stream = questions()
-    assert stream.ask([(1, 2), (3, 6)], 0, 10) == [(1, 2), (3, 6)]
+    assert stream.request([(1, 2), (3, 6)], 0, 10) == [(1, 2), (3, 6)]
     stream.on_answer(3, 6)
-    assert stream.ask([(3, 6)], 5, 15) == [(3, 6)]
-    return stream.ask([(3, 6)], 12, 22)
+    assert stream.request([(3, 6)], 5, 15) == [(3, 6)]
+    return stream.request([(3, 6)], 12, 22)
 
 
 def test_a_repeated_request_counts_from_its_latest_time() -> None:
@@ -44,7 +44,7 @@ def test_any_history_requests_exactly_the_gaps_of_a_plain_table() -> None:
                 for tick in ticks:
                     until.pop(tick, None)
                 continue
-            found = stream.ask([(ticks.start, ticks.stop)], now_ns, now_ns + WHILE_NS)
+            found = stream.request([(ticks.start, ticks.stop)], now_ns, now_ns + WHILE_NS)
             fresh = [tick for tick in ticks if until.get(tick, 0) <= now_ns]
             assert [tick for each in found for tick in range(*each)] == fresh, f"seed {seed}"
             until |= dict.fromkeys(fresh, now_ns + WHILE_NS)

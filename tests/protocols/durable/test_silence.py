@@ -28,13 +28,13 @@ def said(**about: Any) -> tuple[list[tuple[int, int]], bool]:
     local = SimpleNamespace(number=1, lanes={STREAM: lane}, is_attached=about.get("attached", True))
     found: list[tuple[int, int]] = []
     windows = SimpleNamespace(
-        say=lambda _, position, silence: found.append((silence.first, silence.last))
+        announce=lambda _, position, silence: found.append((silence.first, silence.last))
     )
     hosted = {STREAM: SimpleNamespace(position=POSITION)}
     silences = Silences(
         machine, deadlines, INTERVAL_NS, hosted, {1: local}, windows  # type: ignore[arg-type,dict-item]
     )  # fmt: skip
-    silences.say()
+    silences.announce()
     return found, deadlines.instant((SILENCE, None)) == INTERVAL_NS
 
 

@@ -52,7 +52,7 @@ class HomeBetween(HomeOfTwo):
         numbers, stream = range(first + 100, last + 101), stream_of(NEXT)
         origins = (OriginRun(P, range(first, last + 1)),)
         events = PublicationRun(stream, numbers, (BLOB,), bytes(len(numbers)), 0, (), origins)
-        self.hears(Events(HOME, 0, NEXT, 1, asked[-1].number, after, events))
+        self.receives_from(Events(HOME, 0, NEXT, 1, asked[-1].number, after, events))
 
 
 def begun_at_its_heir(received_of: Sequences = ()) -> HomeBetween:
@@ -246,7 +246,7 @@ def kept(alone: StorageAlone) -> StorageAlone:
 def what_was_settled_outlives_a_crash_of_the_storages() -> None:
     """The old and the new storage keep the settled handover."""
     alone, other = StorageAlone(), Key("d", 1)
-    alone.hears(Store(7, 0, HOME, run(1, 9)))
+    alone.receives_from(Store(7, 0, HOME, run(1, 9)))
     for number, wish in enumerate(
         (
             SubscriptionRequest(KEY, 1, EVERYTHING, before=0),
@@ -278,8 +278,8 @@ def where_it_goes_on_does_not_depend_on_a_receipt() -> None:
 def a_root_says_how_far_all_has_come_without_a_gap() -> None:
     """Event 5 waits for 4, and no position is reported before it is on disk."""
     alone = StorageAlone()
-    alone.hears(Store(7, 0, HOME, run(1, 3)))
-    alone.hears(Store(7, 0, HOME, run(5, 6)))
+    alone.receives_from(Store(7, 0, HOME, run(1, 3)))
+    alone.receives_from(Store(7, 0, HOME, run(5, 6)))
     alone.wishes(1, SubscriptionRequest(KEY, 1, None, is_query=True))
     assert not alone.paper.take(Changed)
     alone.written(Append, Commit)

@@ -87,7 +87,7 @@ class StorageAlone:
         self.storage.recover({}, LogEnds())
         self.handlers = self.storage.handlers()
 
-    def hears(self, message: Any) -> None:
+    def receives_from(self, message: Any) -> None:
         self.handlers[type(message)](HOME, message)
 
     def written(self, *kinds: type) -> None:
@@ -99,7 +99,7 @@ class StorageAlone:
                 self.disk.on_persisted(effect.token)
 
     def wishes(self, number: int, *wishes: SubscriptionRequest, home: int = HOME) -> None:
-        self.hears(Change(S, 0, home, 1, number, wishes))
+        self.receives_from(Change(S, 0, home, 1, number, wishes))
 
 
 class HomeAlone:
@@ -151,10 +151,10 @@ class HomeAlone:
 
 def what_waits_for_others_is_not_stored() -> None:
     alone = StorageAlone()
-    alone.hears(Store(S, 0, HOME, run(3, 4)))
+    alone.receives_from(Store(S, 0, HOME, run(3, 4)))
     alone.written(Append)
     assert [each.through for each in alone.paper.take(Stored)] == [0]
-    alone.hears(Store(S, 0, HOME, run(1, 2)))
+    alone.receives_from(Store(S, 0, HOME, run(1, 2)))
     assert not alone.paper.take(Stored)
     alone.written(Append)
     assert alone.storage.log.stored(P) == 4
@@ -190,10 +190,10 @@ def what_is_over_is_needed_until_that_is_on_disk() -> None:
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     alone.written(Commit)
-    alone.hears(Store(S, 0, HOME, run(1, 3)))
+    alone.receives_from(Store(S, 0, HOME, run(1, 3)))
     alone.written(Append)
     alone.wishes(2, SubscriptionRequest(KEY, 1, None, successor=9))
-    alone.hears(Store(S, 0, HOME, run(4, 5)))
+    alone.receives_from(Store(S, 0, HOME, run(4, 5)))
     alone.written(Append)
     assert alone.storage.log.released == 0
     alone.written(Commit)
@@ -346,7 +346,7 @@ def roam(random: Random) -> bool:
 
 def what_was_released_before_a_crash_is_chopped_after_it() -> None:
     alone = StorageAlone()
-    alone.hears(Store(S, 0, HOME, run(1, 3)))
+    alone.receives_from(Store(S, 0, HOME, run(1, 3)))
     (record,) = next(each.records for each in alone.machine.effects if type(each) is Append)
     log = EpochLog(S, 0)
     read = log.recover({"released": {"": 3}, "frontiers": {"1.0.1": 3}}, LogEnds(1, 2))
@@ -432,18 +432,18 @@ def test_a_fetch_is_answered_once_and_its_publications_are_counted() -> None:
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     alone.written(Commit, Append)
     for number, (first, last) in ((1, (1, 2)), (2, (3, 5))):
-        alone.hears(Fetch(S, 0, HOME, 1, number, first - 1, 100, first - 1, ()))
+        alone.receives_from(Fetch(S, 0, HOME, 1, number, first - 1, 100, first - 1, ()))
         assert alone.paper.take(Fetched) == [], "nothing is there yet"
-        alone.hears(Store(S, 0, HOME, run(first, last)))
+        alone.receives_from(Store(S, 0, HOME, run(first, last)))
         alone.written(Append)
         (answer,) = alone.paper.take(Fetched)
         assert (answer.number, answer.through) == (number, last)
         assert [each.run.last for each in alone.paper.take(Events)] == [last]
         assert alone.storage._counters["publications_forwarded"] == last
-        alone.hears(Store(S, 0, HOME, run(first, last)))
+        alone.receives_from(Store(S, 0, HOME, run(first, last)))
         alone.written(Append)
         assert alone.paper.take(Fetched) == alone.paper.take(Events) == []
         assert alone.paper.take(Stored)[-1].through == last
-    alone.hears(Store(S, 0, HOME, run(6, 6)))
+    alone.receives_from(Store(S, 0, HOME, run(6, 6)))
     alone.written(Append)
     assert alone.paper.take(Fetched) == alone.paper.take(Events) == [], "no fetch waits"

@@ -40,7 +40,7 @@ class Asker(Protocol):
     deadlines: DeadlineQueue[Any]
     paper: Paper
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Start an operation that needs an answer."""
 
     def answer(self, *, wholly: bool) -> None:
@@ -60,7 +60,7 @@ class Putting:
         assert not [*self.publishes.add_source(SOURCE, 0, 0, self.now_ns, continues=False)]
         self.sent = 0
 
-    def ask(self) -> None:
+    def request(self) -> None:
         self.sent += 2
         self.paper.sent += self.publishes.add(run(self.sent - 1, self.sent), self.now_ns)
 
@@ -82,7 +82,7 @@ class Registering:
         self.requests.start(1)
         self.last: Change | None = None
 
-    def ask(self) -> None:
+    def request(self) -> None:
         wish = SubscriptionRequest(Key("c", 1), 1, EVERYTHING)
         self.paper.sent += self.requests.add(S, wish, None, self.now_ns)
 
@@ -109,7 +109,7 @@ class Fetching:
         local.storage, local.generation = S, 1
         self.paper.send(self.fetches.begin(local, 0, self.now_ns))
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Do nothing, because the answer has started the next request already."""
 
     def answer(self, *, wholly: bool) -> None:
@@ -144,17 +144,17 @@ def test_after_an_answer_the_waits_are_those_of_a_new_one(
     kind: Callable[[], Asker], wholly: bool, silences: tuple[int, ...]
 ) -> None:
     asker = kind()
-    asker.ask()
+    asker.request()
     for silence in silences:
         waits(asker, silence)
         if wholly:
             asker.answer(wholly=True)
-            asker.ask()
+            asker.request()
         else:
-            asker.ask()
+            asker.request()
             asker.answer(wholly=False)
             if kind is Registering:
-                asker.ask()
+                asker.request()
     assert waits(asker, 6) == [100, 200, 400, 800, 1_500, 1_500]
 
 

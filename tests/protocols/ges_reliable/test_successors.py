@@ -149,9 +149,9 @@ class HomeOfTwo:
         origins = (OriginRun(P, numbers),)
         count = len(numbers)
         events = PublicationRun(stream, numbers, (BLOB,), bytes(count), 0, (), origins)
-        self.hears(Events(HOME, 0, storage, 1, asked[-1].number, after, events))
+        self.receives_from(Events(HOME, 0, storage, 1, asked[-1].number, after, events))
 
-    def hears(self, message: Any) -> None:
+    def receives_from(self, message: Any) -> None:
         """Receive an answer of a storage."""
         self.clients.message_handlers()[type(message)](message.storage, message)
 
@@ -222,7 +222,7 @@ def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
     assert (asked.target, asked.through, len(asked.done)) == (ROOT, 12, 2)
     home.told.answer(FINER, 9)
     assert home.fetched_behind(FINER) == [12]
-    home.hears(Fetched(HOME, 0, ROOT, 1, asked.number, 12, 12))
+    home.receives_from(Fetched(HOME, 0, ROOT, 1, asked.number, 12, 12))
     home.machine.now_ns = 2 * 10**9
     home.receipt_due(FINER)
     asked = home.paper.sent[-1]
@@ -466,7 +466,7 @@ def a_late_report_of_a_displacement_ends_no_later_attachment() -> None:
     for generation, ended in ((STAY - 1, 0), (STAY, 1)):
         asked = [each for each in home.paper.sent if type(each) is Fetch][-1]
         late = (("c", generation),)
-        home.hears(Fetched(HOME, 0, ROOT, 1, asked.number, 2, 2, displaced=late))
+        home.receives_from(Fetched(HOME, 0, ROOT, 1, asked.number, 2, 2, displaced=late))
         closed = [each for each in home.machine.effects if type(each) is CloseSession]
         assert len(closed) == ended
 
@@ -564,7 +564,7 @@ def a_finer_storage_may_be_behind_its_client() -> None:
 def no_epoch_is_written_down_that_a_crash_could_take() -> None:
     """Another publication would get the epoch, and the subscription would lack that publication."""
     alone = StorageAlone()
-    alone.hears(Store(7, 0, HOME, run(1, 3)))
+    alone.receives_from(Store(7, 0, HOME, run(1, 3)))
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     assert not [each for each in alone.machine.effects if type(each) is Commit]
     alone.written(Append)

@@ -223,7 +223,7 @@ class IntakeAlone:
     def store(self, run: PublicationRun, root: int) -> None:
         self.appends += self.log.store(run, root)
 
-    def hears(self, message: Events) -> None:
+    def receives_from(self, message: Events) -> None:
         rest = self.feeds.rest_of(message)
         assert rest is not None, f"{message} has nothing new"
         self.appends += self.feeds.on_rest(message.storage, rest)
@@ -243,7 +243,7 @@ class IntakeAlone:
         ]
         run = merge_runs(placed)
         about = 5, asked.incarnation, asked.number
-        self.hears(Events(7, 0, *about, asked.after, run, True))
+        self.receives_from(Events(7, 0, *about, asked.after, run, True))
         self.sent += self.feeds.on_fetched(Fetched(7, 0, *about, run.last, run.last, True), 0)
 
     def written(self) -> None:
@@ -306,7 +306,9 @@ def what_there_is_no_room_for_is_asked_for_again() -> None:
 def what_there_was_room_for_in_part_is_asked_for_again() -> None:
     """The end of the range is here, from another root, and the beginning is missing."""
     alone = IntakeAlone(held_limit=2)
-    alone.hears(Events(7, 0, 5, 1, alone.asked().number, 0, placed_elsewhere(2, 4, epoch=8), True))
+    alone.receives_from(
+        Events(7, 0, 5, 1, alone.asked().number, 0, placed_elsewhere(2, 4, epoch=8), True)
+    )
     alone.store(numbered(3, 4), 6)
     alone.due()
     assert (alone.asked().after, alone.asked().through) == (7, 7)

@@ -43,10 +43,10 @@ def test_the_other_broker_of_a_cell_replaces_a_lost_link_until_repair() -> None:
     link.cut()
     story.quiet_since()
     story.rounds(25)
-    assert story.asked("s1", "b1") == 0
-    assert 2 * 3_100 <= story.asked("s1", "b2") <= 2 * 3_300, "two of four pubends went by b1"
-    assert story.asked("b2", "p1") == story.asked("s1")
-    assert story.asked("s2") == 0
+    assert story.requested("s1", "b1") == 0
+    assert 2 * 3_100 <= story.requested("s1", "b2") <= 2 * 3_300, "two of four pubends went by b1"
+    assert story.requested("b2", "p1") == story.requested("s1")
+    assert story.requested("s2") == 0
     story.quiet_since()
     story.rounds(5)
     assert story.first_ways("p1", "b2") == [0, 1, 2, 3], "b2 gets to both of them, b1 does not"
@@ -69,15 +69,15 @@ def test_after_a_crash_two_subscribers_gaps_are_one_question_to_the_pubend() -> 
         link.heal()
     story.quiet_since()
     story.rounds(25)
-    below = story.asked("s1", "b2") + story.asked("s2", "b2")
+    below = story.requested("s1", "b2") + story.requested("s2", "b2")
     assert 4 * 2_350 <= below <= 4 * 3_300, "from the first lost event on"
-    assert abs(story.asked("b2", "p1") - below / 2) <= below / 20
+    assert abs(story.requested("b2", "p1") - below / 2) <= below / 20
     story.quiet_since()
     broker.start()
     story.rounds(50)
     story.check()
-    assert story.asked("s1") == story.asked("s2") == 0, "that it comes back makes no gap"
-    assert story.asked("s3") == 0
+    assert story.requested("s1") == story.requested("s2") == 0, "that it comes back makes no gap"
+    assert story.requested("s3") == 0
 
 
 def test_messages_between_peers_of_a_cell_are_sent_if_needed_and_never_twice() -> None:

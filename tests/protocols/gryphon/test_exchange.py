@@ -34,7 +34,7 @@ class Side:
         self.exchange.begin(1, {})
         self.outcomes: list[object] = []
 
-    def hears(self, peer: int, message: object) -> None:
+    def receives_from(self, peer: int, message: object) -> None:
         self.outcomes += self.exchange.handlers()[type(message)](peer, message, 0)
 
     def sets(self, to: int) -> list[FilterSet]:
@@ -63,12 +63,12 @@ def test_a_filter_of_any_size_is_decoded_unchanged(count: int, tests: int) -> No
     sender, receiver = Side(2), Side(1)
     for number in range(count):
         sender.exchange.change(wanted(number, tests), ())
-    sender.hears(1, FilterVersions((FilterVersion(2, 0, 0),), (2,)))
+    sender.receives_from(1, FilterVersions((FilterVersion(2, 0, 0),), (2,)))
     parts = sender.sets(1)
     assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
     for part in parts:
         assert sum(len(row) for _, each in part.predicates for row in each.any_of) <= 256
-        receiver.hears(2, part)
+        receiver.receives_from(2, part)
     assert receiver.table.predicates(2) == sender.table.predicates(2)
     assert receiver.table.version(2) == sender.table.version(2)
 
@@ -76,8 +76,8 @@ def test_a_filter_of_any_size_is_decoded_unchanged(count: int, tests: int) -> No
 def test_a_newer_version_takes_no_part_of_an_older_one() -> None:
     receiver = Side(1)
     old, new = FilterVersion(2, 1, 5), FilterVersion(2, 1, 7)
-    receiver.hears(2, FilterSet(old, (Named(4, wanted(4)),), False))
-    receiver.hears(2, FilterSet(new, (Named(7, wanted(7)),), True))
+    receiver.receives_from(2, FilterSet(old, (Named(4, wanted(4)),), False))
+    receiver.receives_from(2, FilterSet(new, (Named(7, wanted(7)),), True))
     assert receiver.table.predicates(2) == {7: wanted(7)}
 
 
@@ -92,7 +92,7 @@ def test_only_the_parts_of_one_version_make_a_filter(seed: int) -> None:
         parts = [named[:2], named[2:3], named[3:]]
         broken_off = random.choice((3, 3, 2, 1))
         for place, part in enumerate(parts[:broken_off]):
-            receiver.hears(2, FilterSet(version, tuple(part), place == len(parts) - 1))
+            receiver.receives_from(2, FilterSet(version, tuple(part), place == len(parts) - 1))
         if random.random() < 0.2:
             receiver.exchange.on_session(2)
         if broken_off == len(parts):

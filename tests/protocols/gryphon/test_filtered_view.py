@@ -44,7 +44,7 @@ class Twin:
         self.final = 0
         self.done = {S1: 0, S2: 0}
         self.told = {S1: 0, S2: 0}
-        self.asked: dict[int, set[int]] = {S1: set(), S2: set()}
+        self.requested: dict[int, set[int]] = {S1: set(), S2: set()}
         self.filters: dict[int, dict[int, str] | None] = {S1: None, S2: None}
         self.said: Said = {S1: [], S2: []}
 
@@ -52,16 +52,18 @@ class Twin:
         kind, wanted = self.known[tick], self.filters[child]
         return bool(kind) and (wanted is None or kind in wanted.values())
 
-    def hears(self, final: int, start: int, end: int, kinds: dict[int, str], again: bool) -> None:
+    def receives_from(
+        self, final: int, start: int, end: int, kinds: dict[int, str], again: bool
+    ) -> None:
         self._finish(final)
         for child in (S1, S2):
-            self._tell_again(child, {tick for tick in self.asked[child] if tick <= self.final})
+            self._tell_again(child, {tick for tick in self.requested[child] if tick <= self.final})
         for tick in range(start, end):
             self.known.setdefault(tick, kinds.get(tick, ""))
         for child in (S1, S2):
             if not again:
                 self._forward(child, end, kinds)
-            self._tell_again(child, self.asked[child] & {*range(start, end)})
+            self._tell_again(child, self.requested[child] & {*range(start, end)})
         self.settle()
 
     def _forward(self, child: int, end: int, kinds: dict[int, str]) -> None:
@@ -78,21 +80,21 @@ class Twin:
         for tick in range(start, end):
             self.said[child].append((False, tick, self.known[tick] if tick in ticks else ""))
         self.told[child] = max(self.told[child], end)
-        self.asked[child] -= {*range(start, end)}
+        self.requested[child] -= {*range(start, end)}
 
     def _tell_again(self, child: int, ticks: set[int]) -> None:
         for tick in sorted(ticks):
             kind = self.known[tick] if self.wants(child, tick) else ""
             self.said[child].append((True, tick, kind))
-        self.asked[child] -= ticks
+        self.requested[child] -= ticks
 
     def is_asked(self, child: int, start: int, end: int) -> None:
         ticks = {*range(start, end)}
         self._tell_again(child, ticks & self.known.keys())
-        self.asked[child] |= ticks - self.known.keys()
+        self.requested[child] |= ticks - self.known.keys()
 
     def is_done(self, child: int, through: int) -> None:
-        self.asked[child] = {tick for tick in self.asked[child] if tick > through}
+        self.requested[child] = {tick for tick in self.requested[child] if tick > through}
         self.done[child] = max(self.done[child], through)
         self.settle()
 
@@ -104,7 +106,7 @@ class Twin:
             self.done[child] = done
         self._finish(min(self.done.values()))
         for child in (S1, S2):
-            self.asked[child] = {tick for tick in self.asked[child] if tick > self.final}
+            self.requested[child] = {tick for tick in self.requested[child] if tick > self.final}
 
     def _finish(self, through: int) -> None:
         self.final = max(self.final, through)
@@ -168,12 +170,12 @@ class Pair:
         final = self.random.randrange(min(self.twin.final + 4, self.next))
         if kinds:
             run = run_of(kinds)
-            self.one.hears(P1, Events(final, start, end, again, True, EVERYWHERE, run))
+            self.one.receives_from(P1, Events(final, start, end, again, True, EVERYWHERE, run))
         elif again:
-            self.one.hears(P1, Silent(STREAM, final, ((start, end),)))
+            self.one.receives_from(P1, Silent(STREAM, final, ((start, end),)))
         else:
             return
-        self.twin.hears(final, start, end, kinds, again)
+        self.twin.receives_from(final, start, end, kinds, again)
 
     def comes(self) -> None:
         """Receive a new range, possibly after a lost range."""
@@ -195,14 +197,14 @@ class Pair:
 
     def asks(self) -> None:
         child, (start, end) = self.random.choice([S1, S2]), self._range()
-        self.one.hears(child, Nack(STREAM, ((start, end),)))
+        self.one.receives_from(child, Nack(STREAM, ((start, end),)))
         self.twin.is_asked(child, start, end)
 
     def acks(self) -> None:
         child = self.random.choice([S1, S2])
         known = [tick for tick in range(self.next) if tick in self.twin.known]
         through = self.random.choice(known)
-        self.one.hears(child, Done(child, ((STREAM, through),)))
+        self.one.receives_from(child, Done(child, ((STREAM, through),)))
         self.twin.is_done(child, through)
 
     def changes(self) -> None:
@@ -214,17 +216,19 @@ class Pair:
         kind = self.random.choice(KINDS)
         how = self.random.randrange(4)
         if how == 0 and wanted is not None:
-            self.one.hears(child, FilterVersions((version,), ()))
+            self.one.receives_from(child, FilterVersions((version,), ()))
             self.twin.filters[child] = None
         elif how == 1 and wanted:
             number = self.random.choice([*wanted])
-            self.one.hears(child, FilterChange(version, (), (number,)))
+            self.one.receives_from(child, FilterChange(version, (), (number,)))
             del wanted[number]
         elif wanted is not None:
-            self.one.hears(child, FilterChange(version, (_named(version.number, kind),), ()))
+            self.one.receives_from(
+                child, FilterChange(version, (_named(version.number, kind),), ())
+            )
             wanted[version.number] = kind
         else:
-            self.one.hears(child, FilterSet(version, (_named(version.number, kind),), True))
+            self.one.receives_from(child, FilterSet(version, (_named(version.number, kind),), True))
             self.twin.filters[child] = {version.number: kind}
         self.twin.settle()
 

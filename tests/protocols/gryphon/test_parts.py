@@ -59,7 +59,7 @@ def test_pieces_are_exactly_the_unknown_ticks_whatever_happens(seed: int) -> Non
         assert sum(end - start for start, end in covered) == len(ticks_in(unknown))
         assert all(before[1] <= after[0] for before, after in pairwise(covered))
         assert {
-            tick for each in table.pieces if each.asked for tick in range(each.start, each.end)
+            tick for each in table.pieces if each.requested for tick in range(each.start, each.end)
         } == {*asked_at}
 
 
@@ -132,9 +132,9 @@ def test_each_request_is_counted_as_sent_or_as_consolidated() -> None:
         ([[(2, 4)]], 1, 1),
         ([[(3, 7)], [(8, 9)], [(1, 2)]], 3, 2),
     ):
-        curiosity.ask(stream, pieces, 1, sideways=True)
+        curiosity.request(stream, pieces, 1, sideways=True)
         assert (counters["nacks_sent"], counters["nacks_consolidated"]) == (sent, consolidated)
-    effects = curiosity.ask(stream, [[(1, 12)]], 1)
+    effects = curiosity.request(stream, [[(1, 12)]], 1)
     assert [each.message for each in effects if isinstance(each, Send)] == [
         Nack(STREAM, ((7, 8), (9, 12)))
     ]

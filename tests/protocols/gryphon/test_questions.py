@@ -70,7 +70,7 @@ class One:
             self.on(SessionEstablished(peer, 10 + peer, 1))
         self.said.clear()
 
-    def hears(self, peer: int | str, message: Any) -> None:
+    def receives_from(self, peer: int | str, message: Any) -> None:
         """Receive a message from a neighbour or client."""
         session = 10 + peer if isinstance(peer, int) else 1
         self.on(MessageReceived(peer, session, message))
@@ -100,25 +100,25 @@ class One:
     def has_published(self) -> None:
         """Let a client publish one event."""
         self.on(SessionEstablished("p", 1, 1))
-        self.hears("p", Connect(True, 1, 1, 0, ()))
+        self.receives_from("p", Connect(True, 1, 1, 0, ()))
         self.writes()
         self.said.clear()
         run = PublicationRun(SourceId(P1, 0, 1), range(1, 2), (BLOB,), b"\0", 1, (b"x",))
-        self.hears("p", Publish(run))
+        self.receives_from("p", Publish(run))
 
     def has_joined(self) -> None:
         """Let all brokers confirm the join of the pubend, twice."""
         for number in (1, 2):
             self.writes(Commit)
             for host in (B1, S1, S2):
-                self.hears(B1, Joined(STREAM, 1, number, host, 1))
+                self.receives_from(B1, Joined(STREAM, 1, number, host, 1))
 
     def has_subscriber(self) -> None:
         """Let a client subscribe to all events."""
         self.on(SessionEstablished("s", 1, 1))
-        self.hears("s", Connect(False, 0, 1, 0, ()))
+        self.receives_from("s", Connect(False, 0, 1, 0, ()))
         self.writes()
-        self.hears("s", Subscribe(1, parse_predicate("true")))
+        self.receives_from("s", Subscribe(1, parse_predicate("true")))
         self.writes()
         self.said.clear()
 
@@ -133,14 +133,14 @@ def told_of(start: int, end: int, *ticks: int, again: bool = False) -> Events:
 
 def test_only_new_ranges_of_overlapping_requests_are_forwarded() -> None:
     broker = One(B1)
-    broker.hears(S1, Nack(STREAM, ((10, 20),)))
-    broker.hears(S2, Nack(STREAM, ((15, 30),)))
+    broker.receives_from(S1, Nack(STREAM, ((10, 20),)))
+    broker.receives_from(S2, Nack(STREAM, ((15, 30),)))
     assert [m.ranges for m in broker.tells(P1, Nack)] == [((10, 20),), ((20, 30),)]
 
 
 def asked_for_twice_in_one_question() -> None:
     one = One(B1)
-    one.hears(S1, Nack(STREAM, ((12, 20), (15, 25), (13, 18), (30, 31))))
+    one.receives_from(S1, Nack(STREAM, ((12, 20), (15, 25), (13, 18), (30, 31))))
     (asked,) = one.tells(P1, Nack)
     assert asked.ranges == ((12, 20), (20, 25), (30, 31))
 
@@ -154,8 +154,8 @@ def test_a_request_with_overlapping_ranges_is_forwarded_without_the_overlap() ->
 def test_silence_and_events_are_sent_only_to_brokers_that_requested_them() -> None:
     """Broker s1 requests silence next to two events; s2 requests no tick."""
     broker = One(B1)
-    broker.hears(S1, Nack(STREAM, ((4, 6),)))
-    broker.hears(P1, told_of(1, 10, 3, 6, again=True))
+    broker.receives_from(S1, Nack(STREAM, ((4, 6),)))
+    broker.receives_from(P1, told_of(1, 10, 3, 6, again=True))
     (silent,) = broker.tells(S1, Silent)
     assert silent.ranges == ((4, 6),)
     assert not broker.tells(S1, Events)
@@ -165,11 +165,11 @@ def test_silence_and_events_are_sent_only_to_brokers_that_requested_them() -> No
 def late_first() -> list[Events]:
     """Return the messages to s2 about an event that b1 received first as an answer for s1."""
     broker = One(B1)
-    broker.hears(S1, Nack(STREAM, ((1, 10),)))
-    broker.hears(P1, told_of(1, 10, 3, 6, again=True))
+    broker.receives_from(S1, Nack(STREAM, ((1, 10),)))
+    broker.receives_from(P1, told_of(1, 10, 3, 6, again=True))
     assert [[*m.run.sequences] for m in broker.tells(S1, Events)] == [[3, 6]]
     assert not broker.tells(S2, Events)
-    broker.hears(P1, told_of(1, 10, 3, 6))
+    broker.receives_from(P1, told_of(1, 10, 3, 6))
     return broker.tells(S2, Events)
 
 
@@ -185,7 +185,7 @@ def asked_while_an_event_is_written(asked: tuple[int, int]) -> list[tuple[tuple[
     broker.has_published()
     broker.has_joined()
     tick = broker.core.pubends._last[0]  # type: ignore[attr-defined]
-    broker.hears(B1, Nack(STREAM, ((tick + asked[0], tick + asked[1]),)))
+    broker.receives_from(B1, Nack(STREAM, ((tick + asked[0], tick + asked[1]),)))
     broker.writes(Commit)
     told = [m.ranges for m in broker.tells(B1, Silent)]
     assert all(end <= tick for ranges in told for _, end in ranges), "it is an event's"
@@ -211,10 +211,10 @@ def asked_when_expected(**parameters: Any) -> list[tuple[tuple[int, int], ...]]:
     """Return the requests of s1 around an AckExpected for ticks that were partly requested."""
     broker = One(S1, nack_chunk_ns=SECOND_NS, **parameters)
     broker.has_subscriber()
-    broker.hears(B1, told_of(1, 10, 3))
-    broker.hears(B1, told_of(20, 30, 25))
+    broker.receives_from(B1, told_of(1, 10, 3))
+    broker.receives_from(B1, told_of(20, 30, 25))
     broker.waits(250 * MILLISECOND_NS)
-    broker.hears(B1, AckExpected(STREAM, 40, EVERYWHERE))
+    broker.receives_from(B1, AckExpected(STREAM, 40, EVERYWHERE))
     broker.waits(100 * MILLISECOND_NS)
     return [m.ranges for m in broker.tells(B1, Nack)]
 
@@ -249,11 +249,11 @@ def test_repeated_requests_during_a_log_read_are_answered_once() -> None:
 def kept_of_questions() -> int:
     """Return the number of repeated requests that a stream keeps after all are answered."""
     stream = Stream(STREAM, P1, (S1,), GryphonParameters())
-    stream.ask([(1, 2)], 0, 450)
+    stream.request([(1, 2)], 0, 450)
     for start in range(10, 40, 2):
-        stream.ask([(start, start + 1)], 100, 550)
+        stream.request([(start, start + 1)], 100, 550)
     stream.on_answer(10, 40)
-    stream.forget_asked(450)  # the answer of the first was lost
+    stream.forget_requested(450)  # the answer of the first was lost
     return sizes_of(stream)["Stream._asked_until"]
 
 
@@ -267,8 +267,8 @@ def pieces_of_a_gap() -> list[tuple[tuple[int, int], ...]]:
     """Return the ranges of all messages with which s1 requests a gap of 2.3 s."""
     one = One(S1)
     one.has_subscriber()
-    one.hears(B1, told_of(1, 10, 3))
-    one.hears(B1, told_of(2_300_010, 2_300_020, 2_300_015))
+    one.receives_from(B1, told_of(1, 10, 3))
+    one.receives_from(B1, told_of(2_300_010, 2_300_020, 2_300_015))
     one.waits(250 * MILLISECOND_NS)
     return [m.ranges for m in one.tells(B1, Nack)]
 

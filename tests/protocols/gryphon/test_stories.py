@@ -106,12 +106,12 @@ def test_two_subscribers_with_one_gap_are_one_question_to_the_pubend() -> None:
 
 def test_only_new_ranges_are_forwarded_until_the_old_request_expires() -> None:
     stream = Stream(STREAM, 1, (2,), GryphonParameters())
-    assert stream.ask([(10, 20)], 0, 450) == [(10, 20)]
-    assert stream.ask([(15, 30)], 1, 451) == [(20, 30)]
-    assert stream.ask([(10, 30)], 449, 900) == []
-    assert stream.ask([(10, 30)], 450, 900) == [(10, 20)]
+    assert stream.request([(10, 20)], 0, 450) == [(10, 20)]
+    assert stream.request([(15, 30)], 1, 451) == [(20, 30)]
+    assert stream.request([(10, 30)], 449, 900) == []
+    assert stream.request([(10, 30)], 450, 900) == [(10, 20)]
     stream.on_answer(10, 30)
-    assert not stream.asked
+    assert not stream.requested
 
 
 def test_a_lost_answer_is_requested_again() -> None:

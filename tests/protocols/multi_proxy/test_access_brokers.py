@@ -193,9 +193,9 @@ class Publishing(Home):
 
     def stored(self, at_ms: int, topic: int, through: int) -> None:
         """Receive the server's acknowledgement of a publisher's progress in a topic."""
-        self.hears(at_ms, Stored(SERVER, HOME, topic, self.source, through))
+        self.receives_from(at_ms, Stored(SERVER, HOME, topic, self.source, through))
 
-    def hears(self, at_ms: int, message: Any) -> None:
+    def receives_from(self, at_ms: int, message: Any) -> None:
         """Receive a message of the server over its proxy."""
         self.now_ns = at_ms * MILLISECOND_NS
         self.do(MessageReceived(PROXY, 7, message))
@@ -219,7 +219,7 @@ def what_is_lost_is_put_again_though_gets_are_answered() -> bool:
     home = Publishing()
     topic = home.publish(0, "a", 1, 3)
     get = next(each for each in reversed(home.said) if isinstance(each, Get))
-    home.hears(200, Answered(SERVER, HOME, get.incarnation, get.number))
+    home.receives_from(200, Answered(SERVER, HOME, get.incarnation, get.number))
     return home.put_again() == [topic]
 
 

@@ -122,13 +122,13 @@ def the_first_candidate_owns_it_for_ever() -> bool:
 def an_owner_is_told_when_it_is_on_disk() -> bool:
     disk = Disk(ARBITER, 3)
     disk.tell(claim(2))
-    return disk.ask(assigned(2, 1)) == []
+    return disk.request(assigned(2, 1)) == []
 
 
 def a_server_says_that_it_has_a_topic_when_that_is_on_disk() -> bool:
     disk = Disk(ARBITER, 3)
     message = Assign(SERVER, 2, (Generation(ELSEWHERE, 1),))
-    early = disk.ask(message)
+    early = disk.request(message)
     answer = Assigned(SERVER, 2, (Generation(ELSEWHERE, 1),))
     return early == [] and disk.tell(message) == [answer, answer]
 

@@ -236,7 +236,7 @@ def a_topic_moves_to_a_server_that_has_not_had_it() -> bool:
 
 
 def that_a_topic_is_to_move_is_on_disk_before_anybody_hears_of_it() -> bool:
-    return an_arbiter().ask(move(3)) == []
+    return an_arbiter().request(move(3)) == []
 
 
 def an_arbiter_that_was_down_goes_on_with_a_move() -> bool:

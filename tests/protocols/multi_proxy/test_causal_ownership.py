@@ -247,7 +247,7 @@ def a_topic_is_taken_when_all_of_it_is_here() -> bool:
     server.tell(carry(1, 2))
     hole = server.tell(transfer(4))
     server.tell(carry(1, 4))
-    early = of_kind(server.ask(transfer(4)), Transferred)
+    early = of_kind(server.request(transfer(4)), Transferred)
     answers = of_kind(server.tell(transfer(4)), Transferred)
     return not hole and not early and answers == [Transferred(1, 2, TOPIC, 1)]
 
@@ -360,7 +360,7 @@ def what_is_given_away_is_not_put_any_more() -> bool:
     """
     server = Disk(CAUSAL, servers=2, number=2)
     server.tell(put(1, 3, home=HOME, server=2))
-    server.ask(Merge(2, (Owner(TOPIC, 1),)))
+    server.request(Merge(2, (Owner(TOPIC, 1),)))
     said = server.tell(put(4, 5, previous=3, home=HOME, server=2))
     late, given = of_kind(said, Stored), of_kind(said, Transfer)
     server.start(2)
@@ -386,8 +386,8 @@ def what_is_not_on_disk_is_not_given_away() -> bool:
     server = Disk(CAUSAL, servers=2, number=2)
     server.tell(Merge(2, (Owner(TOPIC + 1, 1),)))
     server.tell(put(1, 1, home=HOME, server=2))
-    server.ask(put(2, 2, previous=1, home=HOME, server=2))
-    server.ask(Merge(2, (Owner(TOPIC, 1),)))
+    server.request(put(2, 2, previous=1, home=HOME, server=2))
+    server.request(Merge(2, (Owner(TOPIC, 1),)))
     server.now_ns += 10**10
     early = of_kind(server.due(), Transfer)
     late = [each for each in of_kind(server.tick(), Transfer) if each.topic == TOPIC]

@@ -73,14 +73,14 @@ MEANWHILE = (nothing, time_passes, follower_has_all, a_crash, given_again)
 
 
 def merged_on_the_way(server: Disk) -> None:
-    server.ask(GIVEN, Append)
+    server.request(GIVEN, Append)
     server.tell(MERGE)
 
 
 def merged_and_not_on_disk(server: Disk) -> None:
-    server.ask(GIVEN, Append)
-    server.ask(MERGE, Append)
-    server.ask(GIVEN, Append, Commit)
+    server.request(GIVEN, Append)
+    server.request(MERGE, Append)
+    server.request(GIVEN, Append, Commit)
 
 
 def merged_when_it_is_here(server: Disk) -> None:

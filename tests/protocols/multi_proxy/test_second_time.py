@@ -38,7 +38,7 @@ class Asking:
         if self.is_awaited:
             self.ways.send(Follow(SERVER, HOME, 1, 1, (1,)))
 
-    def ask(self) -> None:
+    def request(self) -> None:
         self.is_awaited = True
         self._send()
 
@@ -70,11 +70,11 @@ class Asking:
 @pytest.mark.parametrize("silences", [(0,), (1,), (2,), (7,), (1, 4), (7, 2, 5)], ids=str)
 def test_after_an_answer_the_waits_are_those_of_a_new_one(silences: tuple[int, ...]) -> None:
     asking = Asking()
-    asking.ask()
+    asking.request()
     for silence in silences:
         asking.waits(silence)
         asking.answer()
-        asking.ask()
+        asking.request()
     found = asking.waits(6)
     assert [wait_ns for wait_ns, _ in found] == [100, 200, 300, 500, 900, 1_600]
     proxies = [proxy for _, proxy in found]
@@ -85,7 +85,7 @@ def test_a_wait_that_an_answer_has_ended_is_no_silence() -> None:
     """Answers arrive in time, with pauses without requests."""
     asking = Asking()
     for _ in range(5):
-        asking.ask()
+        asking.request()
         asking.machine.now_ns += TIMEOUT_NS - 1
         asking.answer()
         asking.machine.now_ns += 10 * TIMEOUT_NS
@@ -95,5 +95,5 @@ def test_a_wait_that_an_answer_has_ended_is_no_silence() -> None:
             asking.deadlines.due(due_ns)
             asking.due()
         assert len(asking.machine.effects) == before, "nothing is repeated"
-    asking.ask()
+    asking.request()
     assert asking.waits(1)[0][0] == TIMEOUT_NS

@@ -128,7 +128,7 @@ class Disk:
         if effect.token is not None:
             self._do(Persisted(effect.token))
 
-    def ask(self, message: Any, *writes: type) -> list[Any]:
+    def request(self, message: Any, *writes: type) -> list[Any]:
         """Return the messages after a request, with these kinds of writes completed."""
         self.said.clear()
         return self._happens(MessageReceived(PROXY, 7, message), *writes)
@@ -158,7 +158,7 @@ class Disk:
 
     def tell(self, message: Any) -> list[Any]:
         """Return the messages after a request, with all writes completed."""
-        return self.ask(message, Commit, Append)
+        return self.request(message, Commit, Append)
 
 
 def put(first: int, last: int, previous: int = 0, home: int = HOME, server: int = SERVER) -> Put:
@@ -183,7 +183,7 @@ def stored(through: int) -> Stored:
 
 def what_is_put_is_stored_when_it_is_on_disk() -> bool:
     disk = Disk()
-    return disk.ask(put(1, 3)) == [] and disk.tell(put(1, 3)) == [stored(3)]
+    return disk.request(put(1, 3)) == [] and disk.tell(put(1, 3)) == [stored(3)]
 
 
 def what_was_stored_is_not_stored_again() -> bool:
@@ -249,7 +249,7 @@ def positions_go_on_after_a_restart() -> bool:
 
 def a_follow_is_answered_when_it_is_on_disk() -> bool:
     disk = Disk()
-    return not disk.ask(follow(1, TOPIC), Append)
+    return not disk.request(follow(1, TOPIC), Append)
 
 
 def a_head_is_told_when_it_is_on_disk() -> bool:
@@ -259,8 +259,8 @@ def a_head_is_told_when_it_is_on_disk() -> bool:
     """
     disk = Disk()
     disk.tell(follow(1, TOPIC))
-    disk.ask(put(1, 3))
-    early = disk.ask(follow(2, TOPIC), Commit)
+    disk.request(put(1, 3))
+    early = disk.request(follow(2, TOPIC), Commit)
     told = disk.tell(follow(2, TOPIC))
     return not early and told[-1].topics == (Followed(SERVER, TOPIC, 0, 3),)
 

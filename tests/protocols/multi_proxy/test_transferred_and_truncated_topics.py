@@ -34,7 +34,7 @@ def stored_after_a_crash() -> list[Stored]:
     server.tell(Follow(SERVER, HOME, 1, 1, (TOPIC,)))
     server.tell(put(1, 2))
     given = replace(transfer(20), parts=(CarriedPart(2, 20, 20, ()),), followers=())
-    server.ask(given, Append)
+    server.request(given, Append)
     server.now_ns = 2 * SECOND_NS
     assert server.logged == 1
     server.tick()

@@ -38,9 +38,9 @@ class DeltaTreeReach(Reach):
         graph: OverlayGraph,
         parameters: DeltaTreeParameters,
         broken: Iterable[Link],
-        gone: Iterable[BrokerNumber] = (),
+        removed: Iterable[BrokerNumber] = (),
     ) -> None:
-        super().__init__(graph, parameters, broken, gone)
+        super().__init__(graph, parameters, broken, removed)
         self._tree = tree_of(graph)
         self._radius = graph.topology.delta + 1
         self._assisted = parameters.assist == "on"

@@ -96,8 +96,8 @@ class DeltaTreeWording(Wording):
 
     def _describe_end(self, one: Tombstones) -> str:
         before = f"all before {self.name(one.home)}@{one.before}"
-        said = [before] if one.before > 1 else []
-        return " ".join([*said, *self._ranges_over(one)])
+        parts = [before] if one.before > 1 else []
+        return " ".join([*parts, *self._ranges_over(one)])
 
     def _ranges_over(self, one: Tombstones) -> Iterator[str]:
         for begin, first, end, last in one.ranges:

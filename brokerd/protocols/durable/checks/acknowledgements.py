@@ -24,7 +24,7 @@ class AcknowledgementChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        self._said: dict[tuple[BrokerNumber, Peer, StreamId], int] = {}
+        self._acknowledged: dict[tuple[BrokerNumber, Peer, StreamId], int] = {}
         self._begun: dict[BrokerNumber, tuple[int, dict[Lane, int]]] = {}
 
     def step(
@@ -47,7 +47,7 @@ class AcknowledgementChecks(ProtocolChecks):
 
     def _note(self, broker: BrokerView, client: Peer, stream: StreamId, last: int) -> None:
         key = broker.number, client, stream
-        self._said[key] = max(last, self._said.get(key, 0))
+        self._acknowledged[key] = max(last, self._acknowledged.get(key, 0))
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks; the first observed position of a subscription is always valid."""
@@ -62,10 +62,10 @@ class AcknowledgementChecks(ProtocolChecks):
                 acknowledged = lane.acknowledged
                 if acknowledged <= begun.setdefault(lane, acknowledged):
                     continue
-                said = self._said.get((broker.number, local.client, stream), 0)
-                if acknowledged > said:
-                    what = f"{broker.name}: {local.client}/{local.number} in {tuple(stream)} has"
+                last_stated = self._acknowledged.get((broker.number, local.client, stream), 0)
+                if acknowledged > last_stated:
+                    subject = f"{broker.name}: {local.client}/{local.number} in {tuple(stream)} has"
                     raise InvariantViolated(
                         "acknowledged by nobody",
-                        f"{what} {acknowledged}, but announces {said}",
+                        f"{subject} {acknowledged}, but announces {last_stated}",
                     )

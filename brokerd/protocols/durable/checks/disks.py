@@ -21,7 +21,7 @@ from brokerd.simulator.checks.protocol_checks import CheckedWorld, message_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
-_Asked = tuple[int, tuple[tuple[StreamId, int], ...]]
+_Request = tuple[int, tuple[tuple[StreamId, int], ...]]
 """The last commit request of a client: the request, and the positions."""
 
 _Hold = tuple[ClientId, int, BrokerNumber, int]
@@ -58,8 +58,8 @@ class DurableChecks(GryphonChecks):
         )
         self._stored = StoredChecks(world, self.ghosts)
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
-        self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
-        self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
+        self._announced: dict[tuple[BrokerNumber, StreamId], int] = {}
+        self._requested: dict[tuple[BrokerNumber, ClientId, int], _Request] = {}
         self._held: dict[tuple[BrokerNumber, int, StreamId], tuple[int, dict[_Hold, int]]] = {}
         self._with_memory: dict[tuple[BrokerNumber, int, Peer], None] = {}
 
@@ -79,7 +79,7 @@ class DurableChecks(GryphonChecks):
         if type(message) is CommitConsumed:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             assert isinstance(event.peer, str), f"{event} of a broker"
-            self._asked[broker.number, event.peer, message.number] = (
+            self._requested[broker.number, event.peer, message.number] = (
                 message.request,
                 message.positions,
             )
@@ -105,7 +105,7 @@ class DurableChecks(GryphonChecks):
 
     def _check_committed(self, broker: BrokerView, client: Peer, answer: ConsumedCommitted) -> None:
         assert isinstance(client, str), f"{answer} to a broker"
-        request, positions = self._asked[broker.number, client, answer.number]
+        request, positions = self._requested[broker.number, client, answer.number]
         if request > answer.request:
             return  # the client has asked for more meanwhile
         rows = broker.on_disk()
@@ -113,8 +113,8 @@ class DurableChecks(GryphonChecks):
         for stream, last in positions:
             durable = rows.get(ACKNOWLEDGED, {}).get(f"{identity}/{key_of(stream)}", 0)
             if durable < last:
-                what = f"{broker.name} announces {last} as committed to {client}"
-                raise InvariantViolated("committed early", f"{what}, and has {durable} on disk")
+                subject = f"{broker.name} announces {last} as committed to {client}"
+                raise InvariantViolated("committed early", f"{subject}, and has {durable} on disk")
 
     def list_rest(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: rows about moves are removed when the moves are complete.
@@ -182,9 +182,9 @@ class DurableChecks(GryphonChecks):
         self._check_lost(broker, core)
         for identity, kept, now in core.commits.recount_released():
             if kept != now:
-                what = f"{broker.name} has released {kept} of {tuple(identity)}"
+                subject = f"{broker.name} has released {kept} of {tuple(identity)}"
                 raise InvariantViolated(
-                    "released as it was", f"{what}, as it keeps it; it is {now}"
+                    "released as it was", f"{subject}, as it keeps it; it is {now}"
                 )
         for stream in core.gryphon.streams.own():
             self._check_held(broker, core, stream.identity)
@@ -205,11 +205,13 @@ class DurableChecks(GryphonChecks):
                 continue
             self._final[key] = final
             expired = core.retention.expired_tick() if expired is None else expired
-            told = [self._told.get((each, stream.identity), 0) for each in self._list_hosts(core)]
-            released = min([_released_tick(broker, stream.identity, came=False), *told])
+            announced = [
+                self._announced.get((each, stream.identity), 0) for each in self._list_hosts(core)
+            ]
+            released = min([_released_tick(broker, stream.identity, came=False), *announced])
             if final > max(released, expired):
-                what = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
-                raise InvariantViolated("lost early", f"{what}, released is {released}")
+                subject = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
+                raise InvariantViolated("lost early", f"{subject}, released is {released}")
 
     def _list_hosts(self, core: Durable) -> list[BrokerNumber]:
         """Return the brokers whose subscriptions hold back the release of streams here.
@@ -233,19 +235,21 @@ class DurableChecks(GryphonChecks):
         holds = core.holds.of(stream)
         before, holds_before = self._held.get(key, (0, {}))
         self._held[key] = released, holds
-        kept = [tick for whose, tick in holds.items() if holds_before.get(whose) == tick]
+        kept = [tick for holder, tick in holds.items() if holds_before.get(holder) == tick]
         if kept and released > max(before, min(kept)):
-            what = f"{broker.name} releases {released} of {tuple(stream)}"
-            raise InvariantViolated("hold passed", f"{what}, and holds what is behind {min(kept)}")
+            subject = f"{broker.name} releases {released} of {tuple(stream)}"
+            raise InvariantViolated(
+                "hold passed", f"{subject}, and holds what is behind {min(kept)}"
+            )
 
     def _check_released(self, broker: BrokerView, message: Released) -> None:
         for stream, through in message.through:
             durable = _released_tick(broker, stream)
             if through > durable:
-                what = f"{broker.name} releases {through} of {tuple(stream)}"
-                raise InvariantViolated("released early", f"{what}, and has {durable} on disk")
+                subject = f"{broker.name} releases {through} of {tuple(stream)}"
+                raise InvariantViolated("released early", f"{subject}, and has {durable} on disk")
             key = broker.number, stream
-            self._told[key] = max(through, self._told.get(key, 0))
+            self._announced[key] = max(through, self._announced.get(key, 0))
 
 
 def _released_tick(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:
@@ -276,8 +280,10 @@ def _check_gap(broker: BrokerView, client: ClientId, gap: Gap) -> None:
     for lane in [each.lane(gap.stream) for each in theirs]:
         is_live = lane.mode is Mode.LIVE and lane.floor < gap.last
         if lane.subscription.number in gap.subscriptions and is_live:
-            what = f"{broker.name} announces {gap} to {client}, which is live from {lane.floor} on"
-            raise InvariantViolated("gap to who is live", what)
+            subject = (
+                f"{broker.name} announces {gap} to {client}, which is live from {lane.floor} on"
+            )
+            raise InvariantViolated("gap to who is live", subject)
 
 
 def _check_silence(broker: BrokerView, event: Event, answer: Fetched | NothingFetched) -> None:
@@ -287,5 +293,5 @@ def _check_silence(broker: BrokerView, event: Event, answer: Fetched | NothingFe
     if stream.broker == broker.number or is_passed_on:
         return
     if sum(end - start for start, end in answer.ranges) > ticks:
-        what = f"{broker.name} answers for {answer.ranges} of {tuple(stream)} by itself"
-        raise InvariantViolated("silence of others", f"{what}, with {ticks} events")
+        subject = f"{broker.name} answers for {answer.ranges} of {tuple(stream)} by itself"
+        raise InvariantViolated("silence of others", f"{subject}, with {ticks} events")

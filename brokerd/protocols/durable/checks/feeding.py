@@ -74,8 +74,8 @@ class FeedingChecks(ProtocolChecks):
                     hosted = hosted or {each.identity: each for each in core.hosted.values()}
                     behind[key] = hosted[stream].position
                 elif (then := behind.pop(key, 0)) > lane.floor and mode is Mode.LIVE:
-                    what = f"{_lane_name(broker, lane)} is live behind {lane.floor}"
-                    raise InvariantViolated("live too early", f"{what}, the others had {then}")
+                    subject = f"{_lane_name(broker, lane)} is live behind {lane.floor}"
+                    raise InvariantViolated("live too early", f"{subject}, the others had {then}")
 
     def list_pending(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: a live client without events receives the position of a stream."""
@@ -125,7 +125,7 @@ def _lane_name(broker: BrokerView, lane: Lane) -> str:
     return f"{broker.name}: {local.client}/{local.number} in {tuple(lane.stream)}"
 
 
-def _check_given(what: str, item: Deliveries | Gap, had: _Had) -> None:
+def _check_given(subject: str, item: Deliveries | Gap, had: _Had) -> None:
     if isinstance(item, Gap):
         stream, first, last = item.stream, item.first, item.last
     else:
@@ -134,7 +134,7 @@ def _check_given(what: str, item: Deliveries | Gap, had: _Had) -> None:
         before = had.get((number, stream), 0)
         if first <= before:
             raise InvariantViolated(
-                "given again", f"{what}/{number}: {first} of {tuple(stream)}, which has {before}"
+                "given again", f"{subject}/{number}: {first} of {tuple(stream)}, which has {before}"
             )
         had[number, stream] = last
 
@@ -142,6 +142,6 @@ def _check_given(what: str, item: Deliveries | Gap, had: _Had) -> None:
 def _fed_by_another(broker: BrokerView, lane: Lane) -> InvariantViolated:
     is_its = "a catch-up stream" if lane.catchup is not None else "no catch-up stream"
     mode = lane.mode.name
-    what = f"{_lane_name(broker, lane)} is {mode}, with {is_its}, {len(lane.out)} runs out"
+    subject = f"{_lane_name(broker, lane)} is {mode}, with {is_its}, {len(lane.out)} runs out"
     attached = lane.subscription.is_attached
-    return InvariantViolated("fed by another", f"{what}; attached: {attached}")
+    return InvariantViolated("fed by another", f"{subject}; attached: {attached}")

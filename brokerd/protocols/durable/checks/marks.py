@@ -87,8 +87,8 @@ class DurableMarks:
 
 def _find_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     message = event.message if isinstance(event, MessageReceived) else None
-    said = [effect.message for effect in effects if type(effect) is Send]
-    answers = sum([type(each) is ConsumedCommitted for each in said])
+    messages = [effect.message for effect in effects if type(effect) is Send]
+    answers = sum([type(each) is ConsumedCommitted for each in messages])
     if answers:
         yield "token-kept"
         if message is not None:

@@ -124,8 +124,8 @@ class MatchChecks(ProtocolChecks):
     def _check_chop(self, broker: BrokerView, hosted: HostedStream, through: int) -> None:
         durable = self._released(broker, hosted.identity)
         if through > durable:
-            what = f"{broker.name}, {tuple(hosted.identity)}: {through} is chopped"
-            raise InvariantViolated("chopped early", f"{what}, and {durable} released on disk")
+            subject = f"{broker.name}, {tuple(hosted.identity)}: {through} is chopped"
+            raise InvariantViolated("chopped early", f"{subject}, and {durable} released on disk")
 
     @staticmethod
     def _read(written: _Written, event: RecordsRead, effects: list[Effect]) -> None:
@@ -147,17 +147,17 @@ class MatchChecks(ProtocolChecks):
         before, position = written.last_tick, hosted.position
         for tick, blob in self._ghosts.logged_events(hosted.identity, written.position, position):
             record = records.get(tick)
-            what = f"{name}{tuple(hosted.identity)}: {tick}"
+            subject = f"{name}{tuple(hosted.identity)}: {tick}"
             if tick > before:  # else it was there already
-                self._check_whose(what, everybody, hosted, record, tick, blob)
+                self._check_matching(subject, everybody, hosted, record, tick, blob)
             if record is not None:
-                _check_before(what, everybody, hosted, record, written)
+                _check_before(subject, everybody, hosted, record, written)
                 written.take(record)
         written.position = position
 
-    def _check_whose(
+    def _check_matching(
         self,
-        what: str,
+        subject: str,
         everybody: _Everybody,
         hosted: HostedStream,
         record: MatchRecord | None,
@@ -165,17 +165,21 @@ class MatchChecks(ProtocolChecks):
         blob: bytes,
     ) -> None:
         """Check a record's subscriptions; an acknowledgement in the same step allows both."""
-        told = record.subscriptions if record is not None else ()
+        recorded = record.subscriptions if record is not None else ()
         for identity, local in everybody.items():
             is_wanted = self.world.oracle.wants(local.predicate, blob)
-            if is_wanted and identity not in told and tick > _has(local, hosted.identity):
-                raise InvariantViolated("matches", f"{what} is for {identity}, and not so written")
-            if identity in told and not is_wanted:
-                raise InvariantViolated("matches", f"{what} is written for {identity}, and is not")
+            if is_wanted and identity not in recorded and tick > _has(local, hosted.identity):
+                raise InvariantViolated(
+                    "matches", f"{subject} is for {identity}, and not so written"
+                )
+            if identity in recorded and not is_wanted:
+                raise InvariantViolated(
+                    "matches", f"{subject} is written for {identity}, and is not"
+                )
 
 
 def _check_before(
-    what: str,
+    subject: str,
     everybody: _Everybody,
     hosted: HostedStream,
     record: MatchRecord,
@@ -189,7 +193,9 @@ def _check_before(
         is_needed = local is not None and tick > _has(local, hosted.identity)
         if named != newest and (named != NO_RECORD or is_needed):
             names = "none" if named == NO_RECORD else named
-            raise InvariantViolated("matches", f"{what} names {names} for {identity}, not {newest}")
+            raise InvariantViolated(
+                "matches", f"{subject} names {names} for {identity}, not {newest}"
+            )
 
 
 def _has(local: DurableSubscription, stream: StreamId) -> int:

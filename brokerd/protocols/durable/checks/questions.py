@@ -44,7 +44,7 @@ class QuestionChecks(ProtocolChecks):
         super().__init__(world)
         parameters: DurableParameters = world.parameters
         self._while_ns = parameters.nack_repetition_ns
-        self._asked: dict[tuple[BrokerNumber, StreamId], IntervalSet] = {}
+        self._requested: dict[tuple[BrokerNumber, StreamId], IntervalSet] = {}
         self._until: dict[tuple[BrokerNumber, StreamId], deque[tuple[Instant, Range]]] = {}
 
     def step(
@@ -53,39 +53,39 @@ class QuestionChecks(ProtocolChecks):
         """See ProtocolChecks."""
         message = message_of(broker, event)
         if _is_anew(event) or type(message) is Decommissioned:
-            for key in [each for each in self._asked if each[0] == broker.number]:
-                del self._asked[key], self._until[key]
+            for key in [each for each in self._requested if each[0] == broker.number]:
+                del self._requested[key], self._until[key]
         elif isinstance(message, Fetched):
             self._on_answer(broker.number, message.run.source, message.ranges)
         elif isinstance(message, NothingFetched | Beyond | Deferred):
             self._on_answer(broker.number, message.stream, message.ranges)
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Fetch:
-                self._ask(broker, effect.message)
+                self._request(broker, effect.message)
         return ()
 
     def _on_answer(self, broker: BrokerNumber, stream: StreamId, ranges: Sequence[Range]) -> None:
-        if (asked := self._asked.get((broker, stream))) is not None:
+        if (requested := self._requested.get((broker, stream))) is not None:
             for start, end in ranges:
-                asked.remove(start, end)
+                requested.remove(start, end)
 
-    def _ask(self, broker: BrokerView, message: Fetch) -> None:
+    def _request(self, broker: BrokerView, message: Fetch) -> None:
         core, key = broker.core, (broker.number, message.stream)
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        asked = self._asked.setdefault(key, IntervalSet())
+        requested = self._requested.setdefault(key, IntervalSet())
         until = self._until.setdefault(key, deque())
         if until and until[0][0] <= core.gryphon.now_ns:
             while until and until[0][0] <= core.gryphon.now_ns:
                 until.popleft()
             later = IntervalSet(each for _, each in until)
-            kept = [each for one in asked for each in later.within(*one)]
-            asked = self._asked[key] = IntervalSet(kept)
+            kept = [each for one in requested for each in later.within(*one)]
+            requested = self._requested[key] = IntervalSet(kept)
         for start, end in message.ranges:
-            if again := asked.within(start, end):
-                what = f"{broker.name} asks for {again} of {tuple(message.stream)}"
-                raise InvariantViolated("fetched twice", f"{what}, which was not answered yet")
+            if again := requested.within(start, end):
+                subject = f"{broker.name} asks for {again} of {tuple(message.stream)}"
+                raise InvariantViolated("fetched twice", f"{subject}, which was not answered yet")
         for start, end in message.ranges:
-            asked.add(start, end)
+            requested.add(start, end)
             until.append((core.gryphon.now_ns + self._while_ns, (start, end)))
 
 

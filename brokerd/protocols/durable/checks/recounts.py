@@ -13,7 +13,7 @@ from brokerd.simulator.checks.recounts import Recount, nonzero
 
 def _count_requests(window: CatchupWindow) -> dict[object, int]:
     found: Counter[object] = Counter()
-    for lane, events in window._asked.items():
+    for lane, events in window._requested.items():
         found[lane.stream] += events
     return nonzero(found)
 

@@ -36,25 +36,25 @@ class StoredChecks(ProtocolChecks):
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if core.passed.stored_bytes > self._limit_bytes:
-            what = f"{broker.name} stores {core.passed.stored_bytes} B"
-            raise InvariantViolated("stored too much", f"{what}, at most {self._limit_bytes}")
+            subject = f"{broker.name} stores {core.passed.stored_bytes} B"
+            raise InvariantViolated("stored too much", f"{subject}, at most {self._limit_bytes}")
         for identity, runs in core.passed.runs():
-            what = f"{broker.name}, store of {tuple(identity)}"
-            self._check_losses(what, core, identity, runs)
+            subject = f"{broker.name}, store of {tuple(identity)}"
+            self._check_losses(subject, core, identity, runs)
             key = broker.number, identity
             compared = {run.first: run for run in self._seen.get(key, ())}
             for run in runs:
                 if compared.get(run.first) is not run:
-                    self._ghosts.check_events(what, identity, run)
+                    self._ghosts.check_events(subject, identity, run)
             self._seen[key] = runs
 
     def _check_losses(
-        self, what: str, core: Durable, identity: StreamId, runs: Sequence[PublicationRun]
+        self, subject: str, core: Durable, identity: StreamId, runs: Sequence[PublicationRun]
     ) -> None:
         """Check that no loss marker has passed a broker since it has stored these runs."""
         through = core.passed.through(identity)
         passed = [tick for tick in self._ghosts.markers(identity) if tick <= through]
         if passed and runs[0].first <= passed[-1]:
             raise InvariantViolated(
-                "stored before a loss", f"{what}: {runs[0].first}, and a loss at {passed[-1]}"
+                "stored before a loss", f"{subject}: {runs[0].first}, and a loss at {passed[-1]}"
             )

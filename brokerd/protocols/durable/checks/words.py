@@ -26,8 +26,8 @@ class DurableWording(GryphonWording):
         """See Wording."""
         match message:
             case Released(cell=cell, through=through):
-                told = [f"{self.stream(each)}/{self.tick(each, last)}" for each, last in through]
-                return f"released by cell {cell} {' '.join(told)}"
+                parts = [f"{self.stream(each)}/{self.tick(each, last)}" for each, last in through]
+                return f"released by cell {cell} {' '.join(parts)}"
             case Fetch(stream=stream, ranges=ranges):
                 return f"fetch {self.stream(stream)} {self.listed(stream, ranges)}"
             case Fetched(ranges=ranges, run=run):

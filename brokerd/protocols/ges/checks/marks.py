@@ -142,15 +142,15 @@ class GesMarks:
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
-        said = [effect.message for effect in effects if type(effect) is Send]
+        messages = [effect.message for effect in effects if type(effect) is Send]
         if type(event) is OverlayChanged:
-            self._table.count(members_told(broker, effects))
-        self._table.count(_said(broker, event, said))
-        self._table.count(_heard(broker, event, said))
+            self._table.count(announced_members(broker, effects))
+        self._table.count(_sent_marks(broker, event, messages))
+        self._table.count(_received_marks(broker, event, messages))
         self._table.count_statistics(broker)
 
 
-def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:
+def announced_members(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:
     """Yield the marks of a broker's effects for neighbours that join or have left."""
     if any(type(effect) is OpenSession for effect in effects):
         yield "newcomer-told"
@@ -159,7 +159,7 @@ def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]
         yield "leaver-told"
 
 
-def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str]:
+def _sent_marks(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator[str]:
     core: Any = broker.core
     depth = len(core.units.place.address)
     came = getattr(event, "message", None)
@@ -168,9 +168,9 @@ def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str
         if type(came) is RoutedPublications
         else 0
     )
-    if any(type(message) is ProfileChanged and _is_empty_profile(message) for message in said):
+    if any(type(message) is ProfileChanged and _is_empty_profile(message) for message in messages):
         yield "stated-anew"
-    for message in said:
+    for message in messages:
         if type(message) is RoutedPublications:
             if any(len(target.frames) > 1 for target in message.targets):
                 yield "inner-way"
@@ -180,7 +180,7 @@ def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str
             yield "in-outline"
     if type(event) is not DeadlineReached:
         return
-    for message in said:
+    for message in messages:
         is_started = type(message) is Subscribed and message.state == "started"
         if is_started or (type(message) is ProfileChanged and _is_empty_profile(message)):
             yield "waits-no-more"
@@ -191,7 +191,7 @@ def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str
             yield "wants-nothing"
 
 
-def _heard(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str]:
+def _received_marks(broker: BrokerView, event: Event, messages: Sequence[Any]) -> Iterator[str]:
     if type(event) is not MessageReceived:
         return
     core: Any = broker.core
@@ -201,14 +201,16 @@ def _heard(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[st
             ends = [end for end in (each.low_end, each.high_end) if core.units.place.is_in(end)]
             if any(end != core.units.place.address for end in ends):
                 yield "came-around"
-            if each.by == broker.number and not is_its_own(each.version) and said:
+            if each.by == broker.number and not is_its_own(each.version) and messages:
                 yield "refuted"
     elif type(message) is ProfileStated and message.origin == broker.number:
-        if not is_its_own(message.version) and said:
+        if not is_its_own(message.version) and messages:
             yield "refuted"
-    elif type(message) is ProfileChanged and not any(type(each) is type(message) for each in said):
+    elif type(message) is ProfileChanged and not any(
+        type(each) is type(message) for each in messages
+    ):
         yield "profile-known"
-    elif type(message) is RoutedPublications and not said and _asks(message):
+    elif type(message) is RoutedPublications and not messages and _requests_answer(message):
         yield "kept-out"
 
 
@@ -216,6 +218,6 @@ def _is_empty_profile(message: ProfileChanged) -> bool:
     return not message.added and not message.removed
 
 
-def _asks(message: RoutedPublications) -> bool:
+def _requests_answer(message: RoutedPublications) -> bool:
     """Return True if a gatekeeper is to decide on the publications."""
     return any(target.level for target in message.targets)

@@ -81,17 +81,17 @@ class GesPlanning(ProtocolPlanning):
         ]
         ends: list[tuple[int, ...]] = [(end,) for link in gateways for end in link]
         anybody: list[tuple[int, ...]] = [(number,) for number in range(len(topology.brokers))]
-        gone: list[BrokerNumber] = []
+        lost: list[BrokerNumber] = []
         found: list[tuple[str, ...]] = []
         for choices in (random.choice((gateways, ends)), anybody)[: random.randrange(1, 3)]:
             possible = [
                 each
                 for each in choices  # one of several may fail already, and is not lost
-                if is_whole_without(section, each) and is_whole_without(section, [*gone, *each])
+                if is_whole_without(section, each) and is_whole_without(section, [*lost, *each])
             ]
             if possible:
                 chosen = random.choice(possible)
-                gone += chosen
+                lost += chosen
                 found.append(tuple(topology.brokers[number] for number in chosen))
         return found
 
@@ -149,10 +149,10 @@ def draw_newcomers(
     ]
 
 
-def is_whole_without(hierarchy: Hierarchy, gone: Collection[BrokerNumber]) -> bool:
+def is_whole_without(hierarchy: Hierarchy, lost: Collection[BrokerNumber]) -> bool:
     """Return True if at least two brokers are left, and all units of the rest are connected."""
-    left = [number for number in range(len(hierarchy.addresses)) if number not in gone]
-    if len(left) < 2 or len({*gone}) < len(gone):
+    left = [number for number in range(len(hierarchy.addresses)) if number not in lost]
+    if len(left) < 2 or len({*lost}) < len(lost):
         return False
     units = {
         hierarchy.addresses[number][:length] for number in left for length in _lengths(hierarchy)

@@ -150,7 +150,7 @@ class StartChecks:
             here = waiting.pop()
             depth = common_length(home, self._addresses[here])
             for peer in near.get(here, ()):
-                if not self._is_told(brokers[here], peer, home, before_ns):
+                if not self._is_announced(brokers[here], peer, home, before_ns):
                     continue
                 if peer not in found and common_length(home, self._addresses[peer]) <= depth:
                     found[peer] = None
@@ -158,7 +158,7 @@ class StartChecks:
         del found[start.number]
         return found
 
-    def _is_told(
+    def _is_announced(
         self, broker: BrokerView, peer: BrokerNumber, home: Address, before_ns: Instant
     ) -> bool:
         """Return True if a broker knows since before that a neighbour keeps a profile."""

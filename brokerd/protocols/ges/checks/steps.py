@@ -139,9 +139,11 @@ def check_client_counts(brokers: Sequence[BrokerView]) -> None:
     for number, core in cores.items():
         for peer, clients in core.units.hints._announcements.items():
             if core.units.is_linked(peer) and clients != cores[peer].units.hints._announced:
-                what = f"{brokers[number].name} assumes {clients} clients at {brokers[peer].name}"
+                subject = (
+                    f"{brokers[number].name} assumes {clients} clients at {brokers[peer].name}"
+                )
                 raise InvariantViolated(
-                    "clients known", f"{what}: {cores[peer].units.hints._announced}"
+                    "clients known", f"{subject}: {cores[peer].units.hints._announced}"
                 )
 
 
@@ -162,7 +164,7 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
 
 def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
     core: Any = broker.core
-    if not core.hears(peer):
+    if not core.receives_from(peer):
         return  # a neighbour without this broker's address states for another place
     place: Place = core.units.place
     for each in message.statements:

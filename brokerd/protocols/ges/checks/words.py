@@ -40,9 +40,9 @@ class GesWording(Wording):
                 listed = " ".join(self.subscription(entry[0]) for entry in entries) or "nothing"
                 return f"all of {self.name(origin)}: {listed}"
             case ProfileChanged(added=added, removed=removed):
-                gone = " ".join(map(self.subscription, removed))
-                come = " ".join(self.subscription(entry[0]) for entry in added)
-                return f"profile: {f'with {come}' if come else f'without {gone}'}"
+                removals = " ".join(map(self.subscription, removed))
+                additions = " ".join(self.subscription(entry[0]) for entry in added)
+                return f"profile: {f'with {additions}' if additions else f'without {removals}'}"
             case ProfileReached(origin=origin):
                 return f"all have the profile of {self.name(origin)}"
             case DutyStated(level=level):

@@ -8,7 +8,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
-from brokerd.protocols.ges.checks.marks import members_told
+from brokerd.protocols.ges.checks.marks import announced_members
 from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import (
@@ -96,9 +96,9 @@ class GesReliableMarks:
             changes = hierarchy_from(event.overlay).changes
             self.counts["storages-changed"] += len(changes) > self._changes.get(broker.number, 0)
             self._changes[broker.number] = len(changes)
-            for name in members_told(broker, effects):
+            for name in announced_members(broker, effects):
                 self.counts[name] += 1
-        for name in (*self._said(broker, event, effects), *self._heard(broker, event)):
+        for name in (*self._sent(broker, event, effects), *self._received(broker, event)):
             self.counts[name] += 1
         core: Any = broker.core
         lost = core._counters["messages_without_route"]
@@ -116,7 +116,7 @@ class GesReliableMarks:
             self.counts["behind-another-root"] += 1
         self._waited[broker.number] = waited
 
-    def _said(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
+    def _sent(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
         is_due = type(event) is DeadlineReached
         for effect in effects:
             if type(effect) is Chop:
@@ -141,7 +141,7 @@ class GesReliableMarks:
             if type(message) is type(came) and getattr(message, "hops", 0) > 1:
                 yield "carried-on"
 
-    def _heard(self, broker: BrokerView, event: Event) -> Iterator[str]:
+    def _received(self, broker: BrokerView, event: Event) -> Iterator[str]:
         if type(event) is RecordsRead:
             yield "log-read"
         if type(event) is Started:
@@ -166,7 +166,7 @@ class GesReliableMarks:
                 yield "came-too-early"
         elif type(message) is Change and core.storage.log.is_read:
             yield from self._find_changes(core, message)
-        elif type(message) is Fetched and not core.has_come(message.storage, message.after):
+        elif type(message) is Fetched and not core.has_arrived(message.storage, message.after):
             yield "over-a-hole"
 
     @staticmethod

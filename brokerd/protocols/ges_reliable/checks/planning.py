@@ -91,16 +91,16 @@ class GesReliablePlanning(ProtocolPlanning):
         section = hierarchy_of(topology)
         storages = [broker for broker, _ in section.all_storages]
         gatekeepers = [end for link in section.links if section.link_level(*link) for end in link]
-        gone: list[BrokerNumber] = []
+        lost: list[BrokerNumber] = []
         for choices in (gatekeepers, range(len(section.addresses)))[: random.randrange(1, 3)]:
             possible = [
                 broker
                 for broker in choices
-                if broker not in storages and is_whole_without(section, [*gone, broker])
+                if broker not in storages and is_whole_without(section, [*lost, broker])
             ]
             if possible:
-                gone.append(random.choice(possible))
-        return [(topology.brokers[broker],) for broker in gone]
+                lost.append(random.choice(possible))
+        return [(topology.brokers[broker],) for broker in lost]
 
     def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:
         """See ProtocolPlanning: storages that are added, of any levels, and some that retire."""

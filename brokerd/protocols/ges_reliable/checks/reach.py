@@ -37,7 +37,7 @@ class GesReliableReach(Reach):
         left = [link for link in hierarchy.links if (min(link), max(link)) not in self._broken]
         units: dict[Address, list[BrokerNumber]] = {}
         for broker, address in enumerate(hierarchy.addresses):
-            if broker in self._gone:
+            if broker in self._removed:
                 continue
             for length in range(len(address)):
                 units.setdefault(address[:length], []).append(broker)

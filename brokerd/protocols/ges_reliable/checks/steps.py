@@ -52,7 +52,7 @@ class GesReliableChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        self._told: dict[tuple[int, int], _Origin] = {}
+        self._announced: dict[tuple[int, int], _Origin] = {}
         self._epochs: dict[tuple[int, _Origin], int] = {}
         self._stored: dict[_Origin, tuple[BrokerNumber, int]] = {}
         self._lineages: dict[BrokerNumber, int] = {}
@@ -76,7 +76,7 @@ class GesReliableChecks(ProtocolChecks):
                 assert isinstance(effect, Send), f"{effect} reports {message}"
                 self._check_started(broker, effect.peer, message)
             if type(message) is Events and message.storage == broker.number:
-                self._check_told(broker, message)
+                self._check_announced(broker, message)
         return ()
 
     def keeper_of(self, source: SourceId, sequence: int, home: BrokerNumber) -> BrokerNumber:
@@ -129,8 +129,8 @@ class GesReliableChecks(ProtocolChecks):
                 return
             if self._awaits_restatement(broker, storage.number):
                 return
-        what = f"{broker.name} reports {key} as started, and no storage has it"
-        raise InvariantViolated("started early", what)
+        subject = f"{broker.name} reports {key} as started, and no storage has it"
+        raise InvariantViolated("started early", subject)
 
     def _awaits_restatement(self, home: BrokerView, storage: BrokerNumber) -> bool:
         """Return True if a storage has lost state, and a broker has no later epoch of the storage.
@@ -143,24 +143,24 @@ class GesReliableChecks(ProtocolChecks):
         known = following.latest if following is not None else 0
         return known < last_lost_position(self._lineages.get(storage, 0))
 
-    def _check_told(self, broker: BrokerView, message: Events) -> None:
+    def _check_announced(self, broker: BrokerView, message: Events) -> None:
         """Check that an epoch is one publication for ever, which has no other, in source order."""
         run, last = message.run, dict[SourceId, int]()
         origins = [(each.source, n) for each in run.origins for n in each.sequences]
         for epoch, origin in zip(run.sequences, origins, strict=True):
-            what = f"{broker.name}: {origin} at {epoch}"
+            subject = f"{broker.name}: {origin} at {epoch}"
             root = root_of(hierarchy_from(self.world.graph.overlay), message.storage)
-            told = self._told.setdefault((root, epoch), origin)
-            if told != origin:
-                raise InvariantViolated("epoch reused", f"{what}, where {told} was")
+            first_origin = self._announced.setdefault((root, epoch), origin)
+            if first_origin != origin:
+                raise InvariantViolated("epoch reused", f"{subject}, where {first_origin} was")
             before = self._epochs.setdefault((root, origin), epoch)
             is_republished = is_behind_loss(before, epoch)
             is_republished = is_republished and self.world.oracle.losses.is_lossy(message.storage)
             if before != epoch and not is_republished:
-                raise InvariantViolated("stored twice", what)
+                raise InvariantViolated("stored twice", subject)
             source, number = origin
             if number <= last.get(source, 0):
-                raise InvariantViolated("storage order", f"{what}, behind {last[source]}")
+                raise InvariantViolated("storage order", f"{subject}, behind {last[source]}")
             last[source] = number
 
 
@@ -184,13 +184,13 @@ def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         if at_heir is None or at_heir.successor is None:
             continue
         if at_heir.successor != broker.number or at_heir.generation == known.generation:
-            what = f"{key}, about to resume at {known.successor}, resumes at {at_heir.successor}"
-            raise InvariantViolated("heirs", f"{broker.name}: {what}")
+            subject = f"{key}, about to resume at {known.successor}, resumes at {at_heir.successor}"
+            raise InvariantViolated("heirs", f"{broker.name}: {subject}")
 
 
 def _check_released(broker: BrokerView, storage: Any) -> None:
     """Check, by a recount, that no publication without a client's receipt was released."""
     for key, known in storage.registrations.subscriptions().items():
         if known.received < storage.log.released:
-            what = f"{key} acknowledged {known.received} of {storage.log.released}"
-            raise InvariantViolated("released early", f"{broker.name}: {what}")
+            subject = f"{key} acknowledged {known.received} of {storage.log.released}"
+            raise InvariantViolated("released early", f"{broker.name}: {subject}")

@@ -32,16 +32,16 @@ class GesReliableWording(Wording):
             case Stored(through=through):
                 return f"stored up to {through}"
             case Change(requests=wishes):
-                told = [
+                parts = [
                     f"{'with' if wish.predicate else 'without'} {wish.key.client}/{wish.key.number}"
                     for wish in wishes
                 ]
-                return f"change: {', '.join(told)}"
+                return f"change: {', '.join(parts)}"
             case Changed(answers=begun):
-                told = [
+                parts = [
                     f"{each.key.client}/{each.key.number} behind {each.after}" for each in begun
                 ]
-                return f"changed: {', '.join(told)}"
+                return f"changed: {', '.join(parts)}"
             case Fetch(after=after):
                 return f"fetch behind {after}"
             case Events(after=after, run=run):

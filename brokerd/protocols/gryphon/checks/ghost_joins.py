@@ -45,7 +45,7 @@ class JoinChecks(ProtocolChecks):
         self._hosts = [number for number in everybody if hosts_clients(topology, number)]
         pubends = range(parameters.pubends)
         self._pubends = [f"{host}.{pubend}" for host in self._hosts for pubend in pubends]
-        self._handed = dict.fromkeys(self._hosts, 0)
+        self._delivered = dict.fromkeys(self._hosts, 0)
         self._writing: dict[tuple[BrokerNumber, int, int], list[str]] = {}
         self._before: dict[tuple[BrokerNumber, str], int] = {}
         """Per broker and awaited pubend: the last delivered tick at the start of the wait."""
@@ -60,7 +60,7 @@ class JoinChecks(ProtocolChecks):
         if type(event) is Started:
             self._writing = {k: v for k, v in self._writing.items() if k[0] != broker.number}
             self._note(broker, event.recovered.get(MERGED, {}))
-            if event.lineage and broker.number in self._handed:  # it waits for all pubends
+            if event.lineage and broker.number in self._delivered:  # it waits for all pubends
                 self._note(broker, self._pubends)
         elif type(event) is Persisted:
             key = broker.number, broker.incarnation, event.token
@@ -71,7 +71,7 @@ class JoinChecks(ProtocolChecks):
 
     def _note(self, broker: BrokerView, pubends: Iterable[str]) -> None:
         for pubend in pubends:
-            self._before.setdefault((broker.number, pubend), self._handed[broker.number])
+            self._before.setdefault((broker.number, pubend), self._delivered[broker.number])
 
     def _look_at(self, broker: BrokerView, effect: Effect) -> None:
         if type(effect) is Commit and effect.token is not None:
@@ -79,8 +79,8 @@ class JoinChecks(ProtocolChecks):
             if rows:
                 self._writing[broker.number, broker.incarnation, effect.token] = rows
         elif type(effect) is Deliver and isinstance(effect.item, Deliveries):
-            last = max(effect.item.run.last, self._handed[broker.number])
-            self._handed[broker.number] = last
+            last = max(effect.item.run.last, self._delivered[broker.number])
+            self._delivered[broker.number] = last
         elif type(effect) is Append and effect.log == LOG:
             for parts in effect.records:
                 pubend, first, _ = unpack_logged(b"".join(map(bytes, parts)))
@@ -90,13 +90,15 @@ class JoinChecks(ProtocolChecks):
 
     def _check_first(self, broker: BrokerView, stream: StreamId, first: int) -> None:
         """Check the tick of the first event of a pubend."""
-        what = f"{broker.name}, {tuple(stream)}: {first}"
+        subject = f"{broker.name}, {tuple(stream)}: {first}"
         for host in self._hosts if stream not in self._begun else ():
             before = self._before.get((host, _key(stream)))
             if before is None:
-                raise InvariantViolated("begins unknown", f"{what}, {host} does not wait for it")
+                raise InvariantViolated("begins unknown", f"{subject}, {host} does not wait for it")
             if before >= first:
-                raise InvariantViolated("begins early", f"{what}, {host} has handed out {before}")
+                raise InvariantViolated(
+                    "begins early", f"{subject}, {host} has handed out {before}"
+                )
         self._begun[stream] = None
 
     def _check_answer(self, broker: BrokerView, answer: Joined) -> None:

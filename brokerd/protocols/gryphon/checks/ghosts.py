@@ -159,7 +159,7 @@ class GhostChecks(ProtocolChecks):
                 if type(effect.message) is Done:
                     for identity, through in effect.message.through:
                         self._note(broker.number, identity, through)
-                self._check_said(broker, effect.peer, effect.message)
+                self._check_stated(broker, effect.peer, effect.message)
         return ()
 
     def check_stream(self, broker: BrokerView, stream: Stream) -> None:
@@ -186,9 +186,9 @@ class GhostChecks(ProtocolChecks):
         """Return the ticks of all loss markers that were on disk in a stream, in order."""
         return self._markers.get(identity, ())
 
-    def check_events(self, what: str, identity: StreamId, run: PublicationRun) -> None:
+    def check_events(self, subject: str, identity: StreamId, run: PublicationRun) -> None:
         """Check that a run of events equals the events on disk."""
-        _check_events(what, self._logs.get(identity, _NOTHING), run)
+        _check_events(subject, self._logs.get(identity, _NOTHING), run)
 
     @property
     def changes(self) -> tuple[int, int]:
@@ -228,8 +228,8 @@ class GhostChecks(ProtocolChecks):
             done = max(before, self._done.get((number, identity), 0))
             for tick in log.within(done + 1, through + 1):
                 if self._wants.wants(number, identity, tick, log.events[tick][2]):
-                    what = f"{broker.name}, {tuple(identity)}: {final}"
-                    raise InvariantViolated("final early", f"{what}, and {number} lacks {tick}")
+                    subject = f"{broker.name}, {tuple(identity)}: {final}"
+                    raise InvariantViolated("final early", f"{subject}, and {number} lacks {tick}")
         self._settled.final[key] = through
 
     def _hosts_below(self, broker: BrokerNumber, origin: BrokerNumber) -> tuple[BrokerNumber, ...]:
@@ -293,50 +293,50 @@ class GhostChecks(ProtocolChecks):
             seen.state, seen.known, seen.runs = state, known, runs
         for child, ranges in stream.curious.items() if stream.curious else ():
             _check_canonical(broker, identity, f"curious of {child}", ranges)
-        if stream.asked:
-            _check_canonical(broker, identity, "asked", stream.asked)
-            if any(knowledge.known.within(*each) for each in stream.asked):
-                what = f"{_describe(broker, identity)} waits for known ticks"
-                raise InvariantViolated("curiosity", what)
+        if stream.requested:
+            _check_canonical(broker, identity, "asked", stream.requested)
+            if any(knowledge.known.within(*each) for each in stream.requested):
+                subject = f"{_describe(broker, identity)} waits for known ticks"
+                raise InvariantViolated("curiosity", subject)
 
     def _look_anew(
         self, broker: BrokerView, stream: Stream, log: _Log, seen: Sequence[PublicationRun]
     ) -> None:
         """Check a changed stream, except for runs that were compared before."""
         knowledge, identity = stream.knowledge, stream.identity
-        what = _describe(broker, identity)
+        subject = _describe(broker, identity)
         for start, end in knowledge.known:
             low = max(start, knowledge.final + 1)
             if low < end:
-                told = knowledge.events.ticks(low, end)
-                self._check_silent(what, identity, broker.number, log.within(low, end), told)
+                stated = knowledge.events.ticks(low, end)
+                self._check_silent(subject, identity, broker.number, log.within(low, end), stated)
         compared = {run.first: run for run in seen}
         for run in knowledge.events:
             if compared.get(run.first) is not run:
-                _check_events(what, log, run)
+                _check_events(subject, log, run)
         _check_canonical(broker, identity, "known", knowledge.known)
 
     def _is_born(self, log: _Log, identity: StreamId, tick: int) -> bool:
         """Return True if a tick has an event on disk, or can never have one."""
         return tick <= log.last or tick <= self._reserved.get(identity.broker, 0)
 
-    def _unborn(self, what: str, identity: StreamId, tick: int) -> InvariantViolated:
+    def _unborn(self, subject: str, identity: StreamId, tick: int) -> InvariantViolated:
         last = max(self._logs.get(identity, _NOTHING).last, self._reserved.get(identity.broker, 0))
-        return InvariantViolated("unborn", f"{what} has {tick}, after {last}")
+        return InvariantViolated("unborn", f"{subject} has {tick}, after {last}")
 
-    def _check_said(self, broker: BrokerView, peer: Peer, message: object) -> None:
+    def _check_stated(self, broker: BrokerView, peer: Peer, message: object) -> None:
         if type(message) is Events and isinstance(peer, int):
-            identity, what = message.run.source, f"{broker.name} to {peer}"
+            identity, subject = message.run.source, f"{broker.name} to {peer}"
             log = self._logs.get(identity, _NOTHING)
             if not self._is_born(log, identity, message.end - 1):
-                raise self._unborn(what, identity, message.end - 1)
+                raise self._unborn(subject, identity, message.end - 1)
             low = max(message.start, message.final + 1)
             if low < message.end:
                 run = message.run.after(low - 1)
-                told, there = run.sequences if run else (), log.within(low, message.end)
-                self._check_silent(what, identity, peer, there, told)
+                stated, there = run.sequences if run else (), log.within(low, message.end)
+                self._check_silent(subject, identity, peer, there, stated)
                 if run is not None:
-                    _check_events(what, log, run)
+                    _check_events(subject, log, run)
         elif type(message) is Silent and isinstance(peer, int):
             log = self._logs.get(message.stream, _NOTHING)
             for start, end in message.ranges:
@@ -345,39 +345,39 @@ class GhostChecks(ProtocolChecks):
         elif type(message) is PublishAcknowledged:
             source = self._sources.get((broker.number, str(peer)))
             if source is not None and message.last > self._durable.get(source, 0):
-                what = f"{broker.name} to {peer}: {message}"
-                raise InvariantViolated("acknowledged early", what)
+                subject = f"{broker.name} to {peer}: {message}"
+                raise InvariantViolated("acknowledged early", subject)
         elif type(message) is Connected and message.source is not None:
             self._sources[broker.number, str(peer)] = message.source
 
     def _check_silent(
         self,
-        what: str,
+        subject: str,
         identity: StreamId,
-        whose: BrokerNumber,
+        host: BrokerNumber,
         there: Sequence[int],
-        told: Sequence[int],
+        stated: Sequence[int],
     ) -> None:
         """Check that a broker has, or receives, all events on disk that it needs."""
-        if not there or there == [*told] or identity.broker in self._lossy:
+        if not there or there == [*stated] or identity.broker in self._lossy:
             return
-        told_of, log = {*told}, self._logs.get(identity, _NOTHING)
-        unneeded = self._settled.unneeded.setdefault((whose, identity), set())
+        stated_ticks, log = {*stated}, self._logs.get(identity, _NOTHING)
+        unneeded = self._settled.unneeded.setdefault((host, identity), set())
         for tick in there:
-            if tick in told_of or tick in unneeded:
+            if tick in stated_ticks or tick in unneeded:
                 continue
-            if self._is_needed(whose, identity, tick, log.events[tick][2]):
-                raise InvariantViolated("silent event", f"{what}: {tick} {log.events[tick][:2]}")
+            if self._is_needed(host, identity, tick, log.events[tick][2]):
+                raise InvariantViolated("silent event", f"{subject}: {tick} {log.events[tick][:2]}")
             unneeded.add(tick)
 
-    def _is_needed(self, whose: BrokerNumber, identity: StreamId, tick: int, blob: bytes) -> bool:
+    def _is_needed(self, host: BrokerNumber, identity: StreamId, tick: int, blob: bytes) -> bool:
         """Return True if a subscription at a broker or below is owed an event."""
-        if whose == identity.broker:
+        if host == identity.broker:
             return True
         return any(
             self._done.get((number, identity), 0) < tick
             and self._wants.wants(number, identity, tick, blob)
-            for number in self._hosts_below(whose, identity.broker)
+            for number in self._hosts_below(host, identity.broker)
         )
 
 
@@ -385,7 +385,7 @@ def _describe(broker: BrokerView, identity: StreamId) -> str:
     return f"{broker.name}, {tuple(identity)}"
 
 
-def _check_events(what: str, log: _Log, run: PublicationRun) -> None:
+def _check_events(subject: str, log: _Log, run: PublicationRun) -> None:
     """Check that a run of events equals the events on disk."""
     events = log.events
     origins = ((each.source, number) for each in run.origins for number in each.sequences)
@@ -393,7 +393,7 @@ def _check_events(what: str, log: _Log, run: PublicationRun) -> None:
         ghost = source, number, blob, bytes(payload)
         if events.get(tick) != ghost:
             kept = events.get(tick, ("nothing",))[:2]
-            raise InvariantViolated("other event", f"{what}: {tick} {ghost[:2]} is {kept}")
+            raise InvariantViolated("other event", f"{subject}: {tick} {ghost[:2]} is {kept}")
 
 
 def _check_canonical(
@@ -402,6 +402,6 @@ def _check_canonical(
     before = -1
     for start, end in ranges:
         if not before < start < end:
-            what = f"{_describe(broker, identity)}, {name}: [{start}, {end}) after {before}"
-            raise InvariantViolated("ranges", what)
+            subject = f"{_describe(broker, identity)}, {name}: [{start}, {end}) after {before}"
+            raise InvariantViolated("ranges", subject)
         before = end

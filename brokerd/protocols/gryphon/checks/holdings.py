@@ -67,19 +67,19 @@ class HoldingChecks(ProtocolChecks):
         knowledge, identity = stream.knowledge, stream.identity
         known = knowledge.known
         if stream.upstream is None and len(known) > 1:
-            what = f"{_describe(broker, identity)}: {[*known]}"
-            raise InvariantViolated("pubend with a hole", what[:300])
+            subject = f"{_describe(broker, identity)}: {[*known]}"
+            raise InvariantViolated("pubend with a hole", subject[:300])
         self._check_retained(broker, stream)
         done = min(self._list_acks(broker, stream), default=knowledge.final)
         if done > knowledge.final:
-            what = f"{_describe(broker, identity)}: {self._list_acks(broker, stream)}"
-            raise InvariantViolated("unsettled", f"{what}, final is {knowledge.final}")
+            subject = f"{_describe(broker, identity)}: {self._list_acks(broker, stream)}"
+            raise InvariantViolated("unsettled", f"{subject}, final is {knowledge.final}")
         for peer, ranges in stream.curious.items():
             if core.flow.answer_room_bytes(peer, stream.identity) <= 0:
                 continue
-            if told := [part for each in ranges for part in known.within(*each)]:
-                what = f"{_describe(broker, identity)}: {peer} of {told}"
-                raise InvariantViolated("still curious", what)
+            if stated := [part for each in ranges for part in known.within(*each)]:
+                subject = f"{_describe(broker, identity)}: {peer} of {stated}"
+                raise InvariantViolated("still curious", subject)
 
     def _list_acks(self, broker: BrokerView, stream: Stream) -> list[int]:
         """Return the acks of all cells and clients that an event here may concern."""
@@ -99,12 +99,12 @@ class HoldingChecks(ProtocolChecks):
             counted = runs, sum(map(len, runs)), sum(run.payload_bytes() for run in runs)
             self._counted[broker.number, identity] = counted
         if runs and runs[0].first <= knowledge.final:
-            what = f"{_describe(broker, identity)}: {runs[0].first}"
-            raise InvariantViolated("retained", f"{what}, final is {knowledge.final}")
+            subject = f"{_describe(broker, identity)}: {runs[0].first}"
+            raise InvariantViolated("retained", f"{subject}, final is {knowledge.final}")
         counts = counted[1:]
         if counts != (events.events, events.payload_bytes):
-            what = f"{_describe(broker, identity)}: {counts}"
-            raise InvariantViolated("retained", f"{what} is not what is counted")
+            subject = f"{_describe(broker, identity)}: {counts}"
+            raise InvariantViolated("retained", f"{subject} is not what is counted")
 
     def _check_chop(self, broker: BrokerView, effect: Chop) -> None:
         core, records = gryphon_of(broker.core), self._records[broker.number]
@@ -112,8 +112,8 @@ class HoldingChecks(ProtocolChecks):
         for index in [each for each in records if each < effect.first]:
             identity, last = records.pop(index)
             if last > final[identity]:
-                what = f"{broker.name}, record {index} of {tuple(identity)}: {last}"
-                raise InvariantViolated("chopped early", f"{what}, final is {final[identity]}")
+                subject = f"{broker.name}, record {index} of {tuple(identity)}: {last}"
+                raise InvariantViolated("chopped early", f"{subject}, final is {final[identity]}")
 
 
 def _last_of(broker: BrokerNumber, record: bytes) -> tuple[StreamId, int]:

@@ -221,7 +221,7 @@ class GryphonMarks:
         overlay = graph.overlay
         assert isinstance(overlay, CellGraph), f"{overlay} is none of cells"
         self._cells = [overlay.cell_of(number) for number in range(len(overlay.brokers))]
-        self._told: dict[tuple[BrokerNumber, StreamId, int], BrokerNumber] = {}
+        self._stated_by: dict[tuple[BrokerNumber, StreamId, int], BrokerNumber] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
@@ -244,6 +244,6 @@ class GryphonMarks:
             key = broker, message.run.source, self._cells[peer]
             if is_beside:
                 yield "went-sideways"
-            elif self._told.setdefault(key, peer) != peer:
+            elif self._stated_by.setdefault(key, peer) != peer:
                 yield "moved-over"
-                self._told[key] = peer
+                self._stated_by[key] = peer

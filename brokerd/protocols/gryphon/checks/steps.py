@@ -113,15 +113,17 @@ class GryphonChecks(ProtocolChecks):
         awaited = {(peer, origin): None for (_, peer, origin), _ in owed}
         for (number, peer, origin), changes in owed:
             if len(changes) >= MOST_OWED:
-                what = f"{brokers[number].name} owes {len(changes)} changes of {origin} to {peer}"
-                raise InvariantViolated("growth", what)
+                subject = (
+                    f"{brokers[number].name} owes {len(changes)} changes of {origin} to {peer}"
+                )
+                raise InvariantViolated("growth", subject)
         for number, core in cores.items():
             for host, known in core.filters._filters.items() if core.filters.is_on else ():
                 own = cores[host].filters._filters[host] if host in cores else known
                 is_same = (known.version, known.predicates) == (own.version, own.predicates)
                 if not is_same and (number, host) not in awaited:
-                    what = f"{brokers[number].name} has {known} of {brokers[host].name}"
-                    raise InvariantViolated("filter known", f"{what}, which has {own}"[:500])
+                    subject = f"{brokers[number].name} has {known} of {brokers[host].name}"
+                    raise InvariantViolated("filter known", f"{subject}, which has {own}"[:500])
 
 
 def _owed_changes(

@@ -63,7 +63,7 @@ class StreamStates:
             and state.runs == events._runs
             and state.done == stream._done
         ):
-            return bool(stream.curious) or bool(stream.asked)
+            return bool(stream.curious) or bool(stream.requested)
         state.numbers, state.facts, state.done = numbers, facts, {**stream._done}
         state.starts, state.ends, state.runs = [*known._starts], [*known._ends], [*events._runs]
         return True

@@ -35,12 +35,12 @@ class _StreamTraffic:
 
     Attributes:
         wanted: per neighbour, requested ticks without an answer so far.
-        asked: ticks of recent requests, which may not be repeated yet.
+        requested: ticks of recent requests, which may not be repeated yet.
         done: per neighbour and cell, the tick of the last ack for the cell.
     """
 
     wanted: dict[BrokerNumber, IntervalSet] = field(default_factory=dict)
-    asked: deque[tuple[Instant, tuple[Range, ...]]] = field(default_factory=deque)
+    requested: deque[tuple[Instant, tuple[Range, ...]]] = field(default_factory=deque)
     done: dict[tuple[BrokerNumber, int], int] = field(default_factory=dict)
 
     def requested_by(self, neighbour: BrokerNumber) -> IntervalSet:
@@ -76,7 +76,7 @@ class TrafficChecks(ProtocolChecks):
         assert isinstance(cells, CellGraph), f"{cells} is none of cells"
         self._graph = cells
         self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
-        self._told: dict[tuple[BrokerNumber, int, StreamId], _StreamTraffic] = {}
+        self._traffic: dict[tuple[BrokerNumber, int, StreamId], _StreamTraffic] = {}
         self._most_events = parameters.events_per_message
         news_bytes = FIRST_LIMIT * parameters.send_window_bytes
         self._window_bytes = {False: news_bytes, True: parameters.answer_window_bytes}
@@ -88,14 +88,16 @@ class TrafficChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
-        heard = event.message if type(event) is MessageReceived else None
+        received = event.message if type(event) is MessageReceived else None
         self._record_window(broker, event)
-        if type(event) is MessageReceived and type(heard) is Nack:
-            assert isinstance(event.peer, int), f"{event.peer} is a client, but announces {heard}"
-            wanted = self._traffic_of(broker, heard.stream).requested_by(event.peer)
-            for start, end in heard.ranges:
+        if type(event) is MessageReceived and type(received) is Nack:
+            assert isinstance(event.peer, int), (
+                f"{event.peer} is a client, but announces {received}"
+            )
+            wanted = self._traffic_of(broker, received.stream).requested_by(event.peer)
+            for start, end in received.ranges:
                 wanted.add(start, end)
-        asked: dict[StreamId, dict[tuple[Range, ...], None]] = {}
+        requested: dict[StreamId, dict[tuple[Range, ...], None]] = {}
         answered: list[tuple[IntervalSet, Sequence[Range]]] = []
         sent: dict[tuple[BrokerNumber, StreamId, bool], Events] = {}
         for effect in effects:
@@ -103,7 +105,7 @@ class TrafficChecks(ProtocolChecks):
                 continue
             message = effect.message
             if type(message) is Nack:
-                asked.setdefault(message.stream, {})[message.ranges] = None
+                requested.setdefault(message.stream, {})[message.ranges] = None
             elif type(message) is Events:
                 wanted = self._traffic_of(broker, message.run.source).requested_by(effect.peer)
                 answered.append((wanted, ((message.start, message.end),)))
@@ -119,17 +121,17 @@ class TrafficChecks(ProtocolChecks):
             elif type(message) is Done:
                 self._check_done(broker, effect.peer, message)
             if type(event) is MessageReceived and isinstance(event.peer, int):
-                self._check_way(broker, event.peer, heard, effect.peer, message)
+                self._check_way(broker, event.peer, received, effect.peer, message)
         # Only now: a nack repeated while a log was read is answered twice in one step.
         for wanted, ranges in answered:
             for start, end in ranges:
                 wanted.remove(start, end)
-        for identity, rows in asked.items():
-            self._check_asked(broker, identity, rows)
+        for identity, rows in requested.items():
+            self._check_requested(broker, identity, rows)
         return ()
 
     def _traffic_of(self, broker: BrokerView, identity: StreamId) -> _StreamTraffic:
-        return self._told.setdefault(
+        return self._traffic.setdefault(
             (broker.number, broker.incarnation, identity), _StreamTraffic()
         )
 
@@ -145,8 +147,8 @@ class TrafficChecks(ProtocolChecks):
     ) -> None:
         for start, end in ranges:
             if again and (rest := wanted.gaps(start, end)):
-                what = f"{broker.name} to {peer}"
-                raise InvariantViolated("unasked", f"{what}: {rest} of [{start}, {end})")
+                subject = f"{broker.name} to {peer}"
+                raise InvariantViolated("unasked", f"{subject}: {rest} of [{start}, {end})")
 
     def _record_window(self, broker: BrokerView, event: Event) -> None:
         if type(event) is SessionEstablished and isinstance(event.peer, int):
@@ -177,33 +179,33 @@ class TrafficChecks(ProtocolChecks):
         windows = self._untaken[broker.number, peer]
         untaken = windows.setdefault((origin, message.again), _Untaken())
         if untaken.sent_bytes - untaken.taken_bytes >= limit_bytes and not is_rest:
-            what = f"{broker.name} to {peer}: {untaken}, of {limit_bytes}"
-            raise InvariantViolated("window", what)
+            subject = f"{broker.name} to {peer}: {untaken}, of {limit_bytes}"
+            raise InvariantViolated("window", subject)
         untaken.sent_bytes += run.payload_bytes() + EVENT_BYTES * len(run)
 
     # ------------------------------------------------------------ questions
 
-    def _check_asked(
+    def _check_requested(
         self, broker: BrokerView, identity: StreamId, rows: Iterable[tuple[Range, ...]]
     ) -> None:
         """Check requests; one request may be sent to several brokers in one step."""
-        what = f"{broker.name}, {tuple(identity)}"
+        subject = f"{broker.name}, {tuple(identity)}"
         core = gryphon_of(broker.core)
-        told, now_ns = self._traffic_of(broker, identity), core.now_ns
-        while told.asked and told.asked[0][0] <= now_ns:
-            told.asked.popleft()
-        lately = IntervalSet(each for _, ranges in told.asked for each in ranges)
-        needed = IntervalSet(self._list_needed(told, _stream(core, identity)))
+        traffic, now_ns = self._traffic_of(broker, identity), core.now_ns
+        while traffic.requested and traffic.requested[0][0] <= now_ns:
+            traffic.requested.popleft()
+        lately = IntervalSet(each for _, ranges in traffic.requested for each in ranges)
+        needed = IntervalSet(self._list_needed(traffic, _stream(core, identity)))
         for ranges in rows:
             for start, end in ranges:
                 if twice := lately.within(start, end):
-                    raise InvariantViolated("asked twice", f"{what}: {twice}")
+                    raise InvariantViolated("asked twice", f"{subject}: {twice}")
                 if idle := needed.gaps(start, end):
-                    raise InvariantViolated("asked for nobody", f"{what}: {idle}")
-            told.asked.append((now_ns + self._forgotten_ns, ranges))
+                    raise InvariantViolated("asked for nobody", f"{subject}: {idle}")
+            traffic.requested.append((now_ns + self._forgotten_ns, ranges))
 
-    def _list_needed(self, told: _StreamTraffic, stream: Stream) -> Iterator[Range]:
-        for wanted in told.wanted.values():
+    def _list_needed(self, traffic: _StreamTraffic, stream: Stream) -> Iterator[Range]:
+        for wanted in traffic.wanted.values():
             yield from wanted
         for piece in stream.subend.gaps.pieces:
             yield piece.start, piece.end
@@ -211,33 +213,33 @@ class TrafficChecks(ProtocolChecks):
     # ------------------------------------------------------------ paths
 
     def _check_way(
-        self, broker: BrokerView, sender: BrokerNumber, heard: object, peer: int, message: object
+        self, broker: BrokerView, sender: BrokerNumber, received: object, peer: int, message: object
     ) -> None:
-        if type(heard) is not type(message) or self._cells[sender] != self._cells[peer]:
+        if type(received) is not type(message) or self._cells[sender] != self._cells[peer]:
             return
-        if type(heard) is Events and type(message) is Events:
-            is_back = not heard.again and not message.again
+        if type(received) is Events and type(message) is Events:
+            is_back = not received.again and not message.again
         else:
-            is_back = type(heard) in (Nack, AckExpected)
+            is_back = type(received) in (Nack, AckExpected)
         if is_back:
-            what = f"{broker.name} received {heard} from {sender}, and sends it to {peer}"
-            raise InvariantViolated("way back", what[:300])
+            subject = f"{broker.name} received {received} from {sender}, and sends it to {peer}"
+            raise InvariantViolated("way back", subject[:300])
 
     # ------------------------------------------------------------ acks
 
     def _check_done(self, broker: BrokerView, peer: BrokerNumber, message: Done) -> None:
         core = gryphon_of(broker.core)
         for identity, through in message.through:
-            what = f"{broker.name} to {peer}, cell {message.cell}, {tuple(identity)}: {through}"
+            subject = f"{broker.name} to {peer}, cell {message.cell}, {tuple(identity)}: {through}"
             stream = _stream(core, identity)
             is_own = message.cell == self._cells[broker.number]
             known = stream.knowledge.final if is_own else stream.acknowledged_by(message.cell)
             if through > known:
-                raise InvariantViolated("done early", f"{what}, but has {known}")
+                raise InvariantViolated("done early", f"{subject}, but has {known}")
             done = self._traffic_of(broker, identity).done
             before = done.get((peer, message.cell), 0)
             if through < before:
-                raise InvariantViolated("done again less", f"{what} after {before}")
+                raise InvariantViolated("done again less", f"{subject} after {before}")
             done[peer, message.cell] = through
 
 

@@ -75,9 +75,9 @@ class GryphonWording(Wording):
             case Join(stream=stream, incarnation=incarnation, number=number):
                 return f"join {self.stream(stream)}, question {incarnation}.{number}"
             case Joined(stream=stream, incarnation=incarnation, number=number, broker=broker):
-                who = f"{self.stream(stream)} for {self.name(broker)}"
+                place = f"{self.stream(stream)} for {self.name(broker)}"
                 given = self.tick(StreamId(broker, 0, 0), message.tick)
-                return f"joined {who} at {given}, question {incarnation}.{number}"
+                return f"joined {place} at {given}, question {incarnation}.{number}"
         return super().message(message)
 
     def run(self, run: PublicationRun) -> str:

@@ -136,6 +136,6 @@ class MultiProxyPlanning(ProtocolPlanning):
         other's.
         """
         chosen: MultiProxyParameters = parameters
-        asked_ns = 4 * (chosen.timeout_ns + chosen.get_wait_ns + chosen.retry_limit_ns)
+        requested_ns = 4 * (chosen.timeout_ns + chosen.get_wait_ns + chosen.retry_limit_ns)
         is_moving = chosen.ownership == CAUSAL or chosen.spread_topics > 0
-        return asked_ns + 2 * chosen.period_ns * is_moving
+        return requested_ns + 2 * chosen.period_ns * is_moving

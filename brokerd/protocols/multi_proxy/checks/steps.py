@@ -47,7 +47,7 @@ class MultiProxyChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        self._told: dict[StreamId, dict[int, _Origin]] = {}
+        self._announced: dict[StreamId, dict[int, _Origin]] = {}
         self._owners: dict[int, BrokerNumber] = {}
         ownership = world.parameters.ownership
         self._has_one_owner = ownership not in (CAUSAL, PAPER)
@@ -79,12 +79,14 @@ class MultiProxyChecks(ProtocolChecks):
             if type(message) is Messages and self._is_serving(broker, message):
                 run = message.run
                 origins = [(each.source, n) for each in run.origins for n in each.sequences]
-                self._check_told(broker, run.source, [*zip(run.sequences, origins, strict=True)])
+                self._check_announced(
+                    broker, run.source, [*zip(run.sequences, origins, strict=True)]
+                )
             elif type(message) is Stored and message.server == broker.number:
                 self._check_turn(broker, message.topic)
             elif type(message) is Lost and message.server == broker.number:
                 stream = StreamId(message.part, message.topic, 0)
-                self._check_told(broker, stream, [*_places(message)])
+                self._check_announced(broker, stream, [*_places(message)])
             elif type(message) is Get and message.home == broker.number:
                 self._check_done(broker, message)
             elif type(message) is Follow and message.home == broker.number:
@@ -145,8 +147,10 @@ class MultiProxyChecks(ProtocolChecks):
             and not self._awaits_restatement(core._owners.table.of(topic), broker)
         ]
         if missing:
-            what = f"{broker.name} reports {client}/{message.number} as started"
-            raise InvariantViolated("started early", f"{what}, and no server has {missing} of it")
+            subject = f"{broker.name} reports {client}/{message.number} as started"
+            raise InvariantViolated(
+                "started early", f"{subject}, and no server has {missing} of it"
+            )
 
     def _awaits_restatement(self, owner: BrokerNumber, home: BrokerView) -> bool:
         """Return True if a server with a loss keeps all until a broker states its topics again."""
@@ -167,11 +171,11 @@ class MultiProxyChecks(ProtocolChecks):
         if turns[-1] == broker.number or not self._has_one_owner:
             return
         if broker.number in turns:
-            what = f"{broker.name} stores something in topic {topic}"
-            raise InvariantViolated("two owners", f"{what}, which is {turns[-1]}'s by now")
+            subject = f"{broker.name} stores something in topic {topic}"
+            raise InvariantViolated("two owners", f"{subject}, which is {turns[-1]}'s by now")
         turns.append(broker.number)
 
-    def _check_told(
+    def _check_announced(
         self, broker: BrokerView, stream: StreamId, places: Sequence[tuple[int, _Origin]]
     ) -> None:
         """Check that positions and publications correspond one to one for ever, in source order.
@@ -180,23 +184,25 @@ class MultiProxyChecks(ProtocolChecks):
         """
         topic, owner = stream.publisher, stream.broker
         if self._owners.setdefault(topic, owner) != owner and self._stays:
-            what = f"{broker.name} gives out topic {topic}"
-            raise InvariantViolated("two owners", f"{what}, which is {self._owners[topic]}'s")
-        told = self._told.setdefault(stream, {})
+            subject = f"{broker.name} gives out topic {topic}"
+            raise InvariantViolated("two owners", f"{subject}, which is {self._owners[topic]}'s")
+        origins = self._announced.setdefault(stream, {})
         last: dict[SourceId, int] = {}
         for position, origin in places:
-            what = f"{broker.name}: {origin} at {position} of topic {topic}"
-            if told.setdefault(position, origin) != origin:
-                raise InvariantViolated("position reused", f"{what}, where {told[position]} was")
+            subject = f"{broker.name}: {origin} at {position} of topic {topic}"
+            if origins.setdefault(position, origin) != origin:
+                raise InvariantViolated(
+                    "position reused", f"{subject}, where {origins[position]} was"
+                )
             place = stream, position
             if self.world.oracle.losses.is_lossy(owner) and self._is_republished(origin, place):
                 continue
             where = topic if self._puts_once else stream
             if self._places.setdefault((where, origin), place) != place:
-                raise InvariantViolated("put twice", what)
+                raise InvariantViolated("put twice", subject)
             source, number = origin
             if number <= last.get(source, 0):
-                raise InvariantViolated("topic order", f"{what}, behind {last[source]}")
+                raise InvariantViolated("topic order", f"{subject}, behind {last[source]}")
             last[source] = number
 
     def _is_republished(self, origin: _Origin, place: tuple[StreamId, int]) -> bool:
@@ -213,8 +219,8 @@ class MultiProxyChecks(ProtocolChecks):
             key = broker.number, message.incarnation, wanted.part, wanted.topic
             before = self._done.get(key, 0)
             if wanted.done < before or wanted.after < wanted.done:
-                what = f"{broker.name} acknowledged {wanted.done} of topic {wanted.topic}"
-                raise InvariantViolated("done less", f"{what}, after {before}")
+                subject = f"{broker.name} acknowledged {wanted.done} of topic {wanted.topic}"
+                raise InvariantViolated("done less", f"{subject}, after {before}")
             self._done[key] = wanted.done
 
     def _forget_positions(self, broker: BrokerView) -> None:

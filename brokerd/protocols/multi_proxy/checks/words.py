@@ -57,23 +57,23 @@ class MultiProxyWording(Wording):
                 return f"follow {number} {ways} topics {_join_names(topics)}"
             case Following(server=server, number=number, topics=topics):
                 ways = self._route(server, message.home)
-                told = " ".join(
+                words = " ".join(
                     f"{self._part(each, server)}:{each.done}-{each.head}" for each in topics
                 )
-                return f"following {number} {ways} {told or 'nothing'}"
+                return f"following {number} {ways} {words or 'nothing'}"
             case Get(server=server, wanted=wanted):
                 ways = self._route(message.home, server)
-                told = " ".join(
+                words = " ".join(
                     f"{self._part(each, server)}:{each.done}-{each.after}" for each in wanted
                 )
-                return f"get {ways} {told}"
+                return f"get {ways} {words}"
             case Messages(home=home, topic=topic, run=run):
                 positions = f"{run.first} to {run.last}"
                 return f"messages for {self.name(home)} topic {topic} {positions}: {self.run(run)}"
             case Lost(home=home, topic=topic, runs=runs):
-                what = self.ranges(tuple((run.source, run.first, run.last) for run in runs))
+                ranges = self.ranges(tuple((run.source, run.first, run.last) for run in runs))
                 positions = f"{message.first} to {message.last}"
-                return f"lost for {self.name(home)} topic {topic} {positions}: {what}"
+                return f"lost for {self.name(home)} topic {topic} {positions}: {ranges}"
             case Decommissioned(decommissions=signed):
                 return f"decommissioned {' '.join(self.name(broker) for broker, _ in signed)}"
             case Answered():
@@ -89,8 +89,8 @@ class MultiProxyWording(Wording):
                 return f"carry {ways} topic {topic} {run.first} to {run.last}: {self.run(run)}"
             case Transfer(topic=topic, parts=parts):
                 ways = self._route(message.giver, message.server)
-                told = " ".join(f"{self.name(each.part)}:{each.last}" for each in parts)
-                return f"transfer {ways} topic {topic} {told}"
+                words = " ".join(f"{self.name(each.part)}:{each.last}" for each in parts)
+                return f"transfer {ways} topic {topic} {words}"
             case Transferred(topic=topic, owner=owner):
                 ways = self._route(message.server, message.giver)
                 return f"transferred {ways} topic {topic} to {self.name(owner)}"
@@ -123,8 +123,8 @@ class MultiProxyWording(Wording):
         return " ".join(f"{each.topic}:{self.name(each.server)}" for each in owners)
 
     def _part(self, each: Followed | Wanted, server: BrokerNumber) -> str:
-        whose = "" if each.part == server else f"/{self.name(each.part)}"
-        return f"{each.topic}{whose}"
+        suffix = "" if each.part == server else f"/{self.name(each.part)}"
+        return f"{each.topic}{suffix}"
 
     def _route(self, a: BrokerNumber, b: BrokerNumber) -> str:
         return f"{self.name(a)}>{self.name(b)}"

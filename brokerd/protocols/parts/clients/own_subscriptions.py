@@ -101,12 +101,12 @@ class OwnClient(HostedClient[Local]):
 
     Attributes:
         submitted: the last sequence number that the client has published on its present session.
-        told: the last sequence number acknowledged to the client.
+        acknowledged: the last sequence number acknowledged to the client.
         drains: the client's Detach is answered once all deliveries are acknowledged.
     """
 
     submitted: int = 0
-    told: int = 0
+    acknowledged: int = 0
     drains: bool = False
 
 
@@ -171,8 +171,8 @@ class OwnSubscriptions(Generic[Local, Entry]):
             gaps: of lost state, before all deliveries.
         """
         gaps, local.forgotten = [*gaps, *local.forgotten], ()
-        told = {gap.stream for gap in gaps}
-        positions = tuple(each for each in begins_after if each[0] not in told)
+        gap_streams = {gap.stream for gap in gaps}
+        positions = tuple(each for each in begins_after if each[0] not in gap_streams)
         self._machine.send(client.name, Subscribed(local.number, "started", positions))
         for gap in reversed(gaps):
             self.windows.announce_first(local, gap)
@@ -240,7 +240,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
 
         Returns the subscriptions with acknowledged positions of an earlier process of the client.
         """
-        client.submitted = client.told = message.next_sequence - 1
+        client.submitted = client.acknowledged = message.next_sequence - 1
         former = list_unstated(client.subscriptions, message.resume)
         for each in former:
             each.acknowledged = {}
@@ -309,9 +309,9 @@ class OwnSubscriptions(Generic[Local, Entry]):
     def acknowledge_through(self, client: OwnClient[Local], done: int) -> None:
         """Acknowledge a publisher's publications through `done`, if the publisher is connected."""
         through = min(done, client.submitted)
-        if client.connected and through > client.told:
-            self._machine.send(client.name, PublishAcknowledged(client.told + 1, through))
-            client.told = through
+        if client.connected and through > client.acknowledged:
+            self._machine.send(client.name, PublishAcknowledged(client.acknowledged + 1, through))
+            client.acknowledged = through
 
 
 def kept_subscription(local: OwnSubscription) -> Change:

@@ -258,7 +258,7 @@ def _view_client(client: SimulatedClient) -> list[Any]:
         client.broker,
         client.alive,
         client.detached,
-        client.asking_again,
+        client.repeated_requests,
         [*client.started_numbers],
         [*client.ended],
     ]

@@ -156,15 +156,15 @@ def draw_plan(
                 trouble += draw_partitions(Random(f"partitions {seed}"), draft, heal)
     consumers: tuple[tuple[str, int], ...] = ()
     if definition_of(protocol).promises.keeps_committed and not draft.hours:
-        asked, consumers = draw_consumers(Random(f"consumers {seed}"), draft, heal)
-        trouble += asked
+        requests, consumers = draw_consumers(Random(f"consumers {seed}"), draft, heal)
+        trouble += requests
         if faults:
             absences = Random(f"short absences {seed}")
             trouble += draw_short_absences(absences, draft, consumers, heal)
     lost = draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else []
     restored = Random(f"restored {seed}")
     trouble += draw_restored(restored, planning, draft, heal, simple=simple) if faults else []
-    gone = [name for move in lost if type(move) is FaultInjection for name in move.on]
+    lost_names = [name for move in lost if type(move) is FaultInjection for name in move.on]
     plan = Plan(
         protocol=protocol,
         topology=topology,
@@ -191,14 +191,14 @@ def draw_plan(
             *_draw_reattaching(seed, protocol, draft, heal),
             *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
             *lost,
-            *draw_roles(Random(f"roles {seed}"), planning, draft, heal, gone),
+            *draw_roles(Random(f"roles {seed}"), planning, draft, heal, lost_names),
             *(_draw_slowed(seed, planning, draft, heal, parameters) if faults else ()),
             *draw_newcomers(
                 Random(f"newcomers {seed}"),
                 planning,
                 draft,
                 heal,
-                gone,
+                lost_names,
                 clients_roam=definition_of(protocol).promises.leaves_freely,
             ),
         ]

@@ -155,9 +155,9 @@ def draw_newcomers(
         moves.append(BrokerDeparture(leaves, name))
         if clients_roam and draft.clients and when < leaves:
             client = random.choice([*draft.clients])
-            comes = random.randrange(when, leaves)
-            moves.append(Reattachment(comes, client, name))
-            moves.append(Reattachment(random.randrange(comes, leaves), client, at))
+            arrives = random.randrange(when, leaves)
+            moves.append(Reattachment(arrives, client, name))
+            moves.append(Reattachment(random.randrange(arrives, leaves), client, at))
     return moves
 
 
@@ -184,13 +184,13 @@ def draw_groups(random: Random, draft: Draft, end: int) -> list[Move]:
     client = f"s0-{random.choice(draft.homes)}"
     begin = random.randrange(end // 2)
     count = random.randrange(3, 7)
-    asked: list[Move] = [
+    moves: list[Move] = [
         SubscriptionRequest(begin, client, random.choice(PREDICATES)) for _ in range(count)
     ]
     over = random.randrange(begin + 1, end)
     if random.random() < 0.5:
-        return [*asked, Detachment(over, client)]
-    return [*asked, *(SubscriptionEnd(over, client, number + 1) for number in range(count))]
+        return [*moves, Detachment(over, client)]
+    return [*moves, *(SubscriptionEnd(over, client, number + 1) for number in range(count))]
 
 
 def draw_lost_memories(random: Random, draft: Draft, heal: int, linger_ns: int) -> list[Move]:
