@@ -187,7 +187,7 @@ class LoadControl:
         failures: list[ControlError] = []
         over = trio.Event()
 
-        async def ask() -> None:
+        async def request() -> None:
             try:
                 answers.append(
                     await self._testbed.load_command(
@@ -200,7 +200,7 @@ class LoadControl:
 
         began_s = trio.current_time()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
+            nursery.start_soon(request)
             while not over.is_set():
                 with trio.move_on_after(_REPORT_EVERY_S):
                     await over.wait()

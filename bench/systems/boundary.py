@@ -242,7 +242,7 @@ def pair_servers(names: Sequence[str]) -> Sequence[tuple[str, str]]:
     return [(a, b) for a in names for b in names if a != b]
 
 
-def asked(port: int, path: str, headers: Mapping[str, str] | None = None) -> Any:
+def fetch_json(port: int, path: str, headers: Mapping[str, str] | None = None) -> Any:
     """Return the JSON answer of a server at a port; None without an answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=dict(headers or {}))
     try:

@@ -18,7 +18,7 @@ from bench.systems.boundary import (
     program_of,
     version_of,
 )
-from bench.systems.drivers import WrongDriver, ask, load_driver
+from bench.systems.drivers import WrongDriver, call_driver, load_driver
 from bench.systems.synced_files import is_possible
 from brokerd.errors import BrokerError
 from brokerd.overlay.topology import nearest
@@ -161,7 +161,7 @@ def load_configuration(text: str) -> Configuration:
         missing = f"the client library {system.client_library} is not installed"
         raise NotInstalled(where, missing, "`make setup` installs the extra `systems`")
     if system.version is not None:
-        version = ask(system.version, program)
+        version = call_driver(system.version, program)
     else:
         version = _version(program, system, where)
     found = Configuration(
@@ -178,7 +178,7 @@ def _check_settings(of: Configuration, where: str) -> None:
     ports = tuple(range(1, of.system.ports + 1))
     servers = [Server(name, _HERE / name, ports[0], ports[1:]) for name in of.servers]
     try:
-        starts = ask(of.system.start, of.program, servers, of.settings, of.version)
+        starts = call_driver(of.system.start, of.program, servers, of.settings, of.version)
     except WrongSettings as error:
         raise WrongSettings(f"{where}: {error}") from None
     if len(starts) != len(servers):

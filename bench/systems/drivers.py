@@ -42,7 +42,7 @@ def load_driver(driver: str, beside: Path) -> System:
     return system
 
 
-def ask(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+def call_driver(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Call a function of a driver, and return the result.
 
     Raises:

@@ -23,7 +23,7 @@ from bench.run.coordinator import find_only_cause
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.systems.boundary import Server, Start, free_ports, is_taken
 from bench.systems.configuration import Configuration
-from bench.systems.drivers import ask
+from bench.systems.drivers import call_driver
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.errors import BrokerError, ControlError
 from brokerd.overlay.topology import SCHEMA, Topology
@@ -53,7 +53,7 @@ def topology_of(configuration: Configuration) -> Topology:
     names, dials = configuration.servers, configuration.system.dials
     links = [[a, b] for a, b in pairwise(names)]
     if dials is not None:
-        links = [[a, b] for a, b in list_links(ask(dials, names))]
+        links = [[a, b] for a, b in list_links(call_driver(dials, names))]
     found: dict[str, Any] = {"schema": SCHEMA, "name": configuration.name, "brokers": [*names]}
     if len(links) == len(names) - 1:
         found |= {"kind": "tree", "tree": {"delta": 1}, "links": links}
@@ -113,7 +113,7 @@ class SystemServers:
     def _set_relay(self) -> None:
         """Put a port of the relay in place of each dialled port."""
         system, names = self.configuration.system, self.configuration.servers
-        dials = ask(system.dials, names) if system.dials is not None else ()
+        dials = call_driver(system.dials, names) if system.dials is not None else ()
         ports = iter(free_ports(len(names) + len(dials)))
         for name in names:
             port = next(ports)
@@ -166,7 +166,7 @@ class SystemServers:
         """
         of = self.configuration
         servers = [*self.servers.values()]
-        starts = ask(of.system.start, of.program, servers, of.settings, of.version)
+        starts = call_driver(of.system.start, of.program, servers, of.settings, of.version)
         for server, start in zip(servers, starts, strict=True):
             for port in (server.port, *server.further_ports):
                 if is_taken(port):
@@ -198,7 +198,7 @@ class SystemServers:
     async def is_up(self, name: str) -> bool:
         """Return True if a server takes part."""
         of = self.configuration
-        call = partial(ask, of.system.is_up, self.servers[name], of.settings)
+        call = partial(call_driver, of.system.is_up, self.servers[name], of.settings)
         return await trio.to_thread.run_sync(call)
 
     def leader(self) -> str:
@@ -208,7 +208,7 @@ class SystemServers:
             return of.servers[0]
         if of.system.leader is None:
             return ""
-        return ask(of.system.leader, [*self.servers.values()], of.settings)
+        return call_driver(of.system.leader, [*self.servers.values()], of.settings)
 
     def _make_failure(self, server: Server, root: Path, problem: str) -> ServerFailed:
         output = [

@@ -404,7 +404,7 @@ class Agent:
         status = await self._status()
         numbers: dict[str, dict[str, Any]] = {}
 
-        async def ask(name: str, role: str) -> None:
+        async def request(name: str, role: str) -> None:
             command = "statistics" if role == "broker" else "status"
             try:
                 numbers[name] = await self._call_process(name, command, {}, METRICS_TIMEOUT_MS)
@@ -414,7 +414,7 @@ class Agent:
         async with trio.open_nursery() as nursery:
             for name, row in status["processes"].items():
                 if self._supervisor.find(name).is_running and not row["frozen"]:
-                    nursery.start_soon(ask, name, row["role"])
+                    nursery.start_soon(request, name, row["role"])
         faults = [each.verb for each in self._faults.faults.values() if each.is_active]
         return host_families(self.name, status["processes"], faults, numbers)
 

@@ -43,17 +43,17 @@ def run_agent(
     read_own_program()  # of the present files, for the image, too
     image = fork_image({**WATCHDOG_ROLES, **roles})
     agent = Agent(root, name, deployment, image, socket_path)
-    told = False
+    has_published = False
 
-    def tell(**line: Any) -> None:
-        nonlocal told
-        if ready is not None and not told:
+    def publish(**line: Any) -> None:
+        nonlocal has_published
+        if ready is not None and not has_published:
             os.write(ready, json.dumps(line).encode() + b"\n")
             os.close(ready)
-        told = True
+        has_published = True
 
     def on_ready() -> None:
-        tell(pid=os.getpid(), socket=str(agent.socket_path), name=name, deployment=deployment)
+        publish(pid=os.getpid(), socket=str(agent.socket_path), name=name, deployment=deployment)
 
     try:
         trio.run(agent.run, on_ready)
@@ -64,7 +64,7 @@ def run_agent(
             status = EXIT_USAGE
         elif isinstance(error, BrokerError):
             status = EXIT_PREFLIGHT
-        tell(error=str(error) or type(error).__name__, status=status)
+        publish(error=str(error) or type(error).__name__, status=status)
         if status == EXIT_INTERNAL:
             raise
         return _fail(error, status)

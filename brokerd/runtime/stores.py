@@ -244,7 +244,7 @@ async def begin_with_room(
     except OSError as error:
         if not is_no_room(error):
             raise
-        say(config, f"no room in {config.state_folder} ({error.strerror}); waiting for it")
+        log_wait(config, f"no room in {config.state_folder} ({error.strerror}); waiting for it")
     full_ns = clock_ns()
     status = _describe_wait(config, digest)
 
@@ -262,11 +262,11 @@ async def begin_with_room(
                 if not is_no_room(error):
                     raise
         nursery.cancel_scope.cancel()
-    say(config, "there is room")
+    log_wait(config, "there is room")
     return beginning, clock_ns() - full_ns
 
 
-def say(config: BrokerConfig, text: str) -> None:
+def log_wait(config: BrokerConfig, text: str) -> None:
     """Write a line to the standard error of this process."""
     print(f"broker {config.broker}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 

@@ -21,7 +21,7 @@ from pubsubctl.hosts.files import shown
 if TYPE_CHECKING:
     from pubsubctl.hosts.ssh.fabric_connection import Hop
     from pubsubctl.hosts.ssh.known_hosts import HostKey
-    from pubsubctl.hosts.ssh.trust import Ask
+    from pubsubctl.hosts.ssh.trust import Approval
 
 app = verbs("inventory", "List, check and import the hosts of inventories.")
 
@@ -274,7 +274,7 @@ def trust(
 ) -> Result:
     """Print the keys of hosts and gateways, and store approved keys."""
     from pubsubctl.console.interruption import Interruption, run_interruptibly
-    from pubsubctl.hosts.ssh.trust import Ask, Met, meet, select_hosts
+    from pubsubctl.hosts.ssh.trust import Approval, Met, meet, select_hosts
 
     call = invocation(context)
     inventory = call.inventory()
@@ -283,18 +283,18 @@ def trust(
     for text in wanted:
         if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", text):
             raise UserError(f"--fingerprint {text}: expected SHA256: and 43 characters")
-    ask: Ask | None = None
+    approve: Approval | None = None
     if not wanted and not call.dry_run:
         if not sys.stdin.isatty():
             raise UserError(
                 "no terminal: approve keys with --fingerprint SHA256:...; `--dry-run` prints them"
             )
-        ask = _asker(call.console)
+        approve = _make_approval(call.console)
     approved = () if call.dry_run else wanted
 
     async def work(interruption: Interruption) -> list[Met]:
         with interruption.stoppable():
-            return await meet(inventory, hops, fingerprints=approved, request=ask)
+            return await meet(inventory, hops, fingerprints=approved, approve=approve)
         raise AssertionError("the block returns or raises")
 
     met = run_interruptibly(work, call.console, when_not_waiting="approved keys are stored")
@@ -312,10 +312,10 @@ def trust(
     )
 
 
-def _asker(console: Console) -> "Ask":
+def _make_approval(console: Console) -> "Approval":
     import trio
 
-    async def ask(hop: "Hop", key: "HostKey") -> bool:
+    async def approve(hop: "Hop", key: "HostKey") -> bool:
         console.warn(
             f"{hop.name} ({hop.address}, port {hop.port}) shows the {key.key_type} key\n"
             f"    {key.fingerprint}\n"
@@ -326,4 +326,4 @@ def _asker(console: Console) -> "Ask":
         answered: str = await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
         return answered.strip() == "yes"
 
-    return ask
+    return approve

@@ -225,7 +225,7 @@ async def _query_brokers(
     found: list[tuple[str, dict[str, Any]]] = []
     silent: list[str] = []
 
-    async def ask(connector: "Connector") -> None:
+    async def query(connector: "Connector") -> None:
         for broker in [name for name, host in hosts.items() if host == connector.host.name]:
             try:
                 async with connector.open_agent() as agent:
@@ -233,7 +233,7 @@ async def _query_brokers(
             except (ControlError, Unreachable) as error:
                 silent.append(f"{broker} lists no subscriptions: {error}")
 
-    await lab.on_all(ask)
+    await lab.on_all(query)
     return found, sorted(silent)
 
 

@@ -183,7 +183,7 @@ async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
     farewells: dict[str, Farewell] = {}
     silent: list[str] = []
 
-    async def ask(connector: Connector) -> None:
+    async def query(connector: Connector) -> None:
         names = [name for name, host in hosts.items() if host == connector.host.name]
         try:
             async with connector.open_agent() as agent:
@@ -202,7 +202,7 @@ async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
         except Unreachable as error:
             silent.extend(f"{name} cannot be asked: {error}" for name in names if name != broker)
 
-    await lab.on_all(ask)
+    await lab.on_all(query)
     if silent:
         raise PreflightFailed(
             *silent, f"{broker} can be decommissioned only when it is down and all others are up"
@@ -230,7 +230,7 @@ async def decommission(lab: Lab, leaving: DecommissionCandidate) -> None:
     signature = key.sign(act).hex()
     failed: list[str] = []
 
-    async def tell(connector: Connector) -> None:
+    async def announce(connector: Connector) -> None:
         names = [name for name, host in leaving.hosts.items() if host == connector.host.name]
         for name in names:
             try:
@@ -241,7 +241,7 @@ async def decommission(lab: Lab, leaving: DecommissionCandidate) -> None:
                 failed.append(f"{name} was not notified: {error}; its neighbours notify it")
 
     if not leaving.is_over:
-        await lab.on_all(tell)
+        await lab.on_all(announce)
     await lab.on_all(partial(_record, leaving.broker))
     if failed:
         raise HostError(*failed)

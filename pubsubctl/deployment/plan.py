@@ -248,7 +248,8 @@ def differences(wanted: DesiredState, deployment: Mapping[str, Any]) -> list[str
         return []
     if topology != ours:
         found.append(
-            f"topology is {_topology_change(topology, ours)}, wanted is {_topology_change(ours, topology)}"
+            f"topology is {_topology_change(topology, ours)}, "
+            f"wanted is {_topology_change(ours, topology)}"
         )
     elif deployment["digest"] != wanted.digest and not found:
         found.append(f"digest is {deployment['digest'][:8]}, wanted is {wanted.digest[:8]}")

@@ -45,7 +45,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
     with call.console.progress() as progress:
         began_ns: list[int] = []
 
-        def tell(line: Mapping[str, Any]) -> None:
+        def show(line: Mapping[str, Any]) -> None:
             if line["stage"] not in ("planned", "requested", "heal_requested"):
                 at_s = (line["t_ns"] - began_ns[0]) / 1e9
                 progress.print(f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}")
@@ -55,7 +55,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                 wanted = await read_running(lab)
                 settled = settle(wanted.topology, wanted.placement, wanted.protocol)
                 async with attached(lab, wanted) as deployment:
-                    log = FaultLog(announce=tell)
+                    log = FaultLog(announce=show)
                     backend = await backend_of(deployment)
                     prefix = f"inject-{secrets.token_hex(3)}-"
                     progress.phase(f"injecting {schedule.name}")

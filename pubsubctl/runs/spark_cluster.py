@@ -168,10 +168,10 @@ class SparkCluster:
     async def _call_all(self, verb: str) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
 
-        async def ask(connector: Connector) -> None:
+        async def query(connector: Connector) -> None:
             found[connector.host.name] = await self._call(connector, verb)
 
-        await self._lab.on_all(ask)
+        await self._lab.on_all(query)
         return {row.host.name: found[row.host.name] for row in self._lab.connectors}
 
     async def _call(self, connector: Connector, verb: str, *words: str) -> dict[str, Any]:

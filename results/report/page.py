@@ -246,12 +246,12 @@ def _headline(stories: Sequence[RunStory]) -> str:
 def _comparable(stories: Sequence[RunStory]) -> bool:
     """Return True if the runs had the same workload and faults, apart from the protocol."""
 
-    def asked(story: RunStory) -> Mapping[str, Any]:
+    def shape_of(story: RunStory) -> Mapping[str, Any]:
         without = {k: v for k, v in story.run.workload.items() if k != "protocol"}
         steps = [(row["verb"], row["target"]) for row in story.run.fault_rows]
         return {"workload": without, "links": story.run.links, "faults": steps}
 
-    return all(asked(story) == asked(stories[0]) for story in stories[1:])
+    return all(shape_of(story) == shape_of(stories[0]) for story in stories[1:])
 
 
 def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:

@@ -25,8 +25,8 @@ from bench.systems.boundary import (
     Start,
     System,
     WrongSettings,
-    asked,
     check_one_of,
+    fetch_json,
     number_of,
     pair_servers,
     settle,
@@ -101,14 +101,14 @@ def _routes(server: Server, servers: Sequence[Server]) -> str:
 
 def is_up(server: Server, settings: Settings) -> bool:
     """Return True if the server's own health check succeeds."""
-    found = asked(server.further_ports[0], "/healthz")
+    found = fetch_json(server.further_ports[0], "/healthz")
     return isinstance(found, dict) and found.get("status") == "ok"
 
 
 def leader(servers: Sequence[Server], settings: Settings) -> str:
     """Return the leader of the stream; "" if unknown."""
     for server in servers:
-        found = asked(server.further_ports[0], "/jsz?streams=true") or {}
+        found = fetch_json(server.further_ports[0], "/jsz?streams=true") or {}
         for account in found.get("account_details", ()):
             for stream in account.get("stream_detail", ()):
                 if stream["name"] == STREAM:

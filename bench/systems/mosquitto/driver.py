@@ -207,10 +207,10 @@ class MqttClient:
     def _call_in_loop(self, handle: Callable[..., None]) -> Callable[..., None]:
         """Return a callback for paho's thread that calls `handle` in the loop's thread."""
 
-        def told(*arguments: Any) -> None:
+        def call(*arguments: Any) -> None:
             self._loop.call_soon_threadsafe(handle, *arguments)
 
-        return told
+        return call
 
     def _on_pre_connect(self, client: Any, data: Any) -> None:
         """Wait in paho's thread until a connection is allowed."""

@@ -27,8 +27,8 @@ from bench.systems.boundary import (
     Start,
     System,
     WrongSettings,
-    asked,
     check_one_of,
+    fetch_json,
     number_of,
     pair_servers,
     settle,
@@ -122,7 +122,7 @@ def leader(servers: Sequence[Server], settings: Settings) -> str:
     words = base64.b64encode(b"guest:guest").decode()
     for server in servers:
         path = "/api/queues?columns=name,leader"
-        found = asked(server.further_ports[2], path, {"Authorization": f"Basic {words}"}) or ()
+        found = fetch_json(server.further_ports[2], path, {"Authorization": f"Basic {words}"}) or ()
         leaders = {str(queue["name"]): str(queue.get("leader", "")) for queue in found}
         if leaders:
             return leaders[min(leaders)].partition("@")[0]

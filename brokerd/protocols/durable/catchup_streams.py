@@ -342,7 +342,7 @@ class CatchupStreams:
             numbers = (lane.subscription.number,)
             reason = STATE_LOST if first <= lane.lost_through else LOST
             gap = Gap(numbers, lane.stream, first, last, reason, origins)
-            self._windows.announce(lane, last, gap)
+            self._windows.announce_in(lane, last, gap)
 
     def _wanted(self, run: PublicationRun, lane: Lane) -> PublicationRun | None:
         """Return the events of a run that match a subscription."""

@@ -192,7 +192,7 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
         """Queue events for subscriptions of a client."""
         self._queue(run, lanes, None)
 
-    def announce(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
+    def announce_in(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
         """Queue a gap or silence that stands for events through `last`."""
         run = PublicationRun(lane.stream, range(last, last + 1), (b"",), b"\0", 0, ())
         self._queue(run, [lane], instead)
@@ -300,7 +300,7 @@ class Silences:
                 if lane.mode is Mode.LIVE and not lane.out and lane.floor <= position:
                     first = lane.acknowledged + 1
                     silence = Silence((local.number,), lane.stream, first, position)
-                    self._windows.announce(lane, position, silence)
+                    self._windows.announce_in(lane, position, silence)
         if is_behind:
             self.schedule()
 

@@ -93,7 +93,7 @@ class Hold:
         to, at: the receiver, and the present broker of the subscription.
         generation: of the client's attachment there.
         behind: streams of `to`; nothing after these ticks may be released. Empty: everything may.
-        requested_in: the requesting incarnation of `at`; an answer to an earlier incarnation proves no
+        requested_in: the requesting incarnation of `at`; an answer to an earlier one proves no
             present hold.
         stay: the number of the arrival at `at` since its start; a client that has lost its memory
             arrives twice in one generation.

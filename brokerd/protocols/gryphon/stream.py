@@ -129,19 +129,19 @@ class Stream:
     """
 
     __slots__ = (
-        "_asked_until",
         "_done",
         "_has_subend",
         "_kept",
-        "asked",
+        "_requested_until",
         "children",
         "curious",
         "held",
         "identity",
         "is_expected",
         "knowledge",
+        "requested",
+        "sent_through",
         "subend",
-        "told",
         "upstream",
         "via",
         "waits_for",

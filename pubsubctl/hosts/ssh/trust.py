@@ -11,7 +11,7 @@ from pubsubctl.hosts.ssh.fabric_connection import Hop
 from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, Standing
 from pubsubctl.inventory.inventory import Gateway, Host, Inventory
 
-Ask = Callable[[Hop, HostKey], Awaitable[bool]]
+Approval = Callable[[Hop, HostKey], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ async def meet(
     hops: Sequence[Hop],
     *,
     fingerprints: Collection[str] = (),
-    request: Ask | None = None,
+    approve: Approval | None = None,
 ) -> list[Met]:
     """Look at the keys of hosts and of the gateways on the route, and add approved keys.
 
-    A key is approved by fingerprint, or by `request`; without both nothing is added, and a host behind
-    an unknown gateway is not reached.
+    A key is approved by fingerprint, or by `approve`; without both nothing is added, and a host
+    behind an unknown gateway is not reached.
 
     Raises:
         ChangedHostKey: known_hosts has another key of a machine, for which nothing is added.
@@ -76,14 +76,14 @@ async def meet(
             for hop in connections.route_to(destination):
                 identity = isinstance(hop, Gateway), hop.name
                 if identity not in met:
-                    met[identity] = await _meet_one(connections, hop, fingerprints, request)
+                    met[identity] = await _meet_one(connections, hop, fingerprints, approve)
                 if met[identity].state == "unknown":
                     break
     return list(met.values())
 
 
 async def _meet_one(
-    connections: SshConnections, hop: Hop, fingerprints: Collection[str], request: Ask | None
+    connections: SshConnections, hop: Hop, fingerprints: Collection[str], approve: Approval | None
 ) -> Met:
     key = await connections.host_key(hop)
     standing = connections.judge(hop, key)
@@ -93,9 +93,9 @@ async def _meet_one(
         raise _refusal(connections, hop, key)
     if fingerprints:
         key = await _with_fingerprint(connections, hop, key, fingerprints)
-    elif request is None:
+    elif approve is None:
         return Met(hop, key, "unknown")
-    elif not await request(hop, key):
+    elif not await approve(hop, key):
         raise UnknownHostKey(
             hop.name, f"the key {key.fingerprint} was not approved", "", key.fingerprint
         )

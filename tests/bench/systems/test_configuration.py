@@ -270,9 +270,9 @@ def test_the_target_leader_is_the_leader_at_the_start_of_the_schedule() -> None:
         {"at": "1s", "do": "kill", "on": on, "id": f"kill-{number}"}
         for number, on in enumerate(("leader", "n2"))
     ]
-    asked = read_schedule({"schema": "pubsubctl/faults/1", "name": "t", "step": steps}, "here")
-    assert names_leader(asked)
-    found = aim_at(asked, "n3")
+    fetch_json = read_schedule({"schema": "pubsubctl/faults/1", "name": "t", "step": steps}, "here")
+    assert names_leader(fetch_json)
+    found = aim_at(fetch_json, "n3")
     assert [step.on for step in found.steps] == ["n3", "n2"]
     assert not names_leader(found)
 

@@ -25,7 +25,7 @@ SIMULATED = SimulatedProtocol(
             *CORE.kept.empty,
             "Lane.out",
             "HostedStream.reading",
-            "FilterLog._asked",
+            "FilterLog._requests",
             "Fetching._wanted",
             "Arrivals.pending",
             "Holds.named",

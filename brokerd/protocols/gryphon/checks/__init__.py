@@ -68,7 +68,7 @@ SIMULATED = SimulatedProtocol(
             "OwnSubscription.begins_after",
             "Streams._streams",
             "Stream._done",
-            "Stream.told",
+            "Stream.sent_through",
             "Stream.waits_for",
             "published",
             "released",

@@ -294,7 +294,7 @@ class GhostChecks(ProtocolChecks):
         for child, ranges in stream.curious.items() if stream.curious else ():
             _check_canonical(broker, identity, f"curious of {child}", ranges)
         if stream.requested:
-            _check_canonical(broker, identity, "asked", stream.requested)
+            _check_canonical(broker, identity, "requested", stream.requested)
             if any(knowledge.known.within(*each) for each in stream.requested):
                 subject = f"{_describe(broker, identity)} waits for known ticks"
                 raise InvariantViolated("curiosity", subject)

@@ -39,7 +39,7 @@ SIMULATED = SimulatedProtocol(
     make_planning=MultiProxyPlanning,
     limits=(
         Limit("brokerd.protocols.multi_proxy.topics", "_REMEMBERED", (1, 4)),
-        Limit("brokerd.protocols.multi_proxy.followers", "_RUNS_TOLD", (1, 3)),
+        Limit("brokerd.protocols.multi_proxy.followers", "_RUNS_PER_LOSS", (1, 3)),
     ),
     kept=ContainerLimits(
         streams="topics",
