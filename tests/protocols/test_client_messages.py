@@ -21,6 +21,7 @@ from brokerd.model.client_messages import (
     Detach,
     Publish,
     Subscribe,
+    Subscribed,
     Unsubscribed,
 )
 from brokerd.model.identity import SourceId
@@ -163,6 +164,17 @@ def test_a_client_departs_without_unacknowledged_deliveries(protocol: str, drain
     world.cluster.publish("c1", honest=True)
     assert world.end() == []
     world.repeat()
+
+
+def test_a_start_states_only_the_positions_of_topics_with_publications() -> None:
+    world = FuzzedCluster("multi_proxy", Random(1))
+    client = StoryClient(world)
+    world.cluster.publish("c1", honest=True)
+    world.cluster.run_for(1)
+    received = client.session(Connect(False, 1, 1, 0, ()), Subscribe(1, EVERYTHING))
+    (started,) = [each for each in received if isinstance(each, Subscribed) and each.begins_after]
+    assert started.state == "started"
+    assert [position for _, position in started.begins_after] == [1]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

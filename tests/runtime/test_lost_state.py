@@ -182,15 +182,16 @@ def test_a_loss_that_cannot_be_announced_is_not_accepted(tmp_path: Path) -> None
         shutil.rmtree(brokers.state("c1"))
         brokers.start("c1")
         text = await end_with_a_loss(brokers, "c1")
-        assert "stored at two servers" in text
+        assert "other brokers have withheld events" in text
         assert "`pubsubctl down` and `pubsubctl deploy`" in text
         assert "--accept-loss" not in text
         brokers.start("c1", accept_loss=True)
         assert "cannot be accepted" in await end_with_a_loss(brokers, "c1")
 
-    with chain(tmp_path, "multi_proxy") as brokers:
+    with chain(tmp_path, "durable") as brokers:
         with open(tmp_path / "topology.toml", "a") as topology:
-            topology.write('[parameters.multi_proxy]\nownership = "causal"\n')
+            filtered = "filters = true\ndelay_curiosity_ns = 100_000_000\n"
+            topology.write(f"[parameters.durable]\n{filtered}")
         trio.run(story, brokers)
 
 

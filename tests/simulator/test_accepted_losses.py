@@ -107,6 +107,25 @@ def test_a_subscription_that_its_broker_lost_may_have_any_publication_in_a_gap()
     story.oracle.judge_end()
 
 
+def test_a_gap_of_a_lost_subscription_ends_where_it_has_started_again() -> None:
+    story = LossStory(home=HOME)
+    story.start()
+    story.announce(2, 5)
+    story.publish(6)
+    with pytest.raises(InvariantViolated, match="no broker has lost 6"):
+        story.announce(6, 6)
+
+
+def test_a_gap_of_a_stream_excuses_nothing_after_the_subscription_has_started_again() -> None:
+    story = LossStory(home=HOME)
+    story.start()
+    story.publish(6)
+    story.announce_stream()
+    assert story.oracle.in_gaps == {STATE_LOST: 4}
+    with pytest.raises(InvariantViolated, match="misses 6"):
+        story.oracle.judge_end()
+
+
 def test_a_subscription_that_its_broker_lost_has_to_start_again() -> None:
     story = LossStory(home=HOME)
     story.announce(2, 5)

@@ -288,6 +288,24 @@ def test_a_subscription_behind_its_gap_receives_all_later_publications(world: st
     assert story.cluster.oracle.in_gaps == {STATE_LOST: 4}
 
 
+@pytest.mark.parametrize("world", [*WITH_FILTERS, "durable", "multi_proxy"])
+def test_a_client_without_memory_resumes_its_subscription_long_after_a_loss(world: str) -> None:
+    """It states no subscription, and the broker took its own for one that had ended."""
+    story = Restart(world)
+    story.come_back()
+    story.line.cut()
+    story.cluster.run_for(2)
+    story.broker.restart()
+    story.cluster.run_for(5)
+    publish(story.cluster, 2)
+    story.cluster.run_for(2)
+    story.cluster.population.forget(story.subscriber.client.name)
+    story.come_back()
+    publish(story.cluster, 1)
+    story.cluster.run_for(2)
+    assert not story.lacks
+
+
 PLAN = """
 simulation timed
 protocol gryphon

@@ -8,10 +8,12 @@ from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions.state_marks import StateLedger
 from brokerd.simulator.checks.protocol_checks import planning_of
-from brokerd.simulator.search.moves import FaultInjection
+from brokerd.simulator.search.moves import FaultInjection, MemoryLoss
 from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.planning import faults
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.world.client_mobility import home_of
 from brokerd.simulator.world.faults import RESTORED
 
 PLAN = """
@@ -33,6 +35,11 @@ end 10
 """
 
 
+def beside_another_server(text: str) -> str:
+    """Return a plan with a second server, which may own topics as well."""
+    return text.replace("x1 s1", "x1 s1 s2").replace('["s1"]', '["s1", "s2"]')
+
+
 def plan_run(broker: str, how: str) -> PlanRun:
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker)
     return PlanRun(read_plan(text.replace("HOW", how)))
@@ -45,7 +52,7 @@ def plan_run(broker: str, how: str) -> PlanRun:
 def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: str) -> None:
     """A server is refused while topics move; an access broker is not."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker).replace("HOW", how)
-    text = text.replace("kind\nchance", "kind spread_topics=2\nchance")
+    text = beside_another_server(text).replace("kind\nchance", "kind spread_topics=2\nchance")
     report = PlanRun(read_plan(text)).report(-1, "")
     assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
@@ -58,11 +65,22 @@ def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) ->
     """With `causal`, only the access broker had on disk which server stored its publications."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e1").replace("HOW", "empty")
     text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
-    report = PlanRun(read_plan(text)).report(-1, "")
+    report = PlanRun(read_plan(beside_another_server(text))).report(-1, "")
     assert not report.violations, report.describe()
     refused = ownership == "causal"
     assert report.counters["losses_refused"] == refused
     assert report.counters["losses_accepted"] == (not refused)
+
+
+@pytest.mark.parametrize("broker", ["e1", "e2", "x1", "s1"])
+@pytest.mark.parametrize("set_to", ["ownership=causal", "spread_topics=2"])
+def test_beside_an_only_server_each_loss_is_accepted(broker: str, set_to: str) -> None:
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker).replace("HOW", "empty")
+    text = text.replace("kind\nchance", f"kind {set_to}\nchance")
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["fault_restored"] == 1
+    assert not report.counters["losses_refused"]
 
 
 @pytest.mark.parametrize("waits", ["", " get_wait_ns=0"], ids=["polls", "waits"])
@@ -355,3 +373,26 @@ def test_a_client_that_has_moved_since_the_copy_leaves_its_subscription_for_the_
     report = PlanRun(read_plan(MOVED.replace("LINGER", str(linger_ns)))).report(-1, "")
     assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
+
+
+def test_clients_of_a_restored_broker_are_away_and_the_broker_crashes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else in a plan aims at the time between a restore and the return of a client."""
+    monkeypatch.setattr(faults, "RESTORES", 1.0)
+    found: dict[str, None] = {}
+    for seed in range(1, 60):
+        moves = draw_plan(seed, "gryphon").moves
+        for restored in [each for each in moves if getattr(each, "kind", "") == RESTORED]:
+            end = max(restored.when, *restored.stages, 0)
+            for each in moves:
+                if type(each) is MemoryLoss and home_of(each.client) == restored.on[0]:
+                    found["forget"] = None
+                if type(each) is not FaultInjection or not each.stages:
+                    continue
+                if each.kind == "client_away" and home_of(each.on[0]) == restored.on[0]:
+                    is_before = each.when < end < each.stages[0]
+                    found["away before" if is_before else "away after"] = None
+                if each.kind == "kill" and each.on[0] == restored.on[0] and each.when > end:
+                    found["crash"] = None
+    assert {*found} == {"forget", "away before", "away after", "crash"}

@@ -233,7 +233,7 @@ class Clients:
             return
         client, message = admission.client, admission.message
         self._resume(client, message)
-        if self.table.lineage and (over := self.own.unstated(client, message)):
+        if self.table.lineage and message.resume and (over := self.own.unstated(client, message)):
             self._end(EndRequest(client, over))
         self._requests.recall_lost(client, message)
         lost = self.table.lost_publications(message, self._durable(message.source))

@@ -155,7 +155,7 @@ class Clients:
         self.table.withdraw(self.own.resume(client, message))
         if client.source is not None:
             self._publishes.add_publisher(client.source, message.next_sequence - 1)
-        if self.table.lineage and (over := self.own.unstated(client, message)):
+        if self.table.lineage and message.resume and (over := self.own.unstated(client, message)):
             self._end(EndRequest(client, over))
         self._requests.recall_lost(client, message)
         self._requests.enter(client)
@@ -204,7 +204,7 @@ class Clients:
             self._disk.commit((Change(RESTARTED, local.row, None),), lambda: None)
         if local.started:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
-            begins_after = local.begins_after.items()
+            begins_after = [each for each in local.begins_after.items() if each[1]]
             self._take_done(self.own.claim(client, local, begins_after, gaps))
 
     def _begin_to_follow(self, local: OwnSubscription) -> None:

@@ -60,6 +60,8 @@ def _keeps_loss(topology: Topology, parameters: MultiProxyParameters, broker: Br
     overlay = topology.overlay(KIND)
     assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
     is_server, ownership = broker in overlay.servers, parameters.ownership
+    if len(overlay.servers) == 1:
+        return ""  # it owns all topics
     if ownership == CAUSAL or (is_server and ownership == PAPER):
         return (
             f'with ownership = "{ownership}" it lost the server of each topic, so a repeated '

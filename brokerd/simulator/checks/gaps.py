@@ -59,7 +59,6 @@ class GapJudge:
         stream = self._register.stream(subscription, publisher)
         is_absence = reason in self._promises.absence_gaps and last <= stream.absent
         is_promised = is_absence or reason in self._promises.gaps
-        is_lost_here = self._losses.has_lossy_home(client)
         if not is_promised and not is_lost_state:
             self._violations.add("gap unpromised", subject)
         for sequence in range(first, last + 1):
@@ -70,7 +69,10 @@ class GapJudge:
                 self._violations.add("gap delivered", f"{subject}, and had {sequence}")
             stream.gaps.add(sequence)
             stream.unexplained.discard(sequence)
-            is_lost = is_lost_state and (is_lost_here or sequence in publisher.lost)
+            is_lost = is_lost_state and (
+                sequence in publisher.lost
+                or self._losses.is_lost_at_home(subscription, publisher, sequence)
+            )
             if not is_promised and not is_lost and sequence not in stream.got:
                 self._violations.add(
                     "gap unpromised", f"{subject}, and no broker has lost {sequence}"
@@ -98,7 +100,7 @@ class GapJudge:
             # A restarted subscription may have some of them from before.
             if self._register.has_delivered(subscription, origin, sequence):
                 continue
-            if self._losses.has_lost(client, origin, sequence):
+            if self._losses.has_lost(subscription, origin, sequence):
                 self.judge(client, number, origin, sequence, sequence, reason)
             else:
                 self._unjudged.setdefault((origin, sequence), {})[client, number] = None
@@ -108,13 +110,17 @@ class GapJudge:
 
         If the broker of the subscriber has lost state, these are all publications so far.
         """
-        is_lost_here = self._losses.has_lossy_home(subscription.client)
+        is_lost_at_home = self._losses.is_lost_at_home
         stores_for = self._losses.disk_view.stores_for
         for publisher in self._register.publishers.values():
             if stores_for(broker, self._register.homes.get(publisher.client, -1)):
                 stream = self._register.stream(subscription, publisher)
-                lost = {n for n in stream.matching if is_lost_here or n in publisher.lost}
-                lost = {n for n in lost if n > stream.last} - stream.excused
+                lost = {
+                    n
+                    for n in stream.matching
+                    if n > stream.last
+                    and (n in publisher.lost or is_lost_at_home(subscription, publisher, n))
+                } - stream.excused
                 lost |= stream.unexplained
                 stream.unexplained = set()
                 stream.excused |= lost

@@ -109,7 +109,7 @@ class StateLosses:
 
     def restart(self, subscription: Subscription) -> None:
         """Wait for a lost subscription again: a gap may still announce earlier publications."""
-        subscription.lost = False
+        subscription.lost, subscription.is_restarted = False, True
         for publisher in self._register.publishers.values():
             stream = self._register.stream(subscription, publisher)
             stream.lost_until = len(publisher.contents)
@@ -143,12 +143,30 @@ class StateLosses:
         """Return True if only a broker that stores for a client's broker has an accepted loss."""
         return client in self._clients and not self.is_lossy(self._register.homes.get(client, -1))
 
-    def has_lost(self, client: ClientId, source: SourceId, sequence: int) -> bool:
+    def is_lost_at_home(
+        self, subscription: Subscription, publisher: Publisher, sequence: int
+    ) -> bool:
+        """Return True if a publication may be missing because a subscriber's broker lost state.
+
+        All publications since the broker has started the subscription again are owed.
+        """
+        home = self._register.homes.get(subscription.client, -1)
+        if not self.has_lossy_home(subscription.client):
+            return False
+        stores_for = self.disk_view.stores_for
+        is_stored_elsewhere = any(stores_for(each, home) for each in self._brokers if each != home)
+        if subscription.lost or not subscription.is_restarted:
+            return True
+        if is_stored_elsewhere or not self.are_known:
+            return True
+        return sequence <= self._register.stream(subscription, publisher).lost_until
+
+    def has_lost(self, subscription: Subscription, source: SourceId, sequence: int) -> bool:
         """Return True if lost positions took a publication; else it is published again."""
         publisher = self._register.by_source.get(source)
         if publisher is None:
             return False
-        return self.has_lossy_home(client) or sequence in publisher.lost
+        return self.is_lost_at_home(subscription, publisher, sequence) or sequence in publisher.lost
 
     def list_unexplained(self, publisher: Publisher, missing: list[int]) -> list[int]:
         """Return the missing publications of a publisher that no loss explains."""

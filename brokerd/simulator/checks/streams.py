@@ -119,6 +119,7 @@ class Subscription:
         given_up: the client was away for too long, so its broker has ended the subscription; it
             restarts when the client is notified of a start again.
         lost: the broker has lost state, and the client has not requested the subscription again.
+        is_restarted: the broker has started the lost subscription again.
         closed: source brokers behind a closed gate.
         before: the client's earlier subscription at its loss of memory.
         streams: streams by publisher.
@@ -133,6 +134,7 @@ class Subscription:
     draining: bool = False
     given_up: bool = False
     lost: bool = False
+    is_restarted: bool = False
     closed: frozenset[BrokerNumber] = frozenset()
     before: "Subscription | None" = None
     streams: dict[str, Stream] = field(default_factory=dict)

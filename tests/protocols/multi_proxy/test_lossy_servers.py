@@ -1,8 +1,12 @@
 """Servers that lost state: requests from before the loss that arrive after it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from brokerd.model.identity import SourceId
+from brokerd.overlay.bipartite import Bipartite
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Followed,
@@ -12,6 +16,10 @@ from brokerd.protocols.multi_proxy.messages import (
     Merged,
     Messages,
 )
+from brokerd.protocols.multi_proxy.parameters import CAUSAL, MultiProxyParameters
+from brokerd.protocols.multi_proxy.routes import KIND
+from brokerd.protocols.registry import definition_of
+from tests.helpers.proxy_stories import sides
 from tests.protocols.multi_proxy.test_server import (
     HOME,
     SERVER,
@@ -65,3 +73,22 @@ def test_a_get_of_an_unfollowed_topic_is_asked_about_after_a_loss_only(lineage: 
     disk = Disk(lineage=lineage)
     disk.tell(follow(1))
     assert (Merged(HOME, ()) in disk.tell(get(1, 0, 0))) == (lineage > 0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"ownership": "causal"}, {"ownership": "paper"}, {"spread_topics": 2}],
+    ids=["causal", "paper", "spread"],
+)
+def test_a_loss_is_refused_where_several_servers_may_own_a_topic(values: Mapping[str, Any]) -> None:
+    """With causal ownership also at edges, because they choose the servers of publications."""
+    keeps = definition_of("multi_proxy").keeps_loss
+    parameters = MultiProxyParameters(**values)
+    for servers in (1, 2):
+        topology = sides(proxies=1, servers=servers, edges=1)
+        overlay = topology.overlay(KIND)
+        assert isinstance(overlay, Bipartite)
+        refused = [each for each in range(servers + 2) if keeps(topology, parameters, each)]
+        is_causal = parameters.ownership == CAUSAL
+        wanted = [*range(servers + 2)] if is_causal else [*overlay.servers]
+        assert refused == (wanted if servers > 1 else [])

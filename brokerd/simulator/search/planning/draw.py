@@ -163,7 +163,7 @@ def draw_plan(
             trouble += draw_short_absences(absences, draft, consumers, heal)
     lost = draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else []
     restored = Random(f"restored {seed}")
-    trouble += draw_restored(restored, planning, draft, heal) if faults else []
+    trouble += draw_restored(restored, planning, draft, heal, simple=simple) if faults else []
     lost_names = [name for move in lost if type(move) is FaultInjection for name in move.on]
     plan = Plan(
         protocol=protocol,

@@ -4,14 +4,14 @@ Faults are drawn as far as the plan has room. The run decides at the instant of 
 elements failed at that moment, if the fault may begin.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.moves import FaultInjection, Move, RoleChange
+from brokerd.simulator.search.moves import FaultInjection, MemoryLoss, Move, RoleChange
 from brokerd.simulator.search.plan import BROKEN_FOR_EVER, BrokenLink
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.world.client_mobility import home_of
@@ -106,18 +106,61 @@ def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: in
 
 
 def draw_restored(
-    random: Random, planning: ProtocolPlanning, draft: Draft, heal: int
+    random: Random, planning: ProtocolPlanning, draft: Draft, heal: int, *, simple: bool
 ) -> list[Move]:
-    """Draw, in RESTORES of the plans, a broker that starts on an older or empty disk."""
+    """Draw, in RESTORES of the plans, brokers that start on an older or empty disk.
+
+    Mostly one broker. Unless the plan is simple, its clients are away meanwhile, or restart without
+    memory, and the broker crashes again.
+    """
     if not planning.draws_restored or random.random() >= RESTORES:
         return []
+    moves: list[Move] = []
     broker = random.choice(draft.topology.brokers)
-    how = random.choice((COPY, COPY, EMPTY))
-    copied, killed = sorted(random.randrange(heal) for _ in range(2))
+    for _ in range(2):
+        how = random.choice((COPY, COPY, EMPTY))
+        copied, killed = sorted(random.randrange(heal) for _ in range(2))
+        restored = killed + 1 + _draw_gap(random, draft)
+        stages = (killed, restored) if restored < heal else (killed,)
+        moves.append(FaultInjection(copied, RESTORED, (broker, how), stages))
+        if not simple and restored < heal:
+            moves += _disturb_restored(random, draft, broker, copied, restored, heal)
+        if simple or random.random() < 0.7:
+            break
+        broker = random.choice((broker, *draft.homes))
+    return moves
+
+
+def _draw_gap(random: Random, draft: Draft) -> int:
+    """Return a time between stages of a restored disk."""
     mean = 100 if draft.adversarial else (10_000 if draft.long else 400) * MILLISECOND_NS
-    restored = killed + 1 + int(random.expovariate(1 / mean))
-    stages = (killed, restored) if restored < heal else (killed,)
-    return [FaultInjection(copied, RESTORED, (broker, how), stages)]
+    return int(random.expovariate(1 / mean))
+
+
+def _disturb_restored(
+    random: Random, draft: Draft, broker: str, copied: int, restored: int, heal: int
+) -> Iterator[Move]:
+    """Yield the absences and restarts of the clients of a restored broker, and its next crash.
+
+    A client is away from before the restore, or from after it; some are away again.
+    """
+    here = [name for name, since in draft.clients.items() if since <= copied]
+    for client in [name for name in here if home_of(name) == broker]:
+        if random.random() < 0.5:
+            begin = random.choice((copied, restored)) + _draw_gap(random, draft) // 2
+            for _ in range(random.choice((1, 2, 3))):
+                until = max(begin, restored) + 1 + _draw_gap(random, draft)
+                if begin < heal:
+                    away = (until,) if until < heal else ()
+                    yield FaultInjection(begin, "client_away", (client,), away)
+                begin = until + _draw_gap(random, draft) // 4
+        if random.random() < 0.2:
+            yield MemoryLoss(random.randrange(restored, heal), client, 99)
+    if random.random() < 0.5:
+        crashed = restored + 1 + _draw_gap(random, draft)
+        started = crashed + 1 + _draw_gap(random, draft)
+        if crashed < heal:
+            yield FaultInjection(crashed, "kill", (broker,), (started,) if started < heal else ())
 
 
 def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]:
