@@ -41,7 +41,7 @@ def agree(history: History, rng: Random) -> None:
         if name not in reasons:
             asked = RequestTimes(subscription.issued_ns, subscription.accepted_ns)
             excuse = barriers.excuse(
-                by_name[name], subscription.broker, "a", asked, told["told_ns"]
+                by_name[name], subscription.broker, "a", asked, told["announced_ns"]
             )
             reasons[name] = excuse is not None
         unjustified += 0 if reasons[name] else told["publications"]

@@ -33,7 +33,7 @@ def commitment(*wanted: int) -> tuple[Commitment, dict[int, Predicate]]:
 
 def arrive(client: Commitment, first: int, last: int, *numbers: int, **options: Any) -> None:
     """Add an arrival that the application receives."""
-    options = {"stream": STREAM, "is_news": True, **options}
+    options = {"stream": STREAM, "is_new": True, **options}
     client.put(options.pop("stream"), first, last, numbers, **options)
 
 

@@ -146,7 +146,7 @@ def test_both_subscribers_ask_for_the_same_and_their_broker_asks_once() -> None:
     story = broker_fails()
     story.quiet_since()
     story.rounds(50)
-    asked = {name: story.asked(name) for name in ("s1", "s2", "b2")}
+    asked = {name: story.requested(name) for name in ("s1", "s2", "b2")}
     assert abs(asked["s1"] - asked["s2"]) <= PACE_MS
     assert 2 * (STALL_MS - PACE_MS) <= asked["s1"] <= 2 * (STALL_MS + 2 * PACE_MS)
     assert abs(asked["b2"] - (asked["s1"] + asked["s2"]) / 2) <= PACE_MS

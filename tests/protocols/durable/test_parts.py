@@ -179,7 +179,7 @@ def test_deferred_ranges_end_a_batch_and_prove_the_place_of_each_lane(
 def test_a_gap_below_a_loss_of_state_has_that_reason() -> None:
     gaps: list[Any] = []
     streams: Any = SimpleNamespace(
-        _windows=SimpleNamespace(say=lambda _, last, gap: gaps.append((last, gap.reason)))
+        _windows=SimpleNamespace(announce_in=lambda _, last, gap: gaps.append((last, gap.reason)))
     )
     lane: Any = SimpleNamespace(
         subscription=SimpleNamespace(number=1), stream=STREAM, lost_through=5

@@ -248,7 +248,7 @@ def test_a_catch_up_continues_to_the_end_of_the_lost_range() -> None:
 
     catchups = CatchupStreams(
         machine,
-        SimpleNamespace(say=lambda lane, last, gap: said.append(gap)),  # type: ignore[arg-type]
+        SimpleNamespace(announce_in=lambda lane, last, gap: said.append(gap)),  # type: ignore[arg-type]
         MatchMemo(MatchingIndex(), decode_attribute_table),
         100,
         100,

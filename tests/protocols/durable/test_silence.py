@@ -28,7 +28,7 @@ def said(**about: Any) -> tuple[list[tuple[int, int]], bool]:
     local = SimpleNamespace(number=1, lanes={STREAM: lane}, is_attached=about.get("attached", True))
     found: list[tuple[int, int]] = []
     windows = SimpleNamespace(
-        announce=lambda _, position, silence: found.append((silence.first, silence.last))
+        announce_in=lambda _, position, silence: found.append((silence.first, silence.last))
     )
     hosted = {STREAM: SimpleNamespace(position=POSITION)}
     silences = Silences(

@@ -51,7 +51,7 @@ def test_each_unknown_tick_keeps_the_deadline_of_when_it_was_first_missing(histo
         due |= dict.fromkeys(asked, now + 600 * MS)
         assert not asked & ticks_in(table.due(now)), "asked twice at one instant"
         # With slow answers the estimate may grow; no answer is sampled here.
-        if any(piece.requested for piece in table.pieces):
+        if any(piece.requests for piece in table.pieces):
             return
 
 

@@ -204,7 +204,7 @@ def pieces_after_an_hour(**parameters: object) -> tuple[int, int]:
         nonlocal most
         for stream in broker.broker.core.streams:  # type: ignore[attr-defined]
             pieces: list[Piece] = stream.subend.gaps.pieces
-            most = max(most, sum(1 for piece in pieces if piece.requested))
+            most = max(most, sum(1 for piece in pieces if piece.requests))
         return story.all_has_come()
 
     story.quiet_since()

@@ -59,7 +59,7 @@ def test_pieces_are_exactly_the_unknown_ticks_whatever_happens(seed: int) -> Non
         assert sum(end - start for start, end in covered) == len(ticks_in(unknown))
         assert all(before[1] <= after[0] for before, after in pairwise(covered))
         assert {
-            tick for each in table.pieces if each.requested for tick in range(each.start, each.end)
+            tick for each in table.pieces if each.requests for tick in range(each.start, each.end)
         } == {*asked_at}
 
 
