@@ -135,11 +135,6 @@ def test_a_restarted_subscription_receives_the_event_of_the_next_tick() -> None:
     assert report.counters["owed"] == 3
 
 
-def test_a_gap_over_the_next_tick_is_seen() -> None:
-    with plant([bugs_of("gryphon")["restarted-subscriptions-skip-a-tick"]]):
-        assert PlanRun(read_plan(NEXT_TICK)).report(-1, "").rule == "gap"
-
-
 def test_the_clock_of_a_broker_that_accepts_a_loss_is_ahead_of_all_its_times() -> None:
     clocks = WallClocks(1)
     earlier = [clocks.read_at_start(0, 0) for _ in range(20)]

@@ -26,7 +26,6 @@ BY_STORIES = (
     BY_A_STORY,
     *BY_ROUTES,
     "own-streams-lose-without-a-gap",
-    "restarted-subscriptions-skip-a-tick",
     "one-member-for-all",
     "final-of-one-cell-told-to-another",
     "begins-untold",
