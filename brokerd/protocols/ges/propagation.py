@@ -521,6 +521,7 @@ class Propagation:
             if through is None or each.version <= through:
                 each.is_complete &= is_complete or peer not in each.missing
                 each.missing.pop(peer, None)
+                each.crossing.pop(peer, None)  # a copy behind the confirmation awaits an answer
         return self._confirm_unawaited(origin, now_ns)
 
     def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:

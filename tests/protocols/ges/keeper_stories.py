@@ -96,6 +96,22 @@ def a_gatekeeper_decides_before_it_has_profiles_again() -> None:
     _settle(cluster)
 
 
+def a_change_returns_behind_its_confirmation() -> None:
+    """Broker a confirms the change that c sends from outside, and then sends it to c itself.
+
+    The change reaches a from inside its unit later, while c waits for d.
+    """
+    cluster_of_b = {"a": "0.1.0.1", "b": "0.1.0.2", "o": "0.1.0.0"}
+    others = {"c": "0.1.1.0", "d": "0.2.0.0", "e": "0.0.0.0"}
+    around = (("a", "e"), ("a", "c"), ("b", "c"), ("c", "d"))
+    cluster = _started(cluster_of_b | others, (*around, ("a", "o"), ("a", "b"), ("b", "o")))
+    for ends, delay_ms in ((("a", "b"), 200), (("b", "o"), 100), (("c", "d"), 500)):
+        cluster.link(*ends).delay(delay_ms * 1_000_000)
+    found = cluster.subscribe("b", "true")
+    cluster.run_for(10)
+    assert found.started
+
+
 def a_broker_links_gatekeepers_for_a_while() -> None:
     """Broker b takes the duty at once during a cut of a–c, and keeps it until confirmed."""
     cluster = _cluster(*_CHAINS, ("a", "c"))
@@ -338,6 +354,7 @@ def a_statement_in_the_place_of_a_neighbour_reaches_it() -> None:
 STORIES = (
     brokers_between_gatekeepers_keep_profiles_and_others_do_not,
     a_gatekeeper_decides_before_it_has_profiles_again,
+    a_change_returns_behind_its_confirmation,
     a_broker_links_gatekeepers_for_a_while,
     a_cluster_loses_its_gatekeepers_and_gets_one_again,
     a_duty_ends_with_the_statements_in_the_place_of_lost_brokers,
@@ -365,6 +382,7 @@ SEEN = {
     "all-links-between-units": (
         a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses
     ),
+    "confirmed-change-counts-as-crossing": a_change_returns_behind_its_confirmation,
     "crossing-changes-are-answered": (
         a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses
     ),
