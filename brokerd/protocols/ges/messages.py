@@ -102,15 +102,18 @@ class ProfileChanged:
 
 @record
 class ProfileReached:
-    """A confirmation that every broker on the sender's side has a profile in this version.
+    """A confirmation that every broker on the sender's side has these versions of a profile.
 
     Attributes:
+        after: the confirmed versions are later than this one.
+        through: the last confirmed version.
         is_complete: False if the sender's side stopped waiting for a broker, or a broker restarted
             meanwhile: brokers behind may lack the version although they have other paths.
     """
 
     origin: BrokerNumber
-    version: Version
+    after: Version
+    through: Version
     is_complete: bool
 
 

@@ -3,9 +3,11 @@
 A change crosses every connection except the connection of arrival, once: a broker that has the
 version confirms at once and stays silent. A broker that forwards a change waits until all
 receivers have confirmed for their sides, and then confirms to the sender; so the origin learns
-when all have the change. A receiver that restarts, or is unreachable for long, may have owed the
-confirmations of brokers with other paths, so the confirmation is incomplete. A broker that sends a
-profile out of a unit replaces the origin inside by the unit.
+when all have the change. A confirmation names the confirmed versions: a statement stands for all
+earlier versions, and the receiver confirms known versions at once. A receiver that restarts, or is
+unreachable for long, may have owed the confirmations of brokers with other paths, so the
+confirmation is incomplete. A broker that sends a profile out of a unit replaces the origin inside
+by the unit.
 
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """
@@ -34,6 +36,7 @@ from brokerd.protocols.ges.units import (
 from brokerd.protocols.interface import Instant, Send
 from brokerd.protocols.parts.version_bounds import is_leap
 
+_BEFORE_ALL: Final[Version] = (0, 0)
 ENTRIES_LIMIT: Final = 1 << 18
 """The most subscriptions in one broker's profile: as many as its accepted clients can have."""
 
@@ -43,6 +46,7 @@ class _PendingVersion:
     """A version of a profile that was sent to neighbours and awaits confirmations.
 
     Attributes:
+        after: the confirmation is of all versions after this one.
         sender: the neighbour that receives the confirmation; None: this broker's own clients
             wait.
         missing: neighbours that have not confirmed for their side.
@@ -52,6 +56,7 @@ class _PendingVersion:
             is their confirmation.
     """
 
+    after: Version
     version: Version
     sender: BrokerNumber | None
     missing: dict[BrokerNumber, None]
@@ -153,6 +158,7 @@ class Propagation:
                     each.crossing.pop(peer, None)
             elif self._keepers.needs(peer, place) and (is_first or not is_kept):
                 for each in waiting:
+                    each.crossing.pop(peer, None)  # an earlier copy may have been dropped
                     if each.sender != peer:
                         each.missing[peer] = None
                 outcomes.append(self._send(peer, stated))
@@ -231,7 +237,7 @@ class Propagation:
     def is_everywhere(self, version: Version) -> bool:
         """Return True if no confirmation of this version of the own profile is outstanding."""
         waiting = self._pending.get(self._broker, ())
-        return all(each.version > version for each in waiting)
+        return all(each.version != version for each in waiting)
 
     def speak_for(self, unit: Unit, now_ns: Instant) -> list[Outcome]:
         """State in the place of a broker or unit that its profiles are empty."""
@@ -300,8 +306,10 @@ class Propagation:
             answers = self._answer_known(peer, message)
             return [*answers, *self._refute(peer, message, now_ns)]
         if self._is_new(message):
+            known = self._profiles.version(message.origin) or _BEFORE_ALL
+            answers = self._confirm_known(peer, message.origin, known)
             self._profiles.replace(message)
-            return self._pass_on(message, peer, now_ns)
+            return [*answers, *self._pass_on(message, peer, now_ns, known)]
         return self._answer_known(peer, message)
 
     def on_changed(
@@ -337,14 +345,15 @@ class Propagation:
                 peer, f"version {message.version} of {message.origin}'s profile after {known}"
             )
         self._profiles.change(message.origin, message.version, message.added, message.removed)
-        return self._pass_on(message, peer, now_ns)
+        return self._pass_on(message, peer, now_ns, known)
 
     def on_reached(
         self, peer: BrokerNumber, message: ProfileReached, now_ns: Instant
     ) -> list[Outcome]:
-        """Record that all on a neighbour's side have a version of a profile, and all before."""
+        """Record that all on a neighbour's side have versions of a profile."""
+        confirmed = message.after, message.through
         return self._on_confirmation(
-            message.origin, peer, message.version, now_ns, is_complete=message.is_complete
+            message.origin, peer, confirmed, now_ns, is_complete=message.is_complete
         )
 
     def _is_crossing(self, peer: BrokerNumber, message: ProfileChanged) -> bool:
@@ -444,29 +453,46 @@ class Propagation:
             self._only_outside[message.origin] = max(
                 noted, self._only_outside.get(message.origin, noted)
             )
-        for each in self._pending.get(message.origin, ()):
-            if each.version >= message.version and each.sender == peer:
-                return []  # repeated; the confirmation follows later
+        owed = self._versions_owed(peer, message.origin)
+        if owed and owed[-1].version >= message.version:
+            # Repeated: the confirmation follows later, and stands for lost ones.
+            return self._confirm_known(peer, message.origin, owed[-1].version)
         known = self._profiles.version(message.origin)
         sends: list[Outcome] = []
         if known is not None and known > message.version and not is_its_own(known):
             sends.append(self._send(peer, self._profiles.statement(message.origin)))
-        lost = self._incomplete.get(message.origin)
-        is_complete = lost is None or message.version > lost
-        for each in self._pending.get(message.origin, ()):
-            if each.sender == peer:
-                # An earlier version, which this answer would confirm, too.
-                later = _PendingVersion(message.version, peer, {}, each.since_ns, is_complete)
-                self._pending[message.origin].append(later)
-                return sends
-        reached = ProfileReached(message.origin, message.version, is_complete)
-        return [*sends, Send(peer, reached)]
+        return [*sends, *self._confirm_known(peer, message.origin, message.version)]
+
+    def _confirm_known(
+        self, peer: BrokerNumber, origin: BrokerNumber, through: Version
+    ) -> list[Outcome]:
+        """Confirm known versions to a neighbour, apart from versions that are confirmed later.
+
+        Without the confirmation an earlier version could wait for a stated version, which waits for
+        the earlier version on another route.
+        """
+        after = _BEFORE_ALL
+        for each in self._versions_owed(peer, origin):
+            if each.version <= through:
+                each.after, after = after, each.version  # earlier confirmations may be lost
+        if after >= through:
+            return []
+        lost = self._incomplete.get(origin)
+        return [Send(peer, ProfileReached(origin, after, through, lost is None or through > lost))]
+
+    def _versions_owed(self, peer: BrokerNumber, origin: BrokerNumber) -> list[_PendingVersion]:
+        """Return the versions that a neighbour has yet to be confirmed, in order."""
+        waiting = self._pending.get(origin, ())
+        return sorted(
+            (each for each in waiting if each.sender == peer), key=lambda each: each.version
+        )
 
     def _pass_on(
         self,
         message: ProfileStated | ProfileChanged,
         stated_by: BrokerNumber | None,
         now_ns: Instant,
+        known: Version | None = None,
     ) -> list[Outcome]:
         """Return the messages to all neighbours but the sender, and await their confirmations."""
         outcomes: list[Outcome] = []
@@ -483,8 +509,10 @@ class Propagation:
                 crossing[peer] = None
         if not (self._keepers.is_paper and isinstance(message, ProfileChanged)):
             crossing = {}
-        version = message.version
-        waiting = _PendingVersion(version, stated_by, awaited, now_ns, crossing=crossing)
+        after = known or _BEFORE_ALL
+        waiting = _PendingVersion(
+            after, message.version, stated_by, awaited, now_ns, crossing=crossing
+        )
         self._pending.setdefault(message.origin, []).append(waiting)
         return [*outcomes, *self._confirm_unawaited(message.origin, now_ns)]
 
@@ -511,14 +539,14 @@ class Propagation:
         self,
         origin: BrokerNumber,
         peer: BrokerNumber,
-        through: Version | None,
+        confirmed: tuple[Version, Version] | None,
         now_ns: Instant,
         *,
         is_complete: bool,
     ) -> list[Outcome]:
-        """Take a neighbour's confirmation of all versions through one; of all versions for None."""
+        """Take a neighbour's confirmation of a range of versions; of all versions for None."""
         for each in self._pending.get(origin, ()):
-            if through is None or each.version <= through:
+            if confirmed is None or confirmed[0] < each.version <= confirmed[1]:
                 each.is_complete &= is_complete or peer not in each.missing
                 each.missing.pop(peer, None)
                 each.crossing.pop(peer, None)  # a copy behind the confirmation awaits an answer
@@ -527,7 +555,8 @@ class Propagation:
     def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """Return the confirmations of versions that await no neighbour any more."""
         waiting = self._pending.get(origin, ())
-        done, held = _split_confirmed(waiting)
+        done = [each for each in waiting if not each.missing]
+        held = [each for each in waiting if each.missing]
         if held:
             self._pending[origin] = held
         else:
@@ -544,25 +573,10 @@ class Propagation:
             else:  # a neighbour that asks again after the end of a session learns of it, too
                 self._incomplete[origin] = each.version
             if each.sender is not None and each.sender in self._neighbours.linked:
-                reached = ProfileReached(origin, each.version, each.is_complete)
+                reached = ProfileReached(origin, each.after, each.version, each.is_complete)
                 sends.append(Send(each.sender, reached))
         return sends
 
     def count_unconfirmed(self) -> int:
         """Return the number of versions of profiles that await confirmations."""
         return sum(map(len, self._pending.values()))
-
-
-def _split_confirmed(
-    waiting: Iterable[_PendingVersion],
-) -> tuple[list[_PendingVersion], list[_PendingVersion]]:
-    """Return the versions to confirm now, and the others.
-
-    A confirmation stands for all earlier versions of its sender: none may still await a neighbour.
-    """
-    done: list[_PendingVersion] = []
-    held: list[_PendingVersion] = []
-    for each in waiting:
-        is_behind = any(other.sender == each.sender for other in held)
-        (held if each.missing or is_behind else done).append(each)
-    return done, held

@@ -263,7 +263,7 @@ def a_broker_that_goes_to_and_fro_waits_longer_each_time() -> None:
     story.heal("ab")
     story.cluster.run_for(30 * PURGE_S)
     assert story.addresses() == HOME
-    assert max(story.moves()) <= 6
+    assert max(story.moves()) <= 3
     story.settle()
 
 

@@ -21,6 +21,7 @@ from pubsubctl.deployment.topologies import load_topology
 from tests.helpers.exchange import Exchange, blob
 from tests.protocols.ges import (
     apart_stories,
+    broken_link_stories,
     forged_stories,
     hint_stories,
     keeper_stories,
@@ -391,6 +392,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     *load_stories.STORIES,
     *hint_stories.STORIES,
     *keeper_stories.STORIES,
+    *broken_link_stories.STORIES,
     *readdress_stories.STORIES,
     *slow_stories.STORIES,
     *start_stories.STORIES,
@@ -422,6 +424,7 @@ SEEN = {
     "links-of-who-has-left": who_has_left_dies_before_its_clients_have_gone,
     "who-has-left-wants": who_has_left_dies_before_its_clients_have_gone,
     **apart_stories.SEEN,
+    **broken_link_stories.SEEN,
     **forged_stories.SEEN,
     **load_stories.SEEN,
     **hint_stories.SEEN,
