@@ -40,7 +40,7 @@ def test_no_recorded_history_breaks_a_rule() -> None:
 
 
 def test_the_digest_of_a_history_names_the_rule_that_it_breaks() -> None:
-    history = History("swarm", "ges", "1")
+    history = History("swarm", "ges", "2")
     assert " " not in digest_of(history)
     with plant([bugs_of("ges")["one-answer-is-enough"]]):
         assert digest_of(history).split(" ", 1)[1] == "started early"

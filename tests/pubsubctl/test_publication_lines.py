@@ -103,7 +103,7 @@ def test_a_word_is_a_topic_and_everything_else_names_attributes() -> None:
         (("publish", "a=1", "--name", "a b"), "client 'a b': 1 to 64 letters"),
         (("subscribe", "kind = order"), "predicate, character 8: expected a number"),
         (("subscribe", "true", "--durable"), "a durable subscription needs a --name"),
-        (("subscribe", "true", "--timeout", "soon"), "--timeout: a duration has a number"),
+        (("subscribe", "true", "--timeout", "soon"), "--timeout = 'soon': a duration has a number"),
         (("--dry-run", "publish", "a=1"), "`publish` has no --dry-run"),
     ],
 )

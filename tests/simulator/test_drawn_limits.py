@@ -36,6 +36,7 @@ UNDRAWN: Final = {
         "gryphon.flow_control: EVENT_BYTES FIRST_LIMIT; gryphon.messages: EVERYWHERE; "
         "multi_proxy.topic_log: _CARRIED; multi_proxy.topics: NO_TOPIC; "
         "interface: FIRST_INNER_SESSION; registry: FIRST_MESSAGE_NUMBER; "
+        "parts.clients.own_subscriptions: DETACHED; "
         "parts.clients.table: NO_PEER; parts.publishers: _AFTER_NUMBER_ONLY; client.tokens: _FULL"
     ),
     MESSAGES: (

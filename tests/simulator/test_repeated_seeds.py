@@ -33,6 +33,7 @@ ONCE: dict[str, tuple[str, ...]] = {
     ),
     "tests.protocols.ges.apart_stories": ("who_has_left_is_heard_of_afterwards",),
     "tests.protocols.ges.readdress_stories": (
+        "a_broker_that_goes_to_and_fro_waits_longer_each_time",
         "a_part_that_came_off_is_a_unit_of_its_own",
         "in_the_end_all_are_where_they_were",
         "subscriptions_wait_until_neighbours_take_the_address",
@@ -74,6 +75,8 @@ ONCE: dict[str, tuple[str, ...]] = {
     "tests.protocols.gryphon.test_total_order": (),
     "tests.protocols.multi_proxy.test_arbiter": (
         "a_candidate_that_dies_is_replaced",
+        "a_first_owner_is_announced_to_proxies_only",
+        "owners_are_announced_when_their_arbiter_fails",
         "test_an_arbiter_that_is_down_delays_new_topics_only",
         "test_topics_go_to_the_server_with_fewest",
     ),

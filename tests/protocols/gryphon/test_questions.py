@@ -254,7 +254,7 @@ def kept_of_questions() -> int:
         stream.request([(start, start + 1)], 100, 550)
     stream.on_answer(10, 40)
     stream.forget_requested(450)  # the answer of the first was lost
-    return sizes_of(stream)["Stream._asked_until"]
+    return sizes_of(stream)["Stream._requested_until"]
 
 
 def test_no_answer_is_kept_after_the_last_request_is_dropped() -> None:
