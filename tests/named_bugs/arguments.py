@@ -48,7 +48,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     },
     # multi_proxy
     **dict.fromkeys(  # noqa: RUF024
-        ("moves-on-and-is-not-frozen", "age-expires-what-moves-on"),
+        ("moves-on-and-is-not-frozen", "age-expires-moving-streams"),
         {
             "order": moved_twice.merged_on_the_way,
             "first": moved_twice.time_passes,
@@ -62,18 +62,18 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "ssh-by-one-side-only": {"chains": {"incoming"}},
     # client
     "any-name-is-dialled-with": {"changes": {"name": "\ud800"}},
-    "told-to-go-and-somebody-else-there": {"home": Home("b", "d", "best_effort", may_lose=True)},
+    "redirect-to-another-name-is-followed": {"home": Home("b", "d", "best_effort", may_lose=True)},
     # lost_state
     "any-signature-accepts-a-loss": {"changes": {"secret": b"x" * 32}},
     # oracle
-    "forgets-in-no-order-what-came-before-a-move": {"order": Order.NONE},
+    "memory-without-order-before-a-move": {"order": Order.NONE},
     "topics-move-in-the-order-of-their-publisher": {"order": Order.TOPIC},
     "overtaken-publication-was-had": {"order": Order.TOPIC},
     "gap-announced-before-a-move-is-owed": {"order": Order.TOPIC},
     "whole-move-may-lose-in-no-order": {"order": Order.NONE},
-    "deliveries-before-a-move-are-owed-to-who-forgot": {"order": Order.TOPIC},
-    "gap-is-owed-to-who-forgot": {"again": (1, 3, 4)},
-    "gap-excuses-what-lies-behind-it": {"again": (4,)},
+    "forgotten-deliveries-before-a-move-are-owed": {"order": Order.TOPIC},
+    "gap-is-owed-to-a-client-without-memory": {"again": (1, 3, 4)},
+    "gap-excuses-later-publications": {"again": (4,)},
     # plans
     "waits-for-silence": {"path": _SOUND / "said_in_every_period.plan"},
     "all-have-their-turn-at-once": {"path": _SOUND / "one_at_a_time.plan"},
@@ -86,7 +86,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "content-not-compared": {"mutation": MUTATIONS["corrupt_payload"]},
     "reuse-not-looked-for": {"mutation": MUTATIONS["reuse_sequence_number"]},
     "doubt-before-proof": {"decide": reference_verdict.decide},
-    "late-though-all-had-come": {"decide": reference_verdict.decide},
+    "late-after-every-delivery": {"decide": reference_verdict.decide},
     "nothing-at-risk-is-fine": {"decide": reference_verdict.decide},
     "risk-ignores-clock-errors": {"is_in": reference_risk.is_certainly_sent_in},
     "kill-restarts-the-window": {"windows_of": reference_risk.times_of_risk},

@@ -148,8 +148,8 @@ def test_checks_keep_objects_of_cores_only_where_the_protocol_says_so(protocol: 
 BUGS: Sequence[tuple[str, str, str]] = (
     ("gryphon", "M04-done-when-anybody-is", "final early"),
     ("gryphon", "M08-seen-before-durable", "acknowledged early"),
-    ("gryphon", "final-takes-what-is-open", "final early"),
-    ("durable", "told-before-rows", "chopped early"),
+    ("gryphon", "final-covers-open-ticks", "final early"),
+    ("durable", "announced-before-rows", "chopped early"),
     ("delta_tree", "M14", "unaware source"),
 )
 

@@ -95,7 +95,7 @@ def test_requests_and_released_ticks_pass_a_cell_sideways() -> None:
     assert around_both()
 
 
-@pytest.mark.parametrize("name", ["fetches-never-sideways", "released-not-told-beside"])
+@pytest.mark.parametrize("name", ["fetches-never-sideways", "released-ticks-are-not-sent-sideways"])
 def test_without_sideways_messages_a_cell_with_cut_links_stops(name: str) -> None:
     with plant([MUTANTS[name]]):
         assert fails(around_both)
@@ -184,7 +184,7 @@ def test_a_broker_without_clients_asks_for_no_holds_after_a_loss() -> None:
     """Seed 64001057: its question named a broker that can have no holds, and ended sessions."""
     assert lossy_start()
     ends = pytest.raises(RemoteProtocolError, match="no pubend has the stream")
-    with plant([MUTANTS["a-route-asks-for-holds"]]), ends:
+    with plant([MUTANTS["brokers-without-clients-request-holds"]]), ends:
         lossy_start()
 
 

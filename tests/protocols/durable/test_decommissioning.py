@@ -116,8 +116,8 @@ STORIES = {
     "decommission-forgotten": known_after_restarts_of_all_others,
     "decommissioned-is-let-in": comes_back_all_the_same,
     "decommissioned-before-all-is-held": moved_just_before,
-    "decommissioned-is-asked-to-let-go": moved_just_before,
-    "decommissioned-with-what-is-only-there": with_what_only_it_has,
+    "decommissioned-broker-is-awaited": moved_just_before,
+    "decommissioned-with-the-only-copy": with_what_only_it_has,
 }
 
 

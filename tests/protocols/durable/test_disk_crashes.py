@@ -315,7 +315,7 @@ def test_no_crash_of_the_commit_cycle_loses_an_acknowledged_position(
     "name, kinds, problem",
     [
         ("rows-before-matches", "ab", "ends before record"),
-        ("told-before-rows", "ab", "done up to"),
+        ("announced-before-rows", "ab", "done up to"),
         ("released-before-written", KINDS, "was released"),
         ("not-truncated", "ab", "delivered"),
     ],

@@ -178,12 +178,12 @@ def one_pubend_cannot_be_asked() -> bool:
 STORIES = (
     ("one-pubend-for-another", one_pubend_cannot_be_asked, ()),
     ("younger-is-lost", back_in_time, ()),
-    ("lost-before-told", told_of_nothing, ()),
+    ("lost-before-the-announcement", told_of_nothing, ()),
     ("no-grace", restarted_for_a_while, ()),
-    ("gap-to-the-end-of-what-is-lost", away_for_too_long, ()),
+    ("gap-covers-every-lost-event", away_for_too_long, ()),
     ("a-gap-per-batch", away_for_too_long, (2,)),
     ("lost-is-silent", away_for_too_long, ()),
-    ("origins-up-to-what-is-published", away_for_too_long, ()),
+    ("gap-names-later-publications", away_for_too_long, ()),
 )
 
 

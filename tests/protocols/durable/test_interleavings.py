@@ -68,7 +68,7 @@ TOLD = {
     11: (
         "away for longer than events are kept",
         (
-            "test_early_release.py::STORIES[gap-to-the-end-of-what-is-lost]",
+            "test_early_release.py::STORIES[gap-covers-every-lost-event]",
             "test_early_release.py::test_a_loss_is_announced_in_one_gap_for_any_batch_size",
         ),
     ),
@@ -183,7 +183,7 @@ TOLD = {
 SEEN = (
     (
         3,
-        "told-before-rows",
+        "announced-before-rows",
         test_returns.test_acknowledged_events_are_not_released_before_the_commit,
         40,
     ),
@@ -213,7 +213,7 @@ SEEN = (
     ),
     (
         12,
-        "gap-to-the-end-of-what-is-lost",
+        "gap-covers-every-lost-event",
         test_early_release.test_events_in_flight_split_and_bound_the_gap_of_a_loss,
         None,
     ),
@@ -235,7 +235,7 @@ SEEN = (
         test_stories.test_an_unsubscription_releases_its_withheld_publications,
         None,
     ),
-    (20, "lost-before-told", test_early_release.restarted_with_one_below, None),
+    (20, "lost-before-the-announcement", test_early_release.restarted_with_one_below, None),
     (
         21,
         "answered-before-committed",
@@ -244,13 +244,13 @@ SEEN = (
     ),
     (
         28,
-        "silence-said-over-what-is-out",
+        "silence-covers-events-in-flight",
         test_stories.test_a_slow_client_delays_no_other_client_and_misses_nothing,
         None,
     ),
     (
         29,
-        "silence-is-not-told",
+        "silence-is-not-announced",
         test_returns.test_a_broker_without_matching_subscribers_does_not_block_release,
         None,
     ),

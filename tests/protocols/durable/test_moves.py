@@ -565,7 +565,7 @@ def test_an_answer_of_one_event_among_much_silence_fits_small_frames() -> None:
 
 STORIES = (
     ("answered-from-silence", beside_one_who_is_away, ()),
-    ("come-without-matches", beside_one_who_is_away, ()),
+    ("arrival-without-matches", beside_one_who_is_away, ()),
     ("hold-forgotten", asked_again_late, (False,)),
     ("hold-not-on-disk", asked_again_late, (True,)),
     ("let-go-before-it-is-held", out_of_reach, ()),
@@ -579,13 +579,13 @@ STORIES = (
         (Hold(1, 2, "c", 1, 2, ((StreamId(1, 0, 0), 0),), 1), Held),
     ),
     ("let-go-before-written", said_when_it_is_on_disk, (Moved(1, 2, "c", 1, 2), LetGo)),
-    ("ended-stay-is-told-to-nobody", ends_while_its_stay_is_written, ()),
+    ("ended-stay-is-not-announced", ends_while_its_stay_is_written, ()),
     ("released-by-nobody-and-forgotten", begins_where_nothing_is_known, ()),
     ("released-by-nobody-and-forgotten", from_where_nobody_had_subscribed, ()),
-    ("done-with-what-a-restart-forgets", where_nobody_had_subscribed_before_a_crash, ()),
+    ("volatile-ticks-are-acknowledged", where_nobody_had_subscribed_before_a_crash, ()),
     ("token-forgotten-between-connect-and-subscribe", between_connect_and_subscribe, ()),
     (
-        "told-of-a-stay-before-it-is-written",
+        "stay-is-announced-before-its-row",
         ends_after_its_stay_was_told_and_its_broker_crashed,
         (),
     ),

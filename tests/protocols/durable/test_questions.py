@@ -51,7 +51,7 @@ def test_any_history_requests_exactly_the_gaps_of_a_plain_table() -> None:
 
 
 def test_a_bug_that_forgets_it_is_seen() -> None:
-    with plant([MUTANTS["asked-anew-and-forgotten"]]):
+    with plant([MUTANTS["repeated-request-expires-early"]]):
         assert asked_anew_after_an_answer() == [(3, 6)]
         with pytest.raises(AssertionError):
             test_any_history_requests_exactly_the_gaps_of_a_plain_table()

@@ -397,7 +397,7 @@ SEEN = (
         (),
     ),
     (
-        "admitted-while-it-goes",
+        "admitted-during-the-disconnection",
         test_a_waiting_subscription_receives_nothing_after_its_client_leaves,
         (),
     ),
@@ -406,7 +406,7 @@ SEEN = (
         test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing,
         (),
     ),
-    ("asked-for-without-limit", test_catch_up_requests_fill_the_window_exactly, ()),
+    ("requests-without-a-window", test_catch_up_requests_fill_the_window_exactly, ()),
     (
         "not-admitted-again",
         test_every_catching_up_subscriber_gets_a_turn_in_any_window,

@@ -62,7 +62,7 @@ RULES = (
     (
         "J5",
         "matches",
-        "written-for-who-is-here",
+        "matches-of-connected-clients-only",
         test_stories.test_a_returning_subscriber_fetches_missed_events_that_only_the_pubend_keeps,
         (),
     ),
@@ -80,7 +80,7 @@ RULES = (
     (
         "J11",
         "fetched twice",
-        "asked-by-each-alone",
+        "subscriptions-repeat-requests",
         test_stories.test_two_returning_subscribers_share_one_fetch,
         (),
     ),
@@ -89,7 +89,7 @@ RULES = (
     (
         "J1",
         "released as it was",
-        "released-as-before-it-came",
+        "released-as-before-its-arrival",
         test_moves.test_a_moved_subscriber_receives_missed_events_and_its_old_broker_releases_it,
         (),
     ),
@@ -129,9 +129,9 @@ RULES = (
 
 ORDERS = {
     "rows behind matches": "rows-before-matches",
-    "what others hear of a commit behind its rows": "told-before-rows",
+    "what others hear of a commit behind its rows": "announced-before-rows",
     "what is released behind its rows": "released-before-written",
-    "what is done behind its rows": "done-with-what-a-restart-forgets",
+    "what is done behind its rows": "volatile-ticks-are-acknowledged",
     "the end of matches behind rows": "chopped-before-rows",
     "a subscription's start behind its row": "accepted-before-written",
     "the answer to a commit behind its token": "answered-before-committed",

@@ -360,9 +360,9 @@ STORIES = (
     ("released-when-anybody-has", one_of_two_is_away, [()]),
     ("live-too-early", in_small_batches, [()]),
     ("open-matches-forgotten", subscribed_anew, [()]),
-    ("silence-said-over-what-is-out", in_small_batches, [()]),
-    ("expected-only-what-is-known", back_without_what_it_was_done_with, [(True,)]),
-    ("expected-only-what-is-known", back_without_what_it_was_done_with, [(False,)]),
+    ("silence-covers-events-in-flight", in_small_batches, [()]),
+    ("known-ticks-only-are-expected", back_without_what_it_was_done_with, [(True,)]),
+    ("known-ticks-only-are-expected", back_without_what_it_was_done_with, [(False,)]),
 )
 
 

@@ -161,7 +161,7 @@ def test_a_connected_client_is_notified_of_the_end_of_its_subscription() -> None
 STORIES = (
     ("ended-by-an-operator-and-kept", ended),
     ("ended-by-an-operator-in-silence", notified),
-    ("all-who-are-behind-hold-back", holds_back),
+    ("every-lagging-subscription-is-a-holder", holds_back),
     ("acknowledged-matches-are-still-owed", counted),
     ("owed-matches-are-lost-in-a-restart", counted),
 )

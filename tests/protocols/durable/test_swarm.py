@@ -21,9 +21,9 @@ Campaigns run the long seeds, which take ten times as long.
 """
 BY_SEEDS = {
     "released-before-written": 2,
-    "silence-said-over-what-is-out": 4,
+    "silence-covers-events-in-flight": 4,
     "restart-forgets-where-streams-are": 6,
-    "silence-is-told-once": 24,
+    "silence-is-announced-once": 24,
 }
 """Named bugs that no story finds, with the first seed that finds them."""
 

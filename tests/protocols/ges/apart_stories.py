@@ -108,6 +108,6 @@ STORIES = (
 SEEN = {
     "units-send-each-other": two_clusters_come_apart_at_once,
     "only-outsiders-remember-links": all_who_knew_a_connection_have_restarted,
-    "left-and-heard-of-again": who_has_left_is_heard_of_afterwards,
+    "departed-broker-is-believed-again": who_has_left_is_heard_of_afterwards,
     "spoken-for-ever-again": who_lives_across_a_gap_is_left_in_peace,
 }

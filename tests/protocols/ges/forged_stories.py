@@ -219,5 +219,5 @@ SEEN = {
     "profile-without-end": forged_changes_of_profiles,
     "forged-connection-stays": forged_connections_in_ges,
     "connections-of-nobody": forged_connections_in_ges,
-    "leap-while-nothing-is-known": a_broker_that_restarted_beside_the_attacker,
+    "leap-from-an-unknown-version": a_broker_that_restarted_beside_the_attacker,
 }

@@ -391,7 +391,7 @@ SEEN = {
     "attestations-outlive-paths": a_unit_that_was_out_of_reach_is_attested_anew,
     "attests-parts-of-a-unit": a_unit_is_attested_once_all_of_it_is,
     "one-predicate-of-each-unit": a_unit_is_a_destination_until_its_last_subscription_ends,
-    "live-broker-is-not-asked": a_statement_in_the_place_of_a_live_broker_is_refuted,
+    "live-broker-receives-no-statement": a_statement_in_the_place_of_a_live_broker_is_refuted,
     "substitute-names-its-author": a_statement_in_the_place_of_a_broker_names_its_unit,
     "substitute-passes-its-neighbour": a_statement_in_the_place_of_a_neighbour_reaches_it,
 }

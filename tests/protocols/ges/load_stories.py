@@ -214,7 +214,7 @@ STORIES = (
 )
 SEEN = {
     "slow-links-cost-the-same": a_slow_link_costs_more_after_two_checks_and_less_after_three,
-    "new-cost-untold": a_slow_link_costs_more_after_two_checks_and_less_after_three,
+    "new-cost-is-not-stated": a_slow_link_costs_more_after_two_checks_and_less_after_three,
     "cheaper-end-counts": a_slow_link_costs_more_after_two_checks_and_less_after_three,
     "dear-at-first-sight": a_link_that_is_slow_for_a_moment_costs_the_same,
     "cheap-at-first-sight": a_slow_link_costs_more_after_two_checks_and_less_after_three,
@@ -223,6 +223,6 @@ SEEN = {
     "rises-and-falls-for-ever": a_link_is_slow_whenever_it_is_used,
     "cheap-by-a-new-session": a_dear_link_has_a_new_session,
     "a-probe-per-publication": nobody_asks_how_slow_links_are,
-    "measured-unasked": nobody_asks_how_slow_links_are,
+    "links-are-measured-by-default": nobody_asks_how_slow_links_are,
 }
 """Named bugs with the stories that they break."""

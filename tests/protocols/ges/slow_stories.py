@@ -164,6 +164,6 @@ SEEN = {
     "slow-ones-blame-others": a_broker_among_slow_ones_stays,
     "unmeasured-is-cheap": a_broker_among_slow_ones_stays,
     "one-word-is-enough": a_broker_that_one_alone_can_blame_stays,
-    "ends-unasked": nobody_ends_where_it_is_not_asked_for,
+    "slow-brokers-end-by-default": nobody_ends_where_it_is_not_asked_for,
 }
 """Named bugs with the stories that they break."""

@@ -71,7 +71,7 @@ def without_filters() -> bool:
 
 @pytest.mark.parametrize(
     "bug",
-    ["leaves-before-stated-ticks", "stated-ticks-are-not-asked-for", "starts-without-positions"],
+    ["leaves-before-stated-ticks", "stated-ticks-are-not-requested", "starts-without-positions"],
 )
 def test_without_filters_a_client_leaves_behind_the_start_at_its_next_broker(bug: str) -> None:
     """Seed 66000118: the next broker began behind an event that the old broker lacked."""

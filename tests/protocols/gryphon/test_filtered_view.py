@@ -258,13 +258,13 @@ def test_a_child_receives_the_result_of_the_per_tick_twin() -> None:
 @pytest.mark.parametrize(
     "bug",
     [
-        "unknown-filter-is-false",
-        "silence-over-what-is-wanted",
-        "done-with-what-is-wanted",
-        "bracket-ends-at-what-nobody-wants",
-        "acks-wait-for-what-nobody-wants",
-        "M11-answers-for-everybody",
-        "waits-for-what-is-not-wanted-any-more",
+        "unknown-filter-passes-nothing",
+        "silence-covers-matching-events",
+        "matching-events-count-as-final",
+        "bracket-ends-at-unmatched-event",
+        "acks-wait-for-unmatched-events",
+        "answers-beyond-the-request",
+        "changed-filter-releases-nothing",
     ],
 )
 def test_the_twin_differs_without_a_rule_of_filters(bug: str) -> None:

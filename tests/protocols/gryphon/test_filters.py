@@ -62,7 +62,7 @@ def a_thousand_between_two() -> None:
 
 def test_unwanted_events_become_silence_around_wanted_events() -> None:
     a_thousand_between_two()
-    with plant([MUTANTS["bracket-ends-at-what-nobody-wants"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["bracket-ends-at-unmatched-event"]]), pytest.raises(AssertionError):
         a_thousand_between_two()
 
 
@@ -79,7 +79,7 @@ def idle_for_a_minute() -> None:
 
 def test_an_idle_cell_is_not_asked_for_acknowledgements() -> None:
     idle_for_a_minute()
-    with plant([MUTANTS["acks-wait-for-what-nobody-wants"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["acks-wait-for-unmatched-events"]]), pytest.raises(AssertionError):
         idle_for_a_minute()
 
 
@@ -184,8 +184,8 @@ def one_of_a_cell_has_not_heard() -> None:
 @pytest.mark.parametrize(
     "story, bug",
     [
-        (kept_where_the_pubend_is_done, "kept-and-not-asked-after"),
-        (one_of_a_cell_has_not_heard, "asked-beside-and-silent"),
+        (kept_where_the_pubend_is_done, "retained-events-await-no-ack"),
+        (one_of_a_cell_has_not_heard, "sideways-ack-request-unanswered"),
     ],
 )
 def test_a_broker_requests_acknowledgement_of_events_that_others_have_released(
@@ -259,7 +259,7 @@ def begins_while_a_log_is_slow() -> None:
 def test_a_subscription_begins_behind_nothing_that_a_crash_may_take() -> None:
     begins_while_a_log_is_slow()
     with (
-        plant([MUTANTS["begins-behind-what-a-crash-takes"]]),
+        plant([MUTANTS["volatile-start-of-a-subscription"]]),
         pytest.raises(InvariantViolated, match="misses"),
     ):
         begins_while_a_log_is_slow()
@@ -362,9 +362,9 @@ def what_goes_sideways_is_for_others_too() -> None:
 @pytest.mark.parametrize(
     "story, bug",
     [
-        (a_pubend_comes_back_with_events, "M13-older-filter-kept"),
-        (a_pubend_comes_back_with_events, "begins-before-it-is-held-against"),
-        (what_goes_sideways_is_for_others_too, "filtered-for-one-cell-told-to-another"),
+        (a_pubend_comes_back_with_events, "older-filter-applies"),
+        (a_pubend_comes_back_with_events, "filter-is-confirmed-before-it-is-durable"),
+        (what_goes_sideways_is_for_others_too, "silence-of-a-cell-sent-to-another"),
     ],
 )
 def test_an_event_is_not_checked_against_an_older_filter(

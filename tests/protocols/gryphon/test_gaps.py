@@ -135,7 +135,7 @@ def pieces_of_a_gap_that_grows() -> int:
 
 def test_a_growing_gap_waits_as_one_piece():
     assert pieces_of_a_gap_that_grows() <= 65
-    with plant([MUTANTS["gaps-wait-in-ever-more-pieces"]]):
+    with plant([MUTANTS["gaps-split-without-end"]]):
         assert pieces_of_a_gap_that_grows() > 200
 
 

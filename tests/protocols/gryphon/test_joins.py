@@ -223,12 +223,12 @@ def a_question_is_lost() -> None:
     "bug, rule, story",
     [
         ("begins-at-the-lowest-answer", "begins early", a_pubend_begins),
-        ("begins-at-its-clock", "begins early", a_pubend_begins),
-        ("begins-unasked", "begins unknown", a_pubend_begins),
-        ("asked-once-for-all", "begins early", both_questions_miss_somebody),
+        ("pubend-begins-at-its-clock", "begins early", a_pubend_begins),
+        ("pubend-begins-without-agreement", "begins unknown", a_pubend_begins),
+        ("pubend-begins-after-one-round", "begins early", both_questions_miss_somebody),
         ("answered-before-it-is-written", "joined early", a_broker_crashes_when_it_has_answered),
-        ("forgets-whom-it-waits-for", None, a_broker_restarts_later),
-        ("join-asked-in-vain", None, a_question_is_lost),
+        ("awaited-streams-are-volatile", None, a_broker_restarts_later),
+        ("join-request-is-not-repeated", None, a_question_is_lost),
     ],
 )
 def test_bugs_of_pubends_that_begin_are_seen(

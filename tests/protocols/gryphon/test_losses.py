@@ -86,7 +86,7 @@ def test_a_repetition_that_is_faster_than_the_first_is_passed_on() -> None:
     """The requests are 500 ms apart at b2, which drops the record after 450 ms."""
     first_ms, second_ms = a_repetition_is_faster(100)
     assert NRT_MS * 3 // 4 <= second_ms - first_ms == NRT_MS - 100
-    with plant([MUTANTS["forgotten-only-when-asked-again"]]):
+    with plant([MUTANTS["requests-expire-at-repetition"]]):
         first_ms, later_ms = a_repetition_is_faster(100)
     assert later_ms - first_ms >= second_ms - first_ms + NRT_MS
 

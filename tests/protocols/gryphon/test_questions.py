@@ -147,7 +147,7 @@ def asked_for_twice_in_one_question() -> None:
 
 def test_a_request_with_overlapping_ranges_is_forwarded_without_the_overlap() -> None:
     asked_for_twice_in_one_question()
-    with plant([MUTANTS["asks-what-it-is-just-asking"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["present-request-is-not-recorded"]]), pytest.raises(AssertionError):
         asked_for_twice_in_one_question()
 
 
@@ -175,7 +175,7 @@ def late_first() -> list[Events]:
 
 def test_a_late_first_transmission_still_reaches_brokers_without_a_request() -> None:
     assert [[*m.run.sequences] for m in late_first()] == [[3, 6]]
-    with plant([MUTANTS["known-news-not-passed-on"]]):
+    with plant([MUTANTS["answered-ticks-are-not-forwarded"]]):
         assert not late_first()
 
 
@@ -201,7 +201,7 @@ def test_silence_ends_below_an_event_that_is_being_written(asked: tuple[int, int
     assert not asked_while_an_event_is_written(asked)
     if asked[1] > 1:
         with (
-            plant([MUTANTS["silence-over-pending"]]),
+            plant([MUTANTS["silence-covers-pending-events"]]),
             pytest.raises(AssertionError, match="it is an event's"),
         ):
             asked_while_an_event_is_written(asked)
@@ -242,7 +242,7 @@ def asked_while_it_reads() -> list[Events]:
 
 def test_repeated_requests_during_a_log_read_are_answered_once() -> None:
     assert len(asked_while_it_reads()) == 1
-    with plant([MUTANTS["answers-each-that-waited-for-its-log"]]):
+    with plant([MUTANTS["repeated-requests-wait-for-the-log"]]):
         assert len(asked_while_it_reads()) == 3
 
 
@@ -259,7 +259,7 @@ def kept_of_questions() -> int:
 
 def test_no_answer_is_kept_after_the_last_request_is_dropped() -> None:
     assert kept_of_questions() == 0
-    with plant([MUTANTS["kept-of-what-was-answered"]]):
+    with plant([MUTANTS["answered-requests-are-retained"]]):
         assert kept_of_questions() == 15
 
 

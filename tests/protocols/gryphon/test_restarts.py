@@ -90,7 +90,7 @@ def test_ticks_increase_although_the_clock_is_set_back(order: str, back_s: int) 
     if order == "total":
         assert ticks[2] < reserved < ticks[3]
     with (
-        plant([MUTANTS["M42-ticks-from-the-clock-alone"]]),
+        plant([MUTANTS["ticks-follow-the-clock-alone"]]),
         pytest.raises((AssertionError, InvariantViolated)),
     ):
         restarted_with_a_clock(back_s, order=order)
@@ -126,7 +126,7 @@ def last_event_is_asked_after() -> bool:
 
 def test_the_clock_of_a_pubend_resumes_from_its_last_tick() -> None:
     assert last_event_is_asked_after()
-    with plant([MUTANTS["clock-left-behind"]]):
+    with plant([MUTANTS["clock-precedes-assigned-ticks"]]):
         assert not last_event_is_asked_after()
 
 

@@ -13,10 +13,10 @@ FILES = {path.stem: path for path in scenario_files(__file__)}
 
 # Scenario → a named bug that omits the rule of the story.
 RULES = {
-    "07_two_subends_with_one_gap": "asks-what-it-has-just-asked",
+    "07_two_subends_with_one_gap": "recent-request-is-repeated",
     "10_sideways_then_another_way": "never-sideways",
-    "20_acks_by_different_brokers": "acks-not-told-beside",
-    "28_a_pubend_begins": "asked-once-for-all",
+    "20_acks_by_different_brokers": "acks-are-not-sent-sideways",
+    "28_a_pubend_begins": "pubend-begins-after-one-round",
 }
 
 

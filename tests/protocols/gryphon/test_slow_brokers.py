@@ -86,9 +86,9 @@ def test_missed_events_arrive_in_windows_as_the_broker_accepts_them() -> None:
 
 
 def test_a_consumed_window_is_replenished() -> None:
-    with plant([MUTANTS["window-never-given-back"]]):
+    with plant([MUTANTS["window-is-not-returned"]]):
         assert fails(all_comes_in_windows)
-    with plant([MUTANTS["answered-on-by-nobody"]]):
+    with plant([MUTANTS["waiting-answers-are-dropped"]]):
         assert fails(all_comes_in_windows)
 
 
@@ -113,7 +113,7 @@ def a_lost_word_is_made_up_for(kind: type, sender: str, receiver: str) -> bool:
 def test_a_full_window_is_probed_again() -> None:
     words = ((WindowProbe, "b1", "s1"), (WindowUpdate, "s1", "b1"))
     assert all(a_lost_word_is_made_up_for(*each) for each in words)
-    with plant([MUTANTS["asked-once-whether-it-was-taken"]]):
+    with plant([MUTANTS["window-probe-is-sent-once"]]):
         assert all(fails(a_lost_word_is_made_up_for, *each) for each in words)
 
 
@@ -175,7 +175,7 @@ def publishers_wait_and_go_on() -> bool:
 
 def test_publishers_wait_for_a_slow_broker_and_resume_with_it() -> None:
     assert publishers_wait_and_go_on()
-    for bug in ("never-waits", "waits-for-ever", "takes-what-it-cannot-pass-on"):
+    for bug in ("never-waits", "waits-for-ever", "receives-without-room-below"):
         with plant([MUTANTS[bug]]):
             assert fails(publishers_wait_and_go_on), bug
 
@@ -194,7 +194,7 @@ def others_go_on_without_one_that_stands_still() -> bool:
 
 def test_a_stalled_broker_does_not_block_publishers_forever() -> None:
     assert others_go_on_without_one_that_stands_still()
-    for bug in ("stall-holds-for-ever", "told-however-much-is-not-taken", "missed-and-not-told-so"):
+    for bug in ("stall-holds-for-ever", "window-bounds-nothing", "skipped-cell-gets-no-end"):
         with plant([MUTANTS[bug]]):
             assert fails(others_go_on_without_one_that_stands_still), bug
 
@@ -213,7 +213,7 @@ def who_is_away_holds_up_nobody() -> bool:
 
 def test_a_disconnected_broker_delays_no_other_broker() -> None:
     assert who_is_away_holds_up_nobody()
-    with plant([MUTANTS["waits-for-who-is-gone"]]):
+    with plant([MUTANTS["lost-neighbour-is-awaited"]]):
         assert fails(who_is_away_holds_up_nobody)
 
 
@@ -254,5 +254,5 @@ def both_ways_go_sideways() -> bool:
 
 def test_publications_of_opposite_ways_do_not_wait_for_each_other() -> None:
     assert both_ways_go_sideways()
-    with plant([MUTANTS["opposite-ways-wait-for-each-other"]]):
+    with plant([MUTANTS["sideways-windows-wait-for-each-other"]]):
         assert fails(both_ways_go_sideways)

@@ -92,7 +92,7 @@ def an_event_while_other_pubends_are_idle() -> None:
 def test_idle_pubends_delay_an_event_only_briefly() -> None:
     """Silence that is final at b1 before s1 receives it is still sent to s1 on request."""
     an_event_while_other_pubends_are_idle()
-    with plant([MUTANTS["final-silence-is-not-told"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["final-silence-is-not-sent"]]), pytest.raises(AssertionError):
         an_event_while_other_pubends_are_idle()
 
 
@@ -328,7 +328,7 @@ def test_a_subscriber_receives_no_earlier_event_after_a_restart(
 ) -> None:
     story()
     with (
-        plant([MUTANTS["begins-untold"]]),
+        plant([MUTANTS["start-is-not-announced"]]),
         pytest.raises(InvariantViolated, match="total order"),
     ):
         story()
@@ -336,5 +336,5 @@ def test_a_subscriber_receives_no_earlier_event_after_a_restart(
 
 def test_a_subscriber_without_memory_receives_its_unacknowledged_events() -> None:
     who_forgets_has_not_had_what_it_did_not_acknowledge()
-    with plant([MUTANTS["told-that-it-has-what-waits"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["waiting-events-count-as-received"]]), pytest.raises(AssertionError):
         who_forgets_has_not_had_what_it_did_not_acknowledge()

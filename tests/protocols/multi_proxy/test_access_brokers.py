@@ -134,7 +134,7 @@ def who_subscribes_needs_nothing_that_was_there_before() -> bool:
 
 def test_a_new_subscription_does_not_need_earlier_publications() -> None:
     assert who_subscribes_needs_nothing_that_was_there_before()
-    with plant([MUTANTS["begins-with-what-was-kept"]]):
+    with plant([MUTANTS["subscription-begins-with-retained-parts"]]):
         assert not who_subscribes_needs_nothing_that_was_there_before()
 
 
@@ -243,8 +243,8 @@ def what_has_its_turn_is_not_put_again() -> bool:
 RULES: dict[str, Callable[[], bool]] = {
     "holds-in-silence": what_waits_at_its_server_is_not_put_again,
     "any-answer-will-do": what_is_lost_is_put_again_though_gets_are_answered,
-    "what-was-overtaken-is-waited-for": what_was_overtaken_is_put_again_though_others_are_stored,
-    "server-at-work-is-asked-again": what_has_its_turn_is_not_put_again,
+    "overtaken-put-is-awaited": what_was_overtaken_is_put_again_though_others_are_stored,
+    "put-is-repeated-to-a-busy-server": what_has_its_turn_is_not_put_again,
 }
 
 

@@ -264,13 +264,13 @@ RULES: dict[str, Callable[[], bool]] = {
     "owners-of-a-failed-arbiter-unknown": owners_are_announced_when_their_arbiter_fails,
     "newest-candidate-owns": the_first_candidate_owns_it_for_ever,
     "decisions-forgotten": decisions_outlive_a_crash,
-    "owner-told-before-it-is-written": an_owner_is_told_when_it_is_on_disk,
+    "owner-is-announced-before-its-row": an_owner_is_told_when_it_is_on_disk,
     "assigned-before-it-is-written": a_server_says_that_it_has_a_topic_when_that_is_on_disk,
     "older-generation-owns": a_late_server_loses_its_topic,
     "confirmed-by-any-server": another_server_confirms_no_assignment,
     "keeps-to-its-candidate": a_candidate_that_dies_is_replaced,
     "never-put-when-owned": what_waits_for_an_owner_is_put_once_there_is_one,
-    "asks-an-arbiter-once": an_arbiter_is_asked_until_it_answers,
+    "arbiter-is-queried-once": an_arbiter_is_asked_until_it_answers,
     "forgets-its-owners": a_home_that_was_down_follows_all_at_once,
 }
 

@@ -458,12 +458,12 @@ def who_needs_a_topic_no_more_says_so_also_when_it_was_told_before_an_answer() -
 
 RULES: dict[str, Callable[[], bool]] = {
     "waited-for-in-vain": who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it,
-    "left-before-it-was-said": (
+    "topic-is-left-before-the-answer": (
         who_needs_a_topic_no_more_says_so_also_when_it_was_told_before_an_answer
     ),
     "kept-for-followers-only": what_was_put_before_a_merge_comes_after_it,
     "moved-and-begun-anew": what_was_put_before_a_merge_comes_after_it,
-    "untold-of-what-has-come": what_was_put_before_a_merge_comes_after_it,
+    "followers-miss-arrived-parts": what_was_put_before_a_merge_comes_after_it,
     "given-once": what_is_put_while_a_topic_is_given_away_comes_once,
     "given-before-it-is-written": what_is_not_on_disk_is_not_given_away,
     "choice-forgotten": a_home_that_was_down_later_knows_where_its_topics_are,
@@ -471,16 +471,16 @@ RULES: dict[str, Callable[[], bool]] = {
     "begins-with-all-there-is": (
         who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known
     ),
-    "taken-with-holes": a_topic_is_taken_when_all_of_it_is_here,
-    "begins-at-what-came-first": what_is_carried_first_may_be_lost_on_its_way,
-    "taken-before-it-is-written": a_topic_is_taken_when_all_of_it_is_here,
+    "topic-with-holes-changes-its-owner": a_topic_is_taken_when_all_of_it_is_here,
+    "transferred-part-begins-at-the-first-arrival": what_is_carried_first_may_be_lost_on_its_way,
+    "topic-changes-its-owner-before-its-row": a_topic_is_taken_when_all_of_it_is_here,
     "half-of-it-left-behind": what_has_come_of_a_topic_that_goes_on_elsewhere_is_not_kept,
     "sources-left-behind": what_was_put_elsewhere_is_not_put_again,
     "followers-left-behind": who_has_followed_elsewhere_goes_on_behind_what_it_had,
     "expected-and-forgotten": who_was_expected_is_kept_until_it_comes,
     "expected-and-not-written": who_was_expected_is_kept_also_by_a_server_that_was_down,
     "older-word-counts": a_server_keeps_what_others_have_not_heard_of,
-    "asked-for-and-released": a_server_keeps_what_others_have_not_heard_of,
+    "followed-publications-are-released": a_server_keeps_what_others_have_not_heard_of,
     "put-while-it-is-given": what_is_given_away_is_not_put_any_more,
     "followed-while-it-is-given": what_is_given_away_is_not_put_any_more,
     "given-and-forgotten": what_is_given_away_is_not_put_any_more,

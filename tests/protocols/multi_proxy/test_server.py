@@ -363,7 +363,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "restart-forgotten": what_a_home_has_asked_before_it_died_comes_too_late,
     "released-when-anybody-is-done": all_who_follow_must_be_done_before_anything_goes,
     "never-released": all_who_follow_must_be_done_before_anything_goes,
-    "answers-what-is-not-new": an_answer_begins_behind_what_the_home_has,
+    "get-is-answered-with-old-publications": an_answer_begins_behind_what_the_home_has,
 }
 
 

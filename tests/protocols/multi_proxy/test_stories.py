@@ -215,12 +215,14 @@ def a_publisher_is_done_when_all_topics_are() -> bool:
 
 
 RULES: dict[str, Callable[[], bool]] = {
-    "never-asks-again": a_put_is_tried_again_over_another_proxy_and_stored_once,
+    "request-is-not-repeated": a_put_is_tried_again_over_another_proxy_and_stored_once,
     "keeps-to-its-proxy": a_put_is_tried_again_over_another_proxy_and_stored_once,
     "puts-only-the-last-again": what_a_dead_server_had_and_what_it_missed_comes_once,
     "new-way-begins-empty": what_a_dead_server_had_and_what_it_missed_comes_once,
     "done-when-handed-out": what_clients_have_not_got_a_home_asks_for_again_after_a_crash,
-    "goes-on-at-the-head": what_clients_have_not_got_a_home_asks_for_again_after_a_crash,
+    "access-broker-continues-at-the-head": (
+        what_clients_have_not_got_a_home_asks_for_again_after_a_crash
+    ),
     "follows-piece-by-piece": what_clients_have_not_got_a_home_asks_for_again_after_a_crash,
     "begins-unfollowed": a_subscription_starts_when_its_server_knows_of_it,
     "recovers-unfollowed": a_crash_of_its_home_does_not_start_a_subscription,

@@ -72,7 +72,7 @@ def test_each_bug_has_a_story() -> None:
         "given-up-on-a-neighbours-word",
         "over-a-hole",
         "begins-for-all",
-        "begins-with-what-was-kept",
+        "subscription-begins-with-retained-parts",
         *AT_A_HOME,
         *FORGED,
         "chopped-while-it-is-given",

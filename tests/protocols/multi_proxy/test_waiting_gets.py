@@ -102,7 +102,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "answers-follow-later-requests": an_answer_returns_over_the_proxy_of_its_get,
     "answers-are-not-repeated": an_answer_is_repeated_around_a_stalled_proxy,
     "repeated-answers-change-no-route": an_answer_is_repeated_around_a_stalled_proxy,
-    "waiting-get-is-asked-again": nothing_is_sent_while_nothing_happens,
+    "waiting-get-has-a-timeout": nothing_is_sent_while_nothing_happens,
 }
 
 
