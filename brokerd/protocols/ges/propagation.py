@@ -471,17 +471,17 @@ class Propagation:
         Without the confirmation an earlier version could wait for a stated version, which waits for
         the earlier version on another route.
         """
-        after = _BEFORE_ALL
+        last = _BEFORE_ALL
         for each in self._versions_owed(peer, origin):
             if each.version <= through:
-                each.after, after = after, each.version  # earlier confirmations may be lost
-        if after >= through:
+                each.after, last = last, each.version  # earlier confirmations may be lost
+        if last >= through:
             return []
         lost = self._incomplete.get(origin)
-        return [Send(peer, ProfileReached(origin, after, through, lost is None or through > lost))]
+        return [Send(peer, ProfileReached(origin, last, through, lost is None or through > lost))]
 
     def _versions_owed(self, peer: BrokerNumber, origin: BrokerNumber) -> list[_PendingVersion]:
-        """Return the versions that a neighbour has yet to be confirmed, in order."""
+        """Return the versions whose confirmation a neighbour awaits, in order."""
         waiting = self._pending.get(origin, ())
         return sorted(
             (each for each in waiting if each.sender == peer), key=lambda each: each.version
@@ -509,9 +509,8 @@ class Propagation:
                 crossing[peer] = None
         if not (self._keepers.is_paper and isinstance(message, ProfileChanged)):
             crossing = {}
-        after = known or _BEFORE_ALL
         waiting = _PendingVersion(
-            after, message.version, stated_by, awaited, now_ns, crossing=crossing
+            known or _BEFORE_ALL, message.version, stated_by, awaited, now_ns, crossing=crossing
         )
         self._pending.setdefault(message.origin, []).append(waiting)
         return [*outcomes, *self._confirm_unawaited(message.origin, now_ns)]

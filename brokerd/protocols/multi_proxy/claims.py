@@ -1,4 +1,4 @@
-"""The owners of topics as a proxy knows them, and its claims: the servers that it proposes.
+"""The owners of topics in the memory of a proxy, and the servers that the proxy proposes.
 
 If a server has many more topics than another, the proxy proposes to move one.
 
