@@ -484,7 +484,14 @@ class DeliveryProtocol(Protocol):
         ...
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """Return the status of the core."""
+        """Return the status of the core, without `detail`."""
+        ...
+
+    def detail(self) -> Mapping[str, Any]:
+        """Return the volatile state, JSON-ready, for people; empty if there is nothing to add.
+
+        The cost may grow with the state, so only a request for the status calls this.
+        """
         ...
 
 

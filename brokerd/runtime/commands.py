@@ -147,7 +147,7 @@ class Commands:
         if not self.started.is_set():
             raise ControlError("busy", "it waits for the others before it begins")
         peers = self._links.session_peers()
-        core = self._core_status().to_mapping(self._own.names)
+        core = replace(self._core_status(), detail=self._core.detail()).to_mapping(self._own.names)
         return {
             **core,
             "discrepancies": [*core["discrepancies"], *self.discrepancies()],

@@ -40,7 +40,7 @@ def test_the_exit_of_a_broker_is_described_in_words(
 def test_the_state_of_a_protocol_is_printed_a_line_for_each_value() -> None:
     trees = Trees()
     core = trees.cluster.broker("f").broker.core
-    lines = [*detail_lines("f", core.status().detail)]
+    lines = [*detail_lines("f", core.detail())]
     assert lines[:2] == ["broker f:", "  role: storage"]
     at = lines.index("  storage:")
     assert lines[at + 1] == "    parent: 0"

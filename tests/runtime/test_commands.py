@@ -26,6 +26,9 @@ class StoredCore:
     def status(self) -> CoreStatus[int]:
         return CoreStatus(state="running", queued=2 if self.is_read else 0)
 
+    def detail(self) -> dict[str, Any]:
+        return {"queue": 2}
+
 
 async def settled() -> None:
     """Return at once, as a disk without writes."""

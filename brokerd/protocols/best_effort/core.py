@@ -9,6 +9,7 @@ Paper: [GD02] §4.1 (the system Gryphon is compared with).
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from brokerd.model.client_messages import Connect
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -102,6 +103,10 @@ class BestEffort(EventMachine):
         """See DeliveryProtocol."""
         subscriptions = self._routes.statistics()["subscriptions"]
         return self._neighbours.status(subscriptions, self._table.count_subscriptions())
+
+    def detail(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol."""
+        return {}
 
     # ------------------------------------------------------------ sessions
 

@@ -268,8 +268,11 @@ class DeltaTree(EventMachine):
             ),
             ready=tuple(node.broker for node in nodes if node.ready),
             idle_reasons=tuple(reason for reason, count in reasons.items() if count),
-            detail=self.state().to_mapping(),
         )
+
+    def detail(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol."""
+        return self.state().to_mapping()
 
     def state(self) -> VolatileState:
         """Return the state in memory, for people."""

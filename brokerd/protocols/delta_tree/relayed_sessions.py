@@ -142,9 +142,12 @@ class AssistedDeltaTree(CoreWrapper):
         return self.core.aftermath()
 
     def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol."""
+        return self.core.status()
+
+    def detail(self) -> Mapping[str, Any]:
         """See DeliveryProtocol. `relayed`: the peers of relayed sessions."""
-        status = self.core.status()
-        return replace(status, detail={**status.detail, "relayed": list(self._relayed)})
+        return {**self.core.detail(), "relayed": list(self._relayed)}
 
     def session_with(self, peer: BrokerNumber) -> int:
         """Return the number of the core's session with a peer; 0 without a session."""

@@ -4,7 +4,6 @@ Paper: [DS03]; [GD02] is the core.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
@@ -287,8 +286,11 @@ class Durable:
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol: decommissioned brokers are not awaited."""
-        found = self.gryphon.status()
-        return replace(found, detail={**found.detail, **self.state().to_mapping()})
+        return self.gryphon.status()
+
+    def detail(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol."""
+        return {**self.gryphon.detail(), **self.state().to_mapping()}
 
     def state(self) -> VolatileState:
         """Return the state in memory beyond that of the gryphon core, for people."""

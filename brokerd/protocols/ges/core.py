@@ -173,8 +173,11 @@ class Ges(EventMachine):
         return replace(
             self._neighbours.status(subscriptions, self._table.count_subscriptions()),
             discrepancies=self.units.discrepancies(),
-            detail=self.units.state().to_mapping(),
         )
+
+    def detail(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol."""
+        return self.units.state().to_mapping()
 
     def receives_from(self, peer: BrokerNumber) -> bool:
         """Return True if a neighbour has this broker's address; else its messages are dropped."""

@@ -321,8 +321,11 @@ class GesReliable(EventMachine):
             queued=queued,
             discrepancies=self.units.discrepancies(),
             idle_reasons=tuple(idle_reasons),
-            detail=self.state().to_mapping(),
         )
+
+    def detail(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol."""
+        return self.state().to_mapping()
 
     def state(self) -> VolatileState:
         """Return the volatile state, for people."""

@@ -263,6 +263,10 @@ class Gryphon(LogFirstMachine):
         found = (*self.filter_exchange.discrepancies(), *self.forwarding.discrepancies())
         return self._reports.status(self._clients, found, is_reading=self.is_reading)
 
+    def detail(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol."""
+        return self._reports.state().to_mapping()
+
     # ------------------------------------------------------------ start
 
     def on_started(self, event: Started) -> None:

@@ -102,7 +102,6 @@ class Reports:
             wanted=wanted,
             ready=tuple(peer for peer in wanted if peer in self._neighbours.sessions),
             idle_reasons=tuple(idle_reasons),
-            detail=self.state().to_mapping(),
             discrepancies=discrepancies,
         )
 

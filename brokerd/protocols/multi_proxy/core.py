@@ -291,8 +291,11 @@ class MultiProxy(LogFirstMachine):
             wanted=tuple(neighbours),
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
-            detail=self.state().to_mapping(),
         )
+
+    def detail(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol."""
+        return self.state().to_mapping()
 
     def state(self) -> VolatileState:
         """Return the volatile state, for people."""

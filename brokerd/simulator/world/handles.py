@@ -1,7 +1,7 @@
 """The verbs of a simulated cluster's brokers, links and subscriptions, for authors of stories."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -82,8 +82,9 @@ class BrokerHandle:
         return self._perform("thaw", self.broker.thaw)
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """Return the status of the core."""
-        return self.broker.core.status()
+        """Return the status of the core, with its detail."""
+        core = self.broker.core
+        return replace(core.status(), detail=core.detail())
 
     def reasons(self) -> list[str]:
         """Return the reasons of the core for withheld, refused or ignored items, in order."""

@@ -5,6 +5,7 @@ neighbours only compare positions per source at the start of a session.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import DecodeAttributes
@@ -124,6 +125,10 @@ class RingFlood(LogFirstMachine):
             wanted=tuple(self._neighbours),
             ready=tuple(peer for peer in self._neighbours if peer in self._sent),
         )
+
+    def detail(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol."""
+        return {}
 
     # ------------------------------------------------------------ sessions
 

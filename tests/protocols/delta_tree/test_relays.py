@@ -117,7 +117,7 @@ def test_a_relay_request_waits_for_the_end_of_the_direct_session() -> None:
     ask = Relay("ask", 2, 1, 7, 4)
     assert broker.hear(0, ask) == []
     assert (0, Relay("accept", 2, 1, 7, 1)) in broker.lose(2)
-    assert broker.core.status().detail["relayed"] == [2]
+    assert broker.core.detail()["relayed"] == [2]
 
 
 def test_a_relay_request_with_an_unknown_broker_is_ignored_without_error() -> None:
@@ -139,7 +139,7 @@ def test_an_error_in_a_relayed_session_closes_only_that_session() -> None:
     broker.hear(0, Relay("carry", 2, 1, 7, 0))
     answers = broker.said(broker.hear(0, SyncEnd(False)))  # no Summary before it
     assert answers[0] == (0, Relay("close", 2, 1, 7, 0))
-    assert broker.core.status().detail["relayed"] == []
+    assert broker.core.detail()["relayed"] == []
     assert 0 in broker.core.status().ready
 
 
@@ -150,7 +150,7 @@ def test_the_offer_of_a_leaf_that_has_left_is_not_accepted() -> None:
     effects = broker.core.handle(TopologyShrunk(0), 0)
     assert CloseSession(0, "has left the tree") in effects
     assert broker.lose(0) == []
-    assert broker.core.status().detail["relayed"] == []
+    assert broker.core.detail()["relayed"] == []
     assert 0 not in broker.core.status().wanted
 
 
@@ -160,18 +160,18 @@ def test_an_ask_of_a_leaf_that_has_left_is_let_pass() -> None:
     broker.core.handle(TopologyShrunk(0), 0)
     assert broker.hear(2, Relay("ask", 0, 1, 7, 4)) == []
     broker.lose(0)
-    assert broker.core.status().detail["relayed"] == []
+    assert broker.core.detail()["relayed"] == []
 
 
 def test_a_relayed_session_with_a_leaf_ends_when_the_leaf_departs() -> None:
     broker = Broker1()
     broker.hear(2, Relay("ask", 0, 1, 7, 4))
     broker.lose(0)
-    assert broker.core.status().detail["relayed"] == [0]
+    assert broker.core.detail()["relayed"] == [0]
     effects = broker.core.handle(TopologyShrunk(0), 0)
     assert (2, Relay("close", 0, 1, 7, 0)) in broker.said(effects)
     assert CloseSession(0, "has left the tree") in effects, "the attempt to meet it directly"
-    assert broker.core.status().detail["relayed"] == []
+    assert broker.core.detail()["relayed"] == []
     deadline = broker.core.next_deadline()
     while deadline is not None and deadline < 100 * SECOND_NS:
         assert OpenSession(0) not in broker.core.handle(DeadlineReached(), deadline)
@@ -199,10 +199,10 @@ def test_a_leaf_that_relayed_leaves_and_its_sessions_end_with_it() -> None:
     broker = Broker1()
     broker.hear(0, Relay("ask", 2, 1, 7, 4))
     broker.lose(2)
-    assert broker.core.status().detail["relayed"] == [2]
+    assert broker.core.detail()["relayed"] == [2]
     broker.core.handle(TopologyShrunk(0), 0)
     broker.core.handle(SessionLost(0, 10, "closed_by_us"), 0)
-    assert broker.core.status().detail["relayed"] == []
+    assert broker.core.detail()["relayed"] == []
     assert 2 in broker.core.status().wanted
 
 
@@ -254,10 +254,10 @@ def relayed_over_the_other(times: int) -> bool:
     broker.lose(0)
     for turn in range(1, times + 1):
         broker.hear(2, Relay("ask", 0, 1, 6 + turn, 4))
-        if broker.core.status().detail["relayed"] != [0]:
+        if broker.core.detail()["relayed"] != [0]:
             return False
         broker.lose(2)
-        if broker.core.status().detail["relayed"] != []:
+        if broker.core.detail()["relayed"] != []:
             return False
         broker.core.handle(SessionEstablished(2, 12, 1), 0)
         broker.hear(2, Summary((), False, ()))

@@ -14,7 +14,7 @@ def test_the_state_of_a_broker_has_its_hosted_streams_and_its_subscriptions() ->
     story.cluster.publish("p1", client="p", kind="a")
     story.cluster.run_for(2)
     core = story.core("s1")
-    shown = json.loads(json.dumps(core.status().detail))
+    shown = json.loads(json.dumps(core.detail()))
     hosted = shown["hosted"]["0.0"]
     assert (hosted["away"], hosted["live"], hosted["matches"]) == (1, 0, 1)
     assert hosted["released"] < hosted["delivered"] == hosted["position"] == hosted["held"]

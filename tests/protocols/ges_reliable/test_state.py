@@ -12,7 +12,7 @@ def test_a_broker_prints_the_state_of_its_roles() -> None:
     trees.cluster.link(trees.subscription.client.name, "x").cut()
     trees.publish("z", "a", "a", seconds=3)
     cores = {name: trees.cluster.broker(name).broker.core for name in "rxfz"}
-    shown = {name: json.loads(json.dumps(core.status().detail)) for name, core in cores.items()}
+    shown = {name: json.loads(json.dumps(core.detail())) for name, core in cores.items()}
     f, r = shown["f"]["storage"], shown["r"]["storage"]
     assert (f["parent"], f["subscriptions"], f["receipts"]) == (0, {"3": 1}, 1)
     assert (f["durable"], f["released"], f["retained"]) == (3, 1, 2)

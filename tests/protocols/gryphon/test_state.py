@@ -17,7 +17,7 @@ def test_the_state_of_a_broker_has_its_streams_and_the_filters_of_all() -> None:
     cluster.run_for(1)
     core = cluster.broker("b1").broker.core
     assert isinstance(core, Gryphon)
-    shown = json.loads(json.dumps(core.status().detail))
+    shown = json.loads(json.dumps(core.detail()))
     assert shown["filters"] == {"0": 0, "1": 0, "2": 1}
     (stream,) = [each for name, each in shown["streams"].items() if name.startswith("0.")]
     assert stream["upstream"] == 0

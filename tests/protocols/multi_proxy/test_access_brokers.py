@@ -268,7 +268,7 @@ def test_a_gap_of_lost_state_leaves_room_for_publications() -> None:
     (wanted,) = get.wanted
     assert (wanted.done, wanted.after) == (0, last)
     assert wanted.most == MultiProxyParameters().home_window - 3
-    assert home.core.status().detail["undone"] == 3
+    assert home.core.detail()["undone"] == 3
 
 
 def test_received_publications_are_not_accepted_again() -> None:

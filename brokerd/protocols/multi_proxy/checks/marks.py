@@ -73,7 +73,7 @@ def _is_too_early(step: MarkStep) -> bool:
 def _is_known(step: MarkStep) -> bool:
     """Return True if an access broker had all publications that arrived."""
     is_idle = Deliver not in step.acts and not step.sent
-    return step.is_own(step.message.home) and is_idle and not step.core.status().detail["undone"]
+    return step.is_own(step.message.home) and is_idle and not step.core.detail()["undone"]
 
 
 def _releases(step: MarkStep) -> bool:
@@ -89,7 +89,7 @@ def _has_moved(step: MarkStep) -> bool:
 
 
 def _tells_owners(step: MarkStep) -> bool:
-    if Owned not in step.sent or step.core.status().detail["role"] != "server":
+    if Owned not in step.sent or step.core.server is None:
         return False
     return step.sends(Owned, lambda each: bool(each.owners))
 
