@@ -40,6 +40,7 @@ from brokerd.protocols.durable.messages import (
 from brokerd.protocols.durable.migration import ARRIVALS, Arrivals, Letters
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import (
+    EXCESSIVE,
     RELEASE,
     RETAINED,
     PassedEvents,
@@ -242,6 +243,7 @@ class Durable:
             FETCHES: self._fetching.due,
             RELEASE: self.release.due,
             RETAINED: self._expire_events,
+            EXCESSIVE: self._expire_events,
             CATCHUP_WATCH: self._watch.due,
         }
 
@@ -342,7 +344,7 @@ class Durable:
             self.gryphon.settle(stream)
 
     def _expire_events(self) -> None:
-        """Release events of pubends here that have become too old."""
+        """Release events of pubends here that are beyond the bounds of retention."""
         for stream in self.retention.expire():
             self.gryphon.settle(stream)
         self.retention.schedule()

@@ -29,8 +29,10 @@ class DurableParameters(GryphonParameters):
         silence_interval_ns: the longest time without a message about a stream that progresses.
         max_retain_ns: older events may be lost to subscribers that are away, or catch up, without
             their acknowledgement; 0: none ever are.
-        release_grace_ns: the least time after its start in which a pubend loses nothing for that
-            reason; it is `max_retain_ns` where that is longer.
+        max_retain_bytes: so may events of a pubend whose newer events have as many bytes, payload
+            and overhead; 0: none may.
+        release_grace_ns: the least time after its start in which a pubend loses nothing for these
+            reasons; it is `max_retain_ns` where that is longer.
         catchup_batch: the most unacknowledged events of a subscription in catch-up before fetching
             stops, and the size of a fetch.
         catchup_window: the most events of a pubend that all subscriptions in catch-up at a broker
@@ -55,6 +57,7 @@ class DurableParameters(GryphonParameters):
     commit_interval_ns: int = 250 * MILLISECOND_NS
     silence_interval_ns: int = SECOND_NS
     max_retain_ns: int = 0
+    max_retain_bytes: int = 0
     release_grace_ns: int = 10 * SECOND_NS
     catchup_batch: int = 5_000
     catchup_window: int = 20_000
@@ -76,13 +79,15 @@ class DurableParameters(GryphonParameters):
 
     @property
     def gap_age_ns(self) -> int | None:
-        """Return the least age of an event in a gap; None if there are no gaps.
+        """Return the least age of an event in a gap, 0 for any age; None if there are no gaps.
 
         A hold also expires while its client is connected to a broker that cannot renew the hold.
         """
         ages_ns = [self.max_retain_ns] if self.max_retain_ns else []
         if self._holds_may_expire:
             ages_ns.append(self.hold_lease_ns)
+        if self.max_retain_bytes:
+            ages_ns.append(0)
         return min(ages_ns, default=None)
 
     @property
@@ -119,7 +124,7 @@ class DurableParameters(GryphonParameters):
                 f"{where}: hold_lease_ns = {self.hold_lease_ns}; at least {LEAST_LEASE_NS} (1 s): "
                 "a shorter lease ends before it can be renewed"
             )
-        for name in ("token_batch", "passed_limit_bytes"):
+        for name in ("token_batch", "passed_limit_bytes", "max_retain_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 0")
 
@@ -131,6 +136,12 @@ class DurableParameters(GryphonParameters):
                 f"max_retain_ns = {self.max_retain_ns}: a subscriber that is disconnected for "
                 f"longer than {self.max_retain_ns / SECOND_NS:g} s receives a gap in place of "
                 "older publications."
+            )
+        if self.max_retain_bytes:
+            found.append(
+                f"max_retain_bytes = {self.max_retain_bytes}: a subscriber that is disconnected "
+                "while a pubend receives more than that receives a gap in place of the oldest "
+                "publications."
             )
         if self._holds_may_expire:
             found.append(

@@ -9,9 +9,9 @@ away or catch up. Every broker that such an event has passed keeps it in memory,
 bytes, so that the publishers' broker need not send it again.
 
 Early release: a pubend releases old events, although disconnected subscribers lack them. A tick may
-be lost when all have released it, or when it is older than `max_retain` and all brokers with
-subscribers have acknowledged it. So live subscribers lack nothing; subscribers in catch-up receive
-gaps.
+be lost when all have released it, or when it is beyond a bound and all brokers with subscribers
+have acknowledged it. Bounds are an age and the weight of newer events. So live subscribers lack
+nothing; subscribers in catch-up receive gaps.
 
 Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]; early release, maxRetain), §1.1,
 §3 (intermediate brokers cache events).
@@ -50,10 +50,18 @@ from brokerd.protocols.interface import Instant, RetainedStream
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 RETAINED: Final = "retained"
+EXCESSIVE: Final = "excessive"
+
+_EXCESS_PAUSE_NS: Final = 20 * MILLISECOND_NS
 
 
 class Retention:
-    """The retention of a broker's pubends."""
+    """The retention of a broker's pubends, bounded in time and in bytes.
+
+    Attributes:
+        most_bytes: the weight of the newest events that are retained in any case; 0 without a
+            bound in bytes.
+    """
 
     def __init__(
         self,
@@ -65,6 +73,7 @@ class Retention:
         self._pubends = gryphon.pubends
         self._streams = gryphon.streams
         self._max_retain_ns = parameters.max_retain_ns
+        self.most_bytes = parameters.max_retain_bytes
         self._grace_ns = parameters.release_grace_ns
         self._from_ns: Instant = 0
         self._released: dict[StreamId, int] = {}
@@ -91,20 +100,37 @@ class Retention:
             due_ns = self._next_ns()
             if due_ns is not None:
                 self._deadlines.set((RETAINED, None), due_ns)
+        if self.most_bytes and (EXCESSIVE, None) not in self._deadlines:
+            streams = self._streams.own()
+            if any(self._excess_tick(stream) > (stream.held or 0) for stream in streams):
+                due_ns = self._machine.now_ns + _EXCESS_PAUSE_NS
+                self._deadlines.set((EXCESSIVE, None), max(due_ns, self._from_ns))
 
     def expire(self) -> Iterator[Stream]:
-        """Release events that have become too old; yield streams that may be retained less."""
+        """Release events beyond the bounds; yield streams that may be retained less."""
         for stream in self._streams.own():
             self._hold(stream)
             yield stream
         self.schedule()
 
     def _hold(self, stream: Stream) -> None:
-        stream.held = max(self._released[stream.identity], stream.held or 0, self.expired_tick())
+        bounds = self.expired_tick(), self._excess_tick(stream) if self._is_settled else 0
+        stream.held = max(self._released[stream.identity], stream.held or 0, *bounds)
+
+    @property
+    def _is_settled(self) -> bool:
+        """True unless live subscribers may lack the time to return since the start."""
+        return self._machine.now_ns >= self._from_ns
+
+    def _excess_tick(self, stream: Stream) -> int:
+        """Return the tick through which newer events have the weight to retain."""
+        if not self.most_bytes:
+            return 0
+        return stream.knowledge.events.before_newest(self.most_bytes, EVENT_BYTES)
 
     def expired_tick(self) -> int:
         """Return the tick through which events are older than the retention."""
-        if not self._max_retain_ns or self._machine.now_ns < self._from_ns:
+        if not self._max_retain_ns or not self._is_settled:
             return 0
         oldest = self._pubends.tick(self._machine.now_ns) - ticks_in(self._max_retain_ns)
         return max(0, oldest - 1)

@@ -143,6 +143,17 @@ _SCATTERED: Final = 1_024
 _RUN_EVENTS: Final = 64
 
 
+def _first_newest(run: PublicationRun, kept_bytes: int, event_bytes: int) -> int:
+    """Return the place of the first of the newest events of this weight in a run."""
+    lengths, place = run.payload_lengths, len(run)
+    if isinstance(lengths, int):
+        return place - -(-kept_bytes // (lengths + event_bytes))
+    while kept_bytes > 0:
+        place -= 1
+        kept_bytes -= lengths[place] + event_bytes
+    return place
+
+
 class RetainedEvents:
     """Runs of one stream with disjoint extents, by tick.
 
@@ -210,6 +221,22 @@ class RetainedEvents:
     def last(self) -> int:
         """The tick of the last event; 0 without events."""
         return self._runs[-1].last if self._runs else 0
+
+    def before_newest(self, kept_bytes: int, event_bytes: int) -> int:
+        """Return the tick in front of the newest events of this weight; 0 if all are among them.
+
+        Args:
+            event_bytes: weight of an event in addition to its payload.
+        """
+        if self.payload_bytes + event_bytes * self.events <= kept_bytes:
+            return 0
+        for run in reversed(self._runs):
+            run_bytes = run.payload_bytes() + event_bytes * len(run)
+            if run_bytes > kept_bytes:
+                place = _first_newest(run, kept_bytes, event_bytes)
+                return run.sequences[place] - 1 if place < len(run) else run.last
+            kept_bytes -= run_bytes
+        return 0
 
     def within(self, start: int, end: int) -> PublicationRun | None:
         """Return the events in [start, end) as one run; None without events."""

@@ -19,6 +19,7 @@ from brokerd.protocols.durable.catchup import (
 )
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.messages import LOST
+from brokerd.protocols.gryphon import EVENT_BYTES
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_stories import DurableStory, fails
@@ -140,6 +141,51 @@ def restarted_for_a_while() -> bool:
     return [each.received for each in both] == [sent, sent]
 
 
+def only_the_newest_are_kept() -> bool:
+    """Return True if the newest events of the bound are kept, and the live subscriber has all."""
+    story = DurableStory(max_retain_bytes=4 * EVENT_BYTES, release_grace_ns=0)
+    away, live = story.subscriber("s1"), story.subscriber("s2")
+    link = story.away(away)
+    sent = story.cluster.publish_run("p1", [(story.blob("a"), b"")] * 10)
+    story.cluster.run_for(2)
+    kept = story.kept("p1")
+    link.heal()
+    story.settle()
+    lost = [(sent[0].sequence, sent[5].sequence)]
+    received = away.received == sent[6:] and live.received == sent
+    return kept == 4 and story.told(away) == lost and received
+
+
+def beyond_the_bound_twice() -> bool:
+    """Return True if a second absence loses what is beyond the bound, too."""
+    story = DurableStory(
+        max_retain_bytes=2 * EVENT_BYTES, max_retain_ns=3_600 * SECOND_NS, release_grace_ns=0
+    )
+    story.cluster.run_for(3_601)
+    away, kept = story.subscriber("s1"), []
+    for _ in range(2):
+        link = story.away(away)
+        story.publish(5)
+        story.cluster.run_for(2)
+        kept.append(story.kept("p1"))
+        link.heal()
+        story.cluster.run_for(10)
+    story.settle()
+    return kept == [2, 2] and story.told(away) == [(1, 3), (6, 8)]
+
+
+def bytes_of_an_unreachable_subscriber() -> bool:
+    """Return True if a live subscriber behind a cut link loses nothing beyond the bound."""
+    story = DurableStory(max_retain_bytes=2 * EVENT_BYTES, release_grace_ns=0)
+    far = story.subscriber("s1")
+    link = story.cluster.link("p1", "b1").cut()
+    sent = story.publish(10)
+    story.cluster.run_for(5)
+    link.heal()
+    story.settle()
+    return far.received == sent and gaps_of(story) == []
+
+
 def told_after_restart() -> bool:
     """Return True if a loss and its origins survive a restart of the pubend."""
     story = story_of()
@@ -179,6 +225,9 @@ STORIES = (
     ("one-pubend-for-another", one_pubend_cannot_be_asked, ()),
     ("younger-is-lost", back_in_time, ()),
     ("lost-before-the-announcement", told_of_nothing, ()),
+    ("lost-before-the-announcement", bytes_of_an_unreachable_subscriber, ()),
+    ("one-newest-event-less", only_the_newest_are_kept, ()),
+    ("bytes-wait-for-the-age", beyond_the_bound_twice, ()),
     ("no-grace", restarted_for_a_while, ()),
     ("gap-covers-every-lost-event", away_for_too_long, ()),
     ("a-gap-per-batch", away_for_too_long, (2,)),
@@ -187,7 +236,9 @@ STORIES = (
 )
 
 
-@pytest.mark.parametrize("name, told, batches", STORIES, ids=[name for name, *_ in STORIES])
+@pytest.mark.parametrize(
+    "name, told, batches", STORIES, ids=[f"{name}-{told.__name__}" for name, told, _ in STORIES]
+)
 def test_a_story_fails_with_its_named_bug(name, told, batches) -> None:
     chosen = {"catchup_batch": batches[0]} if batches else {}
     with plant([MUTANTS[name]]):
@@ -195,7 +246,8 @@ def test_a_story_fails_with_its_named_bug(name, told, batches) -> None:
 
 
 RIGHT = (one_pubend_cannot_be_asked, back_in_time, told_of_nothing, restarted_with_one_below,
-         restarted_for_a_while, told_after_restart)  # fmt: skip
+         restarted_for_a_while, told_after_restart, only_the_newest_are_kept,
+         beyond_the_bound_twice, bytes_of_an_unreachable_subscriber)  # fmt: skip
 
 
 @pytest.mark.parametrize("told", RIGHT)

@@ -1,11 +1,12 @@
 """The knowledge of a stream compared with a plain list that has one value per tick."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.protocols.gryphon.knowledge import Knowledge
+from brokerd.protocols.gryphon.knowledge import Knowledge, RetainedEvents
 from tests.helpers.stream_runs import run_at
 
 SIZE = 40
@@ -123,3 +124,32 @@ def test_silence_never_replaces_an_event_and_payloads_are_not_copied():
     assert part is not None
     assert [*part.sequences] == [3, 5, 6]
     assert part.payload[0].obj is run.payload[0]
+
+
+runs_of_lengths = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), max_size=6)
+
+
+@given(runs_of_lengths, st.booleans(), st.integers(0, 60), st.integers(1, 8))
+def test_the_newest_events_of_a_weight_are_found_as_in_a_plain_list(
+    lengths, equal, kept_bytes, event_bytes
+):
+    events, weights, tick = RetainedEvents(), [], 1
+    for each in lengths:
+        sizes = [each[0]] * len(each) if equal else each
+        ticks = [tick + 2 * place for place in range(len(sizes))]
+        events.add(
+            replace(
+                run_at(ticks),
+                payload_lengths=sizes[0] if equal else tuple(sizes),
+                payload=(bytes(sum(sizes)),),
+            )
+        )
+        weights += [(at, size + event_bytes) for at, size in zip(ticks, sizes, strict=True)]
+        tick = ticks[-1] + 2
+    kept = []
+    for at, weight in reversed(weights):
+        if sum(each for _, each in kept) >= kept_bytes:
+            break
+        kept.append((at, weight))
+    through = events.before_newest(kept_bytes, event_bytes)
+    assert {at for at, _ in weights if at > through} == {at for at, _ in kept}

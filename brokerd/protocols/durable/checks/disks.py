@@ -15,6 +15,7 @@ from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
 from brokerd.protocols.durable.state import ACKNOWLEDGED, ARRIVING, DELIVERED, HOLDS, Mode
+from brokerd.protocols.gryphon import EVENT_BYTES
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, message_of
@@ -209,7 +210,9 @@ class DurableChecks(GryphonChecks):
                 self._announced.get((each, stream.identity), 0) for each in self._list_hosts(core)
             ]
             released = min([_released_tick(broker, stream.identity, came=False), *announced])
-            if final > max(released, expired):
+            kept, bound = stream.knowledge.events, core.retention.most_bytes
+            kept_bytes = kept.payload_bytes + EVENT_BYTES * kept.events
+            if final > max(released, expired) and not 0 < bound <= kept_bytes:
                 subject = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
                 raise InvariantViolated("lost early", f"{subject}, released is {released}")
 

@@ -75,6 +75,7 @@ class DurablePlanning(GryphonPlanning):
             catchup_window=random.choice((1, 30, 20_000)),
             max_retain_ns=early.choice((0, 60, 200, 500)) * MILLISECOND_NS,
             release_grace_ns=early.choice((0, 100)) * MILLISECOND_NS,
+            max_retain_bytes=early.choice((0, 0, 0, 200, 1_000)),
         )
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
