@@ -334,11 +334,11 @@ class Arrivals:
         """Close the session of a client with a later attachment to another broker.
 
         A client that connects again is here all the same: it returned to an older copy of its
-        state, and exceeds the later generation. If that attachment returns, too, the client is told
-        of the other process.
+        state, and exceeds the later generation. If that attachment returns, too, the client receives
+        a refusal that names the other process. A session without Connect is no attachment yet.
         """
         client = self._table.clients[name]
-        if not client.session or client.generation >= generation:
+        if not client.connect_seen or client.generation >= generation:
             return
         if client.was_cut:
             reason = f"{name} is attached to another broker, too: another process has its state"

@@ -627,5 +627,42 @@ def test_a_client_that_returns_with_an_earlier_generation_exceeds_the_later_one(
     assert told == [1, CloseSession, 4, Refused("connect", 0, reason, False)]
 
 
+def returns_before_the_move_away_is_complete() -> bool:
+    """Return True if requests about the earlier move do not end the sessions of a returning client.
+
+    They arrive between the session and its Connect, first at one session, then at the next.
+    """
+    core, predicate = relay(), parse_predicate("true")
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
+    handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
+    handle(core, SessionLost("c", 20, "closed_by_peer"))
+    ended = []
+    for session, letter in (
+        (21, Hold(1, 2, "c", 1, 2, ((StreamId(1, 0, 0), 0),), 1)),
+        (22, Moved(1, 2, "c", 1, 2)),
+    ):
+        handle(core, SessionEstablished("c", session, 1))
+        effects = handle(core, MessageReceived(2, 12, letter))
+        ended += [each for each in effects if type(each) is CloseSession or _is_refusal(each)]
+        if session == 21:
+            handle(core, SessionLost("c", session, "connection_lost"))
+    token = ((1, ((STREAM, 5),)),)
+    effects = handle(core, MessageReceived("c", 22, Connect(False, 3, 1, 0, token)))
+    effects += handle(core, MessageReceived("c", 22, Subscribe(1, predicate)))
+    states = [each.message.state for each in effects if _is(Subscribed, each)]
+    return not ended and states == ["pending", "started"]
+
+
+def test_a_client_that_returns_before_its_move_is_complete_keeps_its_session() -> None:
+    assert returns_before_the_move_away_is_complete()
+    with plant([MUTANTS["session-is-an-attachment"]]):
+        assert fails(returns_before_the_move_away_is_complete)
+
+
+def _is(kind: type, effect: Effect) -> bool:
+    return type(effect) is Send and type(effect.message) is kind
+
+
 def _is_refusal(effect: Effect) -> bool:
     return type(effect) is Send and type(effect.message) is Refused
