@@ -11,7 +11,8 @@ import trio
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.overlay.generate import chain
 from pubsubctl.deployment.placement import PlacedBroker, Placement, check_pinning, place
-from pubsubctl.deployment.placement_choice import check_cores, extend_placement, read_placement
+from pubsubctl.deployment.placement_choice import extend_placement
+from pubsubctl.deployment.placement_file import check_cores, read_placement
 from pubsubctl.errors import HostError, UserError
 from pubsubctl.inventory.inventory import Host, load_inventory
 from tests.pubsubctl.conftest import Call
