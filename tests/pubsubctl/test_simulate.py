@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -247,10 +248,15 @@ def test_a_scenario_is_played_and_judged_by_its_expectations(call: Call, project
     assert "s.txt: 'stabilize': not quiet after 60 s" in answer.err
 
 
+_shrink_once = cache(swarms.shrink)
+"""The search, which takes seconds, made once for several file names."""
+
+
 def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
-    call: Call, tmp_path: Path
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "small.plan"
+    monkeypatch.setattr(swarms, "shrink", _shrink_once)
     arguments = ("simulate", "shrink", "1", "--mutant", "M21", "--output", str(path), "-j")
     document = call(*arguments).document
     assert document["small"]
@@ -272,6 +278,7 @@ def test_the_command_that_repeats_a_shrunk_seed_works_for_any_file_name(
 ) -> None:
     """A TOML file was mistaken for a workload, a file named as a figure for the figure."""
     monkeypatch.chdir(project)
+    monkeypatch.setattr(swarms, "shrink", _shrink_once)
     arguments = ("simulate", "shrink", "1", "--mutant", "M21", "--output", name, "-j")
     document = call(*arguments).document
     program, *words = shlex.split(document["command"])
