@@ -361,3 +361,22 @@ def test_a_commit_that_moves_along_is_answered_after_the_start() -> None:
     waits = pytest.raises(NotQuietError, match="waits for what it has consumed")
     with plant([MUTANTS["commit-before-the-start-is-ignored"]]), waits:
         moved_with_a_commit()
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_commit_is_owed_an_answer_once_its_subscription_can_start(starts: bool) -> None:
+    """The consumer moves with an unanswered commit, while a pubend is unreachable or not."""
+    story = FilteredStory()
+    subscription = story.cluster.consume("s1", "kind = 'a'", uncommitted=1)
+    story.cluster.run_until_quiet()
+    story.send("a", 3)
+    story.cluster.publish("p1", kind="a")
+    story.wait_for(lambda: subscription.client.waits)
+    story.cluster.link(subscription.client.name, "s1").cut()
+    story.cluster.link("p1", "b1").cut()
+    story.cluster.transfers.reattach(subscription.client.name, "s2")
+    story.cluster.run_for(2)
+    number_of = story.cluster.topology.number_of
+    broken = [] if starts else [(number_of("p1"), number_of("b1"))]
+    waits = f"{subscription.client.name} waits for what it has consumed to be committed"
+    assert (waits in WhileBroken(story.cluster, broken).missing()) is starts
