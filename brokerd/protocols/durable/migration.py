@@ -334,8 +334,8 @@ class Arrivals:
         """Close the session of a client with a later attachment to another broker.
 
         A client that connects again is here all the same: it returned to an older copy of its
-        state, and exceeds the later generation. If that attachment returns, too, the client receives
-        a refusal that names the other process. A session without Connect is no attachment yet.
+        state, and exceeds the later generation. If that attachment returns, too, the client is
+        refused, with the cause. A session without Connect is no attachment yet.
         """
         client = self._table.clients[name]
         if not client.connect_seen or client.generation >= generation:
