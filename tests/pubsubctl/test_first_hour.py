@@ -5,6 +5,7 @@ import json
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,9 @@ from pubsubctl.runs.outputs import check_results
 from pubsubctl.runs.series import merge_equal
 from results.reference.history_reader import judge_folder
 from tests.pubsubctl.conftest import Call
+
+if TYPE_CHECKING:
+    pass
 
 usage = namedtuple("usage", ("total", "used", "free"))
 TWELVE = """\
@@ -197,7 +201,7 @@ def test_the_predicted_numbers_are_those_of_a_run(
 
 
 def test_a_series_of_unknown_runs_ends_with_its_tables_and_status_3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, spark: "SparkSession"
 ) -> None:
     _study(tmp_path, monkeypatch, call)
     bar = ("--set", "bars.deliveries_per_pair_min=10000", "--set", "phases.measure=2s")
