@@ -1,7 +1,7 @@
 """The sessions of a broker with its neighbours, and the retries of lost sessions."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
@@ -14,7 +14,6 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.protocols.parts.backoff import RetryParameters, next_wait_ns
-from brokerd.protocols.parts.clients.table import ClientParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 RETRY: Final = "retry"
@@ -22,10 +21,6 @@ RETRY: Final = "retry"
 
 NO_NEIGHBOUR: Final = "is no neighbour"
 """The reason in a CloseSession."""
-
-
-class ForwardingParameters(ClientParameters, RetryParameters, Protocol):
-    """A protocol's parameters of clients and of retries."""
 
 
 class NeighbourSessions:

@@ -29,7 +29,6 @@ from brokerd.protocols.parts.clients.progress import (
     read_progress,
 )
 from brokerd.protocols.parts.clients.table import (
-    ClientParameters,
     HostedClient,
     gaps_of_older_copy,
 )
@@ -42,14 +41,6 @@ SUBSCRIPTIONS: Final = "subscriptions"
 
 DETACHED: Final = 0
 """The number in the answer to a Detach."""
-
-
-class WindowParameters(ClientParameters, Protocol):
-    """A protocol's parameters of clients and of their delivery windows."""
-
-    @property
-    def client_window(self) -> int:
-        """The number of unacknowledged publications of a client at which deliveries wait."""
 
 
 class HandedOut(Protocol):
