@@ -369,13 +369,13 @@ class Ges(EventMachine):
         route = Subscription(subscription, predicate, client, number, coming)
         self._subscriptions.add(route)
         self._take(propagation.change_own([(subscription, predicate)], (), self.now_ns))
-        if not propagation.is_everywhere(coming):
+        if not self.units.confirmations.is_confirmed(coming):
             self.report_state(route)
         return route
 
     def report_state(self, route: Subscription) -> None:
         """See Forwarding."""
-        if self.units.propagation.is_everywhere(route.version):
+        if self.units.confirmations.is_confirmed(route.version):
             answer = Subscribed(route.number, "started", path_age_ns=route.path_age_ns)
         else:
             answer = Subscribed(route.number, "pending")
