@@ -104,7 +104,6 @@ class CatchupWatch:
         self._timers = timers
         self._interval_ns = interval_ns
         self._counters = counters
-        counters["catchups_diverging"] = 0
         self._behind: dict[Lane, tuple[HostedStream, int]] = {}
 
     def __len__(self) -> int:

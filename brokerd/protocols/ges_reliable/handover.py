@@ -10,6 +10,11 @@ The first storage sends everything through an epoch at which its root has whatev
 had when the subscription had begun there. The successor storage sends everything after that, except
 for publications that its root had not had by then and the first root had.
 
+A request is repeated until its storage answers (`requests`), so a handover waits while a storage is
+down, and resumes after its restart: a storage answers only once its rows are on disk. Meanwhile the
+present storage keeps the subscription, and the successor everything after its beginning. After a
+restart of this broker, or at another one, `reconnection` finds the storage that has the rest.
+
 Paper: [GES] §4 (a finer storage takes over the clients of its unit; roaming clients). Deviates: the
 paper defines no move between trees.
 """

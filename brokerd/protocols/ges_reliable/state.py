@@ -58,6 +58,14 @@ TABLES: Final = (
     *(UNITS, PROFILE, HOMES, RELEASED, FRONTIERS),
 )
 
+COUNTERS: Final = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "messages_carried",
+    "messages_without_route",
+)
+
 # ---------------------------------------------------------------- subscriptions of clients here
 
 

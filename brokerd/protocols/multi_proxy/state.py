@@ -318,6 +318,13 @@ class Version(NamedTuple):
 
 NEVER: Final = Version(0, 0)
 
+COUNTERS: Final = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "messages_ignored",
+)
+
 
 @dataclass(slots=True)
 class Follower:
