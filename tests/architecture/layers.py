@@ -20,7 +20,6 @@ _NOT_DEPLOYED = ("brokerd.protocols.*.checks",)
 _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.definition",
     "brokerd.protocols.interface",
-    "brokerd.protocols.parts.backoff",
     "brokerd.protocols.parts.clients",
     "brokerd.protocols.parts.deadlines",
     "brokerd.protocols.parts.decommissioning",
@@ -29,9 +28,8 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.neighbours",
     "brokerd.protocols.parts.log_bounds",
     "brokerd.protocols.parts.positions",
-    "brokerd.protocols.parts.predicate_rows",
     "brokerd.protocols.parts.publishers",
-    "brokerd.protocols.parts.run_records",
+    "brokerd.protocols.parts.records",
     "brokerd.protocols.parts.selection",
 )
 

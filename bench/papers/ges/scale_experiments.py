@@ -26,7 +26,7 @@ from brokerd.overlay.routes import Link
 from brokerd.overlay.small_world import small_world
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.duties import find_duties as duties_of_all
-from brokerd.protocols.ges.checks.outline import outline
+from brokerd.protocols.ges.checks.duties import outline
 from brokerd.protocols.ges.confirmations import Confirmations
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.keepers import Duties, Keepers, find_duties

@@ -22,7 +22,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnSubscription,
 )
 from brokerd.protocols.parts.decommissioning import DECOMMISSIONED
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.records import predicate_row, read_predicate
 
 # ---------------------------------------------------------------- tables
 

@@ -34,7 +34,7 @@ from brokerd.protocols.parts.clients.table import (
 )
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.event_machine import EventMachine
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.records import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import RunSelection, match_run
 
 SUBSCRIPTIONS: Final = "subscriptions"
