@@ -197,7 +197,7 @@ class _Reading:
                 offset = first * RECORD_BYTES
                 records = np.fromfile(file.path, RECORDS[reader.layout], count, offset=offset)
                 if len(records) < count:
-                    raise IntegrityError(f"{file.path} is shorter than its index says")
+                    raise IntegrityError(f"{file.path} is shorter than in its index")
                 batches += reader.batches(file, records, first)
         if batches:
             return pa.Table.from_batches(batches).to_pandas()

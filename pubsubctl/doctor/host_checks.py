@@ -251,7 +251,7 @@ def _lock(look: HostFacts) -> Iterator[Row]:
     if look.observed is None:
         return
     if look.holder:
-        yield "warn", f"locked by {look.holder}", "wait for them, or ask them"
+        yield "warn", f"locked by {look.holder}", "wait for its end, or contact the holder"
     else:
         yield "ok", "no other operator", ""
 

@@ -68,7 +68,7 @@ def judge_one_way(median_us: float, error_us: float | None) -> OneWay:
             for one clock.
     """
     if error_us is None:
-        return OneWay(False, "refused: nobody compared the clocks")
+        return OneWay(False, "refused: the clocks were not compared")
     if error_us == 0:
         return OneWay(True, "both stamps are of one clock")
     share = error_us / median_us if median_us > 0 else math.inf

@@ -128,7 +128,7 @@ class Findings:
 
 
 def describe_nothing_owed(pairs: Iterable[PairSummary]) -> Iterator[str]:
-    """Yield a line with the pairs that were owed nothing; a verdict says nothing about them."""
+    """Yield a line with the pairs that were owed nothing; a verdict does not cover them."""
     none = [f"{pair.sub_id} of {pair.pubend}" for pair in pairs if pair.started and not pair.owed]
     if none:
         none.sort()

@@ -285,11 +285,11 @@ TABLES: Mapping[str, Table] = {
             asked_ns BIGINT total length of the ranges, in time of the stream
             cumulated_ns BIGINT the same for all requests of this broker so far, with this one
         """),
-        _table("retransmission_totals", "Retransmission requests per broker, sent and received.", """
+        _table("retransmission_totals", "Retransmission requests per broker.", """
             broker STRING name
             asked_ns BIGINT length of the requested ranges, over all streams
             requests BIGINT number of its requests
-            asked_of_it_ns BIGINT length of the ranges that others have requested from it
+            asked_of_it_ns BIGINT length of the ranges requested from it
             consolidation_ratio DOUBLE length requested by it per length requested from it
         """),
         _table("faults", "Injected faults, with their progress.", """

@@ -280,9 +280,9 @@ class Fetching:
     def _request(self, stream: Stream, ranges: Sequence[Range], asker: BrokerNumber) -> None:
         """Request ranges for a broker, except ranges with a recent request.
 
-        One broker upstream is asked: the last sender of the stream, or else the first in the
-        rotation of its pubend. Without any, a member of this cell is, unless it is the one that
-        asks.
+        One broker upstream receives the request: the last sender of the stream, or else the first
+        in the rotation of its pubend. Without any, a member of this cell receives it, except for
+        the requester.
         """
         identity, is_sideways = stream.identity, asker not in self._routes.peers
         via = self._streams.get(identity).via

@@ -334,8 +334,8 @@ class Arrivals:
         """Close the session of a client with a later attachment to another broker.
 
         A client that connects again is here all the same: it returned to an older copy of its
-        state, and exceeds the later generation. If that attachment returns, too, the client is told
-        of the other process.
+        state, and exceeds the later generation. If that attachment returns, too, the client
+        receives a notice of the other process.
         """
         client = self._table.clients[name]
         if not client.session or client.generation >= generation:

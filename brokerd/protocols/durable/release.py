@@ -211,7 +211,7 @@ class Release:
     def offer(self, peer: BrokerNumber) -> None:
         """Acknowledge all streams of a neighbour as far as they are known here, even unknown ones.
 
-        After a loss, the neighbour learns from less than before that this broker lacks the rest.
+        After a loss, less than before shows the neighbour that this broker lacks the rest.
         """
         cell = self._routes.cell_of(peer)
         streams = [each for each in self._streams if each.upstream == cell]

@@ -1,10 +1,10 @@
 """Confirmations of profiles: the versions that neighbours have received for their sides.
 
 A broker that forwards a change waits until all receivers have confirmed for their sides, and then
-confirms to the sender; so the origin learns when all have the change. A confirmation names the
-confirmed versions: a statement stands for all earlier versions, and the receiver confirms known
-versions at once. A receiver that restarts, or is unreachable for long, may have owed the
-confirmations of brokers with other paths, so the confirmation is incomplete.
+confirms to the sender; so the origin receives a confirmation once all have the change. A
+confirmation names the confirmed versions: a statement stands for all earlier versions, and the
+receiver confirms known versions at once. A receiver that restarts, or is unreachable for long, may
+have owed the confirmations of brokers with other paths, so the confirmation is incomplete.
 
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """

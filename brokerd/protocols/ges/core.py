@@ -3,7 +3,7 @@
 A publication travels to gatekeepers and keepers, which decide which units are interested, and from
 there to those units only. Publications that a failed link or broker held are lost.
 
-The core is the only module that knows all parts. It takes the effects and facts that a part
+The core is the only module with all parts. It takes the effects and facts that a part
 returns, in order, and routes each fact to the part that it concerns.
 
 Paper: [GES] §2, §3.

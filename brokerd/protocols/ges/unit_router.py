@@ -2,7 +2,7 @@
 
 A `UnitRouter` carries no publications. `ges` and `ges_reliable` each have one, and forward
 publications and messages by its routes. Its methods are iterators of effects and facts. The core
-takes each fact before it asks for the next one, so facts take effect in their order.
+takes each fact before it requests the next one, so facts take effect in their order.
 
 Paper: [GES] §2, §3.
 """
@@ -76,7 +76,7 @@ class UnitParameters(HintParameters, Protocol):
 
 
 class UnitRouter:
-    """The connectivity graph, the profiles, the routes and the failures that a broker knows.
+    """The connectivity graph, the profiles, the routes and the failures at one broker.
 
     Args:
         neighbours: the brokers at the other ends of the links, with their addresses.

@@ -186,7 +186,7 @@ class GesReliable(EventMachine):
 
     Attributes:
         units: connections, profiles, routes and failures of the hierarchy.
-        access: the clients of this broker, and what storages are asked for them.
+        access: the clients of this broker, and their requests to storages.
         storage: the storage of this broker; None if the broker is no storage.
         persistent: the state on disk.
     """
@@ -279,7 +279,7 @@ class GesReliable(EventMachine):
         return self.access.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol: failures leave nothing behind that this broker knows of."""
+        """See DeliveryProtocol: failures leave nothing behind at this broker."""
         return ()
 
     def statistics(self) -> Mapping[str, int]:

@@ -40,7 +40,7 @@ from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 ROOT_QUERY: Final = "root query"
-"""Purpose of the deadline at which a root is asked again for its epoch."""
+"""Purpose of the deadline of the next query to a root for its epoch."""
 
 Outcomes = Iterator[Request | FetchStart | FetchStop | ReceiptWait | EndConfirmation]
 """The facts that a step yields, in order."""
@@ -102,7 +102,7 @@ class TreeHandovers:
     """The tree handovers at an access broker.
 
     Args:
-        wait_ns: the wait before a root that is behind is asked again.
+        wait_ns: the wait before the next query to a root that is behind.
 
     Attributes:
         waited: the number of these waits.

@@ -115,7 +115,7 @@ class UnitProfile:
 
 
 INTAKE: Final = "intake"
-"""Purpose of the deadline at which another storage is asked again."""
+"""Purpose of the deadline of the next query to another storage."""
 
 
 @dataclass(slots=True)

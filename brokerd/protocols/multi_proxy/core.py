@@ -433,7 +433,7 @@ class MultiProxy(LogFirstMachine):
             handler(peer, message)
 
     def _deny(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
-        """Report that topics are not this server's: an access broker asks their arbiters again.
+        """Report that topics are not this server's: an access broker queries their arbiters again.
 
         Raises:
             RemoteProtocolError: a topic does not exist, or owners follow from a hash; the fault of

@@ -262,7 +262,7 @@ class ServerRoutes:
         if proxy is None:
             return
         if proxy == self._broker:
-            assert self.proxy is not None, f"{self._broker} is no proxy and is asked to be"
+            assert self.proxy is not None, f"{self._broker} is no proxy, but routes as one"
             self.proxy.pass_on(request)
         else:
             self._machine.send(proxy, request)
