@@ -43,7 +43,7 @@ from results.rules.terms import (
     RiskWindow,
     doubt,
 )
-from results.witnesses.summary import doubts_about_findings
+from results.witnesses.online import doubts_about_findings
 
 
 def check(history: History) -> Judgement:

@@ -34,7 +34,7 @@ from results.tables.logs import (
 from results.tables.manifest import Run
 from results.tables.row_counts import rows_of
 from results.witnesses import RunFolder, doubts_of_witnesses
-from results.witnesses.summary import findings_online
+from results.witnesses.online import findings_online
 
 
 @dataclass(frozen=True)
