@@ -23,20 +23,17 @@ import pyarrow as pa
 
 from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import IntegrityError, ResultsError, read_json
-from results.tables.load import (
-    BATCH_ROWS,
-    KINDS,
-    LAYERS,
-    Clock,
-    DeliveryReader,
-    Names,
-    PublicationReader,
-    RecordReader,
-    load_run,
-)
+from results.tables.load import load_run
 from results.tables.logs import Logs, read_logs
 from results.tables.manifest import read_run
+from results.tables.names import KINDS, LAYERS, Clock, Names
 from results.tables.record_files import RECORD_BYTES, RECORDS
+from results.tables.record_readers import (
+    BATCH_ROWS,
+    DeliveryReader,
+    PublicationReader,
+    RecordReader,
+)
 from results.tables.stretches import StretchReader
 
 if TYPE_CHECKING:
@@ -200,7 +197,7 @@ class _Reading:
                 offset = first * RECORD_BYTES
                 records = np.fromfile(file.path, RECORDS[reader.layout], count, offset=offset)
                 if len(records) < count:
-                    raise IntegrityError(f"{file.path} is shorter than its index says")
+                    raise IntegrityError(f"{file.path} is shorter than in its index")
                 batches += reader.batches(file, records, first)
         if batches:
             return pa.Table.from_batches(batches).to_pandas()

@@ -166,7 +166,7 @@ def _shape(spec: ExperimentSpec, plan: PublisherPlan) -> dict[str, Any]:
 
 
 def _order(spec: ExperimentSpec, under_test: UnderTest) -> dict[str, Any]:
-    """Return the order of deliveries to compare with, and whether a fence may come early.
+    """Return the order of deliveries to compare with, and whether a fence may be early.
 
     A fence ends a wait by the promise of the brokers, not by the guarantee of the workload. Where
     publications may be lost, a fence ends the wait in any case.

@@ -118,7 +118,7 @@ class ProcessSubscriber:
                 await self._send_command("shut")
             if self._issued_ns:
                 await self._send_command("subscribe")
-            assert process.stdout is not None, "it was asked for"
+            assert process.stdout is not None, "stdout is a pipe"
             async for line in read_lines(process.stdout):
                 self._on_line(json.loads(line))
             await process.wait()

@@ -13,7 +13,8 @@ import psutil
 
 from bench.peers.load import SETTLE_S, Board, Load, run_publisher, run_subscriber
 from bench.peers.servers import PeerFailed, Servers, run_chain
-from bench.peers.system import Figures, System, limit_of, percentiles_us
+from bench.peers.system import PERCENTILES, Figures, System, limit_of
+from brokerd.quantiles import percentiles_us
 
 BEGIN_WITHIN_S: Final = 60.0
 PAYLOAD_BYTES: Final = 250
@@ -160,8 +161,8 @@ def _figures(
         rate=rate,
         delivered_per_s=received / seconds,
         cpu_us={name: each * 1e6 / received for name, each in used_s.items()},
-        response_us=percentiles_us([latencies[1][place] for place in within]),
-        service_us=percentiles_us([latencies[2][place] for place in within]),
+        response_us=percentiles_us([latencies[1][place] for place in within], PERCENTILES),
+        service_us=percentiles_us([latencies[2][place] for place in within], PERCENTILES),
         lost=lost,
         limited_by=limit_of(
             {name: each / seconds for name, each in used_s.items()},

@@ -86,7 +86,7 @@ class Client(Protocol):
 
 SATURATED: Final = 0.9
 """Share of a core at which a process is saturated."""
-_PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,17 +140,6 @@ def limit_of(shares: Mapping[str, float], all_cores: float, cores: int) -> str:
     if sum(shares.values()) >= SATURATED * cores:
         return "cores"
     return "other work" if all_cores >= SATURATED * cores else "window"
-
-
-def percentiles_us(durations_ns: Sequence[int]) -> dict[str, float]:
-    """Return percentiles in µs by the nearest-rank method; {} without durations."""
-    ordered = sorted(durations_ns)
-    if not ordered:
-        return {}
-    return {
-        name: ordered[max(0, math.ceil(share * len(ordered)) - 1)] / 1000
-        for name, share in _PERCENTILES.items()
-    }
 
 
 @dataclass(frozen=True, kw_only=True)

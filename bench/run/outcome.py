@@ -5,7 +5,6 @@ files. Counts are exact. Latencies are exact up to 200,000 deliveries, and of ev
 beyond. If deliveries are recorded as stretches, latencies are of the sample with times.
 """
 
-import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +27,10 @@ from bench.run.run_statistics import (
 )
 from bench.spec.values import Segment
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES, STRETCH
+from brokerd.quantiles import percentiles_us
 from fault_injection.apply.injector import Injection
 
 LARGEST_SAMPLE = 200_000
-_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,17 +300,6 @@ def measure(
         around_faults(raw, times, edges) if edges else {}, earlier,
         recovery_after(raw, times, trigger) if trigger else None,
     )  # fmt: skip
-
-
-def percentiles_us(durations_ns: list[int]) -> dict[str, float]:
-    """Return percentiles in µs by the nearest-rank method; {} without durations."""
-    ordered = sorted(durations_ns)
-    if not ordered:
-        return {}
-    return {
-        name: ordered[max(0, math.ceil(share * len(ordered)) - 1)] / 1000
-        for name, share in _PERCENTILES.items()
-    }
 
 
 _Source = tuple[str, int]

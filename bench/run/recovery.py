@@ -7,7 +7,6 @@ its publications have arrived, and its 99th percentile is within a band around t
 the faults. A burst of the load is a trigger, too.
 """
 
-import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, Final
 from bench.run.run_statistics import Times, rows_of, transpose
 from bench.spec.values import Segment
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES
+from brokerd.quantiles import quantile
 
 SHORTEST_WINDOW_NS: Final = 100_000_000
 DELIVERIES_PER_WINDOW: Final = 20
@@ -165,8 +165,8 @@ def _published(times: Times, from_ns: int, to_ns: int, window_ns: int) -> list[i
     return found
 
 
-def _p99(ordered: Sequence[int]) -> int:
-    return ordered[max(0, math.ceil(0.99 * len(ordered)) - 1)]
-
-
 _NONE: Final = (array("q"), array("q"))
+
+
+def _p99(ordered: Sequence[int]) -> int:
+    return quantile(ordered, 0.99)

@@ -7,7 +7,6 @@ around faults show whether a fault slows unaffected subscriptions.
 """
 
 import json
-import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.history.records import ACKNOWLEDGED, ACKS, APPLICATION, DATA, ROW_BYTES
+from brokerd.quantiles import quantile
 
 _CHUNK_ROWS = 1 << 16
 
@@ -181,7 +181,7 @@ def around_faults(raw: Path, times: Times, edges: tuple[int, int, int, int]) -> 
 
 
 def _stretch(waits_ns: Sequence[int], seconds: float) -> Stretch:
-    p50, p99 = (waits_ns[max(0, math.ceil(s * len(waits_ns)) - 1)] / 1000 for s in (0.5, 0.99))
+    p50, p99 = (quantile(waits_ns, share) / 1000 for share in (0.5, 0.99))
     return Stretch(len(waits_ns) / seconds if seconds else 0.0, p50, p99)
 
 

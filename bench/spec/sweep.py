@@ -48,7 +48,6 @@ from pydantic import (
 from bench.spec.experiment import Point
 from bench.spec.keys import FAULTS, SIMULATED, Overrides, check_keys, step_keys
 from bench.spec.spec import (
-    BENCH_FOLDER,
     MAXIMUM_SEED,
     ExperimentSpec,
     SpecError,
@@ -63,7 +62,6 @@ from brokerd.overlay.topology import nearest
 from brokerd.units import parse_duration_ns, parse_size_bytes
 
 SCHEMA: Final = "pubsubctl/sweep/1"
-SWEEPS: Final = BENCH_FOLDER / "sweeps"
 MOST_POINTS: Final = 1_000
 AROUND_RUN_NS: Final = 15_000_000_000
 """Estimated time to deploy, drain, collect and take down."""

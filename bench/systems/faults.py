@@ -89,7 +89,7 @@ def names_leader(schedule: FaultSchedule) -> bool:
 
 
 class SystemBackend(DeployedBackend):
-    """A FaultBackend for servers; evidence comes from processes, relay and disks."""
+    """A FaultBackend for servers; evidence is from processes, relay and disks."""
 
     def __init__(self, testbed: Testbed, servers: SystemServers, ahead_ns: dict[str, int]) -> None:
         super().__init__(testbed, ahead_ns)

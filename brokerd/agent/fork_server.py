@@ -290,7 +290,7 @@ def _check_agent(agent_pid: int, middle_pid: int) -> None:
     while os.getppid() == middle_pid:
         time.sleep(0.001)
     if os.getppid() != agent_pid:
-        raise BrokerError("the agent that asked for this process has died")
+        raise BrokerError("the agent that requested this process has died")
 
 
 def _lock(path: str, name: str) -> int:

@@ -51,7 +51,7 @@ def read_resume_token(data: bytes, *, protocol: str, deployment: str) -> ResumeT
         raise ResumeTokenRefused(f"a resume token of {len(data)} bytes is damaged")
     sizes = _LENGTHS.unpack_from(body, len(_MAGIC))
     if len(body) != head + sum(sizes):
-        raise ResumeTokenRefused(f"a resume token of {len(data)} bytes speaks of {sum(sizes)}")
+        raise ResumeTokenRefused(f"a resume token of {len(data)} bytes announces {sum(sizes)}")
     split = head + sizes[0]
     try:
         token = ResumeToken(

@@ -373,7 +373,7 @@ class Topology:
     def digest(self, protocol: str, parameters: Mapping[str, Any]) -> str:
         """Return the values that all brokers of a deployment must agree on, as 32 hex digits.
 
-        Joins and departures do not change the digest: brokers learn of these changes at different
+        Joins and departures do not change the digest: brokers receive these changes at different
         times.
         """
         agreed = {

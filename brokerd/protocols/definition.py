@@ -95,7 +95,7 @@ class Promises:
             no gaps.
         gap_age_ns: least age of a publication in a gap at the announcement.
         absence_gaps: the reasons with which a gap may be announced to a subscriber that its broker
-            did not hear of for `client_linger_ns`; of publications of any age.
+            had no session with for `client_linger_ns`; of publications of any age.
         redelivers: a subscriber that restarts may receive uncommitted publications again, marked
             as redelivered.
         resumes_elsewhere: a subscription resumes at any broker that the client attaches to, from

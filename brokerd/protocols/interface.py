@@ -226,7 +226,7 @@ class Deliver:
 class RedirectClient:
     """Ask a client to move to one of these brokers, the best first.
 
-    Dropped if the client has no session, or if clients may learn of no broker in the list. The
+    Dropped if the client has no session, or if no broker in the list may be named to clients. The
     client may stay.
     """
 

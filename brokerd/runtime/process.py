@@ -371,7 +371,7 @@ class BrokerProcess:
         except ConfigError as error:
             raise ControlError("user", str(error)) from None
         if name == own:
-            raise ControlError("user", f"{own} is up: this command goes to the other brokers")
+            raise ControlError("user", f"{own} is up: send this command to the other brokers")
         return number
 
     def _reload_topology(self, driver: Driver, links: Links, signature: bytes) -> dict[str, Any]:

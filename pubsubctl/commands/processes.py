@@ -347,5 +347,5 @@ class _Reader:
             except Unreachable as error:
                 self.lost.append(error)
         if not self._agents and self.lost:
-            raise ExceptionGroup("no host can be asked", self.lost)
+            raise ExceptionGroup("no host answers", self.lost)
         self._places = [place for place in self._places if place[0] in self._agents]

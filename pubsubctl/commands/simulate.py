@@ -96,7 +96,7 @@ def run(
     if load.records is not None:
         raise UserError(f"--records {load.records}: a simulated run records every delivery")
     if skip_unsimulated and faults is None:
-        raise UserError("--skip-unsimulated goes with --faults")
+        raise UserError("--skip-unsimulated requires --faults")
     request = workloads.SimulationRequest(
         workload=name,
         overrides=load.overrides(),

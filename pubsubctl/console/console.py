@@ -305,7 +305,7 @@ class Console:
 
     @property
     def prints_objects(self) -> bool:
-        """True if a command that goes on prints a JSON object per line: --json, or no terminal."""
+        """True if a continuous command prints a JSON object per line: --json, or no terminal."""
         return self.as_json or not self.is_read_by_people
 
     def print(self, text: str) -> None:

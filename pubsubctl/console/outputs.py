@@ -1,4 +1,4 @@
-"""Files that a command writes where the user says."""
+"""Files that a command writes to a path of the user."""
 
 import errno
 import os

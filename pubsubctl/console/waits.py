@@ -1,4 +1,4 @@
-"""Durations of waits, learnt from earlier commands on this machine.
+"""Durations of waits, measured by earlier commands on this machine.
 
 Each command appends the durations of its waits to `index.jsonl` in the folder of runs, a line per
 command. Later commands read the last lines of this machine, and so announce the time that a wait or

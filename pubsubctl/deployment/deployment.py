@@ -113,7 +113,7 @@ def check_wire_versions(programs: Mapping[str, Program | None], *, at_once: bool
     if found and not at_once:
         rows = [f"wire version {each}: {', '.join(found[each])}" for each in sorted(found)]
         raise PreflightFailed(
-            f"this program speaks wire version {own}, and brokers of two wire versions cannot have "
+            f"this program has wire version {own}, and brokers of two wire versions cannot have "
             "sessions with each other:",
             *rows,
             UPGRADE_AT_ONCE,

@@ -200,7 +200,7 @@ async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
                         answer["is_known"], tuple(answer["refusals"]), tuple(answer["losses"])
                     )
         except Unreachable as error:
-            silent.extend(f"{name} cannot be asked: {error}" for name in names if name != broker)
+            silent.extend(f"{name} does not answer: {error}" for name in names if name != broker)
 
     await lab.on_all(query)
     if silent:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from brokerd.runtime.control import MAXIMUM_PATH_BYTES
+from brokerd.runtime.control_socket import MAXIMUM_PATH_BYTES
 from brokerd.runtime.program import read_own_program
 from brokerd.text import counted, format_number
 from brokerd.units import format_duration, format_size
@@ -251,7 +251,7 @@ def _lock(look: HostFacts) -> Iterator[Row]:
     if look.observed is None:
         return
     if look.holder:
-        yield "warn", f"locked by {look.holder}", "wait for them, or ask them"
+        yield "warn", f"locked by {look.holder}", "wait for its end, or contact the holder"
     else:
         yield "ok", "no other operator", ""
 

@@ -38,7 +38,7 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
             brokers and reasons.
     """
     names = [row.broker for row in deployment.brokers]
-    pending: dict[str, str] = dict.fromkeys(names, "not asked yet")
+    pending: dict[str, str] = dict.fromkeys(names, "not contacted yet")
     progress.phase("waiting for sessions")
     with trio.move_on_after(timeout_s):
         while pending:

@@ -4,12 +4,12 @@ Pure: equal samples produce an equal view. `polling` requests the samples from h
 renders the view.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from brokerd.quantiles import quantile
 from pubsubctl.state import BrokerState
 
 HISTORY = 40
@@ -359,8 +359,8 @@ class Watch:
             return None
         taken_ns.sort()
         return LatencyView(
-            p50_us=_quantile(taken_ns, 0.5) / 1000,
-            p99_us=_quantile(taken_ns, 0.99) / 1000,
+            p50_us=quantile(taken_ns, 0.5) / 1000,
+            p99_us=quantile(taken_ns, 0.99) / 1000,
             max_us=taken_ns[-1] / 1000,
             count=len(taken_ns),
         )
@@ -395,7 +395,3 @@ def _round(value: float | None, digits: int = 1) -> float | None:
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _quantile(ordered: Sequence[int], share: float) -> int:
-    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

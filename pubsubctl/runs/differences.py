@@ -107,7 +107,7 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
     tested = sum(row.p is not None for row in comparison.rows)
     if tested > 1:
         lines.append(
-            f"{tested} numbers were compared: one is said to differ only where it does after "
+            f"{tested} numbers were compared: a difference is reported only if it remains after "
             "Holm's correction, so a table without a real difference reports none in 95 % of cases"
         )
     return "\n".join(lines)
@@ -159,7 +159,7 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
     differ = sum(not trial.is_right for trial in done if not trial.planted)
     found = sum(trial.is_right for trial in done if trial.planted)
     text = (
-        f"{differ} of {trials} of the same said to differ, {found} of {trials} slowdowns found "
+        f"{differ} of {trials} equal pairs differ, {found} of {trials} slowdowns found "
         f"({instances} runs a side, {FIGURE})"
     )
     document = {

@@ -59,8 +59,7 @@ def plain_verdict(run: Path) -> PlainVerdict | None:
     """
     from results.reference.history_reader import read_history
     from results.reference.rule import check
-    from results.rules.nothing_owed import with_publisher_names
-    from results.rules.verdict_text import counts_in_words, verdict_in_words
+    from results.rules.verdict_text import counts_in_words, verdict_in_words, with_publisher_names
 
     if not 0 < logged_deliveries(run) <= MOST_DELIVERIES:
         return None

@@ -323,9 +323,9 @@ def _judge(
     from pubsubctl.runs.verdicts import judge_with
     from results.checker.spark import spark_session
     from results.figures.catalogue import draw
-    from results.repetitions.bounds import beyond
     from results.repetitions.comparison import spreads_of
-    from results.repetitions.modal import modal
+    from results.repetitions.numbers import beyond
+    from results.repetitions.spread import modal
     from results.repetitions.timelines import latencies_by_send_time
     from results.tables.json_files import ResultsError
 

@@ -64,7 +64,7 @@ def run_sweep(
     Raises:
         UserError, SpecError: an invalid request; names the point, file, key and value.
     """
-    from results.repetitions.bounds import check_bounds
+    from results.repetitions.numbers import check_bounds
     from results.tables.json_files import ResultsError
 
     sweep, where = _sweep_of(call, request)

@@ -31,8 +31,7 @@ from results.rules.doubts import doubts_of
 from results.rules.evidence import evidence_rows
 from results.rules.facts import RunFacts
 from results.rules.faults import fault_spans
-from results.rules.findings import Findings
-from results.rules.nothing_owed import describe_nothing_owed, with_publisher_names
+from results.rules.findings import Findings, describe_nothing_owed
 from results.rules.terms import (
     CHURN,
     EXIT_STATUS,
@@ -50,6 +49,7 @@ from results.rules.verdict_text import (
     counts_in_words,
     recoveries_in_words,
     verdict_in_words,
+    with_publisher_names,
 )
 from results.rules.verdicts import decide
 from results.tables.derived import EVIDENCE, VERDICT, VerdictMark, find_derived_folder

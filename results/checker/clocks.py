@@ -53,11 +53,9 @@ class OneWay:
 
     Attributes:
         is_announced: False if the error exceeds MOST_ERROR of the median.
-        error_share: error as a share of the median; infinite for an unknown error.
     """
 
     is_announced: bool
-    error_share: float
     words: str
 
 
@@ -70,15 +68,15 @@ def judge_one_way(median_us: float, error_us: float | None) -> OneWay:
             for one clock.
     """
     if error_us is None:
-        return OneWay(False, math.inf, "refused: nobody compared the clocks")
+        return OneWay(False, "refused: the clocks were not compared")
     if error_us == 0:
-        return OneWay(True, 0.0, "both stamps are of one clock")
+        return OneWay(True, "both stamps are of one clock")
     share = error_us / median_us if median_us > 0 else math.inf
     text = f"clocks known to ±{format_number(error_us / 1000, 3)} ms"
     if share > MOST_ERROR:
         why = "a median that is not positive" if median_us <= 0 else f"{share:.0%} of the median"
-        return OneWay(False, share, f"refused: {text}, {why}")
-    return OneWay(True, share, f"{text}, {share:.1%} of the median")
+        return OneWay(False, f"refused: {text}, {why}")
+    return OneWay(True, f"{text}, {share:.1%} of the median")
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def start(
         _stop(row)
         lines = log.read_text("utf-8", "replace").strip().splitlines() or ["nothing"]
         error_line = next((line for line in reversed(lines) if "ERROR" in line), lines[-1])
-        raise NotDone(f"Spark's {role} did not come up; it said: {error_line.strip()[:300]}")
+        raise NotDone(f"Spark's {role} did not start; its output: {error_line.strip()[:300]}")
     document = {**about, "role": role, "address": address, "url": found[1]}
     row.write_text(json.dumps(document), encoding="utf-8")
     return {**document, "changed": True}

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from results.figures.drawing import Drawing, Metric, house_style, plain_log_ticks
-from results.repetitions.bounds import beyond
-from results.repetitions.numbers import NUMBERS, Number
+from results.repetitions.numbers import NUMBERS, Number, beyond
 from results.repetitions.series_runs import KIND
 from results.tables.json_files import ResultsError, read_json
 

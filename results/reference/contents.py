@@ -172,7 +172,7 @@ def _draw(name: str, how: Mapping[str, Any], row: int, drawn: int) -> Value:
     if type(among) is int:
         return f"{name.upper()}{drawn % among:03}"
     if not isinstance(among, list):
-        raise ValueError(f"attribute {name}: {how!r} says nothing of how to draw it")
+        raise ValueError(f"attribute {name}: {how!r} does not state how to draw it")
     chosen: Value = among[drawn % len(among)]
     return chosen
 

@@ -49,8 +49,8 @@ from results.rules.terms import (
     doubt,
 )
 from results.witnesses import Rows, RunFolder, doubts_of_witnesses
+from results.witnesses.online import findings_online
 from results.witnesses.promises import promises_of
-from results.witnesses.summary import findings_online
 
 _APPLICATION = 1
 

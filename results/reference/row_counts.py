@@ -145,7 +145,7 @@ class Count:
         return None if stamps is None else bisect_right(stamps, stamp_ns)
 
     def _answers_of(self, place: str) -> tuple[list[int], list[int]]:
-        """Return the ascending times of acknowledgements, and how many numbers came before each."""
+        """Return the ascending times of acknowledgements, and the count of numbers before each."""
         if place not in self._answered:
             lengths = sorted(
                 (row["at_ns"], row["last"] - row["first"] + 1)

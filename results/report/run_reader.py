@@ -17,7 +17,7 @@ from results.checker.latency import (
 )
 from results.figures.catalogue import draw
 from results.figures.run_figures import RUN_FIGURES, narrow_svg
-from results.rules.nothing_owed import SOURCE
+from results.rules.verdict_text import SOURCE
 from results.tables.json_files import ResultsError, read_json, read_json_lines
 from results.tables.load import table_folder
 from results.tables.logs import read_processes

@@ -9,9 +9,8 @@ from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VE
 from brokerd.text import counted as counted
 from brokerd.text import format_number
 from results.report.run_reader import RunStory
-from results.rules.nothing_owed import with_publisher_names
 from results.rules.timing import publisher_entries
-from results.rules.verdict_text import describe_absent, verdict_in_words
+from results.rules.verdict_text import describe_absent, verdict_in_words, with_publisher_names
 
 SECOND_NS = 1_000_000_000
 

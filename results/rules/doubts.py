@@ -6,7 +6,7 @@ from results.rules.facts import RunFacts
 from results.rules.findings import Findings
 from results.rules.terms import doubt
 from results.rules.verdicts import doubts_about_faults, doubts_about_recoveries
-from results.witnesses.summary import doubts_about_findings
+from results.witnesses.online import doubts_about_findings
 
 
 def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:

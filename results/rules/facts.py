@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from results.rules.absences import with_absences
+from results.rules.absences import absences_of, doubts_about_churn, with_absences
 from results.rules.busyness import busy_signs, has_ended_in_silence
-from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
 from results.rules.losses import promises_with_losses
 from results.rules.risks import Routes
@@ -35,7 +34,7 @@ from results.tables.logs import (
 from results.tables.manifest import Run
 from results.tables.row_counts import rows_of
 from results.witnesses import RunFolder, doubts_of_witnesses
-from results.witnesses.summary import findings_online
+from results.witnesses.online import findings_online
 
 
 @dataclass(frozen=True)

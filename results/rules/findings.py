@@ -1,9 +1,12 @@
 """Findings of a check about a run, before any decision."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from results.rules.terms import Counts, Recovery
+
+MOST_SHOWN_PAIRS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -122,3 +125,12 @@ class Findings:
     def measured(self) -> int:
         """The number of data publications of the measure phase."""
         return sum(source.measured for source in self.sources.values())
+
+
+def describe_nothing_owed(pairs: Iterable[PairSummary]) -> Iterator[str]:
+    """Yield a line with the pairs that were owed nothing; a verdict does not cover them."""
+    none = [f"{pair.sub_id} of {pair.pubend}" for pair in pairs if pair.started and not pair.owed]
+    if none:
+        none.sort()
+        more = [f"{len(none) - MOST_SHOWN_PAIRS:,} more"] if len(none) > MOST_SHOWN_PAIRS else []
+        yield f"owed nothing: {', '.join([*none[:MOST_SHOWN_PAIRS], *more])}"

@@ -16,7 +16,7 @@ Windows in which deliveries are at risk, by fault:
   during the move may arrive from either broker, or neither, until the client is observed at the
   other broker. The same is true for publications from a publisher that moves.
 - churn, for publications to this client: as client-disconnect, but by the workload, see
-  `results.rules.churn`.
+  `results.rules.absences`.
 - disk-full and slow-fsync only if a kill ends the fault: no delivery waits for a disk, so nothing
   is at risk before. A restart opens no window.
 """

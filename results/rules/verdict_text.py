@@ -1,7 +1,12 @@
-"""Verdicts, recoveries and withheld publications, in a few lines for people."""
+"""Verdicts, recoveries and withheld publications, in a few lines for people.
 
+They name a publisher as its client is called, as all other outputs do; records and verdicts name
+its source, the broker with the number of the publisher there.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from results.rules.terms import CHURN, STREAMS, Counts, Recovery
 
@@ -151,3 +156,11 @@ def describe_withheld(withheld: Mapping[str, int]) -> str:
     named = ", ".join(f"{n:,} by {partition}" for partition, n in sorted(withheld.items())[:8])
     more = f" and {len(withheld) - 8} more partitions" if len(withheld) > 8 else ""
     return f"{sum(withheld.values()):,} withheld ({named}{more})"
+
+
+SOURCE: Final = re.compile(r"(?<![\w/-])[a-z][a-z0-9-]*/[0-9]+(?![\w/])")
+
+
+def with_publisher_names(text: str, names: Mapping[str, str]) -> str:
+    """Return a text in which the names of publishers replace those of their sources."""
+    return SOURCE.sub(lambda found: names.get(found[0]) or found[0], text)

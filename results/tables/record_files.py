@@ -250,9 +250,7 @@ def read_record_file(path: Path, run_id: str) -> RecordFile:
         facts=sidecar,
     )
     if file.closed and size != sidecar.get("rows", -1) * RECORD_BYTES:
-        raise IntegrityError(
-            f"{path}: {size} bytes; its sidecar says {sidecar.get('rows')} records"
-        )
+        raise IntegrityError(f"{path}: {size} bytes; its sidecar has {sidecar.get('rows')} records")
     return replace(file, scan=_scan(file, str(sidecar.get("blake2b", ""))))
 
 

@@ -121,7 +121,7 @@ class _Columns:
         return None if stamps is None else int(np.searchsorted(stamps, stamp_ns, "right"))
 
     def _find_answers(self, place: str) -> tuple[Any, Any]:
-        """Return the ascending times of acknowledgements, and how many numbers came before each."""
+        """Return the ascending times of acknowledgements, and the count of numbers before each."""
         if place not in self._by_answer:
             parts = [_map(file) for name, file in self._select("acks") if name == place]
             rows = np.concatenate([np.zeros(0, RECORDS["acks"]), *parts])

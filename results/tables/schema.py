@@ -93,13 +93,13 @@ TABLES: Mapping[str, Table] = {
             started_utc TIMESTAMP wall clock of the controller
             ended_utc TIMESTAMP wall clock of the controller
             state STRING complete, partial, aborted or running
-            protocol STRING which delivery protocol the brokers ran
+            protocol STRING the delivery protocol of the brokers
             topology STRING name of the tree of brokers
-            git_commit STRING commit of the code, empty where it was no checkout
-            git_dirty BOOLEAN whether the checkout had changes on top
+            git_commit STRING commit of the code, empty without a checkout
+            git_dirty BOOLEAN true if the checkout had uncommitted changes
             tool_version STRING of pubsubctl
-            seed BIGINT everything that is drawn is drawn from it
-            labels MAP<STRING,STRING> given by whoever started the run
+            seed BIGINT seed of all random choices
+            labels MAP<STRING,STRING> labels of the user
             params MAP<STRING,STRING> settings of the workload that sweeps vary
         """),
         _table("hosts", "The machines, one row each; logical hosts share a machine.", """
@@ -113,19 +113,19 @@ TABLES: Mapping[str, Table] = {
         _table("procs", "Brokers and load generators, one row per start.", """
             proc_id STRING name of the process
             role STRING broker, publisher or subscriber
-            host_id STRING where it ran
+            host_id STRING its host
             pid INT process id
             t_start_ns BIGINT start
             t_exit_ns BIGINT end
-            exit_code INT status it gave, null while unknown or when a signal ended it
-            exit_signal INT signal that ended it, null when none did
+            exit_code INT exit status, null if unknown or ended by a signal
+            exit_signal INT signal that ended it, null without one
             exit_cause STRING planned, fault:ID, unexpected or unknown
         """),
         _table("topology_nodes", "The brokers of the tree.", """
             broker STRING name
             parent STRING next broker towards the first of the file, null for that one
             depth INT links up to that one
-            delta INT failures at once that the tree is wired for
+            delta INT simultaneous failures that the tree tolerates
             neighbourhood ARRAY<STRING> brokers within delta + 1 links
         """),
         _table("topology_edges", "The links of the tree.", """
@@ -133,50 +133,50 @@ TABLES: Mapping[str, Table] = {
             b STRING other end
             kind STRING primary: of the tree itself
         """),
-        _table("phases", "What the run was doing when.", """
+        _table("phases", "The phases of the run.", """
             phase STRING deploy, warmup, measure or drain
             t0_ns BIGINT start
             t1_ns BIGINT end
-            how STRING fixed: as long as the workload says
+            how STRING fixed: as long as in the workload
         """),
-        _table("clock", "The hosts' clocks against the one that all stamps are put on.", """
+        _table("clock", "The hosts' clocks, compared with the clock of the run's time line.", """
             phase STRING before or after the load
-            host_id STRING whose clock
-            ref_host STRING the host whose clock is the time line
-            same_clock BOOLEAN whether they are one clock: one boot of one machine
-            clock_id STRING equal where two hosts have one clock
-            t_ns BIGINT when
+            host_id STRING host of the clock
+            ref_host STRING host with the clock of the time line
+            same_clock BOOLEAN true for one clock: one boot of one machine
+            clock_id STRING equal for hosts with one clock
+            t_ns BIGINT time of the comparison
             offset_ns BIGINT this clock minus the reference's
-            drift_ppb DOUBLE by how much it gains, 0 where too little was seen to tell
-            rtt_min_ns BIGINT the quickest round trip
-            err_ns BIGINT the offset is not further off than that
+            drift_ppb DOUBLE rate by which it gains, 0 if unknown
+            rtt_min_ns BIGINT shortest round trip
+            err_ns BIGINT bound of the offset's error
             n INT round trips
         """),
-        _table("publications", "What publishers sent, one row each, and what it must hold.", """
+        _table("publications", "Publications, one row each, with their expected contents.", """
             publisher STRING client name
             pubend STRING source: broker and publisher number
-            broker STRING where it was published
+            broker STRING access broker of the publisher
             incarnation INT of the publisher's counter
             seq BIGINT sequence number within source and incarnation
             size_bytes INT payload
             attrs_ref INT attribute set the publisher logged; a fence is the one behind the last
-            attrs_expected INT attribute set that the seed decides
-            digest BIGINT CRC-32 of attribute blob and payload that the seed decides
+            attrs_expected INT attribute set by the seed
+            digest BIGINT CRC-32 of attribute blob and payload by the seed
             is_fence BOOLEAN opens or closes the window in which everything is owed
-            t_intended_ns BIGINT when the schedule wanted it sent
-            t_sent_ns BIGINT when it was handed to the socket
-            t_acked_ns BIGINT when its broker answered, null without an answer
+            t_intended_ns BIGINT intended time
+            t_sent_ns BIGINT time of the write to the socket
+            t_acked_ns BIGINT time of its broker's answer, null without an answer
             outcome STRING acked, rejected or unknown
             phase STRING by intended time
         """),
-        _table("subscriptions", "What subscribers asked for.", """
+        _table("subscriptions", "Requested subscriptions.", """
             sub_id STRING client name and the client's own number
             subscriber STRING client name
-            broker STRING where it subscribed
+            broker STRING access broker of the subscriber
             predicate STRING as text
-            t_issued_ns BIGINT asked for
+            t_issued_ns BIGINT requested
             t_accepted_ns BIGINT started
-            log_closed BOOLEAN whether the log of its deliveries was ended in order
+            log_closed BOOLEAN true if the log of its deliveries is complete
         """),
         _table("sessions", "Sessions of clients with their brokers.", """
             client STRING client name
@@ -184,57 +184,57 @@ TABLES: Mapping[str, Table] = {
             session INT counted per client
             t_connect_ns BIGINT established
             t_disconnect_ns BIGINT ended, null while it lasted
-            reason STRING why it ended
+            reason STRING reason for the end
         """),
-        _table("deliveries", "What subscribers received, one row each, by broker.", """
+        _table("deliveries", "Deliveries to subscribers, one row each, by broker.", """
             sub_id STRING subscription
             pubend STRING source
             incarnation INT of the publisher's counter
             seq BIGINT sequence number
-            kind STRING data, fence, gap, or redelivered: one of the first two, given again
-            layer STRING application: what the client library handed on; wire: what it was given
+            kind STRING data, fence, gap, or redelivered: data or fence again
+            layer STRING application: from the client library; wire: to the client library
             order_idx BIGINT place in the subscriber's log
-            t_recv_ns BIGINT received; of a stretch, when its first one was
-            t_intended_ns BIGINT copied from the publication, null where there is none
+            t_recv_ns BIGINT received; of a stretch, the time of its first delivery
+            t_intended_ns BIGINT copied from the publication, null without one
             t_sent_ns BIGINT copied from the publication
             lat_response_us BIGINT received minus intended, or negative; null if not in a sample
             lat_service_us BIGINT received minus sent
-            same_clock BOOLEAN whether both stamps are of one clock
-            lat_err_us BIGINT by how much latencies may be wrong: 0 of one clock, null if unknown
+            same_clock BOOLEAN true if both stamps are of one clock
+            lat_err_us BIGINT bound of the latencies' error: 0 of one clock, null if unknown
             attrs_expected INT copied from the publication
-            outcome STRING copied from the publication, null where there is none
-            digest_ok BOOLEAN whether the content was the expected one, null where there is none
+            outcome STRING copied from the publication, null without one
+            digest_ok BOOLEAN true if the content is as expected, null without a publication
             phase STRING by intended time
             broker STRING the subscriber's broker
         """, partition="broker"),
-        _table("positions", "Where deliveries stand in a stream that is not their source's.", """
+        _table("positions", "Positions of deliveries in streams other than their sources'.", """
             sub_id STRING subscription
-            stream STRING protocol's own name of it, its parts with slashes between them
+            stream STRING the protocol's name of the stream, its parts separated by slashes
             position BIGINT place in the stream
             order_idx BIGINT place of the delivery in the subscriber's log
             t_recv_ns BIGINT received
         """),
-        _table("notices", "What subscribers were told that they do not get.", """
+        _table("notices", "Notices to subscribers of withheld publications.", """
             sub_id STRING subscription
             pubend STRING source
             incarnation INT of the publisher's counter
             first_seq BIGINT first sequence number
-            last_seq BIGINT last sequence number; of these, what the predicate matches
-            partition STRING who withholds them: detector#incarnation.number:unreachable brokers
+            last_seq BIGINT last sequence number; withheld are those that the predicate matches
+            partition STRING the reason: detector#incarnation.number:unreachable brokers
             order_idx BIGINT place in the subscriber's log
-            t_ns BIGINT told
+            t_ns BIGINT received
         """),
-        _table("coverage", "What each subscription received of each source.", """
+        _table("coverage", "The deliveries of each source to each subscription, in summary.", """
             sub_id STRING subscription
             pubend STRING source
             tick_lo BIGINT lowest sequence number
             tick_hi BIGINT highest sequence number
             n BIGINT deliveries
-            n_dup BIGINT of which repeated
-            n_out_of_order BIGINT of which after a later one
-            n_owed BIGINT data publications it had to receive, without those withheld
-            n_missing BIGINT of which it never did
-            n_undecided BIGINT of which it may have, where a log is not whole
+            n_dup BIGINT of these, repeated
+            n_out_of_order BIGINT of these, after a later one
+            n_owed BIGINT owed data publications, without withheld ones
+            n_missing BIGINT of these, never received
+            n_undecided BIGINT of these, possibly received, because a log is incomplete
             n_withheld BIGINT data publications announced as withheld, and not received
             first_ns BIGINT first receipt
             last_ns BIGINT last receipt
@@ -258,84 +258,84 @@ TABLES: Mapping[str, Table] = {
             queue_msgs BIGINT publications held
             sessions_active INT sessions
             subs INT subscriptions known
-            counters MAP<STRING,BIGINT> everything else the protocol counts
+            counters MAP<STRING,BIGINT> all other counters of the protocol
         """),
         _table("loadgen_stats", "Each load generator once a second.", """
             t_ns BIGINT when
             proc_id STRING process
             offered BIGINT publications that were due so far
-            sent BIGINT of which sent
-            late_p99_us BIGINT how late the latest hundredth of the last second was sent
+            sent BIGINT of these, sent
+            late_p99_us BIGINT 99th percentile of the lateness of sends in the last second
             cpu_ratio DOUBLE processor time since the row before, 1 = one core
-            saturated BOOLEAN whether it could not hold its rate
+            saturated BOOLEAN true if it did not reach its rate
         """),
-        _table("links", "Sessions between brokers, as the brokers saw them.", """
-            t_ns BIGINT when
-            a STRING the broker that wrote it down
+        _table("links", "Sessions between brokers, by the brokers' logs.", """
+            t_ns BIGINT time of the event
+            a STRING the broker with the record
             b STRING its peer
             event STRING up, down, activated, stalled, cut, restored or switched
-            cause STRING why, as far as the broker knew
+            cause STRING the cause, if the broker has one
         """),
-        _table("retransmission_requests", "Each request of a broker for what it lacks.", """
-            t_ns BIGINT when
-            broker STRING who asked
-            peer STRING whom
-            pubend STRING the stream: the broker where it begins, and which one there
-            ranges INT that the request names
-            asked_ns BIGINT how long a time of the stream they are together
-            cumulated_ns BIGINT the same of all requests of this broker so far, this one included
+        _table("retransmission_requests", "Retransmission requests of brokers, one row each.", """
+            t_ns BIGINT time of the request
+            broker STRING the sender
+            peer STRING the receiver
+            pubend STRING the stream: the broker of its pubend, and the number there
+            ranges INT ranges in the request
+            asked_ns BIGINT total length of the ranges, in time of the stream
+            cumulated_ns BIGINT the same for all requests of this broker so far, with this one
         """),
-        _table("retransmission_totals", "Requests per broker, and what became of those to it.", """
+        _table("retransmission_totals", "Retransmission requests per broker.", """
             broker STRING name
-            asked_ns BIGINT it has asked for, over all streams
-            requests BIGINT in so many requests
-            asked_of_it_ns BIGINT others have asked it for
-            consolidation_ratio DOUBLE asked by it for each asked of it; null where nothing was
+            asked_ns BIGINT length of the requested ranges, over all streams
+            requests BIGINT number of its requests
+            asked_of_it_ns BIGINT length of the ranges requested from it
+            consolidation_ratio DOUBLE length requested by it per length requested from it
         """),
-        _table("faults", "What was broken, and how far each fault got.", """
+        _table("faults", "Injected faults, with their progress.", """
             fault_id STRING name
             step STRING of the schedule
             verb STRING absorb, send-omission, freeze, cut, kill, restart, client-roam and so on
             target STRING broker, link a-b, one direction a->b, or client
-            params MAP<STRING,STRING> with the random values drawn
-            t_planned_ns BIGINT when the schedule wanted it
-            t_requested_ns BIGINT asked for
-            t_applied_ns BIGINT done
-            t_observed_ns BIGINT seen to have its effect
-            t_heal_requested_ns BIGINT asked to end
+            params MAP<STRING,STRING> parameters, with the drawn values
+            t_planned_ns BIGINT planned
+            t_requested_ns BIGINT requested
+            t_applied_ns BIGINT applied
+            t_observed_ns BIGINT its effect observed
+            t_heal_requested_ns BIGINT its end requested
             t_healed_ns BIGINT ended
-            t_recovered_ns BIGINT seen to be over
+            t_recovered_ns BIGINT its end observed
             state STRING planned, requested, applied, observed, healed, recovered or failed
             healed_by STRING schedule, lease, user or process-death
-            evidence STRING what showed the effect
-            absorbed_msgs BIGINT publications taken in and held
+            evidence STRING evidence of the effect
+            absorbed_msgs BIGINT publications received and held
             absorbed_bytes BIGINT their size
             parts ARRAY<STRING> the brokers and links of the tree that the target is, or client:NAME
-            err_ns BIGINT by how far its times may be off; null where nobody compared the clocks
+            err_ns BIGINT bound of the error of its times; null if the clocks were not compared
         """),
         _table("violations", "Each proven breach of the guarantee.", """
-            check STRING which check found it
+            check STRING the check that found it
             kind STRING missing, duplicate, reordered, phantom, rejected, withheld_late, …
             sub_id STRING subscription
             pubend STRING source
             incarnation INT of the publisher's counter
             seq BIGINT sequence number
-            order_idx BIGINT place in the subscriber's log, null for what is missing
-            t_ns BIGINT received, or sent where it never was
+            order_idx BIGINT place in the subscriber's log, null for a missing publication
+            t_ns BIGINT received, or sent if never received
             active_faults ARRAY<STRING> faults that held at that time
         """),
-        _table("verdicts", "What each check came to.", """
+        _table("verdicts", "The verdict of each check.", """
             check STRING delivery
             verdict STRING VALID, INVALID or UNKNOWN
             n_checked BIGINT deliveries that were owed
             n_violations BIGINT breaches
             n_unknown BIGINT reasons for doubt
-            exercised MAP<STRING,BIGINT> what was put to the test, and how much of it
+            exercised MAP<STRING,BIGINT> amounts of the tested behaviour, by kind
             reason STRING in words
         """),
-        _table("failures", "Of an experiment on trees: which brokers failed in one draw.", """
+        _table("failures", "Of an experiment on trees: the failed brokers of each draw.", """
             fanout INT most neighbours a broker of the tree has
-            failed INT how many failed
+            failed INT number of failed brokers
             run INT counted per point
             brokers ARRAY<INT> their numbers
         """),
@@ -345,9 +345,9 @@ TABLES: Mapping[str, Table] = {
             failed INT brokers that failed
             run INT counted per point; the same brokers failed for every delta
             live_pairs BIGINT pairs of brokers that have not failed
-            disconnected_pairs BIGINT of which with more than delta failed ones in a row between
+            disconnected_pairs BIGINT of these, with more than delta failed ones in a row between
         """),
-        _table("neighbourhoods", "Of a graph experiment: what each broker has to know.", """
+        _table("neighbourhoods", "Of a graph experiment: the neighbourhood of each broker.", """
             fanout INT most neighbours a broker of the tree has
             delta INT failures in a row that are bypassed
             broker INT its number
@@ -358,11 +358,11 @@ TABLES: Mapping[str, Table] = {
             delta INT failures in a row that are bypassed
             failed INT brokers that failed
             run INT counted per point
-            by STRING formula: from the tree; protocol: what simulated brokers ended with
+            by STRING formula: from the tree; protocol: at the end of a simulation
             sessions INT live brokers within delta + 1 links with only failed ones between
-            brokers BIGINT how many live brokers have so many
+            brokers BIGINT number of live brokers with so many
         """),
-        _table("simulated_points", "Of an experiment on simulated brokers: what each point is.", """
+        _table("simulated_points", "Of an experiment on simulated brokers: per point.", """
             fanout INT most neighbours a broker of the tree has
             delta INT failures in a row that are bypassed
             failed INT brokers that failed
@@ -373,12 +373,12 @@ TABLES: Mapping[str, Table] = {
             violations BIGINT deliveries out of order, twice, with a gap, or of something else
             violated ARRAY<STRING> the rules that were broken
             withheld BIGINT publications announced to a subscriber instead of delivered
-            suppressed BIGINT publications of a live broker that a live subscriber did not get
+            suppressed BIGINT publications of a live broker that a live subscriber did not receive
             unexplained BIGINT of these, those without more than delta failed in a row between
             duplicates BIGINT receptions of what a broker had received before
             resent BIGINT publications sent again, over another session
-            messages BIGINT that were sent, those from and to clients included
-            broker_events BIGINT that brokers handled
+            messages BIGINT sent messages, those from and to clients included
+            broker_events BIGINT events that brokers handled
             processor_s DOUBLE processor time that simulating the point took
         """),
         _table("simulated_brokers", "Of an experiment on simulated brokers: per live broker.", """
@@ -399,8 +399,8 @@ TABLES: Mapping[str, Table] = {
             published BIGINT publications in it
             deliveries BIGINT in it, to all subscribers
         """),
-        _table("judged_draws", "Of an experiment around a failure: what each draw came to.", """
-            point STRING what tells its point from the others
+        _table("judged_draws", "Of an experiment around a failure: the verdict of each draw.", """
+            point STRING the values of its point
             run INT counted per point
             deliveries BIGINT of the whole draw
             violations BIGINT deliveries out of order, twice, with a gap, or of something else
@@ -420,15 +420,15 @@ TABLES: Mapping[str, Table] = {
             run INT counted per point
             subscription INT counted per draw
             broker INT of the subscriber
-            latency_us BIGINT from asking to being told of the start, null for never
+            latency_us BIGINT from the request to the report of the start, null for never
         """),
         _table("overheads", "Of dft11.overhead: per draw.", """
             variant STRING of the parameters
             delta INT failures in a row that are bypassed
-            failed INT brokers that fell silent during the window
+            failed INT brokers that failed during the window
             run INT counted per point
             published BIGINT publications in the window
-            deliveries BIGINT to brokers that live on
+            deliveries BIGINT to live brokers
             duplicates BIGINT receptions of what a broker had received before
             resent BIGINT publications sent again, over another session
             bytes_between_brokers BIGINT of frames, heartbeats not counted
@@ -447,7 +447,7 @@ TABLES: Mapping[str, Table] = {
         _table("queues", "Of dft11.queue: per draw and sample.", """
             length INT brokers in a row that were down
             run INT counted per point
-            t_ms BIGINT since they fell silent
+            t_ms BIGINT since they failed
             queue_publications BIGINT held by the broker before them
             published BIGINT so far
             deliveries BIGINT so far, behind them
@@ -455,17 +455,17 @@ TABLES: Mapping[str, Table] = {
         _table("transmissions", "Of ges.links: per hierarchy, kind of interest and match rate.", """
             topology STRING its name
             interest STRING each client or each broker: for whom it was drawn
-            match_percent INT of so many clients a publication is for each
+            match_percent INT share of the clients that a publication matches
             publications BIGINT published
-            brokers_reached BIGINT with a client that one was for, its publisher's not counted
-            transmissions BIGINT over one link each, as brokers count what they send on
-            owed BIGINT deliveries that there had to be
+            brokers_reached BIGINT with a matching client, without the publisher's broker
+            transmissions BIGINT over one link each, by the brokers' counters
+            owed BIGINT owed deliveries
             delivered BIGINT deliveries
             violations BIGINT deliveries out of order, twice, with a gap, or of something else
         """),
         _table("latency_surfaces", "Of ges.fig7: per hierarchy, match rate, size and rate.", """
             topology STRING its name
-            match_percent INT of so many clients a publication is for each
+            match_percent INT share of the clients that a publication matches
             is_flooding BOOLEAN true: every broker receives every publication
             size_bytes INT of the payload of a publication
             rate INT publications per second, at random times
@@ -495,7 +495,7 @@ TABLES: Mapping[str, Table] = {
             broker STRING that was drawn
             graph_units INT brokers and units in its graph, itself among them
             graph_connections INT behind the edges of its graph
-            profile_messages BIGINT that told all others of a change of its profile
+            profile_messages BIGINT that announced a change of its profile to all others
             answers BIGINT to these
             deciding INT brokers that decide by its profile
             keeper_messages BIGINT with it, if only gatekeepers keep it; null: not counted
@@ -522,68 +522,68 @@ TABLES: Mapping[str, Table] = {
         """),
         _table("churn_messages", "Of control.churn: per protocol and number of brokers.", """
             protocol STRING of the brokers
-            title STRING what the experiment calls it
+            title STRING its name in the experiment
             brokers INT in its overlay
-            changes INT subscriptions that came, and that went, together
+            changes INT started and ended subscriptions, together
             messages BIGINT of brokers to brokers meanwhile
             message_bytes BIGINT in these
-            idle_messages BIGINT of the same brokers in the same time, when nothing changed
+            idle_messages BIGINT of the same brokers in the same time without changes
             idle_bytes BIGINT in these
-            seconds DOUBLE that it was
+            seconds DOUBLE length of the time
             mean_started_s DOUBLE until a subscription had started
             mean_kept DOUBLE subscriptions that a broker keeps, its own and others
             most_kept INT subscriptions that a broker keeps
         """),
         _table("owned_topics", "Of mp22.m3: per kind of ownership, draw and server.", """
-            ownership STRING who decides which server owns a topic
+            ownership STRING the rule that assigns topics to servers
             run INT counted per kind of ownership
-            server STRING whose topics are counted
-            topics INT that homes ask it for, when all proxies have heard of all servers
+            server STRING the owner of the topics
+            topics INT that access brokers request there, once proxies have all servers
         """),
         _table("stalled_seconds", "Of mp22.m6: per second, and whether the server stalls then.", """
-            ownership STRING who decides which server owns a topic
+            ownership STRING the rule that assigns topics to servers
             run INT counted per kind of ownership
             second INT from the first publication on
             stalled_server BOOLEAN stored at the server that stalls, or at any other
             published INT in that second
             delivered INT of these, to all subscribers
-            slowest_ms DOUBLE what the slowest of them took
-            last_came_s DOUBLE after the first publication: when all of them had come
-            mean_ms DOUBLE what they took, mean
+            slowest_ms DOUBLE longest latency of these
+            last_came_s DOUBLE from the first publication to the last delivery of these
+            mean_ms DOUBLE mean latency of these
             violations INT of the whole run: missing, twice, out of order or of something else
         """),
         _table("crash_points", "Of mp22.m7: per crash point and draw.", """
             crash_point STRING of the design
-            ownership STRING who decides which server owns a topic
+            ownership STRING the rule that assigns topics to servers
             run INT counted per crash point
-            broker STRING that died there; empty: none came to it
+            broker STRING that died there; empty if none reached the point
             owed INT deliveries
             delivered INT deliveries
             violations INT missing, twice, out of order or of something else
             rules STRING that were broken
         """),
         _table("asked_again", "Of mp22.m8: per timeout and stall.", """
-            timeout_ms INT how long a home waits for an answer at first
-            stall_ms INT how long the only server answers nothing
+            timeout_ms INT first wait of an access broker for an answer
+            stall_ms INT time without an answer of the only server
             run INT counted per timeout and stall
-            published INT while it did not
-            puts_mean DOUBLE how often each of these was put
-            puts_most INT how often one of them was
-            known_already INT publications that were put and that the server had stored, or held
-            nested_most INT how often one put reaches it with three tries at each of two hops
-            slowest_ms DOUBLE until the last one had come
+            published INT in that time
+            puts_mean DOUBLE publish requests per publication, mean
+            puts_most INT publish requests per publication, most
+            known_already INT publish requests for publications that the server had
+            nested_most INT arrivals of one publish request with three tries at each of two hops
+            slowest_ms DOUBLE until the last delivery
             undelivered INT publications
             violations INT missing, twice, out of order or of something else
         """),
-        _table("stored", "Of ds03.pfs: per way to keep what may be missed, and repetition.", """
-            way STRING of what is kept, and where
+        _table("stored", "Of ds03.pfs: per way to retain missed events, and repetition.", """
+            way STRING the way to retain missed events
             run INT counted per way
             wall_s DOUBLE until all was durable, dropping included
             processor_s DOUBLE of the process
             written_bytes BIGINT handed to the operating system
-            syncs BIGINT how often the disk was waited for; of SQLite its transactions
+            syncs BIGINT waits for the disk; of SQLite its transactions
             events BIGINT in all
-            matches BIGINT subscribers that they were for, added up
+            matches BIGINT pairs of an event and a matching subscriber
         """),
         _table("consumed", "Of ds03.jms: per subscribers, way to commit, and repetition.", """
             subscribers INT that have each event committed before they take the next
@@ -593,7 +593,7 @@ TABLES: Mapping[str, Table] = {
             consumed BIGINT events that were committed, of all subscribers
             wall_s DOUBLE until the last of them was
             commits BIGINT that the broker has counted, of silence too
-            transactions BIGINT that these took
+            transactions BIGINT transactions of these commits
         """),
     )
 }  # fmt: skip

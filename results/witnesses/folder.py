@@ -322,7 +322,7 @@ class RunFolder:
 
     @property
     def is_made_up(self) -> bool:
-        """True if the folder itself says that neither processes nor a simulator wrote it."""
+        """True if the folder itself states that neither processes nor a simulator wrote it."""
         label = (self.manifest.get("labels") or {}).get("brokers")
         return label in WITHOUT_PROCESSES and label != SIMULATED_HOST
 
@@ -430,7 +430,7 @@ class RunFolder:
 
 
 def stamp_of(folder: RunFolder, row: Line, stage: str, *, last: bool = True) -> int | None:
-    """Return when a fault came to a stage on the time line; of several hosts, the last or first."""
+    """Return the time of a fault's stage on the time line; of several hosts, the last or first."""
     of_hosts = (row.get("host_stamps") or {}).get(stage)
     if of_hosts:
         moved = [folder.timeline.to_timeline(ns, host) for host, ns in of_hosts.items()]

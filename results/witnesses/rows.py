@@ -6,6 +6,10 @@ classes. A mistake of one reader therefore leads to two different verdicts.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+FENCES: Final = 2
+"""Fences of a source with one incarnation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ _CLOSED = "closed_by_us"
 _LAST_NS = 1_500_000_000
 """A broker's last statistics are written when the run ends."""
 _BEGINS_NS = 20_000_000_000
-"""A broker that was started again is told of the run within that time."""
+"""A restarted broker receives the identity of the run within that time."""
 
 
 def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:

@@ -20,7 +20,6 @@ _NOT_DEPLOYED = ("brokerd.protocols.*.checks",)
 _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.definition",
     "brokerd.protocols.interface",
-    "brokerd.protocols.parts.backoff",
     "brokerd.protocols.parts.clients",
     "brokerd.protocols.parts.deadlines",
     "brokerd.protocols.parts.decommissioning",
@@ -29,9 +28,8 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.neighbours",
     "brokerd.protocols.parts.log_bounds",
     "brokerd.protocols.parts.positions",
-    "brokerd.protocols.parts.predicate_rows",
     "brokerd.protocols.parts.publishers",
-    "brokerd.protocols.parts.run_records",
+    "brokerd.protocols.parts.records",
     "brokerd.protocols.parts.selection",
 )
 
@@ -67,8 +65,8 @@ LAYERS = (
         third_party=frozenset({"trio"}),
     ),
     *(
-        Layer(module, "it is arithmetic and words that know nothing of brokers")
-        for module in ("brokerd.text", "brokerd.units")
+        Layer(module, "it is arithmetic and texts, without brokers")
+        for module in ("brokerd.quantiles", "brokerd.text", "brokerd.units")
     ),
     Layer(
         "brokerd.errors",
@@ -91,7 +89,7 @@ LAYERS = (
     ),
     Layer(
         "brokerd.model",
-        "it is the vocabulary everything else is written in",
+        "all other packages use its values",
         ours=_BASE,
     ),
     Layer(
@@ -106,12 +104,12 @@ LAYERS = (
     ),
     Layer(
         "brokerd.overlay",
-        "it is pure graphs: who is next to whom, whatever the protocol",
+        "it is pure graphs, without a protocol",
         ours=(*_BASE, "brokerd.model"),
     ),
     Layer(
         "brokerd.protocols",
-        "it runs whenever one protocol is imported, and protocols know nothing of each other",
+        "it runs whenever one protocol is imported, and protocols are independent of each other",
         only_itself=True,
     ),
     *(
@@ -131,7 +129,7 @@ LAYERS = (
     ),
     Layer(
         "brokerd.protocols.registry",
-        "it is the one place that knows the protocols by name",
+        "it is the one place with the names of the protocols",
         ours=(*_BASE, "brokerd.model", "brokerd.overlay", "brokerd.protocols"),
     ),
     Layer(
@@ -178,7 +176,7 @@ LAYERS = (
     ),
     Layer(
         "brokerd.wire",
-        "it turns messages into bytes and back, and never decides anything about them",
+        "it encodes and decodes messages, and never decides anything about them",
         ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.protocols.registry"),
         third_party=frozenset({"cbor2"}),
     ),
@@ -189,7 +187,7 @@ LAYERS = (
     ),
     Layer(
         "brokerd.storage",
-        "it stores bytes for every protocol and knows what none of them mean",
+        "it stores bytes for every protocol, and interprets none",
         ours=_BASE,
     ),
     Layer(
@@ -214,22 +212,22 @@ LAYERS = (
     ),
     Layer(
         "brokerd.client.window",
-        "what a client has published is a part of its pure decisions",
+        "the publications of a client are a part of its pure decisions",
         ours=(*_BASE, "brokerd.model"),
     ),
     Layer(
         "brokerd.client.arguments",
-        "what an application passes is checked without dialling",
+        "arguments of an application are checked without dialling",
         ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.wire"),
     ),
     Layer(
         "brokerd.client.broker_choice",
-        "which broker is tried next is decided without dialling",
+        "the next broker to try is selected without dialling",
         ours=(),
     ),
     Layer(
         "brokerd.client.state_encoding",
-        "what a client keeps is the same bytes wherever it runs",
+        "the state of a client has the same bytes in simulation and deployment",
         ours=(
             *_BASE,
             "brokerd.model",
@@ -253,7 +251,7 @@ LAYERS = (
     ),
     Layer(
         "brokerd.client.application",
-        "it is what applications see of a client, and rests on no connection",
+        "it is the public part of a client, and rests on no connection",
         ours=(*_BASE, *CLIENT_CORE, "brokerd.model", "brokerd.wire.attributes"),
     ),
     *(
@@ -306,7 +304,7 @@ LAYERS = (
     ),
     Layer(
         "brokerd.client.waits",
-        "it only waits for what lines and the inbox report",
+        "it only waits for reports of lines and of the inbox",
         ours=(
             "brokerd.client.application",
             "brokerd.client.inbox",
@@ -316,7 +314,7 @@ LAYERS = (
     ),
     Layer(
         "brokerd.client.inbox",
-        "it only keeps what lines bring",
+        "it only keeps the deliveries of lines",
         ours=(
             *_BASE,
             *CLIENT_CORE,
@@ -419,15 +417,15 @@ LAYERS = (
     ),
     Layer(
         "brokerd.runtime",
-        "it goes to broker machines, which get trio, cbor2 and psutil and nothing else",
+        "it is installed on hosts of brokers, which have only trio, cbor2 and psutil",
         ours=("brokerd",),
         except_=("brokerd.simulator", *_NOT_DEPLOYED),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
         "brokerd.agent",
-        "it starts whatever roles it is given, and goes to machines that get trio, cbor2 and "
-        "psutil and nothing else",
+        "it starts the roles of a request, and is installed on hosts with only trio, cbor2 and "
+        "psutil",
         ours=("brokerd",),
         except_=("brokerd.simulator", *_NOT_DEPLOYED),
         third_party=frozenset({"trio", "psutil"}),
@@ -441,8 +439,8 @@ LAYERS = (
     ),
     Layer(
         "bench",
-        "load is generated from outside the brokers, and expected results come from code that "
-        "shares nothing with them",
+        "load is generated from outside the brokers, and expected results are computed by code "
+        "that shares nothing with them",
         ours=(
             "brokerd",
             "brokerd.agent.client",
@@ -456,7 +454,7 @@ LAYERS = (
     ),
     Layer(
         "bench.group_commit",
-        "it measures the log of a broker where it meets the disk",
+        "it measures the log of a broker at the disk",
         ours=(
             "brokerd.protocols.interface",
             "brokerd.runtime.log_writer",
@@ -466,16 +464,17 @@ LAYERS = (
     ),
     Layer(
         "bench.systems.boundary",
-        "whoever writes a driver needs no more of us than this",
+        "a driver needs no other module of the project",
         ours=("brokerd.errors",),
     ),
     Layer(
         "bench.systems.relay",
-        "it is told what to do over a control socket, and knows nothing of what it passes on",
+        "it takes requests over a control socket, and forwards bytes without interpretation",
         ours=(
             "brokerd.errors",
             "brokerd.model.fault_verbs",
             "brokerd.runtime.control",
+            "brokerd.runtime.control_socket",
             "brokerd.sessions.link_faults",
             "brokerd.units",
         ),
@@ -483,12 +482,13 @@ LAYERS = (
     ),
     Layer(
         "bench.systems.program",
-        "it is told what to do over a control socket, and knows nothing of who writes",
+        "it takes requests over a control socket, whatever program it runs",
         ours=(
             "bench.systems.synced_files",
             "brokerd.errors",
             "brokerd.model.fault_verbs",
             "brokerd.runtime.control",
+            "brokerd.runtime.control_socket",
             "brokerd.sessions.link_faults",
             "brokerd.units",
         ),
@@ -496,27 +496,28 @@ LAYERS = (
     ),
     Layer(
         "bench.systems.jetstream",
-        "a driver is one of many, as anybody could write it",
+        "a driver is a plug-in, which users can write as well",
         ours=("bench.systems.boundary",),
         third_party=frozenset({"nats"}),
     ),
     Layer(
         "bench.systems.mosquitto",
-        "a driver is one of many, as anybody could write it",
+        "a driver is a plug-in, which users can write as well",
         ours=("bench.systems.boundary",),
         third_party=frozenset({"paho"}),
     ),
     Layer(
         "bench.systems.rabbitmq",
-        "a driver is one of many, as anybody could write it",
+        "a driver is a plug-in, which users can write as well",
         ours=("bench.systems.boundary",),
         third_party=frozenset({"aio_pika"}),
     ),
     Layer(
         "bench.peers",
-        "it measures other systems, and ours by the command that anybody types",
+        "it measures other systems, and ours by its public command",
         ours=(
             "brokerd.overlay.topology",
+            "brokerd.quantiles",
             "bench.systems.boundary",
             "bench.systems.jetstream.driver",
             "bench.systems.mosquitto.driver",
@@ -525,21 +526,21 @@ LAYERS = (
     ),
     Layer(
         "brokerd.agent.host.server",
-        "it is what controllers ask on a host, locally and from afar, and finds agents there",
+        "it serves controllers on a host, local and remote, and finds agents there",
         ours=("bench", "brokerd"),
         except_=("brokerd.simulator",),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
         "bench.run.machine",
-        "it is the one place where agent, broker and load generator are put together",
+        "it is the one place that connects agent, broker and load generator",
         ours=("bench", "brokerd"),
         except_=("brokerd.simulator",),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
         "bench.load.load_generator",
-        "it is told what to do over a control socket, but it reaches brokers as any client does",
+        "it takes requests over a control socket, and reaches brokers as any client does",
         ours=("bench", "brokerd"),
         except_=(
             "brokerd.simulator",
@@ -585,8 +586,8 @@ LAYERS = (
     ),
     Layer(
         "results.witnesses",
-        "it compares the files of a run for both judges, and shares code with neither; what a "
-        "protocol promises and reaches is its definition's to say",
+        "it compares the files of a run for both judges, and shares code with neither; a "
+        "protocol's definition has its promises",
         ours=(
             "results.rules.terms",
             "brokerd.errors",

@@ -8,10 +8,11 @@ import pytest
 
 from bench.load.records import delivery_rows, publication_rows
 from bench.run import outcome
-from bench.run.outcome import measure, percentiles_us
+from bench.run.outcome import measure
 from bench.run.run_statistics import STRETCHES, Stretch, describe_subscriptions, fault_edges
 from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS, REJECTED, WIRE
 from brokerd.history.writer import RecordWriter
+from brokerd.quantiles import percentiles_us
 
 MS = 1_000_000
 

@@ -59,7 +59,7 @@ class Subscribers:
     def tell(self, *orders: str) -> None:
         """Send the orders to the process."""
         assert self._process is not None, "it was started"
-        assert self._process.stdin is not None, "it was asked for"
+        assert self._process.stdin is not None, "stdin is a pipe"
         self._process.stdin.write("".join(f"{order}\n" for order in orders).encode())
         self._process.stdin.flush()
 

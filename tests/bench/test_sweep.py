@@ -1,6 +1,5 @@
 """Tests of sweeps: keys, points, and refusals before any run."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from bench.spec.keys import (
     with_keys,
     workload_keys,
 )
-from bench.spec.spec import SpecError, load_experiment, validate
-from bench.spec.sweep import SWEEPS, Sweep, axes_of, load_sweep, points_of
+from bench.spec.spec import BENCH_FOLDER, SpecError, load_experiment, validate
+from bench.spec.sweep import Sweep, axes_of, load_sweep, points_of
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import ScheduleError, load_schedule
 
@@ -180,6 +179,6 @@ def test_each_point_can_be_one_of_brokers_and_one_of_simulated_ones() -> None:
 
 
 def test_our_own_sweeps_can_be_run() -> None:
-    for path in sorted(Path(SWEEPS).glob("*.toml")):
+    for path in sorted((BENCH_FOLDER / "sweeps").glob("*.toml")):
         one = load_sweep(path)
         assert points_of(one, one.workload, Overrides(), str(path)), path

@@ -122,7 +122,7 @@ def test_brokers_of_another_wire_version_are_replaced_together_or_not_at_all(lab
     refused = lab.call("deploy", "chain3", "--rolling")
     assert_refused(
         refused,
-        f"this program speaks wire version {WIRE_VERSION}",
+        f"this program has wire version {WIRE_VERSION}",
         f"wire version {WIRE_VERSION - 1}: c1, c2, c3",
         "`pubsubctl deploy TOPOLOGY --rolling --at-once` stops all of them together",
     )

@@ -26,15 +26,16 @@ import pytest
 
 REPOSITORY: Final = Path(__file__).parents[2]
 MODULES: Final = (
-    *("results.reference.rule", "results.reference.risk", "results.reference.withholding"),
+    *("results.reference.rule", "results.reference.source", "results.reference.pair"),
+    *("results.reference.risk", "results.reference.withholding"),
     *("results.reference.verdict", "results.rules.risks"),
     *("results.rules.withholding", "results.rules.faults", "results.rules.verdicts"),
     *("results.reference.clocks", "results.reference.row_counts", "results.reference.fault_log"),
     *("results.reference.times", "results.reference.absences", "results.reference.busyness"),
-    *("results.reference.streams", "results.rules.timing", "results.rules.absences"),
-    *("results.rules.busyness", "results.rules.churn", "results.rules.doubts"),
+    *("results.reference.streams", "results.rules.timing"),
+    *("results.rules.busyness", "results.rules.absences", "results.rules.doubts"),
     *("results.rules.expectation", "results.rules.fault_log", "results.rules.findings"),
-    *("results.rules.log_doubts", "results.rules.losses", "results.rules.nothing_owed"),
+    *("results.rules.log_doubts", "results.rules.losses"),
     *("results.rules.pairs", "results.rules.protocol_words", "results.rules.specification"),
     *("results.rules.terms", "results.rules.verdict_text", "results.reference.predicates"),
     *("results.reference.specification", "results.reference.files"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from brokerd.model.predicate import EVERYTHING, Constraint, Predicate, PredicateError
 from brokerd.model.predicate_text import format_predicate, parse_predicate
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.records import predicate_row, read_predicate
 from tests.helpers.strategies import attributes, predicates
 
 IBM = {"symbol": "IBM", "price": 120, "volume": 3}

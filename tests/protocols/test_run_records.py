@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
-from brokerd.protocols.parts.run_records import pack_run, unpack_run
+from brokerd.protocols.parts.records import pack_run, unpack_run
 from tests.helpers.strategies import runs
 
 

@@ -433,7 +433,7 @@ def test_a_simulation_takes_the_options_of_a_workload(call: Call) -> None:
         (("--set", "phases.measur=1s"), "did you mean 'measure'"),
         (("--topology", "chan3"), "did you mean 'chain3'"),
         (("--records", "hist"), "--records hist: a simulated run records every delivery"),
-        (("--skip-unsimulated",), "--skip-unsimulated goes with --faults"),
+        (("--skip-unsimulated",), "--skip-unsimulated requires --faults"),
     ):
         answer = simulated(call, *wrong)
         assert answer.status == 2

@@ -22,7 +22,7 @@ from results.reference.history_reader import judge_folder
 from tests.pubsubctl.conftest import Call
 
 if TYPE_CHECKING:
-    pass
+    from pyspark.sql import SparkSession
 
 usage = namedtuple("usage", ("total", "used", "free"))
 TWELVE = """\

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.ssh.client_config import ClientConfig, HostSettings
+from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.config_syntax import local_user
+from pubsubctl.hosts.ssh.host_settings import HostSettings
 from pubsubctl.inventory.importers.findings import inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from tests.helpers.patience import PATIENCE_S

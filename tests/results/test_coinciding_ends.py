@@ -14,8 +14,9 @@ import pytest
 from brokerd.model.fault_verbs import VERB_TABLE
 from results.reference import paths
 from results.reference.busyness import signs as signs
+from results.reference.files import JITTER_NS
 from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
-from results.reference.rule import JITTER_NS, check
+from results.reference.rule import check
 from results.reference.withholding import Reasons
 from results.rules.busyness import busy_signs
 from results.rules.risks import Exposure, Tree, is_certainly_in, parts_of, risk_windows

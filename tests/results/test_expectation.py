@@ -26,7 +26,7 @@ from results.rules.expectation import (
     payload_table,
     splitmix64,
 )
-from results.tables.load import compute_expected_columns
+from results.tables.record_readers import compute_expected_columns
 from tests.helpers.strategies import attributes
 
 WORKLOAD = {

@@ -34,6 +34,7 @@ from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
 from results.witnesses.gaps import find_broken
 from results.witnesses.manifest import _check_length
+from results.witnesses.online import doubts_about_findings
 from results.witnesses.passage import is_separating
 from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import find_running_protocol
@@ -46,7 +47,6 @@ from results.witnesses.service import (
     is_from_zero,
 )
 from results.witnesses.sessions import _check_absences, _lasting
-from results.witnesses.summary import doubts_about_findings
 from tests.helpers.false_witnesses import (
     ABSORB,
     AWAY,

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import results.tables.load
+import results.tables.record_readers
+import results.tables.stretches
 from results.checker.latency import judge_across_clocks, select_measured
 from results.figures.catalogue import draw
 from results.reference.history_reader import read_history
@@ -38,8 +40,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(spark: "SparkSession", run: Path) -> LoadedRun:
     # Pieces of 100 records, so that files are cut in several places.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(results.tables.load, "PIECE_ROWS", 100)
-        patch.setattr(results.tables.load, "BATCH_ROWS", 64)
+        patch.setattr(results.tables.record_readers, "PIECE_ROWS", 100)
+        patch.setattr(results.tables.record_readers, "BATCH_ROWS", 64)
         return load_run(spark, run)
 
 
@@ -259,7 +261,7 @@ def test_every_table_has_the_columns_of_the_schema(
 
 def test_columns_are_mixed_as_single_numbers_are() -> None:
     numbers = [0, 1, 2**63, 2**64 - 1, 0x9E3779B97F4A7C15]
-    mixed = results.tables.load.splitmix64(np.array(numbers, "u8"))
+    mixed = results.tables.stretches.splitmix64(np.array(numbers, "u8"))
     assert mixed.tolist() == [splitmix64(number) for number in numbers]
 
 

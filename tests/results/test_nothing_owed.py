@@ -1,8 +1,8 @@
 """Stories about pairs of subscription and publisher without an owed delivery."""
 
 from bench.spec.workload_model import Bars
-from results.rules.findings import PairSummary
-from results.rules.nothing_owed import describe_nothing_owed, with_publisher_names
+from results.rules.findings import PairSummary, describe_nothing_owed
+from results.rules.verdict_text import with_publisher_names
 
 
 def _pair(subscription: str, owed: int, *, started: bool = True) -> PairSummary:

@@ -12,8 +12,8 @@ from bench.load.records import delivery_rows, position_rows
 from brokerd.history.records import DELIVERIES, POSITIONS
 from brokerd.history.writer import RecordWriter
 from results.tables.json_files import IntegrityError
-from results.tables.load import PositionReader, check_positions
 from results.tables.record_files import RECORDS, RecordFile, read_record_file
+from results.tables.record_readers import PositionReader, check_positions
 
 TABLES = {
     "publishers": ["p1/1"], "subscriptions": ["a/1", "b/1"], "partitions": [],

@@ -14,9 +14,8 @@ import pytest
 from bench.spec.toml_text import toml_text
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
-from results.repetitions.modal import distance, modal
 from results.repetitions.numbers import numbers_of
-from results.repetitions.spread import difference_of, holm, spread_of
+from results.repetitions.spread import difference_of, distance, holm, modal, spread_of
 from results.tables.json_files import IntegrityError
 from results.tables.seals import seal
 from tests.helpers.runs import write_lines, write_records

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from results.reference.absences import explained_until_ns
-from results.rules.absences import _absences, _explained_until_ns, _Line, _lines
+from results.rules.absences import _absences, _explained_until_ns, _Line, _lines, absences_of
 from results.rules.announcements import (
     AnnouncedRange,
     Announcements,
@@ -17,14 +17,18 @@ from results.rules.announcements import (
     _gaps_through,
     _objections,
 )
-from results.rules.churn import absences_of
 from results.rules.doubts import _check_fences
 from results.rules.evidence import _Context, _neighbours
 from results.rules.exposure import _recovery
-from results.rules.findings import Findings, PairSummary, SourceSummary
+from results.rules.findings import (
+    MOST_SHOWN_PAIRS,
+    Findings,
+    PairSummary,
+    SourceSummary,
+    describe_nothing_owed,
+)
 from results.rules.log_doubts import JITTER_NS, doubts_about_clock, doubts_about_numbers
 from results.rules.losses import find_permitted, is_accepted, promises_with_losses
-from results.rules.nothing_owed import SHOWN, describe_nothing_owed
 from results.rules.pairs import Pair, join_counts
 from results.rules.protocol_words import ProtocolWords
 from results.rules.risks import Tree
@@ -238,10 +242,10 @@ def test_the_pair_that_is_owed_least_is_named() -> None:
     assert findings.counts.least_owed == ("s2/1", "p1/0", 3)
 
 
-@pytest.mark.parametrize("count", [SHOWN - 1, SHOWN, SHOWN + 1])
+@pytest.mark.parametrize("count", [MOST_SHOWN_PAIRS - 1, MOST_SHOWN_PAIRS, MOST_SHOWN_PAIRS + 1])
 def test_a_list_of_pairs_is_cut_once_it_is_too_long(count: int) -> None:
     (line,) = describe_nothing_owed(summary(f"s{number}/1", 0) for number in range(count))
-    assert ("more" in line) == (count > SHOWN)
+    assert ("more" in line) == (count > MOST_SHOWN_PAIRS)
 
 
 # --- Announcements ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from results.figures.drawing import Drawing
 from results.figures.sweep import Line, draw, lines_of, series_sweep, zones_of
-from results.repetitions.bounds import beyond, check_bounds
+from results.repetitions.numbers import beyond, check_bounds
 from results.repetitions.spread import spread_of
 from results.tables.json_files import ResultsError
 

@@ -15,7 +15,7 @@ from bench.run.testbed import ListingRefused, read_listing
 from brokerd.agent.host.private_files import make_private_folder, write_private
 from brokerd.config import TlsFiles
 from brokerd.errors import ControlError
-from brokerd.runtime.control import bind_control_socket
+from brokerd.runtime.control_socket import bind_control_socket
 from brokerd.runtime.tls import TlsCredentials
 from pubsubctl.deployment.authority import CERTIFICATE_FILE, KEY_FILE, LEAF_DAYS, Authority
 from pubsubctl.errors import UserError

@@ -20,7 +20,7 @@ from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.ges.checks.outline import outline
+from brokerd.protocols.ges.checks.duties import outline
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.messages import DOWN, Statement, Target
 from brokerd.protocols.ges.router import Router

@@ -26,7 +26,8 @@ from brokerd.overlay.routes import Link
 from brokerd.overlay.small_world import small_world
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.duties import find_duties as duties_of_all
-from brokerd.protocols.ges.checks.outline import outline
+from brokerd.protocols.ges.checks.duties import outline
+from brokerd.protocols.ges.confirmations import Confirmations
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.keepers import Duties, Keepers, find_duties
 from brokerd.protocols.ges.messages import DutyStated, ProfileChanged, ProfileReached
@@ -294,7 +295,9 @@ class ProfileBrokers:
                 for peer in self._near[broker]:
                     keepers.on_stated(peer, self._statement(peer, broker))
             profiles = Profiles(decode_attribute_table)
-            parts[broker] = Propagation(broker, self._neighbours[broker], profiles, keepers)
+            near = self._neighbours[broker]
+            confirmations = Confirmations(broker, near)
+            parts[broker] = Propagation(broker, near, profiles, keepers, confirmations)
             parts[broker].use(self._section)
         return parts[broker]
 
@@ -324,7 +327,7 @@ class ProfileBrokers:
 
 def _take(part: Propagation, peer: BrokerNumber, message: Any) -> list[Outcome]:
     if isinstance(message, ProfileReached):
-        return part.on_reached(peer, message, 0)
+        return part.confirmations.on_reached(peer, message, 0)
     if isinstance(message, ProfileChanged):
         return part.on_changed(peer, message, 0)
     return part.on_stated(peer, message, 0)

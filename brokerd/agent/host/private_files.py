@@ -116,7 +116,7 @@ def lock_path(root: Path) -> Path:
 
 
 def lock_holder(root: Path) -> dict[str, Any] | None:
-    """Return the holder of a root's lock: who, pid, since, purpose; None if there is none."""
+    """Return the holder of a root's lock, with the keys of its file; None if there is none."""
     try:
         descriptor = os.open(lock_path(root), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -1,7 +1,7 @@
 """Publications that carry more than their path: sequence vectors, and tags of partitions.
 
 A broker has `Annotations` if any of `dedupe`, `legitimacy`, `tag_eval` and `switch` differs from
-profile "robust". The receipt of publications and their queue ask them.
+profile "robust". The receipt of publications and their queue use them.
 
 With `tag_eval` "pt" every broker within 2δ links of a detector tags publications from a source on
 or beyond one of the detector's partitions, if the partition is in the broker's table or in the tags

@@ -23,7 +23,7 @@ from brokerd.protocols.delta_tree.definition import LOG
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.interface import Chop, LogEnds, LogRecord, Read, RecordsRead
-from brokerd.protocols.parts.run_records import pack_run, unpack_run
+from brokerd.protocols.parts.records import pack_run, unpack_run
 
 _COUNT: Final = struct.Struct(">I")
 

@@ -8,13 +8,13 @@ from there; all functions here depend on that.
 A tag covers a broker, with `beyond` all brokers behind that broker, and always the brokers behind
 that have joined since the tree was deployed (*newcomers*, by number). A newcomer receives
 subscriptions from linked brokers. So a newcomer lacks the subscriptions that the linked brokers
-lack, and no broker asked a newcomer before the subscription started. The newcomer is open from the
-moment that the linked brokers are.
+lack, and no broker sent a newcomer a request before the subscription started. The newcomer is open
+from the moment that the linked brokers are.
 
 A region shrinks when a tagged broker returns and confirms. The broker that receives the
 confirmation removes the tags under the returned broker, keeps the tags that the confirmation still
 names, and notifies all brokers towards home. A notified broker reduces tags in the same way. Both
-ends intersect: the first end may hold tags that notifiers went past, the other may receive a
+ends intersect: the first end may hold tags that notifiers have passed, the other may receive a
 notifier from such a broker.
 
 Paper: [DFT11] §III (on and beyond a partition), §VIII-A lines 859-900. Deviates: the paper adds the
@@ -188,7 +188,7 @@ def refine(
 ) -> Replacement:
     """Return the replacement without tags that earlier replacements have removed.
 
-    The emitter may lack the earlier replacements, if they went past it.
+    The emitter may lack the earlier replacements, if they have passed it.
     """
     added, cut = replacement.added, dict(replacement.cut)
     paths = {path[-1]: path for path in replacement.source_paths}

@@ -1,7 +1,7 @@
 """Relayed sessions: a third broker connects two live brokers with a broken link.
 
 On A-B-C with the link A-B cut, the tree's protocol can only wait: for C the path to A leads through
-B, and B has none. So A has a session with C, and asks for a session with B through C. For the
+B, and B has none. So A has a session with C, and requests a session with B through C. For the
 protocol that is an ordinary session: another instance, in order, or closed at both ends. No
 other part of the protocol depends on relays. The relayed session ends when the direct session is
 back.
@@ -401,8 +401,8 @@ class AssistedDeltaTree(CoreWrapper):
     def _is_still_open(self, peer: BrokerNumber) -> bool:
         """Return True if a request must stay open.
 
-        Both ends may ask at the same time, and only a single path may be kept: the larger number
-        withdraws own requests on acceptance, the smaller number when the session is proven.
+        Both ends may request at the same time, and only a single path may be kept: the larger
+        number withdraws own requests on acceptance, the smaller number when the session is proven.
         """
         relayed = self._relayed.get(peer)
         if relayed is not None:

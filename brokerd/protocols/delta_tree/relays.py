@@ -73,7 +73,7 @@ class Passage(Channel):
 
     Attributes:
         incarnation: of the asker.
-        target_session: the session on which the target was asked; 0 without one.
+        target_session: the session of the request to the target; 0 without one.
         accepted: the target has accepted on it.
     """
 
@@ -132,7 +132,7 @@ class Passages:
     def request(self, message: Relay) -> bool:
         """Record a request of the asker; return True if a session leads to the target.
 
-        A request stands until it is withdrawn, so a target that is reached later is asked then.
+        A request stands until it is withdrawn, so a target that is reached later receives it then.
         """
         asker, target, number = message.name
         passage = self._passages.get((asker, target))
@@ -258,7 +258,7 @@ class RelayRequests:
                 self._send(peer, request, relay)
 
     def repeat(self, peer: BrokerNumber) -> None:
-        """Repeat the requests for a peer, if any, and dial relays that cannot be asked yet."""
+        """Repeat the requests for a peer, if any, and dial relays without a session."""
         request = self.open.get(peer)
         if request is None:
             return

@@ -14,7 +14,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.messages import Path
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.interface import OpenSession
-from brokerd.protocols.parts.backoff import next_wait_ns
+from brokerd.protocols.parts.neighbours import next_wait_ns
 
 RETRY = "retry"
 

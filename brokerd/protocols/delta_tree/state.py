@@ -35,7 +35,7 @@ from brokerd.protocols.delta_tree.regions import Cut, Region, is_plain_path, reg
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.records import predicate_row, read_predicate
 
 Rows = Mapping[str, Mapping[str, Any]]
 """Recovered rows, by table and key."""

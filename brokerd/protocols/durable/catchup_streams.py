@@ -4,7 +4,7 @@ Every request ends with an answer, whatever its client does; so all streams have
 a pubend is unreachable there is no answer: no stream waits for another pubend's answers.
 
 A token that a client presents may be ahead of its broker, which may have crashed after the
-delivery. A token is never ahead of its pubend, so the pubend is asked; a token of a tick that was
+delivery. A token is never ahead of its pubend, so the pubend decides; a token of a tick that was
 never published is refused, because its client would not receive that tick later.
 
 Paper: [DS03] §2 (checkpoint tokens), §4.1 (catch-up stream, switch-over, flow control). Deviates:
@@ -104,7 +104,6 @@ class CatchupWatch:
         self._timers = timers
         self._interval_ns = interval_ns
         self._counters = counters
-        counters["catchups_diverging"] = 0
         self._behind: dict[Lane, tuple[HostedStream, int]] = {}
 
     def __len__(self) -> int:
@@ -199,7 +198,7 @@ class CatchupStreams:
         self.advance(hosted, lane)
 
     def skip(self, hosted: HostedStream, lane: Lane, before: int) -> None:
-        """Fetch all events from a tick through the position, which nobody forwards any more."""
+        """Fetch all events from a tick through the position, which no broker forwards any more."""
         if lane.mode is Mode.LIVE:
             self.begin(hosted, lane, max(before, lane.floor))
         elif lane.catchup is not None:

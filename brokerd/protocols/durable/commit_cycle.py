@@ -206,7 +206,6 @@ class TokenCommits:
         counters: dict[str, int],
     ) -> None:
         self._counters = counters
-        counters |= {"tokens_committed": 0, "token_transactions": 0}
         self._disk = disk
         self._most = most
         self._waiting: list[dict[DurableSubscription, TokenRequest]] = [{} for _ in range(lanes)]

@@ -152,7 +152,7 @@ class Consumers:
             self._commit_tokens(request)
 
     def _commit_tokens(self, request: TokenRequest) -> None:
-        """Commit a token, and ask the pubend about positions ahead of this broker.
+        """Commit a token, and query the pubend for positions ahead of this broker.
 
         A broker behind a token has crashed and lacks its last deliveries. Until the pubend can be
         asked, the token is accepted, as at a reconnect: others must not wait for that.

@@ -39,15 +39,11 @@ from brokerd.protocols.durable.messages import (
 )
 from brokerd.protocols.durable.migration import ARRIVALS, Arrivals, Letters
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.release import (
-    EXCESSIVE,
-    RELEASE,
-    RETAINED,
-    PassedEvents,
-    Release,
-    Retention,
-)
+from brokerd.protocols.durable.passed_events import PassedEvents
+from brokerd.protocols.durable.release import RELEASE, Release
+from brokerd.protocols.durable.retention import EXCESSIVE, RETAINED, Retention
 from brokerd.protocols.durable.state import (
+    COUNTERS,
     TABLES,
     DurableClient,
     DurableSubscription,
@@ -117,6 +113,7 @@ class Durable:
         self._lease_doubt_ns = parameters.nack_repetition_limit_ns
         streams, disk, deadlines = gryphon.streams, gryphon.disk, gryphon.deadlines
         counters, all_streams = gryphon.counters, routes.pubend_streams()
+        counters |= dict.fromkeys(COUNTERS, 0)
         hosts = all_streams if routes.is_host else ()
         self.hosted = hosted = {each: HostedStream(each, streams) for each in hosts}
         self.registered = registered = SubscriptionTable(hosted)

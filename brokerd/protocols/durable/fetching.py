@@ -28,7 +28,8 @@ from brokerd.protocols.durable.messages import (
     clip_ranges,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.release import PassedEvents, Retention
+from brokerd.protocols.durable.passed_events import PassedEvents
+from brokerd.protocols.durable.retention import Retention
 from brokerd.protocols.durable.state import Questions
 from brokerd.protocols.gryphon import (
     EVENT_BYTES,
@@ -99,13 +100,6 @@ class FetchedEvents:
 
 FETCHES: Final = "fetches"
 
-FROM_PUBENDS: Final = "fetched_from_pubends"
-"""The counter of events that a broker has read for catch-up from the log of its pubends."""
-FROM_STORE: Final = "fetched_from_store"
-"""The counter of events for catch-up that have passed a broker of another pubend's stream."""
-FROM_MEMORY: Final = "fetched_from_memory"
-"""The counter of further ones that were not acknowledged there yet, or fetched recently."""
-
 ANSWER_WINDOWS: Final = 2
 """The most windows of events in a pubend's answer.
 
@@ -153,7 +147,6 @@ class Fetching:
         self._left_bytes: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._recent = recent
         self._passed = passed
-        self._counters |= dict.fromkeys((FROM_PUBENDS, FROM_STORE, FROM_MEMORY), 0)
 
     @property
     def has_lost(self) -> bool:
@@ -235,9 +228,9 @@ class Fetching:
         passed = self._passed.take(identity, left)
         found = [merge_runs(parts)] if parts else []
         found += self._recent.take(identity, left)
-        self._counters[FROM_MEMORY] += sum(map(len, found))
+        self._counters["fetched_from_memory"] += sum(map(len, found))
         if passed is not None:
-            self._counters[FROM_STORE] += len(passed)
+            self._counters["fetched_from_store"] += len(passed)
             found.append(passed)
         for run in found:
             yield from self._answer(peer, identity, NOTHING_LOST, ranges_of(run.sequences), run)
@@ -280,16 +273,16 @@ class Fetching:
             for start, end in ranges
             if (part := stream.knowledge.events.within(start, end)) is not None
         ]
-        self._counters[FROM_PUBENDS] += sum(map(len, parts))
+        self._counters["fetched_from_pubends"] += sum(map(len, parts))
         lost = self._retention.find_loss(stream, ranges[0][0])
         yield from self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
     def _request(self, stream: Stream, ranges: Sequence[Range], asker: BrokerNumber) -> None:
         """Request ranges for a broker, except ranges with a recent request.
 
-        One broker upstream is asked: the last sender of the stream, or else the first in the
-        rotation of its pubend. Without any, a member of this cell is, unless it is the one that
-        asks.
+        One broker upstream receives the request: the last sender of the stream, or else the first
+        in the rotation of its pubend. Without any, a member of this cell receives it, except for
+        the requester.
         """
         identity, is_sideways = stream.identity, asker not in self._routes.peers
         via = self._streams.get(identity).via

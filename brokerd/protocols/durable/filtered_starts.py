@@ -3,8 +3,8 @@
 Events that were withheld before a subscription's predicate arrived at their pubend are silent here.
 So a subscription is created once all pubends match their events with the predicate, and once the
 streams have passed the ticks behind which they do. Until then nothing of it is on disk, and its
-client is told to wait. After a restart the predicates of all subscriptions on disk are in the
-filter before any neighbour has a session.
+client receives a request to wait. After a restart the predicates of all subscriptions on disk are
+in the filter before any neighbour has a session.
 
 Paper: none ([DS03] §4.1 has a starting point in each stream; [GD02] §2 leaves subscriptions that
 come and go to others).

@@ -23,7 +23,7 @@ from brokerd.protocols.parts.event_machine import Durability
 LEASE: Final = "lease"
 
 DOUBT_OF_HOLD: Final = "doubt of hold"
-"""Purpose of the deadline at which the broker of a subscription is asked for a doubtful hold."""
+"""Purpose of the deadline of the query to a subscription's broker about a doubtful hold."""
 
 _Key = tuple[ClientId, int, BrokerNumber]
 

@@ -21,7 +21,7 @@ class DurableParameters(GryphonParameters):
 
     Attributes:
         filters: whether brokers withhold events that no subscriber below wants, away or not. A
-            subscription then starts when all pubends have its predicate. Brokers learn of silence
+            subscription then starts when all pubends have its predicate. Brokers request silence
             by `delay_curiosity_ns`, which bounds the delay of a release, and no broker with clients
             can accept a loss of its state.
         client_linger_ns: how long a subscriber may be away before its subscriptions end.

@@ -4,19 +4,10 @@ For each stream the lowest tick is forwarded that all below have acknowledged; a
 below holds everything back. The delivered tick is the core's own ack, and nothing later is
 released.
 
-All have acknowledged the core's events that are not released yet, except for subscribers that are
-away or catch up. Every broker that such an event has passed keeps it in memory, within a bound in
-bytes, so that the publishers' broker need not send it again.
+At the pubend, `Retention` turns the released tick into the bound `Stream.held`. `Gryphon.settle`
+advances the final tick of the stream through that bound, and `Pubends.release` truncates the log.
 
-Early release: a pubend releases old events, although disconnected subscribers lack them. A tick may
-be lost when all have released it, or when it is beyond a bound and all brokers with subscribers
-have acknowledged it. Bounds are an age and the weight of newer events. So live subscribers lack
-nothing; subscribers in catch-up receive gaps.
-
-Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]; early release, maxRetain), §1.1,
-§3 (intermediate brokers cache events).
-Deviates: nothing is lost for its age soon after a start, when live subscribers have not had the
-time to return.
+Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,283 +15,21 @@ from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
-from brokerd.model.losses import has_marker
-from brokerd.model.publication import PublicationRun, merge_runs
-from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart
 from brokerd.protocols.durable.consolidated_stream import SubscriptionTable
 from brokerd.protocols.durable.holds import Holds
-from brokerd.protocols.durable.messages import Origins, Released
-from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.messages import Released
+from brokerd.protocols.durable.passed_events import PassedEvents, _weigh
+from brokerd.protocols.durable.retention import Retention
 from brokerd.protocols.gryphon import (
-    EVENT_BYTES,
     EVERYWHERE,
-    TICK_NS,
     AckExpected,
     Cell,
     Done,
-    IntervalSet,
-    Range,
-    RetainedEvents,
     Routes,
     Stream,
-    ticks_in,
 )
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import Instant, RetainedStream
-from brokerd.units import MILLISECOND_NS, SECOND_NS
-
-RETAINED: Final = "retained"
-EXCESSIVE: Final = "excessive"
-
-_EXCESS_PAUSE_NS: Final = 20 * MILLISECOND_NS
-
-
-class Retention:
-    """The retention of a broker's pubends, bounded in time and in bytes.
-
-    Attributes:
-        most_bytes: the weight of the newest events that are retained in any case; 0 without a
-            bound in bytes.
-    """
-
-    def __init__(
-        self,
-        gryphon: Gryphon,
-        parameters: DurableParameters,
-    ) -> None:
-        self._machine = gryphon
-        self._deadlines = gryphon.deadlines
-        self._pubends = gryphon.pubends
-        self._streams = gryphon.streams
-        self._max_retain_ns = parameters.max_retain_ns
-        self.most_bytes = parameters.max_retain_bytes
-        self._grace_ns = parameters.release_grace_ns
-        self._from_ns: Instant = 0
-        self._released: dict[StreamId, int] = {}
-        self._lost: dict[StreamId, tuple[int, Origins]] = {}
-
-    def begin(self) -> None:
-        """Continue from the state of an earlier incarnation."""
-        # How old the events of an earlier incarnation are, no clock says for sure.
-        self._from_ns = self._machine.now_ns + max(self._grace_ns, self._max_retain_ns)
-        for stream in self._streams.own():
-            self._released[stream.identity] = stream.held = self._pubends.released(
-                stream.identity.publisher
-            )
-        self.schedule()
-
-    def on_released(self, stream: Stream, through: int) -> None:
-        """Record the released tick of a stream, which may have to be retained less."""
-        self._released[stream.identity] = through
-        self._hold(stream)
-
-    def schedule(self) -> None:
-        """Schedule the expiry of new events."""
-        if self._max_retain_ns and (RETAINED, None) not in self._deadlines:
-            due_ns = self._next_ns()
-            if due_ns is not None:
-                self._deadlines.set((RETAINED, None), due_ns)
-        if self.most_bytes and (EXCESSIVE, None) not in self._deadlines:
-            streams = self._streams.own()
-            if any(self._excess_tick(stream) > (stream.held or 0) for stream in streams):
-                due_ns = self._machine.now_ns + _EXCESS_PAUSE_NS
-                self._deadlines.set((EXCESSIVE, None), max(due_ns, self._from_ns))
-
-    def expire(self) -> Iterator[Stream]:
-        """Release events beyond the bounds; yield streams that may be retained less."""
-        for stream in self._streams.own():
-            self._hold(stream)
-            yield stream
-        self.schedule()
-
-    def _hold(self, stream: Stream) -> None:
-        bounds = self.expired_tick(), self._excess_tick(stream) if self._is_settled else 0
-        stream.held = max(self._released[stream.identity], stream.held or 0, *bounds)
-
-    @property
-    def _is_settled(self) -> bool:
-        """True unless live subscribers may lack the time to return since the start."""
-        return self._machine.now_ns >= self._from_ns
-
-    def _excess_tick(self, stream: Stream) -> int:
-        """Return the tick through which newer events have the weight to retain."""
-        if not self.most_bytes:
-            return 0
-        return stream.knowledge.events.before_newest(self.most_bytes, EVENT_BYTES)
-
-    def expired_tick(self) -> int:
-        """Return the tick through which events are older than the retention."""
-        if not self._max_retain_ns or not self._is_settled:
-            return 0
-        oldest = self._pubends.tick(self._machine.now_ns) - ticks_in(self._max_retain_ns)
-        return max(0, oldest - 1)
-
-    def _next_ns(self) -> Instant | None:
-        """Return the expiry of the next event, or later to bound the rate."""
-        now_ns = self._machine.now_ns
-        firsts = [stream.knowledge.events.after(stream.held or 0) for stream in self._streams.own()]
-        waiting = [tick for tick in firsts if tick is not None]
-        if not waiting:
-            return None
-        lacking = min(waiting) + 1 - self._pubends.tick(now_ns)
-        old_ns = now_ns + self._max_retain_ns + lacking * TICK_NS
-        pause_ns = min(max(self._max_retain_ns // 16, MILLISECOND_NS), SECOND_NS)
-        return max(old_ns, self._from_ns, now_ns + pause_ns)
-
-    # ------------------------------------------------------------ losses
-
-    def find_loss(self, stream: Stream, first: int) -> LostPart:
-        """Return the loss in an answer about ticks from `first` on.
-
-        Below a loss marker, events may be lost that are neither released nor in the log.
-        """
-        final, (marked, markers) = stream.knowledge.final, self._pubends.losses(stream.identity)
-        if first <= final:
-            return LostPart(max(final, marked), self.lost_origins(stream))
-        return LostPart(marked, tuple(sorted(markers))) if first <= marked else NOTHING_LOST
-
-    def lost_origins(self, stream: Stream) -> Origins:
-        """Return the lost numbers per source: of publications that were on disk and are no more."""
-        final = stream.knowledge.final
-        known = self._lost.get(stream.identity)
-        if known is None or known[0] != final:
-            known = self._lost[stream.identity] = final, self._origins(stream)
-        return known[1]
-
-    def _origins(self, stream: Stream) -> Origins:
-        last = dict(self._pubends.sources(stream.identity))
-        kept = {
-            source: sequences[0]
-            for run in reversed([*stream.knowledge.events])
-            for source, sequences in reversed(run.origins)
-        }
-        lost = {source: kept.get(source, through + 1) - 1 for source, through in last.items()}
-        lost |= dict(self._pubends.losses(stream.identity)[1])
-        return tuple(sorted((source, through) for source, through in lost.items() if through))
-
-
-class StoredEvents(RetainedEvents):
-    """Stored events of one stream, with their weight.
-
-    Simulations bound these runs by the limit of the store, and all others by what is live.
-    """
-
-    __slots__ = ()
-
-    @property
-    def stored_bytes(self) -> int:
-        """The weight of all events."""
-        return self.payload_bytes + EVENT_BYTES * self.events
-
-
-class PassedEvents:
-    """Events that have passed this broker and are not released here and below.
-
-    An event is at its tick for ever, so an event of this store is an answer to a request for that
-    tick. The store never states that a tick has no event. An accepted loss of a pubend ends that:
-    the loss marker of a stream removes all earlier events.
-
-    Args:
-        limit_bytes: the most bytes of payload and overhead of all events; the oldest are removed
-            first. 0: no event is stored.
-
-    Attributes:
-        stored_bytes: of all events.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.stored_bytes = 0
-        self._limit_bytes = limit_bytes
-        self._streams: dict[StreamId, StoredEvents] = {}
-        self._through: dict[StreamId, int] = {}
-
-    def through(self, identity: StreamId) -> int:
-        """Return the tick through which a stream was seen here, and may be stored."""
-        return self._through.get(identity, 0)
-
-    def pass_on(self, stream: Stream, released: int) -> None:
-        """Store the next events of a stream of another broker, up to the doubt horizon.
-
-        Args:
-            released: the tick through which no broker will request events.
-        """
-        if not self._limit_bytes:
-            return
-        identity, knowledge = stream.identity, stream.knowledge
-        before = max(self._through.get(identity, stream.subend.position), knowledge.final)
-        horizon = self._through[identity] = knowledge.horizon(before)
-        run = knowledge.events.within(before + 1, horizon + 1) if horizon > before else None
-        if run is None:
-            return
-        if has_marker(run):
-            self.drop_through(identity, run.last)
-        elif (rest := run.after(released)) is not None:
-            self._add(rest)
-
-    def _add(self, run: PublicationRun) -> None:
-        events = self._streams.setdefault(run.source, StoredEvents())
-        events.add(run)
-        self.stored_bytes += run.payload_bytes() + EVENT_BYTES * len(run)
-        if events.is_scattered:
-            events.condense(run.last)
-        if self.stored_bytes > self._limit_bytes:
-            self._evict()
-
-    def runs(self) -> Iterator[tuple[StreamId, list[PublicationRun]]]:
-        """Yield the stored runs of each stream, lowest first."""
-        for identity, events in self._streams.items():
-            yield identity, [*events]
-
-    def drop_through(self, identity: StreamId, tick: int) -> None:
-        """Remove the events of a stream through a tick, which no broker will request any more."""
-        events = self._streams.get(identity)
-        if events is None:
-            return
-        self.stored_bytes -= events.stored_bytes
-        events.drop_through(tick)
-        self.stored_bytes += events.stored_bytes
-        if not events.events:
-            del self._streams[identity]
-
-    def cut(self, identity: StreamId, requested: Range, room_bytes: int) -> tuple[int, int]:
-        """Return the place in a range at which the events exceed the room, and the rest of it."""
-        events = self._streams.get(identity)
-        if events is None:
-            return requested[1], room_bytes
-        return events.cut(*requested, room_bytes, EVENT_BYTES)
-
-    def take(self, identity: StreamId, left: IntervalSet) -> PublicationRun | None:
-        """Return stored events in some ranges, and remove their ticks from the ranges.
-
-        Only events at adjacent ticks are taken from a range. A range with silence is a request for
-        all that its pubend has, and would fall into a piece for each tick between events.
-        """
-        events = self._streams.get(identity)
-        parts = []
-        for start, end in [*left] if events is not None else ():
-            part = events.within(start, end) if events is not None else None
-            if part is not None and part.last - part.first + 1 == len(part):
-                parts.append(part)
-                left.remove(part.first, part.last + 1)
-        return merge_runs(parts) if parts else None
-
-    def _evict(self) -> None:
-        """Remove the oldest events of all streams, and some more, so that the next ones fit."""
-        most_bytes = self._limit_bytes - self._limit_bytes // 16
-        while self.stored_bytes > most_bytes:
-            oldest = min((next(iter(each)) for each in self._streams.values()), key=_first_tick)
-            self.drop_through(oldest.source, oldest.last)
-
-
-def _first_tick(run: PublicationRun) -> int:
-    return run.first
-
-
-def _weigh(events: RetainedEvents, behind: int) -> tuple[int, int]:
-    """Return the number and the payload bytes of events behind a tick."""
-    parts = [part for run in events.runs_after(behind) if (part := run.after(behind)) is not None]
-    return sum(map(len, parts)), sum(part.payload_bytes() for part in parts)
-
 
 RELEASE: Final = "release"
 
@@ -482,7 +211,7 @@ class Release:
     def offer(self, peer: BrokerNumber) -> None:
         """Acknowledge all streams of a neighbour as far as they are known here, even unknown ones.
 
-        After a loss, the neighbour learns from less than before that this broker lacks the rest.
+        After a loss, less than before shows the neighbour that this broker lacks the rest.
         """
         cell = self._routes.cell_of(peer)
         streams = [each for each in self._streams if each.upstream == cell]

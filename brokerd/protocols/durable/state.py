@@ -22,7 +22,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnSubscription,
 )
 from brokerd.protocols.parts.decommissioning import DECOMMISSIONED
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.records import predicate_row, read_predicate
 
 # ---------------------------------------------------------------- tables
 
@@ -39,6 +39,20 @@ HOLDS: Final = "holds"
 
 TABLES: Final = (DELIVERED, WRITTEN, ACKNOWLEDGED, ARRIVING, HOLDS, DECOMMISSIONED)
 """The tables on disk, in addition to those of gryphon."""
+
+COUNTERS: Final = (
+    "fetched_from_pubends",
+    "fetched_from_store",
+    "fetched_from_memory",
+    "catchups_diverging",
+    "tokens_committed",
+    "token_transactions",
+)
+"""The counters of a broker, in addition to those of gryphon.
+
+Events for catch-up are read from the log of a pubend here, or are events of another pubend: these
+have passed this broker (store), are not acknowledged here, or were fetched recently (memory).
+"""
 
 # ---------------------------------------------------------------- subscriptions
 

@@ -3,7 +3,7 @@
 A publication travels to gatekeepers and keepers, which decide which units are interested, and from
 there to those units only. Publications that a failed link or broker held are lost.
 
-The core is the only module that knows all parts. It takes the effects and facts that a part
+The core is the only module with all parts. It takes the effects and facts that a part
 returns, in order, and routes each fact to the part that it concerns.
 
 Paper: [GES] §2, §3.
@@ -372,13 +372,13 @@ class Ges(EventMachine):
         route = Subscription(subscription, predicate, client, number, coming)
         self._subscriptions.add(route)
         self._take(propagation.change_own([(subscription, predicate)], (), self.now_ns))
-        if not propagation.is_everywhere(coming):
+        if not self.units.confirmations.is_confirmed(coming):
             self.report_state(route)
         return route
 
     def report_state(self, route: Subscription) -> None:
         """See Forwarding."""
-        if self.units.propagation.is_everywhere(route.version):
+        if self.units.confirmations.is_confirmed(route.version):
             answer = Subscribed(route.number, "started", path_age_ns=route.path_age_ns)
         else:
             answer = Subscribed(route.number, "pending")

@@ -8,7 +8,7 @@ level keep the profiles of the unit one level above, and relays connect the gate
 A broker that takes a duty lacks profiles at first. Its neighbours send them, and attest the units
 of which they have all profiles. A unit without attestation receives every publication.
 
-Paper: [GES] §3 (who maintains which profiles; snapshots). Deviates: the paper has no relays; its
+Paper: [GES] §3 (maintenance of profiles; snapshots). Deviates: the paper has no relays; its
 rule for new gatekeepers is lost.
 """
 

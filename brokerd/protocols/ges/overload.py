@@ -62,7 +62,7 @@ class LinkLoad:
     expensive: a broker must find out if other links are cheap.
 
     Attributes:
-        is_measuring: False where the topology asks for no measurement.
+        is_measuring: False if the topology requires no measurement.
     """
 
     def __init__(

@@ -1,28 +1,24 @@
-"""The propagation of profiles and their changes to every broker, and the confirmations.
+"""The propagation of profiles and their changes to every broker.
 
 A change crosses every connection except the connection of arrival, once: a broker that has the
-version confirms at once and stays silent. A broker that forwards a change waits until all
-receivers have confirmed for their sides, and then confirms to the sender; so the origin learns
-when all have the change. A confirmation names the confirmed versions: a statement stands for all
-earlier versions, and the receiver confirms known versions at once. A receiver that restarts, or is
-unreachable for long, may have owed the confirmations of brokers with other paths, so the
-confirmation is incomplete. A broker that sends a profile out of a unit replaces the origin inside
-by the unit.
+version confirms at once and stays silent (`confirmations`). A broker that sends a profile out of a
+unit replaces the origin inside by the unit.
 
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.overlay.hierarchy import Address, Hierarchy
+from brokerd.protocols.ges.confirmations import BEFORE_ALL, Confirmations, PendingVersion
 from brokerd.protocols.ges.keepers import Keepers
-from brokerd.protocols.ges.messages import Entry, ProfileChanged, ProfileReached, ProfileStated
+from brokerd.protocols.ges.messages import Entry, ProfileChanged, ProfileStated
 from brokerd.protocols.ges.profile_graph import Profiles
-from brokerd.protocols.ges.state import Neighbours, Outcome, ProfileConfirmation
+from brokerd.protocols.ges.state import Neighbours, Outcome
 from brokerd.protocols.ges.units import (
     FIRST,
     Unit,
@@ -36,45 +32,20 @@ from brokerd.protocols.ges.units import (
 from brokerd.protocols.interface import Instant, Send
 from brokerd.protocols.parts.version_bounds import is_leap
 
-_BEFORE_ALL: Final[Version] = (0, 0)
 ENTRIES_LIMIT: Final = 1 << 18
 """The most subscriptions in one broker's profile: as many as its accepted clients can have."""
-
-
-@dataclass(slots=True)
-class _PendingVersion:
-    """A version of a profile that was sent to neighbours and awaits confirmations.
-
-    Attributes:
-        after: the confirmation is of all versions after this one.
-        sender: the neighbour that receives the confirmation; None: this broker's own clients
-            wait.
-        missing: neighbours that have not confirmed for their side.
-        since_ns: the time of sending.
-        is_complete: False after the loss of a confirmation, or of a neighbour that owed one.
-        crossing: neighbours to which the change is under way, in this session; their own copy of it
-            is their confirmation.
-    """
-
-    after: Version
-    version: Version
-    sender: BrokerNumber | None
-    missing: dict[BrokerNumber, None]
-    since_ns: Instant
-    is_complete: bool = True
-    crossing: dict[BrokerNumber, None] = field(default_factory=dict)
 
 
 class Propagation:
     """The propagation of profiles by one broker.
 
-    The methods return messages, and a ProfileConfirmation for each version of this broker's own
-    profile that awaits no neighbour any more.
+    The methods return messages, and confirmations as Confirmations does.
 
     Args:
         may_move: brokers may have other addresses than those of the topology.
 
     Attributes:
+        confirmations: the versions that await confirmations.
         counters: for statistics.
     """
 
@@ -84,21 +55,20 @@ class Propagation:
         neighbours: Neighbours,
         profiles: Profiles,
         keepers: Keepers,
+        confirmations: Confirmations,
         *,
         may_move: bool = False,
     ) -> None:
         self._broker = broker
         self._keepers = keepers
+        self.confirmations = confirmations
         self._neighbours = neighbours
         self._place = neighbours.place
         self._profiles = profiles
         self.counters = {"profiles_outbid": 0}
         self._may_move = may_move
         self._homes: Mapping[BrokerNumber, Address] = {}
-        self._given_up: dict[BrokerNumber, None] = {}
-        self._pending: dict[BrokerNumber, list[_PendingVersion]] = {}
         self._only_outside: dict[BrokerNumber, tuple[Version, Unit]] = {}
-        self._incomplete: dict[BrokerNumber, Version] = {}
 
     def start(self, incarnation: int) -> None:
         """Start with an empty profile."""
@@ -114,23 +84,16 @@ class Propagation:
         version = self.next_version()
         self._profiles.begin_anew(self._broker, self._place.address)
         self._profiles.change(self._broker, version, (), ())
-        own = self._pending.get(self._broker)
-        self._pending = {self._broker: own} if own else {}
+        self.confirmations.keep_own()
         self._only_outside.clear()
-        self._incomplete.clear()
         return self._pass_on(self._profiles.statement(self._broker), None, now_ns)
 
     def offer_all(self, peer: BrokerNumber) -> list[Outcome]:
         """Send all profiles to a neighbour with a new session, and await the confirmations.
 
-        Other neighbours of that neighbour count on this broker to await it. Profiles that only
-        some brokers keep wait for the neighbour's duty.
+        Profiles that only some brokers keep wait for the neighbour's duty.
         """
-        self._given_up.pop(peer, None)
-        for waiting in self._pending.values():
-            for each in waiting:
-                if each.sender != peer:
-                    each.missing[peer] = None
+        self.confirmations.on_session(peer)
         if self._keepers.is_paper:
             return []
         origins = self._profiles.origins()
@@ -150,35 +113,33 @@ class Propagation:
             stated = self._profiles.statement(origin)
             place = self._place_at(peer, stated)
             is_kept = self._keepers.covers(peer, before, place)
-            waiting = self._pending.get(origin, ())
+            waiting = self.confirmations.pending(origin)
             if not self._keepers.may_need(peer, place):
                 for each in waiting:
                     each.is_complete &= not (is_kept and peer in each.missing)
-                    each.missing.pop(peer, None)
-                    each.crossing.pop(peer, None)
+                    each.exempt(peer)
             elif self._keepers.needs(peer, place) and (is_first or not is_kept):
                 for each in waiting:
                     each.crossing.pop(peer, None)  # an earlier copy may have been dropped
-                    if each.sender != peer:
-                        each.missing[peer] = None
+                    each.await_neighbour(peer)
                 outcomes.append(self._send(peer, stated))
-            outcomes += self._confirm_unawaited(origin, now_ns)
+            outcomes += self.confirmations.settle(origin, now_ns)
         return outcomes
 
     def on_expected(self, now_ns: Instant) -> list[Outcome]:
         """Await the neighbours that keep profiles by the changed graph, and no others."""
         outcomes: list[Outcome] = []
-        for origin in tuple(self._pending):
+        for origin in self.confirmations.origins():
             stated = self._profiles.statement(origin)
             for peer in self._neighbours.all_linked():
                 place = self._place_at(peer, stated)
                 may_need = self._keepers.may_need(peer, place)
-                for each in self._pending[origin]:
+                for each in self.confirmations.pending(origin):
                     if not may_need:
                         each.missing.pop(peer, None)
-                    elif each.sender != peer and not self._keepers.needs(peer, place):
-                        each.missing[peer] = None
-            outcomes += self._confirm_unawaited(origin, now_ns)
+                    elif not self._keepers.needs(peer, place):
+                        each.await_neighbour(peer)
+            outcomes += self.confirmations.settle(origin, now_ns)
         return outcomes
 
     def forget_unkept(self) -> None:
@@ -186,32 +147,11 @@ class Propagation:
         for origin in self._profiles.origins():
             if not self._keeps(self._profiles.statement(origin)):
                 self._profiles.remove(origin)
-                for known in (self._pending, self._only_outside, self._incomplete):
-                    known.pop(origin, None)
-
-    def on_session_lost(self, peer: BrokerNumber) -> None:
-        """Record that changes under way to a neighbour may be lost."""
-        for waiting in self._pending.values():
-            for each in waiting:
-                each.crossing.pop(peer, None)
+                self._only_outside.pop(origin, None)
+                self.confirmations.forget(origin)
 
     def _keeps(self, message: ProfileStated | ProfileChanged) -> bool:
         return message.origin == self._broker or self._keepers.keeps(message.place)
-
-    def on_restart(self, peer: BrokerNumber) -> None:
-        """Record that a neighbour has forgotten the confirmations that it owed and awaited."""
-        for waiting in self._pending.values():
-            for each in waiting:
-                if peer in each.missing:
-                    each.is_complete = False
-
-    def stop_waiting(self, peer: BrokerNumber, now_ns: Instant) -> list[Outcome]:
-        """Stop waiting for a neighbour that has been unreachable for long."""
-        self._given_up[peer] = None
-        outcomes: list[Outcome] = []
-        for origin in tuple(self._pending):
-            outcomes += self._on_confirmation(origin, peer, None, now_ns, is_complete=False)
-        return outcomes
 
     def use(self, hierarchy: Hierarchy) -> None:
         """Take the brokers of a topology; profiles of others are refused."""
@@ -233,11 +173,6 @@ class Propagation:
         )
         self._profiles.change(self._broker, version, changed.added, changed.removed)
         return self._pass_on(changed, None, now_ns)
-
-    def is_everywhere(self, version: Version) -> bool:
-        """Return True if no confirmation of this version of the own profile is outstanding."""
-        waiting = self._pending.get(self._broker, ())
-        return all(each.version != version for each in waiting)
 
     def speak_for(self, unit: Unit, now_ns: Instant) -> list[Outcome]:
         """State in the place of a broker or unit that its profiles are empty."""
@@ -306,8 +241,8 @@ class Propagation:
             answers = self._answer_known(peer, message)
             return [*answers, *self._refute(peer, message, now_ns)]
         if self._is_new(message):
-            known = self._profiles.version(message.origin) or _BEFORE_ALL
-            answers = self._confirm_known(peer, message.origin, known)
+            known = self._profiles.version(message.origin) or BEFORE_ALL
+            answers = self.confirmations.confirm_known(peer, message.origin, known)
             self._profiles.replace(message)
             return [*answers, *self._pass_on(message, peer, now_ns, known)]
         return self._answer_known(peer, message)
@@ -326,12 +261,9 @@ class Propagation:
             return self._restate(message.version, now_ns)
         if not self._keeps(message):
             return []
-        if self._is_crossing(peer, message):
+        if self.confirmations.is_crossing(peer, message.origin, message.version):
             self._keepers.counters["changes_crossed"] += 1
-            for each in self._pending[message.origin]:
-                if each.version == message.version:
-                    each.missing.pop(peer, None)
-            return self._confirm_unawaited(message.origin, now_ns)
+            return self.confirmations.on_crossing(peer, message.origin, message.version, now_ns)
         if not self._is_new(message):
             return self._answer_known(peer, message)
         incarnation, number = message.version
@@ -346,23 +278,6 @@ class Propagation:
             )
         self._profiles.change(message.origin, message.version, message.added, message.removed)
         return self._pass_on(message, peer, now_ns, known)
-
-    def on_reached(
-        self, peer: BrokerNumber, message: ProfileReached, now_ns: Instant
-    ) -> list[Outcome]:
-        """Record that all on a neighbour's side have versions of a profile."""
-        confirmed = message.after, message.through
-        return self._on_confirmation(
-            message.origin, peer, confirmed, now_ns, is_complete=message.is_complete
-        )
-
-    def _is_crossing(self, peer: BrokerNumber, message: ProfileChanged) -> bool:
-        """Return True for a change that both ends of a link sent to each other at once.
-
-        Neither confirms: each has received the change from another neighbour, which it confirms to.
-        """
-        waiting = self._pending.get(message.origin, ())
-        return any(each.version == message.version and peer in each.crossing for each in waiting)
 
     def _check(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
         entries = message.added if isinstance(message, ProfileChanged) else message.predicates
@@ -453,39 +368,16 @@ class Propagation:
             self._only_outside[message.origin] = max(
                 noted, self._only_outside.get(message.origin, noted)
             )
-        owed = self._versions_owed(peer, message.origin)
+        owed = self.confirmations.owed_to(peer, message.origin)
         if owed and owed[-1].version >= message.version:
             # Repeated: the confirmation follows later, and stands for lost ones.
-            return self._confirm_known(peer, message.origin, owed[-1].version)
+            return self.confirmations.confirm_known(peer, message.origin, owed[-1].version)
         known = self._profiles.version(message.origin)
         sends: list[Outcome] = []
         if known is not None and known > message.version and not is_its_own(known):
             sends.append(self._send(peer, self._profiles.statement(message.origin)))
-        return [*sends, *self._confirm_known(peer, message.origin, message.version)]
-
-    def _confirm_known(
-        self, peer: BrokerNumber, origin: BrokerNumber, through: Version
-    ) -> list[Outcome]:
-        """Confirm known versions to a neighbour, apart from versions that are confirmed later.
-
-        Without the confirmation an earlier version could wait for a stated version, which waits for
-        the earlier version on another route.
-        """
-        last = _BEFORE_ALL
-        for each in self._versions_owed(peer, origin):
-            if each.version <= through:
-                each.after, last = last, each.version  # earlier confirmations may be lost
-        if last >= through:
-            return []
-        lost = self._incomplete.get(origin)
-        return [Send(peer, ProfileReached(origin, last, through, lost is None or through > lost))]
-
-    def _versions_owed(self, peer: BrokerNumber, origin: BrokerNumber) -> list[_PendingVersion]:
-        """Return the versions whose confirmation a neighbour awaits, in order."""
-        waiting = self._pending.get(origin, ())
-        return sorted(
-            (each for each in waiting if each.sender == peer), key=lambda each: each.version
-        )
+        known_here = self.confirmations.confirm_known(peer, message.origin, message.version)
+        return [*sends, *known_here]
 
     def _pass_on(
         self,
@@ -502,18 +394,17 @@ class Propagation:
             place = self._place_at(peer, message)
             if peer == stated_by or not self._keepers.may_need(peer, place):
                 continue
-            if peer not in self._given_up:
+            if peer not in self.confirmations.given_up:
                 awaited[peer] = None
             if peer in self._neighbours.linked and self._keepers.needs(peer, place):
                 outcomes.append(self._send(peer, message))
                 crossing[peer] = None
         if not (self._keepers.is_paper and isinstance(message, ProfileChanged)):
             crossing = {}
-        waiting = _PendingVersion(
-            known or _BEFORE_ALL, message.version, stated_by, awaited, now_ns, crossing=crossing
+        waiting = PendingVersion(
+            known or BEFORE_ALL, message.version, stated_by, awaited, crossing, now_ns
         )
-        self._pending.setdefault(message.origin, []).append(waiting)
-        return [*outcomes, *self._confirm_unawaited(message.origin, now_ns)]
+        return [*outcomes, *self.confirmations.add(message.origin, waiting)]
 
     def _send(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> Send:
         place = self._place_for(message.place, peer)
@@ -533,49 +424,3 @@ class Propagation:
         level = self._place.link_level(self._place.address, self._neighbours.addresses[peer])
         left = self._place.own_unit(level)
         return left if level and is_inside(place, left) else place
-
-    def _on_confirmation(
-        self,
-        origin: BrokerNumber,
-        peer: BrokerNumber,
-        confirmed: tuple[Version, Version] | None,
-        now_ns: Instant,
-        *,
-        is_complete: bool,
-    ) -> list[Outcome]:
-        """Take a neighbour's confirmation of a range of versions; of all versions for None."""
-        for each in self._pending.get(origin, ()):
-            if confirmed is None or confirmed[0] < each.version <= confirmed[1]:
-                each.is_complete &= is_complete or peer not in each.missing
-                each.missing.pop(peer, None)
-                each.crossing.pop(peer, None)  # a copy behind the confirmation awaits an answer
-        return self._confirm_unawaited(origin, now_ns)
-
-    def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
-        """Return the confirmations of versions that await no neighbour any more."""
-        waiting = self._pending.get(origin, ())
-        done = [each for each in waiting if not each.missing]
-        held = [each for each in waiting if each.missing]
-        if held:
-            self._pending[origin] = held
-        else:
-            self._pending.pop(origin, None)
-        if origin == self._broker:
-            return [
-                ProfileConfirmation(each.version, now_ns - each.since_ns, each.is_complete)
-                for each in done
-            ]
-        sends: list[Outcome] = []
-        for each in done:
-            if each.is_complete:
-                self._incomplete.pop(origin, None)
-            else:  # a neighbour that asks again after the end of a session learns of it, too
-                self._incomplete[origin] = each.version
-            if each.sender is not None and each.sender in self._neighbours.linked:
-                reached = ProfileReached(origin, each.after, each.version, each.is_complete)
-                sends.append(Send(each.sender, reached))
-        return sends
-
-    def count_unconfirmed(self) -> int:
-        """Return the number of versions of profiles that await confirmations."""
-        return sum(map(len, self._pending.values()))

@@ -2,7 +2,7 @@
 
 A `UnitRouter` carries no publications. `ges` and `ges_reliable` each have one, and forward
 publications and messages by its routes. Its methods are iterators of effects and facts. The core
-takes each fact before it asks for the next one, so facts take effect in their order.
+takes each fact before it requests the next one, so facts take effect in their order.
 
 Paper: [GES] §2, §3.
 """
@@ -14,6 +14,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.section_checks import linked
+from brokerd.protocols.ges.confirmations import Confirmations
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.dissemination import Dissemination
 from brokerd.protocols.ges.keepers import Keepers
@@ -75,7 +76,7 @@ class UnitParameters(HintParameters, Protocol):
 
 
 class UnitRouter:
-    """The connectivity graph, the profiles, the routes and the failures that a broker knows.
+    """The connectivity graph, the profiles, the routes and the failures at one broker.
 
     Args:
         neighbours: the brokers at the other ends of the links, with their addresses.
@@ -87,6 +88,7 @@ class UnitRouter:
         view: the connectivity graph.
         keepers: the duty of this broker, and the units of which it has all profiles.
         profiles: the profiles of all brokers, as far as received.
+        confirmations: the versions of profiles that await confirmations.
         router: the routing decisions over the graph.
     """
 
@@ -109,7 +111,10 @@ class UnitRouter:
         self.dissemination = Dissemination(view, near)
         self.keepers = Keepers(broker, near, view, self.paths, parameters.keeper_policy)
         may_move = parameters.partition_policy == READDRESS
-        self.propagation = Propagation(broker, near, self.profiles, self.keepers, may_move=may_move)
+        self.confirmations = Confirmations(broker, near)
+        self.propagation = Propagation(
+            broker, near, self.profiles, self.keepers, self.confirmations, may_move=may_move
+        )
         self.failures = FailureDetection()
         self.hints = RoamingHints(broker, near, deadlines, parameters)
         purge_ns = parameters.purge_ns
@@ -164,7 +169,7 @@ class UnitRouter:
             costs={peer: factor for peer, factor in near.factors.items() if factor > 1},
             connections=edges_text(self.view.edges),
             profiles={each: self.profiles.size(each) for each in self.profiles.origins()},
-            unconfirmed=self.propagation.count_unconfirmed(),
+            unconfirmed=self.confirmations.count_unconfirmed(),
             missing={unit_text(unit): looks for unit, looks in self.failures.missed.items()},
             is_closed=self.fragment.is_closed,
         )
@@ -196,7 +201,7 @@ class UnitRouter:
         self.neighbours.linked[peer] = None
         self._deadlines.cancel((PURGE, peer))
         if self._met.get(peer, incarnation) != incarnation:
-            self.propagation.on_restart(peer)
+            self.confirmations.on_restart(peer)
         self._met[peer] = incarnation
         yield from self.dissemination.on_up(peer)
         yield from self.propagation.offer_all(peer)
@@ -210,7 +215,7 @@ class UnitRouter:
         yield from self.dissemination.on_down(peer)
         self.hints.on_session_lost(peer)
         self.keepers.on_session_lost(peer)
-        self.propagation.on_session_lost(peer)
+        self.confirmations.on_session_lost(peer)
         self._purge_later(peer, now_ns)
         yield from self._look_later(now_ns)
 
@@ -221,7 +226,7 @@ class UnitRouter:
         yield from self.dissemination.on_down(peer)
         self.neighbours.addresses[peer] = address
         yield from self.dissemination.on_up(peer)
-        self.propagation.on_restart(peer)
+        self.confirmations.on_restart(peer)
         self.keepers.forget(peer)
         yield from self.propagation.offer_all(peer)
         yield from self.keepers.on_up(peer)
@@ -237,7 +242,7 @@ class UnitRouter:
         for peer in sorted(linked(hierarchy.links, self._broker)):
             if peer not in self.neighbours.addresses:
                 self.neighbours.addresses[peer] = hierarchy.addresses[peer]
-                yield from self.propagation.stop_waiting(peer, now_ns)
+                yield from self.confirmations.stop_waiting(peer, now_ns)
 
     def use_members(self, hierarchy: Hierarchy, now_ns: Instant) -> Iterator[Outcome]:
         """Take the members of a topology, after new neighbours were added.
@@ -258,7 +263,7 @@ class UnitRouter:
             yield from self.dissemination.on_down(peer)
             self.hints.on_session_lost(peer)
             self.keepers.forget(peer)
-            self.propagation.on_session_lost(peer)
+            self.confirmations.on_session_lost(peer)
             del self.neighbours.addresses[peer]
         self._departed = hierarchy.left
         for broker in hierarchy.left:
@@ -281,7 +286,7 @@ class UnitRouter:
         """
         kind = type(message)
         if kind is ProfileReached:
-            yield from self.propagation.on_reached(peer, message, now_ns)
+            yield from self.confirmations.on_reached(peer, message, now_ns)
         elif kind is GraphStated:
             yield from self._on_graph_stated(peer, message, now_ns)
         elif kind is ProfileChanged:
@@ -338,7 +343,7 @@ class UnitRouter:
             is_alone: True if this broker has no session: then it is itself the missing broker.
         """
         if purpose == PURGE:
-            yield from self.propagation.stop_waiting(peer, now_ns)
+            yield from self.confirmations.stop_waiting(peer, now_ns)
         elif purpose == HINT:
             yield from self.hints.look(clients, now_ns)
         elif purpose == APART:

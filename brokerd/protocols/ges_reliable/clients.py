@@ -318,7 +318,7 @@ class RoamingClients:
     def _on_begun(
         self, client: RoamingClient, local: StoredSubscription, begun: RequestAnswer
     ) -> None:
-        """Begin a subscription at its storage, or ask the successor storage."""
+        """Begin a subscription at its storage, or query the successor storage."""
         if local.is_over:
             self.take(self.handovers.on_end_answer(local, begun))
             return

@@ -50,6 +50,7 @@ from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.reconnection import StorageSearches
 from brokerd.protocols.ges_reliable.requests import PublishRequests, SubscriptionRequests
 from brokerd.protocols.ges_reliable.state import (
+    COUNTERS,
     TABLES,
     PersistentState,
     RoamingClient,
@@ -89,14 +90,6 @@ HOPS_PER_LEVEL: Final = 32
 """Links per level; a message that has crossed more has travelled in a circle."""
 _MOST_ROUTES: Final = 1_024
 """The number of routes that are kept between two changes of the connectivity graph."""
-
-_COUNTERS: Final = (
-    "publications_received",
-    "publications_forwarded",
-    "publications_delivered",
-    "messages_carried",
-    "messages_without_route",
-)
 
 
 class AddressedMessages:
@@ -193,7 +186,7 @@ class GesReliable(EventMachine):
 
     Attributes:
         units: connections, profiles, routes and failures of the hierarchy.
-        access: the clients of this broker, and what storages are asked for them.
+        access: the clients of this broker, and their requests to storages.
         storage: the storage of this broker; None if the broker is no storage.
         persistent: the state on disk.
     """
@@ -222,7 +215,7 @@ class GesReliable(EventMachine):
             hierarchy,
             deadlines,
         )
-        self._counters = counters = dict.fromkeys(_COUNTERS, 0)
+        self._counters = counters = dict.fromkeys(COUNTERS, 0)
         self._forwarding = forwarding = AddressedMessages(units, self.effects, addresses, counters)
         own = deadlines, parameters, decode_attributes, counters
         self._make_storage = partial(Storage, broker, self._disk, *own, forwarding)
@@ -286,7 +279,7 @@ class GesReliable(EventMachine):
         return self.access.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol: failures leave nothing behind that this broker knows of."""
+        """See DeliveryProtocol: failures leave nothing behind at this broker."""
         return ()
 
     def statistics(self) -> Mapping[str, int]:

@@ -32,7 +32,7 @@ from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.definition import LOG
 from brokerd.protocols.ges_reliable.state import FRONTIERS, RELEASED, Event, LogAppend, LogRelease
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
-from brokerd.protocols.parts.run_records import pack_run, unpack_run
+from brokerd.protocols.parts.records import pack_run, unpack_run
 
 _HEAD: Final = struct.Struct(">QI")
 # first epoch, the root that has it from a home

@@ -10,6 +10,11 @@ The first storage sends everything through an epoch at which its root has whatev
 had when the subscription had begun there. The successor storage sends everything after that, except
 for publications that its root had not had by then and the first root had.
 
+A request is repeated until its storage answers (`requests`), so a handover waits while a storage is
+down, and resumes after its restart: a storage answers only once its rows are on disk. Meanwhile the
+present storage keeps the subscription, and the successor everything after its beginning. After a
+restart of this broker, or at another one, `reconnection` finds the storage that has the rest.
+
 Paper: [GES] §4 (a finer storage takes over the clients of its unit; roaming clients). Deviates: the
 paper defines no move between trees.
 """
@@ -35,7 +40,7 @@ from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 ROOT_QUERY: Final = "root query"
-"""Purpose of the deadline at which a root is asked again for its epoch."""
+"""Purpose of the deadline of the next query to a root for its epoch."""
 
 Outcomes = Iterator[Request | FetchStart | FetchStop | ReceiptWait | EndConfirmation]
 """The facts that a step yields, in order."""
@@ -97,7 +102,7 @@ class TreeHandovers:
     """The tree handovers at an access broker.
 
     Args:
-        wait_ns: the wait before a root that is behind is asked again.
+        wait_ns: the wait before the next query to a root that is behind.
 
     Attributes:
         waited: the number of these waits.

@@ -233,9 +233,6 @@ class Fetched:
         return not self.number
 
 
-Carried = Change | Changed | Store | Stored | Fetch | Events | Fetched
-
-
 def _fits_store(message: Store) -> object:
     return message.target, message.hops, message.home
 

@@ -2,7 +2,7 @@
 
 A client reports its positions at storages, or none after a loss of memory. Any storage of the
 report names the successor or the previous storage of a subscription. Without a report, all storages
-are asked.
+receive a query.
 
 Paper: [GES] §4 (reconnecting clients: storage, epoch, profile).
 """
@@ -30,7 +30,7 @@ class StorageSearch:
     """A search for a subscription at all storages.
 
     Attributes:
-        queried: the storages that were asked.
+        queried: the storages with a query.
         answers: the answers so far.
     """
 
@@ -115,8 +115,8 @@ class StorageSearches:
 
         The client may have been elsewhere before without an answer, or may have lost its memory.
         After that, no storage takes requests of an earlier attachment. Of two storages with the
-        subscription, one is the successor. A storage that has joined since is asked if it is a
-        successor.
+        subscription, one is the successor. A storage that has joined since receives a query if it
+        is a successor.
         """
         if len(self.storages) == 1:
             yield from self.begin_at(client, local, self.storages[0], None)
@@ -166,7 +166,7 @@ class StorageSearches:
         if first is not None:
             local.storage = first
             found = answers[first]
-            assert found.after is not None, f"{first} does not know {local}"
+            assert found.after is not None, f"{first} has no {local}"
             had = self._handovers.position_at(first, local.reported_positions) or 0
             yield SubscriptionStart(client, local, found._replace(after=max(found.after, had)))
         else:

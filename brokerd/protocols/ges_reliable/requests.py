@@ -260,12 +260,12 @@ class PublishRequests:
         self._wait(min(2 * self._waited_ns, self._parameters.retry_limit_ns), now_ns)
 
     def refuse_older_copy(self, message: Stored) -> int | None:
-        """Stop a source of which the storage has more than its publisher knows of.
+        """Stop a source of which the storage has more than its publisher has sent.
 
         Another process, with a later state, has published the further numbers.
 
         Returns:
-            The last number that the publisher knows of; None if the source goes on.
+            The last number of the publisher; None if the source continues.
         """
         pending = self._sources.get(message.source)
         if pending is None or not pending.is_probing or message.through <= pending.highest:

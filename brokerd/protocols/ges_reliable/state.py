@@ -45,7 +45,7 @@ HEIRS: Final = "heirs"
 UNITS: Final = "units"
 """Per child and number: a predicate, and the epoch after which the predicate begins."""
 PROFILE: Final = "profile"
-"""Per number, a predicate that the parent was asked for; and the deadline of a repetition."""
+"""Per number, a predicate requested from the parent; and the deadline of a repetition."""
 HOMES: Final = "homes"
 """Per access broker, and per child, the incarnation and the number of the last Change."""
 RELEASED: Final = "released"
@@ -56,6 +56,14 @@ FRONTIERS: Final = "frontiers"
 TABLES: Final = (
     *(REGISTERED, GENERATIONS, RECEIPTS, HEIRS),
     *(UNITS, PROFILE, HOMES, RELEASED, FRONTIERS),
+)
+
+COUNTERS: Final = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "messages_carried",
+    "messages_without_route",
 )
 
 # ---------------------------------------------------------------- subscriptions of clients here
@@ -88,7 +96,7 @@ class EndReport(NamedTuple):
 
 
 class EndStep(NamedTuple):
-    """The step after a storage's answer to an end that all storages were asked for.
+    """The step after a storage's answer to an end requested from all storages.
 
     Attributes:
         session, number: as in EndReport.

@@ -35,7 +35,7 @@ from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import PROFILE, LogAppend, PredicateStart, Request
 from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.records import predicate_row, read_predicate
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class UnitProfile:
 
 
 INTAKE: Final = "intake"
-"""Purpose of the deadline at which another storage is asked again."""
+"""Purpose of the deadline of the next query to another storage."""
 
 
 @dataclass(slots=True)

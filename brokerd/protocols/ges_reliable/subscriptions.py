@@ -39,7 +39,7 @@ from brokerd.protocols.ges_reliable.state import (
     Event,
 )
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.records import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import match_run
 
 _NONE: Final = -1

@@ -195,7 +195,8 @@ class Clients:
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See HostedClients.
 
-        After a loss, a subscription without a start may have started before: its client knows.
+        After a loss, a subscription without a start may have started before: its client states
+        that.
         """
         for local in read_subscriptions(recovered):
             client = self.table.find(local.client)

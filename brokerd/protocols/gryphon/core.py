@@ -63,8 +63,8 @@ from brokerd.protocols.gryphon.pubend import (
     Step,
 )
 from brokerd.protocols.gryphon.routes import Links, Routes
-from brokerd.protocols.gryphon.state import TABLES, PersistentState
-from brokerd.protocols.gryphon.status import COUNTERS, Reports
+from brokerd.protocols.gryphon.state import COUNTERS, TABLES, PersistentState
+from brokerd.protocols.gryphon.status import Reports
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.gryphon.total_order import (
     DOUBT,

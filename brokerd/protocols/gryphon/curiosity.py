@@ -52,7 +52,7 @@ class Curiosity:
         self._counters = counters
 
     def can_request(self, stream: Stream) -> bool:
-        """Return True if a broker can be asked for a stream."""
+        """Return True if a broker can receive nacks of a stream."""
         return stream.upstream is not None and bool(self._links.up(stream.identity, stream.via))
 
     def request(
@@ -150,7 +150,7 @@ class GapCuriosity:
         return effects
 
     def schedule(self, stream: Stream) -> None:
-        """Set the deadline for nacks of gaps, but not without a broker to ask."""
+        """Set the deadline for nacks of gaps, but not without a receiver."""
         gaps = stream.subend.gaps
         due_ns = gaps.earliest() if gaps.pieces else None
         if due_ns is None or not self._curiosity.can_request(stream):

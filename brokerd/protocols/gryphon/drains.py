@@ -1,11 +1,12 @@
 """The departures of clients that are owed all earlier publications first.
 
-A client that moves has begun at its new broker, and then asks its old broker for the rest. Each
-stream continues at the new broker behind some tick. The last subscription at the old broker, which
-the client makes for that purpose, begins later in each stream, and all that precedes its beginning
-is delivered before the subscriptions end. Without filters a subscription begins at once, and the
-client states how far the new broker had delivered each stream. A client's word requests no ticks:
-the broker asks for the ends of the streams (`Doubt`) until the streams have reached the ticks.
+A client that moves has begun at its new broker, and then requests the rest from its old broker.
+Each stream continues at the new broker behind some tick. The last subscription at the old broker,
+which the client makes for that purpose, begins later in each stream, and all that precedes its
+beginning is delivered before the subscriptions end. Without filters a subscription begins at once,
+and the client states how far the new broker had delivered each stream. A client's word requests no
+ticks: the broker requests the ends of the streams (`Doubt`) until the streams have reached the
+ticks.
 
 A beginning may arrive before the events in front of it: they may wait for a window or for the
 streams that they are merged with, or arrive over another broker of a cell.
@@ -23,7 +24,7 @@ from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 DRAINS: Final = "drains"
-"""Purpose of the deadline at which the ends of awaited streams are asked for again."""
+"""Purpose of the deadline at which the ends of awaited streams are requested again."""
 
 
 class Drains:
@@ -77,7 +78,7 @@ class Drains:
         self._deadlines.set((DRAINS, None), now_ns)
 
     def find_lacking(self, now_ns: Instant) -> list[Stream]:
-        """Return the streams whose ends are asked for now, and again later if there are any."""
+        """Return the streams whose ends the caller requests, and repeat that later."""
         lacking = {
             identity: self._streams.get(identity)
             for through in self.waiting.values()

@@ -100,7 +100,7 @@ class Doubt:
     """Up: a request for an AckExpected if the stream is longer than known to the sender.
 
     Attributes:
-        after: the last tick that the sender knows.
+        after: the last tick of the stream at the sender.
     """
 
     stream: StreamId

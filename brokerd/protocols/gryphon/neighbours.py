@@ -15,8 +15,8 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.neighbours import dials_at_once, next_wait_ns
 
 RETRY: Final = "retry"
 """Purpose of the deadline at which a neighbour is dialled again."""

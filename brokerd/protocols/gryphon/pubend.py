@@ -31,7 +31,7 @@ from brokerd.protocols.interface import (
     Read,
     RecordsRead,
 )
-from brokerd.protocols.parts.run_records import pack_run, unpack_run
+from brokerd.protocols.parts.records import pack_run, unpack_run
 from brokerd.units import SECOND_NS
 
 

@@ -242,7 +242,7 @@ class Links:
     def up(
         self, stream: StreamId, via: BrokerNumber | None, *, sideways: bool = True
     ) -> tuple[BrokerNumber, ...]:
-        """Return the brokers to ask for a stream: `via`, or else all that reach its pubend.
+        """Return the receivers of nacks of a stream: `via`, or else all that reach its pubend.
 
         Args:
             via: the broker that last sent events of the stream.

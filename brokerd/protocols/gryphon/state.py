@@ -32,6 +32,19 @@ TABLES: Final = (
 )
 """All tables on disk, those of clients included."""
 
+COUNTERS: Final = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "resent_publications",
+    "duplicates_received",
+    "messages_ignored",
+    "nacks_sent",
+    "nacks_received",
+    "nacks_consolidated",
+    "acks_expected",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PersistentState:

@@ -1,7 +1,6 @@
 """The reports of a core: its status, its counters, and its state in memory."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.clients import HostedClients
@@ -13,19 +12,6 @@ from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.state import StreamState, VolatileState
 from brokerd.protocols.gryphon.stream import Streams
 from brokerd.protocols.interface import CoreStatus
-
-COUNTERS: Final = (
-    "publications_received",
-    "publications_forwarded",
-    "publications_delivered",
-    "resent_publications",
-    "duplicates_received",
-    "messages_ignored",
-    "nacks_sent",
-    "nacks_received",
-    "nacks_consolidated",
-    "acks_expected",
-)
 
 
 class Reports:

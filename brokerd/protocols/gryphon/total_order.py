@@ -30,8 +30,8 @@ from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.state import MERGED
 from brokerd.protocols.gryphon.stream import PartHandler, Stream, Streams
 from brokerd.protocols.interface import Change, Instant, Send
-from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.neighbours import next_wait_ns
 
 DOUBT: Final = "doubt"
 

@@ -35,7 +35,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 GIVING: Final = "giving"
-"""Purpose of the deadline at which owners are asked again to give topics away."""
+"""Purpose of the deadline at which owners are requested again to transfer topics."""
 
 
 class GivingServer(Protocol):

@@ -5,7 +5,7 @@ Paper: [MP22].
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -45,7 +45,7 @@ from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, Mul
 from brokerd.protocols.multi_proxy.proxy import Proxy
 from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Places, Sessions, topics_in
 from brokerd.protocols.multi_proxy.server import Server
-from brokerd.protocols.multi_proxy.state import LOG, VolatileState
+from brokerd.protocols.multi_proxy.state import COUNTERS, LOG, VolatileState
 from brokerd.protocols.multi_proxy.transfer_server import PERIOD, Periods, TopicTransfers
 from brokerd.protocols.parts.clients.progress import WRITE
 from brokerd.protocols.parts.clients.table import LINGER
@@ -56,13 +56,6 @@ from brokerd.protocols.parts.event_machine import (
     LogFirstMachine,
     MessageHandler,
     message_handler,
-)
-
-_COUNTERS: Final = (
-    "publications_received",
-    "publications_forwarded",
-    "publications_delivered",
-    "messages_ignored",
 )
 
 
@@ -85,7 +78,7 @@ class MultiProxy(LogFirstMachine):
         self._broker = broker
         self._places = places
         self._parameters = parameters
-        self._counters = dict.fromkeys(_COUNTERS, 0)
+        self._counters = dict.fromkeys(COUNTERS, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._neighbours = Sessions(self, places.proxies, self._deadlines, parameters)
         self._sessions = self._neighbours.sessions
@@ -443,7 +436,7 @@ class MultiProxy(LogFirstMachine):
             handler(peer, message)
 
     def _deny(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
-        """Report that topics are not this server's: an access broker asks their arbiters again.
+        """Report that topics are not this server's: an access broker queries their arbiters again.
 
         Raises:
             RemoteProtocolError: a topic does not exist, or owners follow from a hash; the fault of

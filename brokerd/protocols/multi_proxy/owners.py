@@ -4,8 +4,8 @@ A later owner is durable before its use, so that this broker never returns to a 
 given a topic away: the new owner would drop what this broker follows. `ownership.py` has the rules
 by which an owner is believed.
 
-Paper: [MP22] §3, §3.1.7. Deviates: the access broker asks, through a proxy, and keeps the answer;
-the paper's proxies keep it, and guess missing owners.
+Paper: [MP22] §3, §3.1.7. Deviates: the access broker sends the query, through a proxy, and keeps
+the answer; the paper's proxies keep it, and guess missing owners.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ class OwnerRequests:
 
     Attributes:
         sought: the requested topics, by the server that a request names.
-        doubted: topics whose owner an arbiter is asked to confirm.
+        doubted: topics whose owner an arbiter has to confirm.
     """
 
     def __init__(

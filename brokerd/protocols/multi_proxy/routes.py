@@ -23,9 +23,9 @@ from brokerd.protocols.multi_proxy.messages import Answer, Follow, Get, Put, Req
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.state import ServerRoute
 from brokerd.protocols.multi_proxy.topics import owners
-from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.neighbours import dials_at_once, next_wait_ns
 
 KIND: Final = "bipartite"
 
@@ -262,7 +262,7 @@ class ServerRoutes:
         if proxy is None:
             return
         if proxy == self._broker:
-            assert self.proxy is not None, f"{self._broker} is no proxy and is asked to be"
+            assert self.proxy is not None, f"{self._broker} is no proxy, but routes as one"
             self.proxy.pass_on(request)
         else:
             self._machine.send(proxy, request)

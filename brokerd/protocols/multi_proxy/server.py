@@ -49,7 +49,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 RESTATING: Final = "restating"
-"""Purpose of the deadline at which access brokers are asked again for their topics."""
+"""Purpose of the deadline at which access brokers are requested again to follow their topics."""
 
 REPEATING: Final = "repeating"
 """Purpose of the deadline at which an answer is sent over another proxy too: no Get followed it."""
@@ -341,12 +341,7 @@ class Server:
         followed = tuple(Followed(*part, follower.done[part], head) for part, head in heads.items())
         elsewhere = tuple(Elsewhere(*part, through) for part, through in known.items())
         answer = Following(self._broker, home, *version, followed, elsewhere)
-        for former in before:
-            if former not in follower.done:
-                if former.server == self._broker:
-                    self._append_all(self._held.remove_follower(home, self.log.part(former)))
-                self._settle(self.log.part(former))
-
+        self._drop_parts(home, [part for part in before if part not in follower.done])
         if is_restated:
             self.settle_all()
 
@@ -358,6 +353,13 @@ class Server:
             self._disk.commit(changes, written)
         else:
             self._disk.when_written(written)
+
+    def _drop_parts(self, home: BrokerNumber, parts: Iterable[Part]) -> None:
+        """Retain nothing for an access broker in parts that it follows no more."""
+        for part in parts:
+            if part.server == self._broker:
+                self._append_all(self._held.remove_follower(home, self.log.part(part)))
+            self._settle(self.log.part(part))
 
     def _on_get(self, peer: Any, message: Get) -> None:
         home = message.home

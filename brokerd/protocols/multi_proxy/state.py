@@ -285,7 +285,7 @@ class Decision:
         is_owner: True once the server has confirmed the topic, durably.
         is_kept: True once this decision is durable.
         since_ns: the time of the decision; 0: before a crash.
-        waiting: the access brokers that have asked, in order.
+        waiting: the access brokers with a request, in order.
         unqueried: after a loss, the servers that have not answered if the topic is theirs.
         to: the server that the topic moves to; None: it stays.
         had: the servers that have given the topic away.
@@ -317,6 +317,13 @@ class Version(NamedTuple):
 
 
 NEVER: Final = Version(0, 0)
+
+COUNTERS: Final = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "messages_ignored",
+)
 
 
 @dataclass(slots=True)
@@ -431,7 +438,7 @@ class VolatileState:
         undone: the number of arrived publications that clients have not acknowledged.
         unstored: the number of publications of clients here that no server has stored.
         owners: the server of each topic, as this access broker uses it.
-        doubted: topics whose owner an arbiter is asked to confirm.
+        doubted: topics whose owner an arbiter has to confirm.
         sought: topics whose owner is requested.
         followed: the servers that this broker follows.
         server: the state of this broker as a server; None if it is none.

@@ -26,7 +26,7 @@ from brokerd.protocols.multi_proxy.messages import PutThrough
 from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.state import LOG, LOST_ROWS, PUT, RELEASED, Part
 from brokerd.protocols.parts.event_machine import Durability
-from brokerd.protocols.parts.run_records import pack_run, unpack_run
+from brokerd.protocols.parts.records import pack_run, unpack_run
 
 _HEAD: Final = struct.Struct(">IQ")
 # topic, first position

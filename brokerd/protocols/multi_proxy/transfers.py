@@ -1,12 +1,12 @@
 """Transfers of topics from and to a server (`causal`, `arbiter`).
 
 A proxy that finds two owners of a topic asks the owner with the later name to give the topic to the
-other (MERGE); or a topic's arbiter asks the owner (`transfer_server.py`). The giver accepts no
-publications any more, durably, and sends its whole state: publications at their positions, the
-numbers of sources, and followers with their positions (TRANSFER). The other server confirms once
-that is durable; then access brokers are notified. Positions stay the same: a follower does not
-receive a position twice, wherever it is stored. The same state is repeated until it is answered,
-and repeated state is not taken again.
+other (MERGE); or a topic's arbiter requests it from the owner (`transfer_server.py`). The giver
+accepts no publications any more, durably, and sends its whole state: publications at their
+positions, the numbers of sources, and followers with their positions (TRANSFER). The other server
+confirms once that is durable; then access brokers are notified. Positions stay the same: a follower
+does not receive a position twice, wherever it is stored. The same state is repeated until it is
+answered, and repeated state is not taken again.
 
 Paper: [MP22] §3.1.6, §3.1.7. Deviates: parts are not merged but stand side by side, so that
 nothing can be lost or doubled; the numbers of sources are included, which the report's TRANSFER

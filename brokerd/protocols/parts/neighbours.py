@@ -1,4 +1,7 @@
-"""The sessions of a broker with its neighbours, and the retries of lost sessions."""
+"""The sessions of a broker with its neighbours, and the retries of lost sessions.
+
+The wait before an unreachable peer is dialled again doubles up to a limit.
+"""
 
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -9,23 +12,50 @@ from brokerd.protocols.interface import (
     CoreStatus,
     Effect,
     Instant,
+    LossReason,
     OpenSession,
     SessionEstablished,
     SessionLost,
 )
-from brokerd.protocols.parts.backoff import RetryParameters, next_wait_ns
-from brokerd.protocols.parts.clients.table import ClientParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
+
+
+class RetryParameters(Protocol):
+    """The bounds of the wait between two attempts."""
+
+    @property
+    def retry_first_ns(self) -> int:
+        """The wait before the first attempt after a failure."""
+
+    @property
+    def retry_limit_ns(self) -> int:
+        """The longest wait before a later attempt."""
+
+
+def next_wait_ns(last_ns: int, parameters: RetryParameters) -> int:
+    """Return the next wait after a vain wait of `last_ns`; 0 for no wait so far."""
+    return min(max(2 * last_ns, parameters.retry_first_ns), parameters.retry_limit_ns)
+
+
+def dials_at_once(
+    reason: LossReason, established_ns: Instant, now_ns: Instant, parameters: RetryParameters
+) -> bool:
+    """Return whether a lost session is dialled again without a wait.
+
+    A peer that closed the session is running. So a broker that was stopped for a while dials all
+    peers as soon as the broker continues: the peers have closed the sessions in the meantime, and
+    wait longer before the next attempt. A short-lived session is not dialled at once: the peer
+    might close every session.
+    """
+    is_settled = now_ns - established_ns >= parameters.retry_limit_ns
+    return reason == "closed_by_peer" and is_settled
+
 
 RETRY: Final = "retry"
 """Purpose of the deadline at which a neighbour is dialled again."""
 
 NO_NEIGHBOUR: Final = "is no neighbour"
 """The reason in a CloseSession."""
-
-
-class ForwardingParameters(ClientParameters, RetryParameters, Protocol):
-    """A protocol's parameters of clients and of retries."""
 
 
 class NeighbourSessions:

@@ -43,7 +43,7 @@ class _Publisher(NamedTuple):
 class PublisherTable:
     """The publishers of one broker.
 
-    A row must survive the broker before the client learns its source, or two counters might
+    A row must survive the broker before the client receives its source, or two counters might
     publish as one source: callers commit the change that `give` returns first.
     """
 
@@ -98,7 +98,7 @@ class PublisherTable:
         return ""
 
     def assign_source(self, client: ClientId, message: Connect) -> tuple[SourceId, Change]:
-        """Return a source for a client, and the change to commit before the client learns it.
+        """Return a source for a client, and the change to commit before the client receives it.
 
         The same request of the same instance gets the same source. Every other request gets an
         incarnation that this client name has never had here.

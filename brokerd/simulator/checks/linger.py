@@ -31,8 +31,8 @@ class LingerChecker:
     """A check of the subscriptions that brokers end without a request.
 
     A broker may end a subscription if its client has had no session for `linger_ns`, or a session
-    on which the client has not requested the subscription, or has asked to leave. The time restarts
-    when a session begins or ends, and when the broker starts.
+    on which the client has not requested the subscription, or has requested to leave. The time
+    restarts when a session begins or ends, and when the broker starts.
 
     Args:
         subscriptions: the table with a row of each subscription, "CLIENT/NUMBER".

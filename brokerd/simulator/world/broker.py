@@ -297,7 +297,7 @@ class SimulatedBroker(Endpoint):
 
     def set_clock(self, now_ns: Instant) -> None:
         """Set the own clock, to no earlier time after the first start."""
-        assert self._own_clock is not None, f"{self.name} goes by the common clock"
+        assert self._own_clock is not None, f"{self.name} uses the common clock"
         self._own_clock.now_ns = now_ns
 
     def deadline(self) -> Instant | None:
@@ -307,7 +307,7 @@ class SimulatedBroker(Endpoint):
 
     def reach_deadline(self) -> bool:
         """Advance the own clock to the earliest deadline; return False without a deadline."""
-        assert self._own_clock is not None, f"{self.name} goes by the common clock"
+        assert self._own_clock is not None, f"{self.name} uses the common clock"
         due = self.deadline()
         if due is None:
             return False

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
-from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, ProxySetting
+from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.config_syntax import Target, fill_tokens
 from pubsubctl.hosts.ssh.fabric_connection import Hop, LineError, describe_error, run_in_background
+from pubsubctl.hosts.ssh.host_settings import SSH_PORT, ProxySetting
 from pubsubctl.hosts.ssh.proxies import read_hops
 from pubsubctl.inventory.inventory import Gateway, Inventory
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.client_config import SSH_PORT
 from pubsubctl.hosts.ssh.config_syntax import Target, connection_tokens, fill_tokens
+from pubsubctl.hosts.ssh.host_settings import SSH_PORT
 from pubsubctl.hosts.ssh.proxies import CommandLine, Hop, read_command_line, route_of
 from pubsubctl.inventory.importers.ansible_files import Table, plain_yaml, read_ini, read_yaml
 from pubsubctl.inventory.importers.ansible_groups import ALL, UNGROUPED, Groups, Setting

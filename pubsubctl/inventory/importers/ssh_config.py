@@ -11,8 +11,9 @@ from typing import Any
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, HostSettings
+from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.config_syntax import Target
+from pubsubctl.hosts.ssh.host_settings import SSH_PORT, HostSettings
 from pubsubctl.hosts.ssh.proxies import Hop, route_of
 from pubsubctl.inventory.importers.findings import (
     Findings,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from results.papers.ds03.recovery import DELIVERED, RELEASED, SECOND_NS, Line, stream_lines
 from results.repetitions.timelines import first_deliveries
-from results.rules.churn import absences_of
+from results.rules.absences import absences_of
 from results.tables.frames import small_frame
 from results.tables.json_files import ResultsError
 from results.tables.load import LoadedRun

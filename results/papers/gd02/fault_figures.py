@@ -1,7 +1,7 @@
 """gd02.fig6, gd02.fig7, gd02.fig8: latency and retransmission requests around a failure.
 
-The typical instance is drawn, by the rule of `results.repetitions.modal`; the band lies between the
-least and the largest values of the others. Numbers are means over all instances.
+The typical instance is drawn (`results.repetitions.spread`); the band lies between the least and
+the largest values of the others. Numbers are means over all instances.
 
 Paper: [GD02] §4.2.
 """

@@ -24,7 +24,6 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import (
     Durability,
@@ -32,6 +31,7 @@ from brokerd.protocols.parts.event_machine import (
     MessageHandler,
     message_handler,
 )
+from brokerd.protocols.parts.neighbours import next_wait_ns
 from brokerd.protocols.ring_flood.clients import Clients
 from brokerd.protocols.ring_flood.log import LOG, RELEASED, Log, Positions, Stored
 from brokerd.protocols.ring_flood.messages import Flooded, StoredThrough

@@ -9,7 +9,7 @@ from brokerd.model.identity import Peer, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.event_machine import Durability
-from brokerd.protocols.parts.run_records import pack_run, unpack_run
+from brokerd.protocols.parts.records import pack_run, unpack_run
 
 LOG = "flooded"
 RELEASED = "released"

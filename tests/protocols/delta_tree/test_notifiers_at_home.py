@@ -41,7 +41,7 @@ def _a_home_that_does_not_hear_the_last_of_four() -> DeltaTree:
     return core
 
 
-def _told_by(core: DeltaTree, emitter: int) -> list[Effect]:
+def _awaiting_sender(core: DeltaTree, emitter: int) -> list[Effect]:
     source = SourceId(emitter, NOTIFIER, 1)
     path = tuple(range(emitter, -1, -1))
     notifier = RecoveryNotifier(source, 1, path, HOME, (TAG,), (), (), ())
@@ -58,11 +58,11 @@ def _done(effects: list[Effect]) -> list[int]:
 def test_a_repeated_notifier_is_not_confirmed_before_the_commit() -> None:
     """Two brokers emit the same notifier; the gate that the first opened is not on disk yet."""
     core = _a_home_that_does_not_hear_the_last_of_four()
-    first = _told_by(core, 1)
+    first = _awaiting_sender(core, 1)
     (token,) = [effect.token for effect in first if isinstance(effect, Commit)]
     assert token is not None
     assert _done(first) == []
-    assert _done(_told_by(core, 2)) == []
+    assert _done(_awaiting_sender(core, 2)) == []
     assert _done(core.handle(Persisted(token), 0)) == [1, 2]
 
 
@@ -74,13 +74,13 @@ def test_a_notifier_of_an_ended_subscription_is_not_confirmed_before_the_commit(
     ended = core.handle(MessageReceived("s", 2, Unsubscribe(1)), 0)
     (token,) = [effect.token for effect in ended if isinstance(effect, Commit)]
     assert token is not None
-    assert _done(_told_by(core, 1)) == []
+    assert _done(_awaiting_sender(core, 1)) == []
     assert _done(core.handle(Persisted(token), 0)) == [1]
 
 
 def test_a_notifier_of_a_durable_change_is_confirmed_at_once() -> None:
     core = _a_home_that_does_not_hear_the_last_of_four()
-    (token,) = [effect.token for effect in _told_by(core, 1) if isinstance(effect, Commit)]
+    (token,) = [effect.token for effect in _awaiting_sender(core, 1) if isinstance(effect, Commit)]
     assert token is not None
     core.handle(Persisted(token), 0)
-    assert _done(_told_by(core, 2)) == [2]
+    assert _done(_awaiting_sender(core, 2)) == [2]

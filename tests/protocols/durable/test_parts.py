@@ -13,7 +13,8 @@ from brokerd.protocols.durable.catchup_streams import LOST, CatchupStreams
 from brokerd.protocols.durable.commit_cycle import CommitCycle, TokenCommits, TokenRequest
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.release import RETAINED, PassedEvents, Retention
+from brokerd.protocols.durable.passed_events import PassedEvents
+from brokerd.protocols.durable.retention import RETAINED, Retention
 from brokerd.protocols.gryphon import Stream
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES
 from brokerd.protocols.gryphon.knowledge import TICK_NS
@@ -197,7 +198,7 @@ class Commits:
     """Token commits with a disk that writes on request."""
 
     def __init__(self, *, lanes: int = 1, most: int = 0) -> None:
-        self.counters: dict[str, int] = {}
+        self.counters = dict.fromkeys(("tokens_committed", "token_transactions"), 0)
         self.waiting: deque[Any] = deque()
         self.done: list[int] = []
         disk: Any = SimpleNamespace(commit=lambda _, then: self.waiting.append(then))

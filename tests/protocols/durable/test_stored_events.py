@@ -12,7 +12,7 @@ from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.durable.release import PassedEvents
+from brokerd.protocols.durable.passed_events import PassedEvents
 from brokerd.protocols.gryphon import EVENT_BYTES, IntervalSet, Stream, weight_bytes
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant

@@ -7,6 +7,7 @@ from bench.papers.ges.scale_experiments import ProfileBrokers, section_of
 from brokerd.overlay.generate import hierarchy
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.topology import SCHEMA
+from brokerd.protocols.ges.confirmations import Confirmations
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.ges.keepers import Keepers
@@ -322,7 +323,9 @@ def a_unit_is_attested_once_all_of_it_is() -> None:
 
 
 def _make_propagation(part: _Part, keepers: Keepers, *homes: tuple[int, ...]) -> Propagation:
-    propagation = Propagation(0, part.near, part.profiles, keepers, may_move=True)
+    propagation = Propagation(
+        0, part.near, part.profiles, keepers, Confirmations(0, part.near), may_move=True
+    )
     propagation.start(1)
     propagation.use(Hierarchy(tuple(map(str, homes)), homes, ()))
     return propagation

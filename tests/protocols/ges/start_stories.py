@@ -42,11 +42,11 @@ def _started(*links: tuple[str, str]) -> SimulatedCluster:
     return cluster
 
 
-def _told_by(cluster: SimulatedCluster, name: str) -> str:
+def _awaiting_sender(cluster: SimulatedCluster, name: str) -> str:
     """Return the neighbour that a broker must answer."""
     core = cluster.broker(name).broker.core
     assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
-    pending = core.units.propagation._pending[0]
+    pending = core.units.confirmations.pending(0)
     waiting = next(each for each in reversed(pending) if each.missing)
     assert waiting.sender is not None, f"{name} answers nobody"
     return cluster.topology.brokers[waiting.sender]
@@ -63,7 +63,7 @@ def _cut_between(cluster: SimulatedCluster, number: int) -> None:
     cluster.broker("e").absorb()
     found = cluster.subscribe("a", "true")
     cluster.run_for(2)
-    link = _told_by(cluster, "d"), "d"
+    link = _awaiting_sender(cluster, "d"), "d"
     cluster.link(*link).cut()
     cluster.run_for(PURGE_S)
     assert not found.started
@@ -90,7 +90,7 @@ def who_passed_it_on_leaves_before_the_answer() -> None:
     cluster.broker("e").absorb()
     found: Subscription = cluster.subscribe("a", "true")
     cluster.run_for(2)
-    assert _told_by(cluster, "d") == "c"
+    assert _awaiting_sender(cluster, "d") == "c"
     cluster.leave("c")
     cluster.run_for(PURGE_S)
     assert not found.started
@@ -135,7 +135,7 @@ def who_passed_it_on_restarts_before_the_answer() -> None:
     cluster.broker("e").absorb()
     found = cluster.subscribe("a", "true")
     cluster.run_for(2)
-    assert _told_by(cluster, "d") == "c"
+    assert _awaiting_sender(cluster, "d") == "c"
     cluster.link("a", "c").delay(400_000_000)
     cluster.broker("c").restart()
     cluster.run_for(10)
@@ -158,7 +158,7 @@ def who_was_given_up_comes_back_during_the_round() -> None:
     cluster.run_for(1)
     cluster.link("a", "c").heal()
     cluster.run_for(20)
-    assert _told_by(cluster, "c") == "a"
+    assert _awaiting_sender(cluster, "c") == "a"
     assert not found.started
     cluster.broker("e").release()
     cluster.run_for(20)
@@ -173,7 +173,7 @@ def the_way_of_the_answer_is_lost_again_and_again() -> None:
     found = cluster.subscribe("a", "true")
     cluster.run_for(2)
     for _ in range(5):
-        link = cluster.link(_told_by(cluster, "d"), "d")
+        link = cluster.link(_awaiting_sender(cluster, "d"), "d")
         link.cut()
         cluster.run_for(PURGE_S)
         assert not found.started

@@ -21,7 +21,7 @@ from brokerd.overlay.generate import hierarchy, random_hierarchy
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.checks import duties as twin
-from brokerd.protocols.ges.checks.outline import outline
+from brokerd.protocols.ges.checks.duties import outline
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.keepers import Keepers, find_duties
 from brokerd.protocols.ges.messages import DutyStated, UnitsAttested

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.protocols.gryphon.checks.filter_marks import FILTER_MARKS
+from brokerd.protocols.gryphon.checks.marks import FILTER_MARKS
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events, Nack
 from brokerd.protocols.interface import MessageReceived

@@ -19,7 +19,7 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import unpack_logged
 from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead, Started
-from brokerd.protocols.parts.run_records import pack_run
+from brokerd.protocols.parts.records import pack_run
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant

@@ -26,7 +26,6 @@ from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import Commit, Deliver, Effect, Send
-from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.clients.table import (
     LINGER,
     Admission,
@@ -36,6 +35,7 @@ from brokerd.protocols.parts.clients.table import (
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, EventMachine
+from brokerd.protocols.parts.neighbours import next_wait_ns
 
 SOURCE = SourceId(3, 0, 1)
 READER = Connect(False, 0, 1, 0, ())

@@ -1,6 +1,6 @@
 """Checks that the disk backs a broker's statements, so that no crash makes them untrue.
 
-Other brokers act on a statement at once and never ask again: they stop spreading a confirmed
+Other brokers act on a statement at once and never request it again: they stop spreading a confirmed
 subscription, drop a confirmed notifier, and forward an end. A run without a crash at that moment
 shows no mistake, so every statement is compared with the disk, crash or not. Likewise a restarted
 broker is checked to publish and confirm nothing before the broker's state is complete.

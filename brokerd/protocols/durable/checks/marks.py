@@ -14,7 +14,6 @@ from brokerd.model.client_messages import (
 )
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.fetching import FROM_STORE
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
 from brokerd.protocols.durable.state import ARRIVING, DELIVERED, HOLDS
 from brokerd.protocols.gryphon import LOG
@@ -229,6 +228,6 @@ class DurableMarks:
         if effects:
             self._table.step(MarkStep(broker, event, effects))
         assert isinstance(broker.core, Durable), f"{broker.core} is no core of durable"
-        answered = broker.core.gryphon.counters[FROM_STORE]
+        answered = broker.core.gryphon.counters["fetched_from_store"]
         if self._answered.has_risen(broker.number, answered):
             self._table.count(("answered-from-store",))

@@ -1,6 +1,6 @@
 """The logs of matches, compared with the pubends' logs and the subscriptions' predicates.
 
-Paper: [DS03] §4.2 (one record per tick that is for anybody, with back-pointers).
+Paper: [DS03] §4.2 (one record per tick with a match, with back-pointers).
 """
 
 from collections.abc import Callable, Mapping, Sequence

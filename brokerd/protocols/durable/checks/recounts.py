@@ -4,7 +4,7 @@ from collections import Counter
 
 from brokerd.protocols.durable.catchup_streams import CatchupWindow
 from brokerd.protocols.durable.fetching import FetchedEvents, Fetching
-from brokerd.protocols.durable.release import PassedEvents
+from brokerd.protocols.durable.passed_events import PassedEvents
 from brokerd.protocols.durable.state import Lane
 from brokerd.protocols.gryphon import InFlightEvents, weight_bytes
 from brokerd.protocols.gryphon.checks.recounts import RECOUNTS as CORE

@@ -1,6 +1,7 @@
-"""The profiles that each broker of a hierarchy should keep, computed from the whole system.
+"""The profiles and the graph that each broker of a hierarchy should have.
 
-A twin of `keepers.py` that sees all brokers and links at once, and no outlines.
+Both are computed from the whole system: from all brokers and links at once, without messages.
+`find_duties` is a twin of `keepers.py`, and `outline` of `connectivity_graph.py`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -8,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
+from brokerd.protocols.ges.connectivity_graph import Edge
 from brokerd.protocols.ges.units import Unit, is_inside
 
 Addresses = Mapping[BrokerNumber, Address]
@@ -99,3 +101,27 @@ def _trees(roots: Iterable[Unit], pairs: Iterable[frozenset[Unit]]) -> dict[Unit
                         following.append(other)
             row = following
     return parents
+
+
+def outline(
+    addresses: Mapping[BrokerNumber, Address], up: dict[Link, int], broker: BrokerNumber
+) -> dict[Edge, dict[Link, int]]:
+    """Return the graph that a broker should have, computed from the system, not by flooding.
+
+    Paper: [GES] §3 (abbreviated system views).
+    """
+    own = addresses[broker]
+    found: dict[Edge, dict[Link, int]] = {}
+    for (a, b), factor in up.items():
+        apart = _first_difference(addresses[a], addresses[b])
+        if own[:apart] == addresses[a][:apart]:
+            ends = [
+                address if address == own else address[: _first_difference(own, address) + 1]
+                for address in (addresses[a], addresses[b])
+            ]
+            found.setdefault((min(ends), max(ends)), {})[a, b] = factor
+    return found
+
+
+def _first_difference(a: Unit, b: Unit) -> int:
+    return next(place for place in range(len(a)) if a[place] != b[place])

@@ -161,7 +161,7 @@ class StartChecks:
     def _is_announced(
         self, broker: BrokerView, peer: BrokerNumber, home: Address, before_ns: Instant
     ) -> bool:
-        """Return True if a broker knows since before that a neighbour keeps a profile."""
+        """Return True if a broker had stated before that a neighbour keeps a profile."""
         core: Any = broker.core
         if not core.units.keepers.is_paper:
             return True

@@ -25,8 +25,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
-from brokerd.protocols.ges.checks.duties import find_duties
-from brokerd.protocols.ges.checks.outline import outline
+from brokerd.protocols.ges.checks.duties import find_duties, outline
 from brokerd.protocols.ges.checks.starts import StartChecks
 from brokerd.protocols.ges.messages import SYSTEM, GraphStated, Path, RoutedPublications, Target
 from brokerd.protocols.ges.units import Place, Unit, is_inside

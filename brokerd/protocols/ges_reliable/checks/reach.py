@@ -10,7 +10,7 @@ from brokerd.simulator.checks.reach import Reach
 
 
 class GesReliableReach(Reach):
-    """See Reach: demands need a path to every storage, as any storage may be asked."""
+    """See Reach: demands need a path to every storage, as any storage may receive requests."""
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
         """See Reach."""

@@ -15,7 +15,7 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.state import BEGINS
 from brokerd.protocols.interface import Change, Commit, Effect, Event, Persisted, Started
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
-from brokerd.protocols.parts.predicate_rows import read_predicate
+from brokerd.protocols.parts.records import read_predicate
 from brokerd.simulator.checks.protocol_checks import CheckedWorld
 from brokerd.simulator.world.views import BrokerView
 

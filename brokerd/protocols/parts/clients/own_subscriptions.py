@@ -29,27 +29,18 @@ from brokerd.protocols.parts.clients.progress import (
     read_progress,
 )
 from brokerd.protocols.parts.clients.table import (
-    ClientParameters,
     HostedClient,
     gaps_of_older_copy,
 )
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.event_machine import EventMachine
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.records import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import RunSelection, match_run
 
 SUBSCRIPTIONS: Final = "subscriptions"
 
 DETACHED: Final = 0
 """The number in the answer to a Detach."""
-
-
-class WindowParameters(ClientParameters, Protocol):
-    """A protocol's parameters of clients and of their delivery windows."""
-
-    @property
-    def client_window(self) -> int:
-        """The number of unacknowledged publications of a client at which deliveries wait."""
 
 
 class HandedOut(Protocol):

@@ -121,7 +121,7 @@ class Admission(Generic[Client]):
     Attributes:
         session: of the Connect.
         message: the Connect, with the source that the client gets or continues as.
-        changes: durable before the client learns the source.
+        changes: durable before the client receives the source.
     """
 
     client: Client

@@ -186,7 +186,7 @@ class _Writer(pickle.Pickler):
         self._seen: dict[int, int] = {}
 
     def persistent_id(self, item: Any) -> Any:
-        """Return a replacement: of an instant, a named object, or an object that came before."""
+        """Return a replacement: of an instant, a named object, or an earlier object."""
         kind = type(item)
         if kind is int:
             return item - self._now_ns if abs(item - CLOCK_NS) < NEVER_NS else None

@@ -1,0 +1,175 @@
+"""Unix sockets of control servers, and the messages on their streams.
+
+A socket of mode 0600 in a folder of mode 0700 that belongs to this user: the file system is the
+authentication.
+"""
+
+import fcntl
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from brokerd.errors import ConfigError, ControlError, RemoteProtocolError
+from brokerd.wire.control import (
+    PREFIX,
+    ControlMessage,
+    decode_control,
+    header_length,
+)
+
+MAXIMUM_PATH_BYTES: Final = 107  # sun_path has 108, the last for a zero
+MAXIMUM_CONNECTIONS: Final = 64
+MAXIMUM_REQUESTS: Final = 64  # unanswered at once, per connection
+EVENT_BUFFER: Final = 1_000
+FRAME_DEADLINE_S: Final = 10.0
+
+
+def bind_control_socket(path: str | Path) -> trio.socket.SocketType:
+    """Return a listening socket at `path`, mode 0600, in place of a socket without a server.
+
+    Raises:
+        ConfigError: the path is too long, or its folder is not this user's alone.
+        ControlError: `busy`, if another process answers on this path.
+    """
+    _check_path(path)
+    path = Path(path)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private_folder(path.parent)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _folder_lock(path.parent):
+            if path.is_symlink() or path.exists():
+                _remove_stale(path)
+            os.fchmod(listener.fileno(), 0o600)  # Linux binds with it: never seen with another
+            listener.bind(str(path))
+            listener.listen(MAXIMUM_CONNECTIONS)
+    except BaseException:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return trio.socket.from_stdlib_socket(listener)
+
+
+def check_private_folder(folder: Path) -> None:
+    """Check that `folder` is a folder of this user that no other user can enter.
+
+    Raises:
+        ConfigError: the folder is not private; the text states the reason.
+    """
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"{folder}: not a folder")
+    if status.st_uid != os.geteuid():
+        raise ConfigError(f"{folder}: belongs to user {status.st_uid}, not to {os.geteuid()}")
+    if status.st_mode & 0o077:
+        raise ConfigError(f"{folder}: mode {status.st_mode & 0o777:04o}; control needs 0700")
+
+
+def _check_path(path: str | Path) -> None:
+    length = len(os.fsencode(path))
+    if length > MAXIMUM_PATH_BYTES:
+        raise ConfigError(
+            f"{path}: a socket path of {length} bytes; the kernel takes {MAXIMUM_PATH_BYTES}"
+        )
+
+
+@contextmanager
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Prevent two starting servers from replacing each other's socket; held for an instant."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path) -> None:
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ConfigError(f"{path}: in the way of a control socket, and not one")
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    probe.setblocking(False)
+    try:
+        probe.connect(str(path))
+    except (ConnectionRefusedError, FileNotFoundError):
+        path.unlink(missing_ok=True)
+    except BlockingIOError:  # a full backlog: a server exists, and is slow
+        raise ControlError("busy", f"{path}: another process serves this socket") from None
+    else:
+        raise ControlError("busy", f"{path}: another process serves this socket")
+    finally:
+        probe.close()
+
+
+def remove_own_socket(path: str | Path, inode: int) -> None:
+    try:
+        if os.lstat(path).st_ino == inode:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def peer_uid(connection: trio.socket.SocketType) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int(struct.unpack("3i", credentials)[1])
+
+
+async def connect_control(path: str | Path) -> trio.SocketStream:
+    _check_path(path)
+    try:
+        connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:  # no descriptor is free: the caller may ask again later
+        raise ControlError("closed", f"{path}: not reached ({error.strerror})") from error
+    try:
+        await connection.connect(os.fspath(path))
+    except OSError as error:
+        connection.close()
+        raise ControlError(
+            "closed", f"{path}: no broker answers ({error.strerror}); check that it runs"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return trio.SocketStream(connection)
+
+
+class ControlReader:
+    """A reader of messages from a stream."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+
+    async def receive(self) -> ControlMessage | None:
+        """Return the next message, or None if the stream ended between two frames.
+
+        Raises:
+            RemoteProtocolError: the bytes are no control message, too large, or took too long.
+        """
+        if not self._buffer and not await self._receive_some():
+            return None
+        with trio.move_on_after(FRAME_DEADLINE_S):
+            prefix = await self._peek(PREFIX.size)
+            end = PREFIX.size + header_length(prefix)
+            header = (await self._peek(end))[PREFIX.size :]
+            del self._buffer[:end]
+            return decode_control(header)
+        raise RemoteProtocolError("control", f"a frame took over {FRAME_DEADLINE_S:g} s")
+
+    async def _peek(self, wanted_bytes: int) -> bytes:
+        while len(self._buffer) < wanted_bytes:
+            if not await self._receive_some():
+                raise RemoteProtocolError("control", "the stream ended inside a frame")
+        return bytes(self._buffer[:wanted_bytes])
+
+    async def _receive_some(self) -> bool:
+        chunk = await self._stream.receive_some(65_536)
+        self._buffer += chunk
+        return bool(chunk)
