@@ -529,6 +529,32 @@ def test_a_hostile_server_ends_the_client_with_an_error(name: str) -> None:
             with pytest.raises(ControlError) as caught:
                 await client.request("echo")
             assert caught.value.kind == "closed"
+            with pytest.raises(ControlError) as first:
+                await client.request("echo")
+        with pytest.raises(ControlError) as later:
+            await client.request("echo")
+        assert first.value.text == later.value.text, "the first reason stays"
+        assert "closed by us" not in later.value.text
+
+    run(story)
+
+
+@pytest.mark.parametrize("uid, is_served", [(None, True), (0, True), (12_345, False)])
+def test_no_other_user_but_root_is_served(
+    uid: int | None, is_served: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file mode keeps others out; a socket that was handed on does not."""
+    own = os.geteuid() if uid is None else uid
+    monkeypatch.setattr(control, "_peer_uid", lambda _: own)
+
+    async def story() -> None:
+        async with serving(folder / "s"), open_control(folder / "s") as client:
+            if is_served:
+                assert await client.request("echo", n=1) == {"n": 1}
+                return
+            with pytest.raises(ControlError) as caught:
+                await client.request("echo")
+            assert caught.value.kind == "closed"
 
     run(story)
 
