@@ -69,9 +69,7 @@ class Crowd:
 
     def _check(self, found: Sequence[RedirectClient], cluster: Sequence[BrokerNumber]) -> None:
         ages = {name: (self.now_ns - at) // CHECK_NS for name, (at, _) in self.redirected.items()}
-        going = {
-            name: self.redirected[name][1] for name, age in ages.items() if age < LOOKS_TO_GO
-        }
+        going = {name: self.redirected[name][1] for name, age in ages.items() if age < LOOKS_TO_GO}
         left = [name for name in self.here if name not in going]
         number = {
             peer: self.counted[peer] + self.step - 1 + [*going.values()].count(peer)
@@ -91,7 +89,8 @@ class Crowd:
                 number[best[0]] += 1
                 count -= 1
         assert [*found] == wanted
-        is_due = any(self.now_ns - at < LOOKS_TO_GO * CHECK_NS for at, _ in self.redirected.values())
+        ages_ns = [self.now_ns - at_ns for at_ns, _ in self.redirected.values()]
+        is_due = any(age_ns < LOOKS_TO_GO * CHECK_NS for age_ns in ages_ns)
         assert ((HINT, 1) in self.deadlines) >= is_due, "another look once they count as departed"
 
     def act(self, random: Random) -> None:
@@ -179,7 +178,7 @@ class Part:
         return due_ns - began_ns
 
     def cut_off(self) -> list[Any]:
-        """Return the outcomes of a separation from the lowest member, of its wait, and of its end."""
+        """Return the outcomes of a separation from the lowest member and of the wait."""
         found: list[Any] = [self.set_links((1, 2)), self.wait()]
         found += [self.fragment.can_follow(self.now_ns)]
         found += [*self.fragment.on_wait_end(["x", "y"], self.now_ns)]
