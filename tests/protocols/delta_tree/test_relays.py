@@ -16,6 +16,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
     Started,
+    TopologyGrown,
     TopologyShrunk,
 )
 from brokerd.protocols.registry import make_protocol
@@ -243,6 +244,35 @@ def test_as_many_relays_are_asked_as_brokers_may_fail(delta: int, lost: int) -> 
             asked[effect.peer] = asked.get(effect.peer, 0) + 1
     assert asked == dict.fromkeys(asked, 1)
     assert len(asked) == delta
+
+
+def asked(sent: list[tuple[object, object]], target: int) -> list[object]:
+    """Return the relays that are asked for a session with a broker."""
+    return [peer for peer, each in sent
+            if isinstance(each, Relay) and (each.step, each.target) == ("ask", target)]  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_relay_that_was_lost_is_asked_again_after_its_return(times: int) -> None:
+    broker = Broker1()
+    assert asked(broker.lose(0), 0) == [2]
+    for _ in range(times):
+        broker.lose(2)
+        effects = list(broker.core.handle(SessionEstablished(2, 12, 1), 0))
+        effects += broker.hear(2, Summary((), False, ()))
+        assert asked(broker.said(effects), 0) == [2]
+
+
+def test_a_broker_that_has_joined_is_the_nearest_relay() -> None:
+    """It joins behind broker 0, whose session was lost before."""
+    broker = Broker1()
+    assert asked(broker.lose(0), 0) == [2]
+    broker.core.handle(SessionEstablished(0, 10, 1), 0)
+    broker.hear(0, Summary((), False, ()))
+    broker.core.handle(TopologyGrown(5, 0), 0)
+    broker.core.handle(SessionEstablished(5, 15, 1), 0)
+    broker.hear(5, Summary((), False, ()))
+    assert asked(broker.lose(0), 0) == [5]
 
 
 def relayed_over_the_other(times: int) -> bool:
