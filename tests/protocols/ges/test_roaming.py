@@ -216,6 +216,74 @@ def test_a_broker_that_returns_in_vain_waits_twice_as_long_until_it_rejoins(retu
     assert part.cut_off() == Part(READDRESS).cut_off()
 
 
+@pytest.mark.parametrize("policy", [INDUCE_ROAM, READDRESS])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_others_of_a_part_wait_half_as_long_again_for_its_lowest(
+    policy: str, is_lost: bool
+) -> None:
+    """Broker 2 is the first of the part until the link to broker 1 is back."""
+    part = Part(policy)
+    part.fragment._home = part.fragment._place.address = (0, 2)
+    part.set_links((0, 1), (2, 3)) if is_lost else part.set_links((1, 2), (2, 3))
+    waits_ns = [part.deadlines.instant((APART, 1))]
+    for now_ns in (30, 60):
+        part.now_ns = now_ns
+        part.set_links((1, 2), (2, 3))
+        waits_ns.append(part.deadlines.instant((APART, 1)))
+        assert part.fragment.look(now_ns) == [], "nothing has changed"
+    longer_ns = WAIT_NS * 3 // 2 if policy == READDRESS else WAIT_NS
+    first_ns = WAIT_NS if is_lost else longer_ns
+    assert waits_ns == [first_ns, longer_ns, longer_ns], "since the begin of the wait"
+
+
+def test_a_closed_part_reopens_without_members_that_stay_out_of_reach() -> None:
+    """The lowest member may have failed for ever; once it is back, it counts again."""
+    part = Part(INDUCE_ROAM)
+    for turn in (1, 2):
+        part.cut_off()
+        assert part.deadlines.instant((APART, 1)) == part.now_ns + WAIT_NS
+        part.now_ns += WAIT_NS
+        assert part.deadlines.due(part.now_ns) == [(APART, 1)]
+        assert part.fragment.on_wait_end([], part.now_ns) == [Refusal("")]
+        counters = part.fragment.counters
+        assert (counters["came_apart"], counters["members_failed"]) == (turn, 2 * turn)
+        assert part.set_links((1, 2), (2, 3)) == [], "broker 0 has failed, and 3 has returned"
+        assert part.rejoin() == [[], False]
+    assert part.fragment.counters["clients_sent_out"] == 4
+
+
+def test_a_member_that_leaves_for_good_is_not_waited_for() -> None:
+    part = Part(INDUCE_ROAM)
+    part.set_links((1, 2))
+    assert (APART, 1) in part.deadlines
+    names = tuple(f"b{number}" for number in range(5))
+    part.fragment.use(Hierarchy(names, (*MEMBERS.values(), (1, 0)), (), left=(0,)), (2, 4))
+    assert part.fragment.look(part.now_ns) == []
+    assert (APART, 1) not in part.deadlines
+
+
+@pytest.mark.parametrize("returns", [0, 1, 8])
+def test_a_broker_that_has_returned_follows_no_other_for_half_a_wait(returns: int) -> None:
+    part = Part(READDRESS)
+    for _ in range(returns):
+        part.fragment.on_return(0)
+    part.set_links((1, 2))
+    stays_ns = (WAIT_NS << min(returns, 6)) // 2 if returns else 0
+    follows = [part.fragment.can_follow(now_ns) for now_ns in (max(0, stays_ns - 1), stays_ns)]
+    assert follows == [not returns, True]
+    part.rejoin()
+    assert not part.fragment.can_follow(1 << 40)
+
+
+@pytest.mark.parametrize("policy", ["stay", INDUCE_ROAM])
+def test_clients_leave_a_closed_part_only(policy: str) -> None:
+    part = Part(policy)
+    part.set_links((1, 2))
+    assert ((APART, 1) in part.deadlines) == (policy != "stay")
+    assert part.fragment.send_out(["x"]) == []
+    assert part.fragment.counters["clients_sent_out"] == 0
+
+
 # ---------------------------------------------------------------- slow brokers
 
 
