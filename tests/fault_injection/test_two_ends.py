@@ -295,6 +295,45 @@ def test_a_link_has_recovered_when_both_ends_have_all_their_sessions(
     trio.run(look, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@dataclass
+class PacketFilter(FakeAgent):
+    """An agent with rules of nftables, by fault; a fault of another agent is unknown to it."""
+
+    rules: dict[str, bool] = field(default_factory=dict)
+
+    async def status(self, process: str = "") -> Any:
+        status = await super().status(process)
+        return {**status, "faults": [{"fault_id": each} for each in ("other", *self.rules)]}
+
+    async def fault_look(self, fault_id: str) -> Any:
+        return {"present": self.rules[fault_id], "stopped_packets": 3 * self.rules[fault_id]}
+
+
+@pytest.mark.parametrize("near", [True, False, None])
+@pytest.mark.parametrize("far", [True, False, None])
+def test_rules_of_packets_are_gone_when_no_agent_has_them(
+    near: bool | None, far: bool | None
+) -> None:
+    """An agent that has restarted since does not know the fault any more."""
+    ends = Ends()
+    agents: Any = {"near": PacketFilter(1.0), "far": PacketFilter(0.001)}
+    for host, present, name in (("near", near, "c1"), ("far", far, "c2")):
+        if present is not None:
+            agents[host].rules[f"f@{name}"] = present
+    ends.agents.update(agents)
+    target = read_target("c1-c2", TOPOLOGY, "blackhole", {})
+    fault = Fault("f", "blackhole", target, parameters={"backend": "nft"})
+
+    async def look() -> None:
+        undone = await ends.backend.verify_undone(fault)
+        assert undone == (None if near or far else {"gone": True})
+        if None not in (near, far):
+            seen = await ends.backend.verify_effect(fault)
+            assert (seen is not None) == (near or far)
+
+    trio.run(look, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_the_brokers_of_each_machine_are_those_of_the_deployment() -> None:
     assert Ends().backend.machines == {"near": ["c1"], "far": ["c2", "c3"]}
 

@@ -248,4 +248,4 @@ def test_all_links_are_compared_while_one_is_dear_and_slow_brokers_end(
     probed = [each.peer for each in load.check(CHECK_NS) if isinstance(each, Send)]
     wanted = [PEER, 3, 5] if slow_broker_ns else [PEER]
     assert probed == (wanted if is_dear else [])
-    assert ((LOAD, 1) in deadlines)
+    assert (LOAD, 1) in deadlines
