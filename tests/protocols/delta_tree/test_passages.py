@@ -222,8 +222,8 @@ class Asker:
 
     def accept(self, peer: int) -> None:
         number, relays = self.asked.get(peer, (1, []))
-        number += self.random.choice((0, 0, 0, -1))
-        relay = self.random.choice([*relays, self.random.choice([*self.nodes])])
+        number += self.random.choice((0, 0, -1))
+        relay = self.random.choice([*relays, *relays, self.random.choice([*self.nodes])])
         is_open = peer in self.asked and number == self.asked[peer][0] and relay in relays
         if is_open:
             relays.remove(relay)
@@ -262,7 +262,12 @@ class Asker:
 
     def step(self) -> None:
         peer = self.random.choice([*self.nodes])
-        acts = [self.request] * 3 + [self.session] * 4 + [self.accept, self.repeat, self.withdraw]
+        acts = (
+            [self.request] * 3
+            + [self.session] * 4
+            + [self.accept] * 2
+            + [self.repeat, self.withdraw]
+        )
         self.random.choice([*acts, self.neighbourhood])(peer)
         assert self.effects == self.sent
         self.effects.clear()
