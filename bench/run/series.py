@@ -33,6 +33,7 @@ from bench.run.run_directory import (
     write_whole,
 )
 from brokerd.errors import ConfigError
+from brokerd.storage.files import DISK
 from brokerd.text import parse_json
 
 HOSTS: Final = "hosts.json"
@@ -111,11 +112,14 @@ def _shown(value: Any) -> str:
 
 
 def append_durably(path: Path, line: Mapping[str, Any]) -> None:
-    """Append a line to a ledger. The line is durable on return."""
+    """Append a line to a ledger. The line is durable on return, and the name of a new ledger."""
+    is_new = not path.exists()
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
+    if is_new:
+        DISK.sync_folder(path.parent)
 
 
 def read_whole_lines(path: Path) -> Iterator[dict[str, Any]]:

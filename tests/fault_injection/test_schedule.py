@@ -582,6 +582,8 @@ def test_a_bounded_recovery_settles_what_an_unbounded_one_leaves_open() -> None:
     other = step(at='"45s"', do='"freeze"', on='"b3"', for_='"1s"')
     bounded = RESTART + '\nawait = { state = "ready", within = "10s" }'
     assert severities(ABSORB + KILL + RESTART + other) == ["warning"]
+    (found,) = problems(ABSORB + KILL + RESTART + other)
+    assert "unless r recovers quickly: anchor the later step at r.recovered, or bound" in found
     assert severities(ABSORB + KILL + bounded + other) == []
 
 
@@ -619,6 +621,49 @@ def test_a_step_beyond_the_measure_phase_is_reported() -> None:
     long = step(id='"l"', at='"50s"', do='"absorb"', on='"b1"', for_='"5s..15s"')
     (found,) = problems(long, measure_ns=60 * SECOND_NS)
     assert "warning: step l: at = '50s': may last until 65s" in found
+
+
+@pytest.mark.parametrize(
+    "at, lasts, text",
+    [
+        ("59999ms", "1ms", ""),
+        ("59999ms", "2ms", "may last until 60.001s"),
+        ("60s", "1ms", "begins 1min after the origin at the earliest"),
+    ],
+)
+def test_a_step_fits_that_ends_with_the_measure_phase(at: str, lasts: str, text: str) -> None:
+    found = problems(
+        step(id='"l"', at=f'"{at}"', do='"absorb"', on='"b1"', for_=f'"{lasts}"'),
+        measure_ns=60 * SECOND_NS,
+    )
+    assert len(found) == bool(text)
+    assert all(text in each for each in found)
+
+
+def test_a_step_after_a_recovery_without_a_bound_may_begin_in_time() -> None:
+    first = step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='"1s"')
+    then = step(id='"c"', after='"a.recovered"', do='"absorb"', on='"b1"', for_='"1s"')
+    assert problems(first + then, measure_ns=60 * SECOND_NS) == []
+
+
+def test_each_circle_of_steps_is_reported_once() -> None:
+    after = {"a": "b", "b": "a", "c": "a", "d": "e", "e": "f", "f": "d", "g": "g"}
+    text = "".join(
+        step(id=f'"{name}"', after=f'"{other}.applied"', do='"kill"', on='"b1"')
+        for name, other in after.items()
+    )
+    found = [line for line in problems(text) if "none of them ever begins" in line]
+    assert [line.partition("step ")[2][0] for line in found] == ["a", "d", "g"]
+
+
+def test_a_recovery_is_that_of_the_restart_of_the_same_broker() -> None:
+    other = step(id='"k2"', at='"1s"', do='"kill"', on='"b2"')
+    other += step(id='"r2"', at='"2s"', do='"restart"', on='"b2"')
+    kill = step(id='"k"', at='"9s"', do='"kill"', on='"b1"')
+    late = step(id='"l"', after='"k.recovered"', do='"term"', on='"b3"')
+    found = [line for line in problems(other + kill + late) if "does not recover" in line]
+    assert len(found) == 1
+    assert "recovered does" not in found[0]
 
 
 def test_an_absorb_that_ends_before_its_kill_is_a_warning() -> None:

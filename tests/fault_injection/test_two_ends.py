@@ -43,6 +43,7 @@ class FakeAgent:
         broken: the active faults, with the ends of the leases.
         fails: by command, the errors of the next calls; None for success.
         after: true if a failing call is executed, so that only the reply is lost.
+        core: by process, other values of its status.
     """
 
     pause_s: float
@@ -50,6 +51,7 @@ class FakeAgent:
     fails: dict[str, list[str | None]] = field(default_factory=dict)
     after: bool = False
     is_slow: bool = False
+    core: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def in_force(self) -> list[str]:
         now_s = trio.current_time()
@@ -126,6 +128,7 @@ class FakeAgent:
                 "detail": {},
                 "sessions": ready,
                 "faults": found,
+                **self.core.get(process, {}),
             }
 
         return await self._call(command, answer)
@@ -258,6 +261,81 @@ def test_an_effect_at_one_end_alone_is_not_seen(verb: str) -> None:
         assert await ends.backend.verify_undone(fault) is not None
 
     trio.run(look, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+BETWEEN = ("c1", "c2", "c3")
+
+
+@pytest.mark.parametrize(
+    "status, is_recovered",
+    [
+        ({}, True),
+        ({"wanted": [*BETWEEN]}, True),
+        ({"state": "recovering"}, False),
+        ({"wanted": ["c1", "c9"]}, False),
+        ({"wanted": ["c1"], "ready": ["c2"], "sessions": ["c1", "c2"]}, False),
+        ({"wanted": ["c1"], "ready": ["c1"], "sessions": ["c2"]}, False),
+    ],
+    ids=("nothing wanted", "all", "recovering", "no session", "not ready", "relayed"),
+)
+@pytest.mark.parametrize("place", ["c1", "c2"])
+@pytest.mark.parametrize("on", ["c1-c2", "c1->c2"])
+def test_a_link_has_recovered_when_both_ends_have_all_their_sessions(
+    on: str, place: str, status: dict[str, Any], is_recovered: bool
+) -> None:
+    ends = Ends()
+    ends.agents[HOSTS[place]].core[place] = status
+    fault = Fault("f", "blackhole", read_target(on, TOPOLOGY, "blackhole", {}))
+
+    async def look() -> None:
+        seen = await ends.backend.verify_recovered(fault)
+        assert (seen is not None) == is_recovered
+        assert seen is None or {*seen} == {"c1", "c2"}
+
+    trio.run(look, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@dataclass
+class PacketFilter(FakeAgent):
+    """An agent with rules of nftables, by fault; a fault of another agent is unknown to it."""
+
+    rules: dict[str, bool] = field(default_factory=dict)
+
+    async def status(self, process: str = "") -> Any:
+        status = await super().status(process)
+        return {**status, "faults": [{"fault_id": each} for each in ("other", *self.rules)]}
+
+    async def fault_look(self, fault_id: str) -> Any:
+        return {"present": self.rules[fault_id], "stopped_packets": 3 * self.rules[fault_id]}
+
+
+@pytest.mark.parametrize("near", [True, False, None])
+@pytest.mark.parametrize("far", [True, False, None])
+def test_rules_of_packets_are_gone_when_no_agent_has_them(
+    near: bool | None, far: bool | None
+) -> None:
+    """An agent that has restarted since does not know the fault any more."""
+    ends = Ends()
+    agents: Any = {"near": PacketFilter(1.0), "far": PacketFilter(0.001)}
+    for host, present, name in (("near", near, "c1"), ("far", far, "c2")):
+        if present is not None:
+            agents[host].rules[f"f@{name}"] = present
+    ends.agents.update(agents)
+    target = read_target("c1-c2", TOPOLOGY, "blackhole", {})
+    fault = Fault("f", "blackhole", target, parameters={"backend": "nft"})
+
+    async def look() -> None:
+        undone = await ends.backend.verify_undone(fault)
+        assert undone == (None if near or far else {"gone": True})
+        if None not in (near, far):
+            seen = await ends.backend.verify_effect(fault)
+            assert (seen is not None) == (near or far)
+
+    trio.run(look, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_the_brokers_of_each_machine_are_those_of_the_deployment() -> None:
+    assert Ends().backend.machines == {"near": ["c1"], "far": ["c2", "c3"]}
 
 
 @pytest.mark.parametrize("silent", ["near", "far"])

@@ -175,6 +175,25 @@ def test_the_memo_decodes_each_blob_once_and_forgets_on_change():
     assert memo.match(b"xxx") == ("dear", "all")
 
 
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_conclusions_are_shared_and_drawn_anew_after_a_change(limit):
+    """A conclusion may depend on more than the keys, such as on the routes of a broker."""
+    drawn = []
+
+    def conclude(keys):
+        drawn.append(keys)
+        return [*keys, len(drawn)]
+
+    index = MatchingIndex[str]()
+    index.add("all", EVERYTHING)
+    memo = MatchMemo(index, lambda blobs: [{"n": len(b)} for b in blobs], limit, conclude)
+    for turn in (1, 2, 3):
+        first, second = memo.match(b"x"), memo.match(b"yy")
+        assert first == ["all", turn]
+        assert first is second, "the same keys have one conclusion"
+        memo.forget()
+
+
 @given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=6))
 def test_the_memo_matches_many_blobs_as_single_blobs(asked):
     """The memo is small, and is therefore cleared between blobs."""

@@ -47,7 +47,7 @@ def test_both_judges_doubt_the_same_phases(seed: int, tmp_path: Path) -> None:
         took_s: Any = random.choice((4, 5, 5.001, 2 * BOUND_S + 120, 2 * BOUND_S + 121, None))
         if "drain" in phases and took_s and took_s > 100 and random.random() < 0.9:
             phases["drain"] = phases["drain"][0], phases["drain"][0] + 900 * SECOND
-        manifest = {"drain": {"took_s": took_s}}
+        manifest: dict[str, Any] = {"drain": random.choice(({"took_s": took_s},) * 4 + (None,))}
         workload = {"phases": {"warmup": "1s", "measure": "3s", "drain": f"{DRAIN_S}s"}}
         is_simulated = random.random() < 0.2
         run: Any = SimpleNamespace(
@@ -122,11 +122,11 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
         rows["intended_ns"] += 10**12
         rows["sent_ns"][random.sample(range(1, count), random.randrange(2))] = 0
         rows.tofile(place / f"{number}.rec")
-        manifest = {
-            "drain": {"ended_by": ended_by}, "loadgen_saturated": random.random() < 0.2
-        }  # fmt: skip
+        drain = {"ended_by": ended_by} if random.random() < 0.8 else None
+        manifest = {"drain": drain, "loadgen_saturated": random.random() < 0.2}
         is_simulated = random.random() < 0.2
-        workload = {"thresholds": {"loadgen.lateness_p99": "< 10ms"}}
+        limits = {"loadgen.lateness_p99": "< 10ms"} if random.random() < 0.8 else None
+        workload = {"thresholds": limits}
         content: Any = SimpleNamespace(fence_set=5)
 
         def moved(stamp_ns: int, host: str) -> int:
@@ -219,18 +219,24 @@ def test_both_judges_doubt_the_same_schedules(seed: int, tmp_path: Path) -> None
         is_simulated, error_ns = random.random() < 0.3, random.choice((0, 40))
         workload = drawn_workload(random)
         names = [name for name, _, _ in clients_of(workload, "publishers", "pub")]
-        lead_ns = 0 if is_simulated else SECOND
+        lead_ns = 0 if is_simulated or random.random() < 0.2 else SECOND
         length_ns = 3 * SECOND + lead_ns
         slack_ns = 1000 + (50_000_000 + length_ns // 10_000 if error_ns else 0)
         rows = drawn_publications(random, workload, slack_ns, lead_ns, 5)
         rows.tofile(tmp_path / f"{number}.rec")
         phases = {"measure": (lead_ns, lead_ns + 3 * SECOND), "warmup": (0, lead_ns)}
+        if is_simulated:
+            phases["warmup"] = random.choice((-SECOND, 0)), 0
+        elif not lead_ns:
+            del phases["warmup"]
         known = {name: SimpleNamespace(index=place) for place, name in enumerate(names)}
         content: Any = SimpleNamespace(publishers=known, seed=11, fence_set=5)
-        tables = {
+        tables: dict[str, Any] = {
             "publishers": [f"source-{name}" for name in names],
             "publisher_names": {f"source-{name}": name for name in names},
         }
+        if random.random() < 0.2:
+            tables["publisher_names"] = random.choice((None, {f"source-{names[0]}": "stranger"}))
 
         def moved(stamp_ns: int, host: str) -> int:
             return stamp_ns - 10**12

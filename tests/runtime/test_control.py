@@ -530,8 +530,35 @@ def test_a_hostile_server_ends_the_client_with_an_error(name: str) -> None:
             with pytest.raises(ControlError) as caught:
                 await client.request("echo")
             assert caught.value.kind == "closed"
+            with pytest.raises(ControlError) as first:
+                await client.request("echo")
+        with pytest.raises(ControlError) as later:
+            await client.request("echo")
+        assert first.value.text == later.value.text, "the first reason stays"
+        assert "closed by us" not in later.value.text
 
     run(story)
+
+
+@pytest.mark.parametrize("uid, is_served", [(None, True), (0, True), (12_345, False)])
+def test_no_other_user_but_root_is_served(
+    uid: int | None, is_served: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file mode keeps others out; a socket that was handed on does not."""
+    own = os.geteuid() if uid is None else uid
+    monkeypatch.setattr(control, "_peer_uid", lambda _: own)
+
+    answers: list[Any] = []
+
+    async def story() -> None:
+        async with serving(tmp_path / "c" / "s"), open_control(tmp_path / "c" / "s") as client:
+            try:
+                answers.append(await client.request("echo", n=1))
+            except ControlError as error:
+                answers.append(error.kind)
+
+    run(story)
+    assert answers == [{"n": 1} if is_served else "closed"]
 
 
 def test_a_frame_that_arrives_too_slowly_closes_its_connection(

@@ -16,6 +16,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
     Started,
+    TopologyGrown,
     TopologyShrunk,
 )
 from brokerd.protocols.registry import make_protocol
@@ -243,6 +244,65 @@ def test_as_many_relays_are_asked_as_brokers_may_fail(delta: int, lost: int) -> 
             asked[effect.peer] = asked.get(effect.peer, 0) + 1
     assert asked == dict.fromkeys(asked, 1)
     assert len(asked) == delta
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_answer_to_a_former_request_opens_no_passage(times: int) -> None:
+    """The asker has asked again meanwhile, and the target answers the requests in turn."""
+    broker = Broker1()
+    broker.hear(0, ASK_FOR_2)
+    for number in range(8, 8 + times):
+        former = Relay("close", 0, 2, number - 1, 0)
+        ask = Relay("ask", 0, 2, number, 1)
+        assert broker.said(broker.hear(0, ask)) == [(2, former), (2, ask)]
+        late = Relay("accept", 0, 2, number - 1, 5)
+        assert broker.said(broker.hear(2, late)) == [(2, former)]
+        broker.hear(0, Relay("carry", 0, 2, number, 0))
+        assert broker.said(broker.hear(0, SyncEnd(True))) == [], "no passage yet"
+        broker.hear(0, Relay("own", 0, 2, number, 0))
+    accept = Relay("accept", 0, 2, 7 + times, 5)
+    assert broker.said(broker.hear(2, accept)) == [(0, accept)]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_target_is_asked_again_in_each_of_its_sessions(times: int) -> None:
+    broker = Broker1()
+    assert broker.said(broker.hear(0, ASK_FOR_2)) == [(2, ASK_FOR_2)]
+    for turn in range(times):
+        broker.lose(2)
+        effects = list(broker.core.handle(SessionEstablished(2, 12, 1 + turn), 0))
+        assert broker.said(effects).count((2, ASK_FOR_2)) == 1
+    accept = Relay("accept", 0, 2, 7, 5)
+    assert (0, accept) in broker.said(broker.hear(2, accept))
+
+
+def asked(sent: list[tuple[object, object]], target: int) -> list[object]:
+    """Return the relays that are asked for a session with a broker."""
+    return [peer for peer, each in sent
+            if isinstance(each, Relay) and (each.step, each.target) == ("ask", target)]  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_relay_that_was_lost_is_asked_again_after_its_return(times: int) -> None:
+    broker = Broker1()
+    assert asked(broker.lose(0), 0) == [2]
+    for _ in range(times):
+        broker.lose(2)
+        effects = list(broker.core.handle(SessionEstablished(2, 12, 1), 0))
+        effects += broker.hear(2, Summary((), False, ()))
+        assert asked(broker.said(effects), 0) == [2]
+
+
+def test_a_broker_that_has_joined_is_the_nearest_relay() -> None:
+    """It joins behind broker 0, whose session was lost before."""
+    broker = Broker1()
+    assert asked(broker.lose(0), 0) == [2]
+    broker.core.handle(SessionEstablished(0, 10, 1), 0)
+    broker.hear(0, Summary((), False, ()))
+    broker.core.handle(TopologyGrown(5, 0), 0)
+    broker.core.handle(SessionEstablished(5, 15, 1), 0)
+    broker.hear(5, Summary((), False, ()))
+    assert asked(broker.lose(0), 0) == [5]
 
 
 def relayed_over_the_other(times: int) -> bool:

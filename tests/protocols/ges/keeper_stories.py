@@ -307,9 +307,15 @@ def a_unit_that_was_out_of_reach_is_attested_anew() -> None:
     assert part.keepers.is_complete((2,))
     part.see()
     assert not part.keepers.is_complete((2,))
-    assert part.see(((0, 1), (2,), (1, 6))), "it asks its neighbours again"
+    asked = part.see(((0, 1), (2,), (1, 6)))
+    assert asked, "it asks its neighbours again"
     assert not part.keepers.is_complete((2,))
     assert part.keepers.incomplete(()) == [(0,), (1,), (2,)]
+    number = asked[0].message.number
+    part.keepers.on_attested(1, UnitsAttested(((2,),), number - 2))
+    assert not part.keepers.is_complete((2,)), "an answer of before the loss arrives late"
+    part.keepers.on_attested(1, UnitsAttested(((2,),), number))
+    assert part.keepers.is_complete((2,))
 
 
 def a_unit_is_attested_once_all_of_it_is() -> None:

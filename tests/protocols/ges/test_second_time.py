@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import Peer
 from brokerd.protocols.ges.dissemination import DEAREST, UP
 from brokerd.protocols.ges.messages import LoadProbe
@@ -185,3 +186,66 @@ def test_each_rise_is_counted_and_one_soon_after_a_fall_twice() -> None:
         while measured.factor > UP:
             measured.interval(sends=True)
         assert counters["costs_lowered"] == rises
+
+
+def test_a_link_has_one_probe_between_two_checks() -> None:
+    measured = Measured()
+    load, now_ns = measured.load, 0
+    for _ in range(3):
+        sent = [load.sent(PEER, now_ns + later_ns) for later_ns in range(3)]
+        assert [len(each) for each in sent] == [1, 0, 0]
+        load.on_answered(PEER, now_ns + 5)
+        assert load.sent(PEER, now_ns + 6) == []
+        now_ns += CHECK_NS
+        assert measured.deadlines.due(now_ns) == [(LOAD, 1)], "since the first publication"
+        assert load.check(now_ns) == []
+
+
+def test_only_a_probe_has_an_answer_and_only_one() -> None:
+    load = Measured().load
+    for peer in (PEER, 3):
+        with pytest.raises(RemoteProtocolError):
+            load.on_answered(peer, 0)
+    load.sent(PEER, 0)
+    load.on_answered(PEER, 5)
+    with pytest.raises(RemoteProtocolError):
+        load.on_answered(PEER, 6)
+
+
+def test_after_each_soon_rise_twice_as_many_checks_must_call_for_a_fall() -> None:
+    measured = Measured()
+    found = []
+    for _ in range(7):
+        measured.round_trip_ns = 900
+        while measured.factor == UP:
+            measured.interval(sends=True)
+        measured.round_trip_ns, checks = 1, 0
+        while measured.factor > UP:
+            measured.interval(sends=True)
+            checks += 1
+        found.append(checks)
+    late = 1  # the last probe of the load is answered behind its end
+    assert found == [late + checks for checks in (3, 6, 12, 24, 48, 48, 48)]
+
+
+@pytest.mark.parametrize("slow_broker_ns", [0, 50])
+@pytest.mark.parametrize("is_dear", [False, True])
+def test_all_links_are_compared_while_one_is_dear_and_slow_brokers_end(
+    slow_broker_ns: int, is_dear: bool
+) -> None:
+    """Links 3 and 5 have a session, and carry nothing; link 6 has none."""
+    peers: dict[int, tuple[int, ...]] = {each: (0, each) for each in (PEER, 3, 5, 6)}
+    near = Neighbours(Place((0, 0)), peers, dict.fromkeys((PEER, 3, 5)))
+    deadlines: DeadlineQueue[tuple[str, Peer]] = DeadlineQueue()
+    parameters = GesParameters(
+        slow_link_ns=SLOW_NS, cost_check_ns=CHECK_NS, slow_broker_ns=slow_broker_ns
+    )
+    load = LinkLoad(1, near, deadlines, parameters)
+    load.sent(PEER, 0)
+    load.on_answered(PEER, 1)
+    if is_dear:
+        near.factors[PEER] = 4
+    probed = [each.peer for each in load.check(CHECK_NS) if isinstance(each, Send)]
+    wanted = [PEER, 3, 5] if slow_broker_ns else [PEER]
+    assert probed == (wanted if is_dear else [])
+    assert (LOAD, 1) in deadlines

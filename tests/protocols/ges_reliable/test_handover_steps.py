@@ -16,7 +16,10 @@ from brokerd.protocols.ges_reliable.handover import (
     ReceiptWait,
     Request,
     Stage,
+    TreeHandover,
+    TreeHandovers,
 )
+from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 HERE, HEIR, BEFORE, EARLIER = 1, 2, 3, 4
 ENDED = ("c", 1)
@@ -91,6 +94,33 @@ def test_a_switch_names_the_storage_before_to_every_later_end(begins_elsewhere: 
     assert (local.earlier, local.awaits_handover) == ([EARLIER, HERE], True)
     assert local.received_of == ({"s": 3} if begins_elsewhere else {})
     assert local.successor_start is None
+
+
+# ---------------------------------------------------------------- roots that are behind
+
+ROOT, NEXT_ROOT = 8, 9
+WAIT_NS = 50
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_all_handovers_that_wait_for_a_root_ask_it_again_and_once_each(count: int) -> None:
+    """The root lacks a publication that the successor's root has; one subscription ends."""
+    deadlines: DeadlineQueue[Any] = DeadlineQueue()
+    trees = TreeHandovers(deadlines, WAIT_NS)
+    locals_ = [stored(key=("c", number), received_of=()) for number in range(count)]
+    for now_ns, local in enumerate(locals_):
+        handover = TreeHandover(local, ROOT, NEXT_ROOT, next_received_of={"s": 3})  # type: ignore[dict-item]
+        answer = begun(after=7, received_of=(("s", 2),))
+        assert [*trees.on_answer(Stage.FIRST_ROOT, handover, answer, now_ns)] == []
+    ((_, root),) = deadlines.due(WAIT_NS)
+    assert root == ROOT, "since the first of them"
+    assert trees.waited == count
+    locals_[0].is_over = count == 3
+    queries = [*trees.query_again(ROOT)]
+    wanted = [each for each in locals_ if not each.is_over]
+    assert [query.request.key for query in queries] == [each.key for each in wanted]
+    assert {query.storage for query in queries} == {ROOT}
+    assert [*trees.query_again(ROOT)] == [], "all of them have asked"
 
 
 # ---------------------------------------------------------------- ends

@@ -27,8 +27,9 @@ class Member:
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
         self.streams: list[Any] = []
         routes: Any = SimpleNamespace(
-            cell=CELL, peers=SIBLINGS, cells=(ABOVE, BELOW), cell_of=lambda _: ABOVE
-        )
+            cell=CELL, peers=SIBLINGS, cells=(ABOVE, BELOW),
+            cell_of=lambda peer: CELL if peer in SIBLINGS else ABOVE,
+        )  # fmt: skip
         links: Any = SimpleNamespace(up=lambda *_, **__: (PARENT,), senders={})
         parameters = GryphonParameters(ack_interval_ns=INTERVAL_NS)
         filters, streams = SimpleNamespace(is_on=False), self.streams
@@ -92,6 +93,24 @@ def test_a_neighbour_with_a_new_session_gets_all_that_is_its_own() -> None:
     member.streams += [member.stream(1), member.stream(2, upstream=BELOW)]
     (sent,) = member.acks.resend(PARENT)
     assert sent == Send(PARENT, Done(CELL, ((member.streams[0].identity, 5),)))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_peer_with_a_new_session_gets_the_acks_of_all_cells_below(times: int) -> None:
+    """The acks that were sent before are lost with the session, and no batch repeats them."""
+    member = Member()
+    one, other, above = (member.stream(number) for number in (1, 2, 3))
+    member.streams += [one, other, above]
+    above.children, other.children = {ABOVE}, {ABOVE, BELOW}
+    member.acks.add_done(one, BELOW, 0)
+    member.batch()
+    for peer in SIBLINGS * times:
+        found = {each.message.cell: each.message.through for each in member.acks.resend(peer)
+                 if isinstance(each, Send) and each.peer == peer}  # fmt: skip
+        assert found == {
+            BELOW: ((one.identity, 7), (other.identity, 7)),
+            ABOVE: ((other.identity, 7), (above.identity, 7)),
+        }
 
 
 # ---------------------------------------------------------------- cells and filters

@@ -92,3 +92,25 @@ def test_a_loss_is_refused_where_several_servers_may_own_a_topic(values: Mapping
         is_causal = parameters.ownership == CAUSAL
         wanted = [*range(servers + 2)] if is_causal else [*overlay.servers]
         assert refused == (wanted if servers > 1 else [])
+
+
+@pytest.mark.parametrize("moment", ["before the loss", "before its statement", "after it"])
+def test_a_server_with_a_loss_does_not_wait_for_a_decommissioned_broker(moment: str) -> None:
+    """Otherwise the server would retain all publications for ever."""
+    disk = Disk()
+    if moment == "before the loss":
+        disk.give_up(OTHER)
+    disk._lineage = 1
+    disk.start(2)
+    assert disk.core.aftermath()
+    for home in (0, SERVER):
+        disk.tell(follow(1, home=home))
+    disk.tell(follow(2, TOPIC))
+    if moment == "after it":
+        disk.tell(follow(1, home=OTHER))
+    if moment != "before the loss":
+        disk.give_up(OTHER)
+    assert not [text for text in disk.core.aftermath() if "stated" in text]
+    disk.tell(put(1, 3))
+    disk.tell(get(3, LOST + 3, LOST + 3))
+    assert disk.core.status().queued == 0
