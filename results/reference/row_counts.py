@@ -240,7 +240,8 @@ class Count:
                 before = reached.get((stream, source), (0, 0))
                 back += (incarnation, number) < before
                 reached[stream, source] = incarnation, number
-        return back + sum(len(each) - 1 for each in (*at.values(), *of.values()))
+        several = sum(len(each) - 1 for each in at.values())
+        return back + several + sum(len(each) - 1 for each in of.values())
 
     def _sources(self) -> dict[tuple[str, int], SourceRows]:
         numbers: dict[tuple[str, int], list[int]] = {}

@@ -46,12 +46,11 @@ def _check_events(
     begun, ended = words.count("run_begun"), words.count("run_ended")
     if ended > 1 or (begun and ended > begun):
         yield differ(name, MANIFEST, "run_ended", ended, 1)
-    if folder.is_closed:
-        for line in events:
-            if line.get("event") == "run_begun" and "schema" in line:
-                if line["schema"] != CLOSED_EVENTS:
-                    yield differ(name, MANIFEST, "schema", line["schema"], CLOSED_EVENTS)
-                    return
+    for line in events if folder.is_closed else ():
+        is_begun = line.get("event") == "run_begun" and "schema" in line
+        if is_begun and line["schema"] != CLOSED_EVENTS:
+            yield differ(name, MANIFEST, "schema", line["schema"], CLOSED_EVENTS)
+            return
     yield from _check_numbers(name, events)
     yield from _check_slowed(process, name, words, is_counted=not faults)
 

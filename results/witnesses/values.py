@@ -4,7 +4,8 @@ A run folder is read as it is. A number of another type, or a count of a process
 was written by hand.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -18,6 +19,7 @@ from results.witnesses.folder import (
     differ,
 )
 
+_PLACEMENT = "spec/placement.json"
 _FRACTIONS = ("cpu_s", "cpu_ratio")
 """Values of statistics that are no counts."""
 _WORDS: Mapping[str, type] = {"proc_id": str, "saturated": bool}
@@ -26,6 +28,13 @@ _OF_PUBLISHERS = (
     *("late_p99_us", "late_max_us", "saturated"),
 )
 _OF_SUBSCRIBERS = ("delivered", "withheld")
+_HEADLINE = (
+    *("published", "delivered", "delivered_per_s", "response_us", "service_us", "acknowledged_us"),
+    *("limited_by", "lateness_p99_us", "saturated", "online", "not_healed", "down"),
+)
+"""Figures that each run with a measure phase has."""
+_FEW, _TIMES_LESS = 50, 2
+"""Of so few publications in a second, one in a hundred is the latest."""
 _LIFE = ("t_start_ns", "t_exit_ns", "pid")
 _USAGE = ("user_s", "system_s", "peak_rss_bytes")
 
@@ -46,6 +55,7 @@ def doubts_about_values(folder: RunFolder) -> Iterator[str]:
                 yield differ(FAULTS, FAULTS, f"{key} of {row.get('fault_id')}", value, "a time")
     yield from _check_clocks(folder)
     yield from _check_journal(folder)
+    yield from _check_manifest(folder)
 
 
 def _is_count(value: Any) -> bool:
@@ -67,11 +77,26 @@ def _check_statistics(process: ProcessFolder) -> Iterator[str]:
                 return
     if not process.is_load:
         return
-    strange = () if process.is_publisher else _OF_PUBLISHERS
-    strange += () if process.is_subscriber else _OF_SUBSCRIBERS
+    yield from _check_lateness(name, lines)
+    strange = [
+        *(() if process.is_publisher else _OF_PUBLISHERS),
+        *(() if process.is_subscriber else _OF_SUBSCRIBERS),
+    ]
     for key in strange:
         if found := next((line[key] for line in lines if line.get(key)), None):
             yield differ(name, process.place, key, found, 0)
+            return
+
+
+def _check_lateness(name: str, lines: Sequence[Line]) -> Iterator[str]:
+    """Yield seconds of few publications whose usual lateness is far below the largest."""
+    for before, line in pairwise(lines):
+        sent = line.get("sent", 0) - before.get("sent", 0)
+        usual_us, largest_us = line.get("late_p99_us"), line.get("late_max_us")
+        if usual_us is None or largest_us is None or not 0 < sent < _FEW:
+            continue
+        if usual_us * _TIMES_LESS < largest_us:
+            yield differ(name, name, f"late_p99_us at {line.get('t_ns')}", usual_us, largest_us)
             return
 
 
@@ -113,6 +138,36 @@ def _check_clocks(folder: RunFolder) -> Iterator[str]:
                 )
         if known and line["host_id"] not in known:
             yield differ("clock.jsonl", MANIFEST, "clock_ids", line["host_id"], sorted(known)[:4])
+
+
+def _check_manifest(folder: RunFolder) -> Iterator[str]:
+    """Yield figures of machines that none has, a headline without a figure, and other hosts."""
+    manifest = folder.manifest
+    stated = [
+        (key, value, is_possible(value))
+        for key, is_possible in (("cores", _is_count), ("payload_bytes", _is_count))
+        if (value := manifest.get(key)) is not None
+    ]
+    stated += [
+        (f"{key} of {name}", value, is_possible(value))
+        for key, is_possible in (("disk_bytes", _is_count), ("waited_share", _is_amount))
+        for name, value in (manifest.get(key) or {}).items()
+        if value is not None
+    ]
+    stated.append(("cores", manifest.get("cores"), manifest.get("cores") != 0))
+    for key, value, is_possible_value in stated:
+        if not is_possible_value:
+            yield differ(MANIFEST, MANIFEST, key, value, "a number")
+    headline = manifest.get("headline")
+    is_whole = folder.is_closed and manifest.get("state") == "complete"
+    if is_whole and isinstance(headline, Mapping) and folder.phase_ns("measure") is not None:
+        for key in _HEADLINE:
+            if headline.get(key) is None:
+                yield differ(MANIFEST, "*.rec", f"headline.{key}", headline.get(key), "a figure")
+    stated_host = folder.document(_PLACEMENT).get("clients_host")
+    hosts = sorted({process.host for process in folder.processes if process.is_load})
+    if stated_host is not None and hosts and stated_host not in hosts:
+        yield differ(_PLACEMENT, "raw/", "clients_host", stated_host, hosts)
 
 
 def _check_journal(folder: RunFolder) -> Iterator[str]:
