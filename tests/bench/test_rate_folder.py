@@ -86,14 +86,14 @@ _LINE = {
 @pytest.mark.parametrize(
     "changes, says",
     [
-        ({"rate": float("nan")}, "rate = nan"),
+        ({"rate": float("nan")}, "NaN"),
         ({"rate": "100"}, "rate = '100'"),
         ({"rate": True}, "rate = True"),
         ({"rate": 120}, "bracket at 120/s: the search has bracket at 100"),
         ({"stage": "knee"}, "knee at 100/s: the search has bracket at 100"),
         ({"run_id": "../../x"}, "run_id = '../../x'"),
         ({"why_not": None}, "why_not = None"),
-        ({"p99_us": float("inf")}, "p99_us = inf"),
+        ({"p99_us": -1.0}, "p99_us = -1.0"),
         ({"p50_us": 2**70}, "line 1"),
         ({"verdict": "VALID"}, "verdict: no such key"),
         (None, "not a JSON object"),
