@@ -559,10 +559,14 @@ def size_text(size_bytes: int) -> str:
 
 
 def _verdict_of(folder: Path) -> str:
+    """Return the verdict of a run; "" before a check, and for a verdict of another run."""
     try:
-        return str(read_json(folder / "verdict.json").get("verdict", "")).upper()
+        verdict = read_json(folder / "verdict.json")
+        run_id = read_json(folder / MANIFEST).get("run_id")
     except (UserError, IntegrityError):
         return ""
+    is_own = verdict.get("run_id", run_id) == run_id
+    return str(verdict.get("verdict", "")).upper() if is_own else ""
 
 
 def _labels_in(results: Path) -> dict[str, dict[str, str]]:

@@ -10,7 +10,9 @@ import pytest
 
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
+from results.repetitions.numbers import numbers_of
 from results.repetitions.series_runs import read_series, verdict_lines
+from results.tables.derived import read_counts
 from results.tables.json_files import IntegrityError, ResultsError
 from results.tables.manifest_shape import problem_of_manifest
 from results.tables.seals import seal
@@ -63,7 +65,6 @@ def _at(*place: str, value: Any) -> Callable[[Any], None]:
         ("summary", _at("points", value=[]), "points"),
         ("summary", _at("points", "few", value=None), "points.few.runs"),
         ("summary", _at("points", "few", "runs", value={"r1": "VALID"}), "points.few.runs"),
-        ("summary", _at("points", "few", "runs", "r9", value="VALID"), "points.few.runs"),
         ("summary", _at("points", "few", "runs", "r1", value=7), "points.few.runs"),
         ("summary", _at("points", "few", "modal", value="r3"), "points.few.modal"),
         ("summary", _at("points", "none", value={"runs": {}}), "points.none.runs"),
@@ -79,6 +80,13 @@ def test_series_files_that_disagree_are_refused_by_file_and_key(
     with pytest.raises((IntegrityError, ResultsError)) as caught:
         read_series(series(tmp_path / "series", documents["manifest"], documents["summary"]))
     assert says in str(caught.value)
+
+
+def test_a_verdict_on_a_run_of_no_point_is_refused(tmp_path: Path) -> None:
+    summary = deepcopy(SUMMARY)
+    summary["points"]["few"]["runs"]["r9"] = "VALID"
+    with pytest.raises(IntegrityError, match=r"points\.few\.runs"):
+        read_series(series(tmp_path / "series", summary=summary))
 
 
 @pytest.mark.parametrize("seal_is_there", [True, False])
@@ -144,3 +152,32 @@ def test_a_run_counts_once_even_as_a_copy(tmp_path: Path) -> None:
 def test_a_point_without_a_run_is_not_compared(tmp_path: Path) -> None:
     with pytest.raises(NotComparable, match="many: no run of this point has ended"):
         compare([Group("few", (written(tmp_path / "r1"),)), Group("many", ())])
+
+
+@pytest.mark.parametrize(
+    "place, value, says",
+    [
+        (("counts",), None, "counts, exercised or recoveries"),
+        (("recoveries",), [5], "counts, exercised or recoveries"),
+        (("counts", "owed"), "x", "counts.owed = 'x'"),
+        (("counts", "delivered"), -1, "counts.delivered = -1"),
+        (("counts", "delivered"), 101, "counts.delivered = 101"),
+        (("exercised", "resent_publications"), True, "resent_publications = True"),
+        (("recoveries",), [{"at_risk": 1, "recovered_after_ns": []}], "recovered_after_ns = []"),
+        (("run_id",), "r9", "run_id = 'r9': manifest.json is of run r1"),
+    ],
+)
+def test_a_verdict_that_no_judge_wrote_is_refused_by_key(
+    tmp_path: Path, place: tuple[str, ...], value: Any, says: str
+) -> None:
+    run = written(tmp_path / "r1")
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert read_counts(run / "verdict.json", "r1") == verdict
+    _at(*place, value=value)(verdict)
+    (run / "verdict.json").write_text(json.dumps(verdict))
+    with pytest.raises(IntegrityError) as caught:
+        read_counts(run / "verdict.json", "r1")
+    assert says in str(caught.value)
+    seal(run)
+    with pytest.raises(IntegrityError):
+        numbers_of(run)
