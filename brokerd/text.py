@@ -292,3 +292,9 @@ def expand_ranges(value: object) -> object:
     return [
         name for text in value for name in (expand_range(text) if isinstance(text, str) else [text])
     ]
+
+
+def is_plain_name(value: object) -> bool:
+    """Return True for the name of a file or a folder that leads nowhere else."""
+    is_name = isinstance(value, str) and value not in ("", ".", "..")
+    return is_name and "/" not in str(value) and "\0" not in str(value)

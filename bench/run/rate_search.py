@@ -32,10 +32,13 @@ from bench.run.series import (
     HOSTS,
     Hosts,
     append_durably,
+    check_line,
     digest_of,
     find_unfinished,
     read_whole_lines,
 )
+from brokerd.errors import ConfigError
+from brokerd.text import is_plain_name
 
 SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
 """The knee: shares of the highest rate that passed; that rate itself has been run several times."""
@@ -241,6 +244,20 @@ class TriedRate:
     limited_by: str
 
 
+_LINE: Final[Mapping[str, tuple[type, ...]]] = {
+    "rate": (int, float),
+    "stage": (str,),
+    "run_id": (str,),
+    "why_not": (str,),
+    "p50_us": (int, float),
+    "p99_us": (int, float),
+    "delivered_per_s": (int, float),
+    "cpu_us": (int, float),
+    "limited_by": (str,),
+}
+"""The types of a line of the ledger."""
+
+
 class RateFolder:
     """The folder of one search, for the only process that carries out the search.
 
@@ -254,8 +271,8 @@ class RateFolder:
         self.directory = directory
         self.search = RateSearch(bounds)
         self.tried: list[TriedRate] = []
-        for line in read_whole_lines(self.path / LEDGER):
-            self._take(TriedRate(**line))
+        for number, line in enumerate(read_whole_lines(self.path / LEDGER), start=1):
+            self._take(self._read_line(line, f"{self.path / LEDGER}, line {number}"))
 
     @property
     def path(self) -> Path:
@@ -293,6 +310,27 @@ class RateFolder:
         self.directory.add_to_index({"kind": KIND})
         point_latest(self.path)
 
+    def _read_line(self, line: Mapping[str, Any], where: str) -> TriedRate:
+        """Return a probe of the ledger.
+
+        Raises:
+            ConfigError: it is none, or not the next one of this search.
+        """
+        probe = self.search.next()
+        check_line(line, _LINE, where)
+        if not is_plain_name(line["run_id"]) or any(
+            tried.run_id == line["run_id"] for tried in self.tried
+        ):
+            raise ConfigError(f"{where}: run_id = {line['run_id']!r}: not the run of this probe")
+        tried = TriedRate(**line)
+        if probe is None or (probe.rate, probe.stage) != (tried.rate, tried.stage):
+            wanted = "no probe" if probe is None else f"{probe.stage} at {probe.rate}/s"
+            raise ConfigError(
+                f"{where}: {tried.stage} at {tried.rate}/s: the search has {wanted} next; remove "
+                "the folder, and search again"
+            )
+        return tried
+
     def _take(self, tried: TriedRate) -> None:
         probe = self.search.next()
         assert probe is not None, f"{tried} was tried although the search had ended"
@@ -313,7 +351,7 @@ def open_search(
         hosts: hosts of the search.
 
     Raises:
-        ConfigError: the unfinished search was on other hosts.
+        ConfigError: the unfinished search was on other hosts, or its ledger is not of this search.
     """
     whole = {**plan, "bounds": asdict(bounds)}
     digest = digest_of(whole)
@@ -324,7 +362,11 @@ def open_search(
         directory.begin(name, about)
         directory.write_spec("plan.json", whole)
         directory.write_spec(HOSTS, hosts)
-    return RateFolder(directory, bounds)
+    try:
+        return RateFolder(directory, bounds)
+    except ConfigError:
+        directory.leave()
+        raise
 
 
 def explain_failure(outcome: RunOutcome, p99_limit_us: float) -> str:

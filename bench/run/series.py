@@ -19,6 +19,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from bench.run.run_directory import (
 )
 from brokerd.errors import ConfigError
 from brokerd.storage.files import DISK
-from brokerd.text import parse_json
+from brokerd.text import is_plain_name, parse_json
 
 HOSTS: Final = "hosts.json"
 """File in `spec` with the hosts of the work. Capsules omit this file, because it names hosts."""
@@ -81,7 +82,14 @@ def _refuse_other_hosts(path: Path, manifest: Mapping[str, Any], hosts: Hosts) -
     machine = machine_facts()
     begun: Hosts = {}
     if (file := path / "spec" / HOSTS).is_file():  # missing if killed before the first run
-        begun = parse_json(file.read_text(encoding="utf-8"))
+        try:
+            begun = parse_json(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{file}: {error}") from None
+        if not isinstance(begun, dict) or not all(
+            isinstance(each, dict) for each in begun.values()
+        ):
+            raise ConfigError(f"{file}: not the hosts of this work")
     difference = _difference(
         {**(begun or hosts), "this machine": {key: manifest.get(key) for key in machine}},
         {**hosts, "this machine": machine},
@@ -135,22 +143,53 @@ def read_whole_lines(path: Path) -> Iterator[dict[str, Any]]:
         os.truncate(path, len((whole + end).encode()))
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
-            yield parse_json(line)
+            found = parse_json(line)
         except ValueError as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None
+        if not isinstance(found, dict):
+            raise ConfigError(f"{path}, line {number}: not a JSON object")
+        yield found
+
+
+def check_line(line: Mapping[str, Any], wanted: Mapping[str, tuple[type, ...]], where: str) -> None:
+    """Check the keys of a line of a ledger, and the types of their values.
+
+    Raises:
+        ConfigError: names the key and the value.
+    """
+    for key in sorted({*line} - {*wanted}):
+        raise ConfigError(f"{where}: {key}: no such key")
+    for key, types in wanted.items():
+        value = line.get(key)
+        is_amount = not isinstance(value, float) or (isfinite(value) and value >= 0)
+        if type(value) not in types or not is_amount:
+            raise ConfigError(f"{where}: {key} = {value!r}: not {' or '.join(_words(types))}")
+
+
+def _words(types: tuple[type, ...]) -> list[str]:
+    names = {int: "a number", float: "a fraction", str: "a text"}
+    return [names[each] for each in types]
 
 
 def manifest_in(path: Path) -> dict[str, Any]:
     """Return the manifest of a folder; {} without a readable manifest."""
     try:
-        found: dict[str, Any] = parse_json((path / "manifest.json").read_text(encoding="utf-8"))
+        found = parse_json((path / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 KIND: Final = "series"
 LEDGER: Final = "instances.jsonl"
+_LINE: Final[Mapping[str, tuple[type, ...]]] = {
+    "point": (str,),
+    "number": (int,),
+    "run_id": (str,),
+    "state": (str,),
+    "why": (str,),
+}
+"""The types of a line of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +315,43 @@ class Series:
         }  # fmt: skip
         append_durably(self.path / LEDGER, line)
 
+    def _read_line(
+        self, line: Mapping[str, Any], where: str, seen: dict[str, Instance]
+    ) -> Instance:
+        """Return the instance of a line of the ledger.
+
+        Args:
+            seen: the instance of each run of earlier lines; adds the run of this line.
+
+        Raises:
+            ConfigError: the line is none of this series, or counts a run for a second instance.
+        """
+        check_line({"why": "", **line}, _LINE, where)
+        instance, run_id = Instance(line["point"], line["number"]), line["run_id"]
+        if instance.point not in self._points or not 1 <= instance.number <= self._instances:
+            raise ConfigError(f"{where}: {instance}: no instance of this series")
+        if line["state"] == "failed":
+            return instance
+        if not is_plain_name(run_id):
+            raise ConfigError(f"{where}: run_id = {run_id!r}: no name of a run")
+        if seen.setdefault(run_id, instance) != instance:
+            raise ConfigError(f"{where}: run_id = {run_id!r}: the run of {seen[run_id]}, too")
+        if line["state"] == "began":
+            return instance
+        if self._ended.get(instance, run_id) != run_id:
+            raise ConfigError(f"{where}: {instance} has ended as {self._ended[instance]} already")
+        if (found := manifest_in(self.path.parent / run_id).get("run_id")) != run_id:
+            raise ConfigError(
+                f"{where}: run_id = {run_id!r}: "
+                f"{self.path.parent / run_id / 'manifest.json'} is of run {found!r}"
+            )
+        return instance
+
     def _read(self) -> None:
         """Read the ledger of earlier runs; a torn last line never had an effect."""
-        for line in read_whole_lines(self.path / LEDGER):
-            instance = Instance(line["point"], line["number"])
+        seen: dict[str, Instance] = {}
+        for place, line in enumerate(read_whole_lines(self.path / LEDGER), start=1):
+            instance = self._read_line(line, f"{self.path / LEDGER}, line {place}", seen)
             if line["state"] == "began":
                 self._began[line["run_id"]] = instance
             elif line["state"] == "failed":
@@ -312,17 +384,22 @@ def open_series(
         hosts: hosts of the series.
 
     Raises:
-        ConfigError: the unfinished series has another number of instances, or other hosts.
+        ConfigError: the unfinished series has another number of instances, or other hosts, or its
+            ledger is not of this series.
     """
     digest = digest_of(plan)
     if (directory := find_unfinished(runs, name, KIND, digest, hosts)) is not None:
-        if directory.manifest["instances"] != instances:
+        if (begun := directory.manifest.get("instances")) != instances:
             directory.leave()
             raise ConfigError(
-                f"{directory.path}: begun with --instances {directory.manifest['instances']}; go "
-                "on with that, or remove the folder"
+                f"{directory.path}: begun with --instances {begun}; go on with that, or remove the "
+                "folder"
             )
-        return Series(directory, points, instances, order)
+        try:
+            return Series(directory, points, instances, order)
+        except ConfigError:
+            directory.leave()
+            raise
     directory = RunDirectory(new_run_directory(runs, name))
     about = {"kind": KIND, "plan_digest": digest, "instances": instances, "points": [*points]}
     directory.begin(

@@ -77,6 +77,7 @@ def differences(call: Invocation, runs: Sequence[Path]) -> Result:
 def groups_of(run: Path) -> "list[Group]":
     """Return the points of a series, or a single run."""
     from results.repetitions.comparison import Group
+    from results.repetitions.series_runs import read_series
 
     about = manifest(run)
     if about.get("kind") != KIND:
@@ -85,6 +86,7 @@ def groups_of(run: Path) -> "list[Group]":
         raise UserError(
             f"{run}: this series is {about.get('state')}; the command that began it resumes it"
         )
+    read_series(run)
     return [
         Group(point if len(about["runs"]) > 1 else f"{run.name} {point}",
               tuple(run_beside(run, run_id) for run_id in run_ids))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bench.run.run_directory import RUN_ID, append_line, utc_now
 from bench.run.series import KIND as SERIES
-from brokerd.text import counted, nearest, parse_json, problem_of
+from brokerd.text import counted, is_plain_name, nearest, parse_json, problem_of
 from brokerd.units import parse_duration_ns
 from pubsubctl.console.console import Console, Progress
 from pubsubctl.errors import IntegrityError, PreflightFailed, UserError
@@ -161,14 +161,24 @@ def run_beside(run: Path, run_id: object) -> Path:
         IntegrityError: the name leads elsewhere.
     """
     name = str(run_id)
-    if not isinstance(run_id, str) or Path(name).name != name or name in ("", ".", ".."):
+    if not is_plain_name(run_id):
         raise IntegrityError(f"{run / MANIFEST}: {name[:80]!r} is no name of a run")
     return run.parent / name
 
 
 def manifest(run: Path) -> Mapping[str, Any]:
-    """Return a run's manifest."""
-    return read_json(run / MANIFEST)
+    """Return the manifest of a run or a series.
+
+    Raises:
+        UserError: there is none.
+        IntegrityError: it is not JSON, or a value has another type; names key and value.
+    """
+    from results.tables.manifest_shape import problem_of_manifest
+
+    found = read_json(run / MANIFEST)
+    if problem := problem_of_manifest(found):
+        raise IntegrityError(f"{run / MANIFEST}: {problem}")
+    return found
 
 
 def _literal(name: str) -> str:
@@ -549,10 +559,14 @@ def size_text(size_bytes: int) -> str:
 
 
 def _verdict_of(folder: Path) -> str:
+    """Return the verdict of a run; "" before a check, and for a verdict of another run."""
     try:
-        return str(read_json(folder / "verdict.json").get("verdict", "")).upper()
+        verdict = read_json(folder / "verdict.json")
+        run_id = read_json(folder / MANIFEST).get("run_id")
     except (UserError, IntegrityError):
         return ""
+    is_own = verdict.get("run_id", run_id) == run_id
+    return str(verdict.get("verdict", "")).upper() if is_own else ""
 
 
 def _labels_in(results: Path) -> dict[str, dict[str, str]]:

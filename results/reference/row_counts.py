@@ -13,7 +13,15 @@ from typing import Any
 
 from results.reference.files import JITTER_NS, NOTICE, STRETCH, Records
 from results.reference.history import ACKNOWLEDGED, DATA, FENCE, REDELIVERED
-from results.witnesses.rows import Blockage, Headline, LaneRows, Rows, SourceRows
+from results.witnesses.rows import (
+    LEAST_BLOCK,
+    MOST_PLACES,
+    Blockage,
+    Headline,
+    LaneRows,
+    Rows,
+    SourceRows,
+)
 
 _APPLICATION = 1
 _SAMPLE = 200_000
@@ -93,7 +101,24 @@ class Count:
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _count_again(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
+            short_intents={place: _count_short(file) for place, file in self._select("intents")},
             misplaced=self._misplaced(),
+            displaced=self._count_displaced(),
+            shifted_fences={
+                place: sum(
+                    row["intended_ns"] != row["at_ns"]
+                    for row in file.rows
+                    if row["attribute_set"] == self._fence_set
+                )
+                for place, file in self._select("publications")
+            },
+            partitioned={
+                place: sum(
+                    row["kind"] not in (NOTICE, STRETCH) and row["partition"] != 0
+                    for row in file.rows
+                )
+                for place, file in self._select("deliveries")
+            },
             late_ns=self._lateness(),
             ends_ns=self._ends(),
             streams={place: _positions(file) for place, file in self._select("positions")},
@@ -190,6 +215,33 @@ class Count:
                 found[place] += row["row"] <= before or row["at_ns"] != own
                 before = row["row"]
         return found
+
+    def _count_displaced(self) -> int:
+        deliveries = dict(self._select("deliveries"))
+        placed = dict(self._select("positions"))
+        if sum(len(file.rows) for file in placed.values()) > MOST_PLACES:
+            return 0
+        at: dict[tuple[str, int], set[Key]] = {}
+        of: dict[Key, set[tuple[str, int]]] = {}
+        for place, file in placed.items():
+            logged = deliveries[place].rows if place in deliveries else []
+            for row in file.rows:
+                own = logged[row["row"]] if 0 <= row["row"] < len(logged) else None
+                if own is None or own["kind"] == REDELIVERED or own["layer"] != _APPLICATION:
+                    continue
+                key = _key(deliveries[place], own, own["sequence"])
+                where = file.tables["streams"][row["stream"]], row["position"]
+                at.setdefault(where, set()).add(key)
+                of.setdefault(key, set()).add(where)
+        reached: dict[tuple[str, str], tuple[int, int]] = {}
+        back = 0
+        for (stream, _), keys in sorted(at.items()):
+            for source, incarnation, number in sorted(keys):
+                before = reached.get((stream, source), (0, 0))
+                back += (incarnation, number) < before
+                reached[stream, source] = incarnation, number
+        several = sum(len(each) - 1 for each in at.values())
+        return back + several + sum(len(each) - 1 for each in of.values())
 
     def _sources(self) -> dict[tuple[str, int], SourceRows]:
         numbers: dict[tuple[str, int], list[int]] = {}
@@ -342,6 +394,17 @@ def _count_again(file: Records) -> int:
         again += row["first"] <= reached.get(of, 0)
         reached[of] = max(row["last"], reached.get(of, 0))
     return again
+
+
+def _count_short(file: Records) -> int:
+    """Count reservations that end less than a block behind the one before."""
+    reserved: dict[tuple[int, int], int] = {}
+    short = 0
+    for row in file.rows:
+        of = row["publisher"], row["incarnation"]
+        short += row["last"] - reserved.get(of, 0) < LEAST_BLOCK
+        reserved[of] = row["last"]
+    return short
 
 
 def _positions(file: Records) -> dict[str, tuple[int, int]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from results.tables.json_files import IntegrityError, ResultsError, read_json, read_toml
+from results.tables.manifest_shape import problem_of_manifest
 from results.tables.seals import CHECKSUMS, verify_derived, verify_seal
 
 _WORKLOAD_MAY_DIFFER: Final = ("protocol", "topology", "name")
@@ -52,13 +53,15 @@ def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
     if (run / VERDICT).is_file():
         verify_derived(run, VERDICT)
     manifest = read_json(run / "manifest.json")
+    if problem := problem_of_manifest(manifest):
+        raise IntegrityError(f"{run / 'manifest.json'}: {problem}")
     if manifest.get("state") != "complete":
         why = "; ".join(manifest.get("reasons") or ()) or "no reason given"
         raise NotComparable(f"{run}: the run is {manifest.get('state')}: {why}")
     headline = manifest.get("headline") or {}
     if manifest.get("loadgen_saturated") or headline.get("is_load_generator_limit"):
         raise NotComparable(f"{run}: its load generators were the limit")
-    if "roles" not in manifest:
+    if not manifest.get("roles"):
         raise NotComparable(f"{run}: not a run of brokers")
     spec = run / "spec"
     workload = read_toml(spec / "workload.toml")
@@ -131,6 +134,35 @@ def check_comparable(runs: Sequence[Path]) -> dict[str, list[Any]]:
         if any(value != values[0] for value in values):
             differing[name] = values
     return differing
+
+
+def check_groups(groups: Sequence[Sequence[Path]], differing: Mapping[str, Sequence[Any]]) -> None:
+    """Check that each run counts once, and that all runs of a group are alike.
+
+    Args:
+        groups: the folders of each group.
+        differing: the result of `check_comparable` for the runs of all groups.
+
+    Raises:
+        NotComparable: names two folders, and what is alike or differs.
+    """
+    seen: dict[str, Path] = {}
+    for run in (run for group in groups for run in group):
+        run_id = str(read_json(run / "manifest.json").get("run_id", run.name))
+        if (other := seen.get(run_id)) is not None:
+            raise NotComparable(f"{other} and {run} are one run, {run_id}: it counts once")
+        seen[run_id] = run
+    place = 0
+    for group in groups:
+        for name, values in differing.items():
+            for number, run in enumerate(group):
+                first, other = values[place], values[place + number]
+                if first != other:
+                    raise NotComparable(
+                        f"{group[0]} and {run} are no repetitions of one run: {name}: "
+                        f"{_shown(first)} and {_shown(other)}"
+                    )
+        place += len(group)
 
 
 def _without_place(entry: Mapping[str, Any]) -> dict[str, Any]:

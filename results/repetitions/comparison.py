@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results.repetitions.comparable import check_comparable
+from results.repetitions.comparable import NotComparable, check_comparable, check_groups
 from results.repetitions.numbers import NUMBERS, Number, numbers_of, words_of
 from results.repetitions.spread import (
     CONFIDENCE,
@@ -97,7 +97,10 @@ def compare(groups: Sequence[Group]) -> Comparison:
         IntegrityError: a file of a run is damaged.
     """
     runs = [run for group in groups for run in group.runs]
+    if empty := [group.name for group in groups if not group.runs]:
+        raise NotComparable(f"{empty[0]}: no run of this point has ended")
     by_run = check_comparable(runs)
+    check_groups([group.runs for group in groups], by_run)
     place = {run: number for number, run in reversed([*enumerate(runs)])}
     differing = {
         name: [values[place[group.runs[0]]] for group in groups] for name, values in by_run.items()

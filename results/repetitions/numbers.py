@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from brokerd.text import format_number
-from results.tables.derived import find_unsealed_derived
+from results.tables.derived import find_unsealed_derived, read_counts
 from results.tables.json_files import ResultsError, read_json, read_json_lines
 from results.tables.manifest import Run, read_run
 from results.tables.row_counts import headline_of
@@ -67,7 +67,8 @@ def numbers_of(run: Path) -> dict[str, float]:
     found = dict(_from_records(run))
     verdict = find_unsealed_derived(run) / "verdict.json"
     if verdict.is_file():
-        found.update(_from_verdict(read_json(verdict), manifest))
+        run_id = str(manifest.get("run_id"))
+        found.update(_from_verdict(read_counts(verdict, run_id), manifest))
     return {number.name: found[number.name] for number in NUMBERS if number.name in found}
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Metric
 from results.repetitions.spread import spread_of
-from results.tables.json_files import ResultsError, read_json
+from results.tables.json_files import IntegrityError, ResultsError, read_json
 from results.tables.load import LoadedRun, load_run
+from results.tables.manifest_shape import problem_of_manifest
+from results.tables.seals import CHECKSUMS, verify_seal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,9 +62,45 @@ def is_series(folder: Path) -> bool:
     return manifest.is_file() and read_json(manifest).get("kind") == KIND
 
 
+def read_series(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the manifest of a complete series, and the summaries of its points.
+
+    Raises:
+        ResultsError: the folder is no series, or the series is incomplete.
+        IntegrityError: a file has changed since the end of the series, or both files differ; names
+            file and key.
+    """
+    manifest = read_json(folder / "manifest.json")
+    if manifest.get("kind") != KIND:
+        raise ResultsError(
+            f"{folder} is no series of runs; `pubsubctl experiment FIGURE` makes one"
+        )
+    if problem := problem_of_manifest(manifest):
+        raise IntegrityError(f"{folder / 'manifest.json'}: {problem}")
+    if manifest.get("state") != "complete":
+        raise ResultsError(f"{folder}: the series is {manifest.get('state')}")
+    if not verify_seal(folder).is_there:
+        raise IntegrityError(f"{folder}: no {CHECKSUMS}: its files may have changed since it ended")
+    file = folder / "series.json"
+    points, runs = read_json(file).get("points"), manifest.get("runs")
+    if not isinstance(points, dict) or not isinstance(runs, dict):
+        raise IntegrityError(f"{file}: points: not those of the runs in manifest.json")
+    for name in sorted({*points} | {*runs}):
+        about: Any = points.get(name)
+        about = about if isinstance(about, dict) else {}
+        verdicts = about.get("runs")
+        if not isinstance(verdicts, dict) or {*verdicts} != {*runs.get(name, ())}:
+            raise IntegrityError(f"{file}: points.{name}.runs: not the runs of manifest.json")
+        if not all(isinstance(verdict, str) for verdict in verdicts.values()):
+            raise IntegrityError(f"{file}: points.{name}.runs: a verdict is no text")
+        if about.get("modal") not in verdicts and verdicts:
+            raise IntegrityError(f"{file}: points.{name}.modal: no run of this point")
+    return manifest, points
+
+
 def verdict_lines(folder: Path) -> list[str]:
     """Return the verdicts on the runs of a series, a line for each point."""
-    points = read_json(folder / "series.json")["points"]
+    _, points = read_series(folder)
     lines = []
     for name, about in points.items():
         verdicts = [*about["runs"].values()]
@@ -82,14 +120,7 @@ def load_series(spark: "SparkSession", folder: Path, verdicts: Sequence[str]) ->
         ResultsError: the folder is no series, is incomplete, or a point has no run to draw.
         IntegrityError: a file of a run has changed since the run's end.
     """
-    manifest = read_json(folder / "manifest.json")
-    if manifest.get("kind") != KIND:
-        raise ResultsError(
-            f"{folder} is no series of runs; `pubsubctl experiment FIGURE` makes one"
-        )
-    if manifest.get("state") != "complete":
-        raise ResultsError(f"{folder}: the series is {manifest.get('state')}")
-    summary = read_json(folder / "series.json")["points"]
+    manifest, summary = read_series(folder)
     points = []
     for name, run_ids in manifest["runs"].items():
         about = summary[name]

@@ -4,10 +4,10 @@ The page needs no Spark: numbers are from manifests and verdicts, pictures from 
 generators. Links are relative, so a copy of the folder of runs keeps them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import jinja2
@@ -15,6 +15,7 @@ import jinja2
 from results.report import text
 from results.tables.json_files import IntegrityError, read_json, read_json_lines, write_whole
 
+_Read = TypeVar("_Read")
 WIDTH: Final = 240
 HEIGHT: Final = 44
 MOST_POINTS: Final = 120
@@ -118,13 +119,24 @@ def _row(entry: IndexEntry, folder: Path) -> dict[str, Any]:
     return {
         "entry": entry,
         "verdict": entry.verdict or ("" if entry.kind != "run" else "not judged"),
-        "numbers": numbers_of(entry.folder),
-        "picture": picture_of(entry.folder) if entry.kind == "run" else None,
+        "numbers": _of_damaged(numbers_of, entry.folder) or [],
+        "picture": _of_damaged(picture_of, entry.folder) if entry.kind == "run" else None,
         "worst": sorted(entry.members.values(), key=lambda word: _WORST.get(word, 2)),
         "address": address,
         "report": f"{address}/report.html" if (entry.folder / "report.html").is_file() else "",
         "figures": [(name[: -len(".svg")], f"{address}/figures/{quote(name)}") for name in figures],
     }
+
+
+def _of_damaged(read: Callable[[Path], _Read], run: Path) -> _Read | None:
+    """Return what a function reads from a run; None for values that no run holds.
+
+    One damaged run hides no other from the page.
+    """
+    try:
+        return read(run)
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return None
 
 
 def numbers_of(run: Path) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from results.checker.latency import (
 from results.figures.catalogue import draw
 from results.figures.run_figures import RUN_FIGURES, narrow_svg
 from results.rules.verdict_text import SOURCE
+from results.tables.derived import read_verdict
 from results.tables.json_files import ResultsError, read_json, read_json_lines
 from results.tables.load import table_folder
 from results.tables.logs import read_processes
@@ -183,7 +184,7 @@ def read_small_story(run_dir: Path) -> RunStory:
     evidence = run.derived / "evidence" / "delivery.jsonl"
     return RunStory(
         run=run,
-        verdict=(document := read_json(verdict) if verdict.is_file() else {}),
+        verdict=(document := read_verdict(verdict, run.run_id) if verdict.is_file() else {}),
         evidence=(cases := [*read_json_lines(evidence, missing_ok=True)]),
         subscriptions=_subscriptions(run),
         brokers=_brokers(run),

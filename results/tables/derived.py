@@ -70,6 +70,49 @@ def find_derived_folder(folder: Path, seal: Seal) -> Path:
     return ours
 
 
+def read_verdict(path: Path, run_id: str) -> dict[str, Any]:
+    """Return the verdict in a file.
+
+    Raises:
+        IntegrityError: it is of another run.
+    """
+    verdict = read_json(path)
+    if (of := verdict.get("run_id", run_id)) != run_id:
+        raise IntegrityError(f"{path}: run_id = {of!r}: manifest.json is of run {run_id}")
+    return verdict
+
+
+def read_counts(path: Path, run_id: str) -> dict[str, Any]:
+    """Return the verdict in a file, with counts, exercise and recoveries.
+
+    Raises:
+        IntegrityError: it is of another run, or holds a value that no verdict has; names the key.
+    """
+    verdict = read_verdict(path, run_id)
+    counts: Any = verdict.get("counts")
+    exercised: Any = verdict.get("exercised")
+    rows: Any = verdict.get("recoveries")
+    is_whole = isinstance(counts, dict) and isinstance(exercised, dict) and isinstance(rows, list)
+    if not is_whole or not all(isinstance(row, dict) for row in rows):
+        raise IntegrityError(f"{path}: counts, exercised or recoveries: not those of a verdict")
+    found = {f"counts.{key}": counts.get(key) for key in ("owed", "delivered")}
+    found["exercised.resent_publications"] = exercised.get("resent_publications")
+    for place, row in enumerate(rows):
+        found[f"recoveries[{place}].at_risk"] = row.get("at_risk")
+        if row.get("recovered_after_ns") is not None:
+            found[f"recoveries[{place}].recovered_after_ns"] = row["recovered_after_ns"]
+    wrong = [(key, value) for key, value in found.items() if not _is_count(value)]
+    if wrong:
+        raise IntegrityError(f"{path}: {wrong[0][0]} = {wrong[0][1]!r}: no count")
+    if counts["delivered"] > counts["owed"]:
+        raise IntegrityError(f"{path}: counts.delivered = {counts['delivered']}: more than owed")
+    return verdict
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
 def find_unsealed_derived(folder: Path) -> Path:
     """Return the derived folder of a run whose seal was not verified yet.
 

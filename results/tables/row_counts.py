@@ -14,7 +14,15 @@ import numpy as np
 from results.tables.logs import Logs, Process, read_processes
 from results.tables.manifest import Run
 from results.tables.record_files import NOTICE, RECORDS, STRETCH, RecordFile
-from results.witnesses.rows import Blockage, Headline, LaneRows, Rows, SourceRows
+from results.witnesses.rows import (
+    LEAST_BLOCK,
+    MOST_PLACES,
+    Blockage,
+    Headline,
+    LaneRows,
+    Rows,
+    SourceRows,
+)
 
 _DATA, _FENCE, _AGAIN = 0, 1, 4
 _ACKNOWLEDGED, _REJECTED = 1, 2
@@ -90,7 +98,15 @@ class _Columns:
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _repeated(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
+            short_intents={place: _count_short(file) for place, file in self._select("intents")},
             misplaced={place: self._misplaced(place) for place, _ in self._select("positions")},
+            displaced=self._count_displaced(),
+            shifted_fences={
+                place: self._count_shifted(file) for place, file in self._select("publications")
+            },
+            partitioned={
+                place: self._count_partitioned(file) for place, file in self._select("deliveries")
+            },
             late_ns=self._lateness(),
             ends_ns=self._ends(),
             streams={place: _positions(file) for place, file in self._select("positions")},
@@ -165,6 +181,49 @@ class _Columns:
         wrong[~wrong] = logged["received_ns"][there["row"]] != there["received_ns"]
         wrong[1:] |= np.diff(placed["row"]) <= 0
         return int(wrong.sum())
+
+    def _count_shifted(self, file: RecordFile) -> int:
+        rows = _map(file)
+        fences = rows[rows["attribute_set"] == self._fence_set(file)]
+        return int((fences["intended_ns"] != fences["sent_ns"]).sum())
+
+    def _count_partitioned(self, file: RecordFile) -> int:
+        rows = _map(file)
+        named = (rows["kind"] == NOTICE) | (rows["kind"] == STRETCH)
+        return int((~named & (rows["partition"] != 0)).sum())
+
+    def _count_displaced(self) -> int:
+        logs = dict(self._select("deliveries"))
+        placed = [(place, file) for place, file in self._select("positions") if place in logs]
+        if sum(file.rows for _, file in placed) > MOST_PLACES:
+            return 0
+        names: dict[str, int] = {}
+        parts = [np.zeros((0, 5), "i8")]
+        for place, file in placed:
+            log, rows = _map(logs[place]), _map(file)
+            rows = rows[(rows["row"] >= 0) & (rows["row"] < len(log))]
+            own = log[rows["row"]]
+            wanted = (own["kind"] != _AGAIN) & (own["layer"] == _APPLICATION)
+            rows, own = rows[wanted], own[wanted]
+            streams, sources = (
+                np.array([names.setdefault(f"{kind} {name}", len(names)) for name in table], "i8")
+                for kind, table in (
+                    ("stream", file.tables["streams"]),
+                    ("source", logs[place].tables["publishers"]),
+                )
+            )
+            columns = [streams[rows["stream"]], rows["position"], sources[own["publisher"]]]
+            columns += [own["incarnation"].astype("i8"), own["sequence"]]
+            parts.append(np.stack(columns, axis=1))
+        once = np.unique(np.concatenate(parts), axis=0)
+        several = 2 * len(once) - sum(
+            len(np.unique(once[:, columns], axis=0)) for columns in ([0, 1], [2, 3, 4])
+        )
+        by_source = once[np.lexsort((once[:, 4], once[:, 3], once[:, 1], once[:, 2], once[:, 0]))]
+        steps = np.diff(by_source, axis=0)
+        is_same = (steps[:, 0] == 0) & (steps[:, 2] == 0)
+        is_back = (steps[:, 3] < 0) | ((steps[:, 3] == 0) & (steps[:, 4] < 0))
+        return several + int((is_same & is_back).sum())
 
     def _count_kept_back(self, file: RecordFile) -> int:
         rows = _map(file)
@@ -415,6 +474,14 @@ def _repeated(file: RecordFile) -> int:
         mine = np.sort(rows[mask], order=["first", "last"])
         found += int((mine["first"][1:] <= np.maximum.accumulate(mine["last"])[:-1]).sum())
     return found
+
+
+def _count_short(file: RecordFile) -> int:
+    """Count reservations that end less than a block behind the one before."""
+    rows, short = _map(file), 0
+    for _, mask in _group_by(rows, "publisher"):
+        short += int((np.diff(rows["last"][mask], prepend=0) < LEAST_BLOCK).sum())
+    return short
 
 
 def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:

@@ -15,6 +15,7 @@ from itertools import chain
 
 from results.rules.terms import doubt
 from results.witnesses.applications import doubts_about_applications
+from results.witnesses.broker_events import doubts_about_events
 from results.witnesses.brokers import doubts_about_brokers
 from results.witnesses.causality import doubts_about_causality
 from results.witnesses.counters import doubts_about_counters
@@ -26,12 +27,14 @@ from results.witnesses.manifest import doubts_about_manifest
 from results.witnesses.passage import doubts_about_passage
 from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import doubts_about_promises
+from results.witnesses.records import doubts_about_records
 from results.witnesses.rows import Rows
 from results.witnesses.service import doubts_about_service
 from results.witnesses.sessions import doubts_about_sessions
 from results.witnesses.settings import doubts_about_settings
 from results.witnesses.sources import doubts_about_sources
 from results.witnesses.summary import doubts_about_processes
+from results.witnesses.values import doubts_about_values
 
 _MALFORMED = (
     *(ArithmeticError, AssertionError, AttributeError),
@@ -55,6 +58,7 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_figures,
         doubts_about_applications,
         doubts_about_counters,
+        doubts_about_records,
     )
     small: tuple[Callable[[RunFolder], Iterator[str]], ...] = (
         doubts_about_promises,
@@ -64,6 +68,8 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_settings,
         doubts_about_causality,
         doubts_about_closing,
+        doubts_about_events,
+        doubts_about_values,
     )
     found = [
         *(each for rule in small for each in _doubts_by(rule.__name__, partial(rule, folder))),

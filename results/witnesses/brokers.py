@@ -457,13 +457,21 @@ def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
 
 
 def excused_silence_ns(folder: RunFolder, *names: str) -> int:
-    """Return how much longer than usual a load generator or a named process wrote nothing."""
+    """Return how much longer than usual a load generator or a named process wrote nothing.
+
+    A load generator that waited for a processor at its start wrote its first line late.
+    """
     longest = [
         to_ns - from_ns
         for other in folder.processes
         if other.is_load or other.name in names
         for from_ns, to_ns in _silences(folder, other)
     ]
+    for other in folder.processes:
+        started_ns = other.document("exit.json").get("t_start_ns") if other.is_load else None
+        first = other.lines("stats.jsonl")[:1]
+        if isinstance(started_ns, int) and first:
+            longest.append(first[0]["t_ns"] - started_ns)
     return 2 * max((ns - _USUAL_NS for ns in longest), default=0)
 
 

@@ -11,6 +11,12 @@ from typing import Final
 FENCES: Final = 2
 """Fences of a source with one incarnation."""
 
+LEAST_BLOCK = 1024
+"""A load generator reserves so many numbers at a time, or more."""
+
+MOST_PLACES = 2_000_000
+"""Number of positions beyond which their publications are not compared."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
@@ -105,8 +111,13 @@ class Rows:
         early_answers: by process folder, acknowledgements with a stamp before their publication's.
         repeated_answers: by process folder, acknowledgements that begin with a number that has one.
         late_intents: by process folder, reservations of numbers of which the first was sent before.
+        short_intents: by process folder, reservations of fewer numbers than any block has.
         misplaced: by process folder, positions that do not follow the one before, or have another
             stamp than their delivery.
+        displaced: publications at two places of streams, places with two publications, and places
+            of a source out of its order, together; 0 where the places are too many.
+        shifted_fences: by process folder, fences with another intended time than their sending.
+        partitioned: by process folder, deliveries that name a partition, as only notices do.
         until: returns, for a process folder and a layout, how many rows have a stamp up to one,
             and for acks how many acknowledged numbers; None where a row may stand for several.
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
@@ -133,7 +144,11 @@ class Rows:
     early_answers: Mapping[str, int] = field(default_factory=dict)
     repeated_answers: Mapping[str, int] = field(default_factory=dict)
     late_intents: Mapping[str, int] = field(default_factory=dict)
+    short_intents: Mapping[str, int] = field(default_factory=dict)
     misplaced: Mapping[str, int] = field(default_factory=dict)
+    displaced: int = 0
+    shifted_fences: Mapping[str, int] = field(default_factory=dict)
+    partitioned: Mapping[str, int] = field(default_factory=dict)
     late_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ends_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     streams: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from brokerd.model.fault_verbs import CLIENT_VERBS, KILLING_VERBS, STANDING_VERBS
+from brokerd.units import parse_duration_ns
 from results.rules.terms import NEVER_NS, doubt
-from results.witnesses.brokers import allowed_distance_ns, replacements
+from results.witnesses.brokers import allowed_distance_ns, excused_silence_ns, replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULT_JOURNAL,
@@ -37,8 +38,8 @@ _EDGE_NS = 250_000_000
 """Limit of the time between the establishments of a session at both ends, without a stall."""
 _LASTING_NS = 500_000_000
 """Length of a session beyond any session that one end never established."""
-_ATTEMPT_NS = 2_250_000_000
-"""Length of a session beyond any accepted one whose opener gave its attempt up meanwhile."""
+_CONNECT_NS = 2_000_000_000
+"""Time in which an attempt has failed, if the topology has no other `connect_timeout`."""
 _LOST_LINES = "lines_left_out"
 
 
@@ -265,6 +266,32 @@ def _check_between(folder: RunFolder, one: ProcessFolder, other: ProcessFolder) 
             return
 
 
+def _attempt_ns(folder: RunFolder) -> int:
+    """Return a length beyond any accepted session whose opener gave its attempt up meanwhile."""
+    stated = (folder.topology.get("session") or {}).get("connect_timeout")
+    return _EDGE_NS + (_CONNECT_NS if stated is None else parse_duration_ns(stated))
+
+
+def _kills(folder: RunFolder, broker: str) -> list[tuple[int, int]]:
+    """Return the times at which a broker's process ended by a fault."""
+    found = []
+    for row in faults_at(folder, broker):
+        from_ns = stamp_of(folder, row, "requested", last=False)
+        to_ns = stamp_of(folder, row, "observed")
+        if row["verb"] in KILLING_VERBS and from_ns is not None and to_ns is not None:
+            found.append((from_ns, to_ns + _BEFORE_NS))
+    return found
+
+
+def _undisturbed(folder: RunFolder) -> list[str]:
+    """Return the brokers that no fault kept from writing statistics."""
+    return [
+        name
+        for name in folder.brokers
+        if not any(row["verb"] in _STOPS for row in faults_at(folder, name))
+    ]
+
+
 def _events(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, Line]]:
     return [
         (folder.timeline.to_timeline(line["t_ns"], process.host), line)
@@ -306,17 +333,22 @@ def _lasting(folder: RunFolder, process: ProcessFolder, peer: str) -> list[int]:
         and (from_ns := stamp_of(folder, row, "requested", last=False)) is not None
         and not (row["target"] == process.name and row["verb"] in STANDING_VERBS)
     ]
+    attempt_ns, ends = _attempt_ns(folder), _kills(folder, peer)
+    # A peer that was killed gave no attempt up. On an idle machine it had answered long before.
+    killed_ns = _LASTING_NS + excused_silence_ns(folder, *_undisturbed(folder))
     opened: dict[object, tuple[int, int]] = {}
     lasted: list[tuple[int, int]] = []
     for at_ns, line in _events(folder, process):
         if line.get("peer") != peer:
             continue
         if line.get("event") == "session_established":
-            opened[line.get("session")] = at_ns, _LASTING_NS if line.get("opened") else _ATTEMPT_NS
+            opened[line.get("session")] = at_ns, _LASTING_NS if line.get("opened") else attempt_ns
         elif line.get("event") == "session_lost" and line.get("session") in opened:
             begun_ns, least_ns = opened.pop(line.get("session"))
             if line.get("reason") != "closed_by_peer":
                 least_ns = _LASTING_NS
+            elif any(from_ns <= at_ns <= to_ns for from_ns, to_ns in ends):
+                least_ns = min(least_ns, killed_ns)
             if at_ns - begun_ns >= least_ns:
                 lasted.append((begun_ns, at_ns))
     for from_ns, to_ns in _covered(folder, process):

@@ -50,7 +50,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if process.is_load and not folder.is_simulated:
             yield from _check_files(folder, process)
             yield from _check_clients(process)
-            yield from _check_totals(process, rows)
+            yield from _check_totals(process, rows, folder.manifest.get("state") == "complete")
             yield from check_seconds(folder, process, rows)
             yield from check_life(folder, process, rows)
         if process.has("online.json"):
@@ -178,8 +178,11 @@ def _check_clients(process: ProcessFolder) -> Iterator[str]:
         )  # fmt: skip
 
 
-def _check_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """Yield last lines of statistics that differ from the records."""
+def _check_totals(process: ProcessFolder, rows: Rows, is_complete: bool) -> Iterator[str]:
+    """Yield last lines of statistics that differ from the records.
+
+    A publisher whose closing fence has an answer has no publication left to send.
+    """
     lines = process.lines("stats.jsonl")
     name = f"{process.place}/stats.jsonl"
     if not lines and process.has("stats.jsonl") and process.place in rows.ends_ns:
@@ -188,6 +191,7 @@ def _check_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
         return
     for before, after in pairwise(lines):
         back = [key for key in _RISING if after.get(key, 0) < before.get(key, 0)]
+        back += ["t_ns"] * (after.get("t_ns") == before.get("t_ns"))
         if back:
             yield differ(name, name, back[0], after[back[0]], before[back[0]])
     if any(line["proc_id"] != process.name for line in lines):
@@ -210,6 +214,9 @@ def _check_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
         wanted = counted.get(process.place)
         if wanted is not None and lines[-1].get(column, wanted) != wanted:
             yield differ(name, f"{process.place}/{layout}.rec", column, lines[-1][column], wanted)
+    is_over = is_complete and answered and answered == rows.published.get(process.place)
+    if is_over and lines[-1].get("backlog"):
+        yield differ(name, f"{process.place}/acks.rec", "backlog", lines[-1]["backlog"], 0)
 
 
 def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -279,6 +286,9 @@ def _check_numbers(process: ProcessFolder) -> Iterator[str]:
     for line in process.lines("sessions.jsonl"):
         client = str(line["client"])
         session, event = expected.get(client, (1, "up"))
+        if line["event"] == "up" and line.get("reason"):
+            yield differ(name, name, f"reason of a start of {client}", line["reason"], "")
+            return
         if line["session"] != session or line["event"] != event:
             yield differ(
                 name, name, f"sessions of {client}", (line["session"], line["event"]),

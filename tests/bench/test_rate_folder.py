@@ -1,5 +1,6 @@
 """Tests of a rate search that survives its process, and of the conditions for a rate."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from bench.run.outcome import RunOutcome
 from bench.run.rate_search import LEDGER, Bounds, RateFolder, explain_failure, open_search
 from bench.run.run_directory import RunDirectory
 from bench.run.series import manifest_in
+from brokerd.errors import ConfigError
 
 BOUNDS = Bounds(start=100, limit=1_000)
 PASSES = RunOutcome(
@@ -32,7 +34,9 @@ def go_on(folder: RateFolder, capacity: float, most: int) -> list[float]:
     rates: list[float] = []
     while len(rates) < most and (probe := folder.search.next()) is not None:
         rates.append(probe.rate)
-        folder.note(probe, PASSES if probe.rate <= capacity else FAILS, 50_000)
+        run = Path(f"20261124T000000Z-{len(folder.tried):06x}")
+        outcome = PASSES if probe.rate <= capacity else FAILS
+        folder.note(probe, replace(outcome, run_directory=run), 50_000)
     return rates
 
 
@@ -71,6 +75,52 @@ def test_a_resumed_search_tries_no_rate_twice(tmp_path: Path) -> None:
     folder.directory.manifest = manifest_in(folder.path)
     folder.close({"highest_passed": folder.search.highest})
     assert opened(tmp_path / "parts").path != folder.path, "one that has ended stays as it is"
+
+
+_LINE = {
+    "rate": 100, "stage": "bracket", "run_id": "20261124T000000Z-000000", "why_not": "",
+    "p50_us": 1.0, "p99_us": 2.0, "delivered_per_s": 3.0, "cpu_us": 4.0, "limited_by": "rate",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"rate": float("nan")}, "NaN"),
+        ({"rate": "100"}, "rate = '100'"),
+        ({"rate": True}, "rate = True"),
+        ({"rate": 120}, "bracket at 120/s: the search has bracket at 100"),
+        ({"stage": "knee"}, "knee at 100/s: the search has bracket at 100"),
+        ({"run_id": "../../x"}, "run_id = '../../x'"),
+        ({"why_not": None}, "why_not = None"),
+        ({"p99_us": -1.0}, "p99_us = -1.0"),
+        ({"p50_us": 2**70}, "line 1"),
+        ({"verdict": "VALID"}, "verdict: no such key"),
+        (None, "not a JSON object"),
+    ],
+)
+def test_a_line_of_no_probe_ends_a_search_by_name(
+    tmp_path: Path, changes: dict[str, object] | None, says: str
+) -> None:
+    ledger = opened(tmp_path).path / LEDGER
+    line = [] if changes is None else {**_LINE, **changes}
+    ledger.write_text(json.dumps(line) + "\n")
+    with pytest.raises(ConfigError) as caught:
+        opened(tmp_path)
+    assert str(ledger) in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_one_run_is_no_second_probe(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    go_on(folder, 500, 1)
+    probe = folder.search.next()
+    assert probe is not None
+    second = {**_LINE, "rate": probe.rate, "stage": probe.stage}
+    with (folder.path / LEDGER).open("a") as ledger:
+        ledger.write(json.dumps(second) + "\n")
+    with pytest.raises(ConfigError, match="not the run of this probe"):
+        opened(tmp_path)
 
 
 def test_another_plan_is_another_search(tmp_path: Path) -> None:

@@ -129,6 +129,60 @@ def test_an_instance_that_was_run_cannot_be_run_again(tmp_path: Path) -> None:
         series.end(instance, run_of(tmp_path), "complete")
 
 
+_LINE = {"point": "few", "number": 1, "run_id": "", "state": "complete"}
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"point": "other"}, "other, instance 1: no instance"),
+        ({"point": 5}, "point = 5"),
+        ({"number": 3}, "few, instance 3: no instance"),
+        ({"number": True}, "number = True"),
+        ({"number": 2**70}, "line 1"),
+        ({"run_id": "../../x"}, "run_id = '../../x'"),
+        ({"run_id": "20261124T000000Z-000000"}, "is of run None"),
+        ({"state": None}, "state = None"),
+        ({"verdict": "VALID"}, "verdict: no such key"),
+        (None, "not a JSON object"),
+    ],
+)
+def test_a_line_of_no_instance_ends_a_series_by_name(
+    tmp_path: Path, changes: dict[str, object] | None, says: str
+) -> None:
+    series = opened(tmp_path)
+    line = [] if changes is None else {**_LINE, "run_id": run_of(tmp_path).name, **changes}
+    (series.path / LEDGER).write_text(json.dumps(line) + "\n")
+    with pytest.raises(ConfigError) as caught:
+        opened(tmp_path)
+    assert str(series.path / LEDGER) in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_run_counts_for_one_instance(tmp_path: Path) -> None:
+    series, run = opened(tmp_path), run_of(tmp_path)
+    for number in (1, 2):
+        series.end(Instance("few", number), run, "complete")
+    with pytest.raises(ConfigError, match="the run of few, instance 1, too"):
+        opened(tmp_path)
+
+
+def test_an_instance_has_one_run(tmp_path: Path) -> None:
+    series = opened(tmp_path)
+    lines = [{**_LINE, "run_id": run_of(tmp_path).name} for _ in range(2)]
+    (series.path / LEDGER).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(ConfigError, match="few, instance 1 has ended as"):
+        opened(tmp_path)
+
+
+def test_hosts_of_another_shape_end_a_series_by_name(tmp_path: Path) -> None:
+    file = opened(tmp_path).path / "spec" / "hosts.json"
+    for text in ("[]", "{", '{"n1": 5}'):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=r"hosts\.json"):
+            opened(tmp_path)
+
+
 def test_a_failed_instance_delays_no_other_and_is_repeated_last(tmp_path: Path) -> None:
     first = opened(tmp_path)
     few_1, many_1, few_2, many_2 = first.remaining()

@@ -101,7 +101,7 @@ MANIFEST: dict[str, Any] = {
 FAULTS: dict[str, Any] = {"seed": 7, "step": [{"id": "k", "do": "kill", "on": "b1"}]}
 
 
-def _write_records(raw: Path, origin_ns: int, latencies_ms: list[float]) -> None:
+def _write_records(run_id: str, raw: Path, origin_ns: int, latencies_ms: list[float]) -> None:
     """Write 1,000 deliveries within 10 s, and brokers that used 50 µs per delivery."""
     publications, deliveries = [], []
     for number, ms in enumerate(latencies_ms, start=1):
@@ -110,9 +110,9 @@ def _write_records(raw: Path, origin_ns: int, latencies_ms: list[float]) -> None
         received_ns = at_ns + round(ms * 1_000_000)
         deliveries.append(struct.pack("<qqIIHHBBxx", number, received_ns, 0, 0, 0, 1, 0, 1))
     sources = {"publishers": ["p1/0"], "attribute_sets": [{"n": 1}, {"fence": "story"}]}
-    write_records(raw / "load-pub", "publications", "story", publications, sources)
+    write_records(raw / "load-pub", "publications", run_id, publications, sources)
     names = {"publishers": ["p1/0"], "subscriptions": ["s1-sub-1/1"]}
-    write_records(raw / "load-sub", "deliveries", "story", deliveries, names)
+    write_records(raw / "load-sub", "deliveries", run_id, deliveries, names)
     for broker in ("p1", "s1"):
         rows = [{"t_ns": origin_ns + s * 10**9, "cpu_s": 0.005 * s} for s in range(11)]
         write_lines(raw / broker / "stats.jsonl", rows)
@@ -134,9 +134,11 @@ def written(
     }  # fmt: skip
     origin_ns = 10**12
     phases = [{"phase": "measure", "t0_ns": origin_ns, "t1_ns": origin_ns + 10 * 10**9}]
-    of_run = {"run_id": "story", "origin_ns": origin_ns, "phases": phases}
+    of_run = {"run_id": folder.name, "origin_ns": origin_ns, "phases": phases}
     about = {**MANIFEST, **of_run, "headline": headline, **(manifest or {})}
-    _write_records(folder / "raw" / "h", origin_ns, [1.0] * 900 + [p99_ms] * 90 + [20.0] * 10)
+    _write_records(
+        folder.name, folder / "raw" / "h", origin_ns, [1.0] * 900 + [p99_ms] * 90 + [20.0] * 10
+    )
     (folder / "manifest.json").write_text(json.dumps(about))
     for name, values in (
         ("workload", {**WORKLOAD, **(workload or {})}),

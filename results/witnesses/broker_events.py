@@ -1,0 +1,80 @@
+"""Events of brokers, against their order, the fault log and the counters.
+
+A broker leaves lines out when it cannot write, and stops when the controller or a fault ends it. A
+session has a number of its own in the life of a process.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from brokerd.model.fault_verbs import DISK_VERBS
+from results.witnesses.brokers import replacements
+from results.witnesses.faults import faults_at
+from results.witnesses.folder import (
+    CLOSED_EVENTS,
+    FAULTS,
+    MANIFEST,
+    Line,
+    ProcessFolder,
+    RunFolder,
+    differ,
+)
+
+
+def doubts_about_events(folder: RunFolder) -> Iterator[str]:
+    """Yield events of brokers that other files do not explain."""
+    if not folder.is_of_processes or folder.is_foreign:
+        return
+    for process in folder.processes:
+        if process.name in {*folder.brokers}:
+            yield from _check_events(folder, process, process.lines("events.jsonl"))
+
+
+def _check_events(
+    folder: RunFolder, process: ProcessFolder, events: Sequence[Line]
+) -> Iterator[str]:
+    name, faults = f"{process.place}/events.jsonl", faults_at(folder, process.name)
+    words = [line.get("event") for line in events]
+    is_full = any(row["verb"] in DISK_VERBS for row in folder.fault_rows)
+    if "lines_left_out" in words and not is_full:
+        yield differ(name, FAULTS, "lines left out", words.count("lines_left_out"), 0)
+    is_complete = folder.manifest.get("state") == "complete"
+    is_renewed = folder.rolling_ns is not None or bool(replacements(folder, process))
+    if is_renewed:
+        return
+    if "stopped" in words and is_complete and not faults:
+        yield differ(name, FAULTS, "stops", words.count("stopped"), 0)
+    begun, ended = words.count("run_begun"), words.count("run_ended")
+    if ended > 1 or (begun and ended > begun):
+        yield differ(name, MANIFEST, "run_ended", ended, 1)
+    for line in events if folder.is_closed else ():
+        is_begun = line.get("event") == "run_begun" and "schema" in line
+        if is_begun and line["schema"] != CLOSED_EVENTS:
+            yield differ(name, MANIFEST, "schema", line["schema"], CLOSED_EVENTS)
+            return
+    yield from _check_numbers(name, events)
+    yield from _check_slowed(process, name, words, is_counted=not faults)
+
+
+def _check_numbers(name: str, events: Sequence[Line]) -> Iterator[str]:
+    """Yield sessions that were established twice in the life of a process."""
+    seen: set[object] = set()
+    for line in events:
+        if line.get("event") == "run_begun":
+            seen = set()
+        if line.get("event") != "session_established" or "session" not in line:
+            continue
+        if line["session"] in seen:
+            yield differ(name, name, f"starts of session {line['session']}", 2, 1)
+            return
+        seen.add(line["session"])
+
+
+def _check_slowed(
+    process: ProcessFolder, name: str, words: Sequence[object], *, is_counted: bool
+) -> Iterator[str]:
+    """Yield more events of slowed publishers than the broker counted."""
+    last = process.lines("stats.jsonl")[-1:]
+    found = words.count("publisher_slowed")
+    wanted = [line.get("publishers_slowed", found) for line in last]
+    if is_counted and wanted and found > wanted[0]:
+        yield differ(f"{process.place}/stats.jsonl", name, "publishers_slowed", wanted[0], found)

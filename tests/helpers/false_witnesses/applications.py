@@ -1,0 +1,207 @@
+"""Lies about positions and about databases of applications."""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from bench.load.subscriber_process import TABLE
+from results.tables.record_files import RECORDS
+from tests.helpers.false_witnesses.lies import (
+    SECOND,
+    SUBSCRIBERS,
+    Change,
+    add_lie,
+    register_lie,
+    renew_digests,
+    with_digests,
+)
+from tests.helpers.forged_runs import RunFolder
+
+
+@register_lie("kill of c3-sub-1")
+def a_process_was_killed_by_no_fault(run: RunFolder) -> None:
+    with run.document("manifest.json") as manifest:
+        at_ns = manifest["origin_ns"] + SECOND
+    line = {"t_ns": at_ns, "client": "c3-sub-1", "moment": "any"}
+    run.path(f"raw/{SUBSCRIBERS}/crashes.jsonl").write_text(json.dumps(line) + "\n")
+
+
+@register_lie("disagree on streams")
+def a_stream_is_of_no_broker(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
+        tables = {**sidecar["tables"], "streams": ["0/0/0", "7/0/0"]}
+    _write_positions(run, {**sidecar, "tables": tables}, 0)
+
+
+def _write_positions(run: RunFolder, sidecar: dict[str, Any], count: int) -> None:
+    rows = np.zeros(count, RECORDS["positions"])
+    deliveries = run.path(f"raw/{SUBSCRIBERS}/deliveries.rec").read_bytes()
+    received = np.frombuffer(deliveries, RECORDS["deliveries"])["received_ns"]
+    rows["row"], rows["position"] = range(count), range(1, count + 1)
+    rows["received_ns"] = received[:count]
+    data = rows.tobytes()
+    digest = hashlib.blake2b(data).hexdigest()
+    positions = {**sidecar, "layout": "positions", "rows": count, "blake2b": digest}
+    run.path(f"raw/{SUBSCRIBERS}/positions.rec").write_bytes(data)
+    run.path(f"raw/{SUBSCRIBERS}/positions.rec.json").write_text(json.dumps(positions))
+
+
+@register_lie("deliveries.rec disagree on positions")
+def a_delivery_has_no_position(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
+        tables = {**sidecar["tables"], "streams": ["0/0/0"]}
+        count = sidecar["rows"] - 1
+    _write_positions(run, {**sidecar, "tables": tables}, count)
+
+
+def _place(change: Callable[[Any], None]) -> Change:
+    """Return a change of positions that one process counts and one file contradicts."""
+
+    def both(run: RunFolder) -> None:
+        with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
+            tables = {**sidecar["tables"], "streams": ["0/0/0"]}
+            count = sidecar["rows"]
+        _write_positions(run, {**sidecar, "tables": tables}, count)
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            online["streams"] = {"0/0/0": [count, count * (count + 1) // 2]}
+        with run.records(SUBSCRIBERS, "positions") as rows:
+            change(rows)
+        renew_digests(run)
+
+    return both
+
+
+def _exchange(rows: Any) -> None:
+    rows.all["row"][[40, 90]] = rows.all["row"][[90, 40]]
+
+
+def _repeat(rows: Any) -> None:
+    rows.all["row"][90] = 89
+
+
+def _delay(rows: Any) -> None:
+    rows.all["received_ns"] += SECOND // 100
+
+
+def _rename_column(rows: Any) -> None:
+    rows.sidecar["columns"] = ["row", "place", "received_ns", "stream"]
+
+
+add_lie("positions_have_other_columns", _place(_rename_column), "disagree on columns")
+
+add_lie("the_positions_are_of_each_other", _place(_exchange), "deliveries of positions")
+
+add_lie("a_delivery_has_two_positions", _place(_repeat), "deliveries of positions")
+
+add_lie("positions_came_later_than_deliveries", _place(_delay), "deliveries of positions")
+
+
+def _placed(change: Callable[[Any, Any], None]) -> Change:
+    """Return a change of positions that follow the publications, with their sums renewed."""
+
+    def both(run: RunFolder) -> None:
+        _place(lambda rows: None)(run)
+        with run.records(SUBSCRIBERS, "deliveries") as deliveries:
+            log = deliveries.all.copy()
+        with run.records(SUBSCRIBERS, "positions") as rows:
+            rows.all["position"] = 2 * log["sequence"] + log["publisher"]
+            change(rows, log)
+            found = rows.all["position"]
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            online["streams"] = {"0/0/0": [len(found), int(found.sum())]}
+        renew_digests(run)
+
+    return both
+
+
+def _change_places(rows: Any, log: Any) -> None:
+    one, other = np.flatnonzero(log["subscription"] == log["subscription"][20])[[20, 30]]
+    rows.all["position"][[one, other]] = rows.all["position"][[other, one]]
+
+
+def _change_order(rows: Any, log: Any) -> None:
+    """Exchange the places of two publications of a source for all subscriptions."""
+    for number, other in ((20, 30), (30, 20)):
+        wanted = (log["sequence"] == number) & (log["publisher"] == 0)
+        rows.all["position"][wanted] = 2 * other
+
+
+def _share_places(rows: Any, log: Any) -> None:
+    rows.all["position"][log["publisher"] == 1] -= 1
+
+
+for _name, _move in (
+    ("has_two_places", _change_places),
+    ("is_placed_before_an_earlier_one", _change_order),
+    ("shares_the_place_of_another", _share_places),
+):
+    add_lie(f"a_publication_{_name}", _placed(_move), "disagree on wrong places")
+
+
+@register_lie("positions.rec disagree on streams")
+def a_stream_has_no_position(run: RunFolder) -> None:
+    _placed(lambda rows, log: rows.sidecar["tables"]["streams"].append("1/0/0"))(run)
+
+
+def write_databases(run: RunFolder) -> None:
+    """Split the subscribers into processes, with databases of received publications."""
+    with_digests(
+        lambda run: run.replace(
+            "spec/workload.toml", 'at = ["c3"]', 'own_process = true\nat = ["c3"]'
+        )
+    )(run)
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        tables = rows.sidecar["tables"]
+        for number, subscription in enumerate(tables["subscriptions"]):
+            client = subscription.partition("/")[0]
+            path = run.path(f"raw/{SUBSCRIBERS}/{client}.sqlite")
+            with closing(sqlite3.connect(path)) as database, database:
+                database.execute(TABLE)
+                for row in rows.all[rows.all["subscription"] == number]:
+                    source = tables["publishers"][int(row["publisher"])]
+                    values = (
+                        0, 0, int(source.rpartition("/")[2]), int(row["incarnation"]),
+                        int(row["sequence"]), b"", b"", None, None, None, None,
+                    )  # fmt: skip
+                    database.execute(f"INSERT INTO received VALUES (NULL{', ?' * 11})", values)
+
+
+def _database(statement: str) -> Change:
+    def change(run: RunFolder) -> None:
+        write_databases(run)
+        path = run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite")
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(statement)
+
+    return change
+
+
+for _name, _statement, _says in (
+    ("did_not_commit", "DELETE FROM received WHERE place = 30", "disagree on deliveries of c1/"),
+    ("committed_twice", "INSERT INTO received SELECT NULL, received_ns, broker, publisher, "
+     "incarnation, sequence, attributes, payload, stream, position, gap_last, gap_reason "
+     "FROM received WHERE place = 30", "disagree on deliveries of c1/"),
+    ("committed_another_number", "UPDATE received SET sequence = 900 WHERE place = 30",
+     "disagree on deliveries of c1/"),
+    ("committed_a_gap", "INSERT INTO received VALUES (NULL, 0, 0, 0, 1, 5, NULL, NULL, NULL, NULL, "
+     "6, 'expired')", "disagree on gaps of c3-sub-1/1"),
+    ("has_no_table", "DROP TABLE received", "disagree on deliveries of c1/"),
+):  # fmt: skip
+    add_lie(f"an_application_{_name}", _database(_statement), _says)
+
+
+@register_lie("c3-sub-1.sqlite is missing")
+def an_application_left_nothing(run: RunFolder) -> None:
+    write_databases(run)
+    run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite").unlink()
+
+
+@register_lie("c3-sub-1.sqlite differs from what was written")
+def the_database_of_an_application_is_none(run: RunFolder) -> None:
+    write_databases(run)
+    run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite").write_bytes(b"SQLite format 3\0" * 100)
