@@ -624,6 +624,8 @@ class Gryphon(LogFirstMachine):
     def look_at(self, stream: Stream) -> None:
         """See SubendHost: deliver available events of a stream, and look for gaps."""
         subend, knowledge = stream.subend, stream.knowledge
+        if self._lineage and not subend.position and knowledge.final:
+            self._clients.on_first_final(stream.identity, knowledge.final)
         if not self._clients.own.started:
             subend.skip(knowledge)
         elif self._is_total:
