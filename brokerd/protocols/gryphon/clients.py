@@ -23,8 +23,8 @@ from brokerd.model.client_messages import (
     Unsubscribe,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
-from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.losses import STATE_LOST
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.drains import Drains
 from brokerd.protocols.gryphon.own_filter import OwnFilter

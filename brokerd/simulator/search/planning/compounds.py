@@ -106,6 +106,8 @@ class _Compounds:
             yield from self._precede(loss.on[0], loss.when)
         if leaving:
             yield from self._draw_decommissions(leaving)
+        if self._planning.draws_restored and self._random.random() < 0.5:
+            yield from self._restore_again()
         yield from self._cut_parallel_links()
 
     # ------------------------------------------------------------ joins
@@ -200,6 +202,35 @@ class _Compounds:
             if random.random() < 0.2:
                 yield MemoryLoss(max(0, when - self._draw_gap()), client, 99)
 
+    def _restore_again(self) -> Iterator[Move]:
+        """Yield crashes of a restored broker before its clients return, and further restores.
+
+        The next restored broker is mostly the same one or a neighbour.
+        """
+        random, draft, heal = self._random, self._draft, self._heal
+        broker, begin = random.choice(draft.homes), random.randrange(1 + heal // 2)
+        for _ in range(random.choice((1, 2, 2, 3))):
+            killed, restored = self._draw_times(begin, 2)
+            stages = tuple(at for at in (killed, restored) if at < heal)
+            how = random.choice((COPY, EMPTY))
+            yield FaultInjection(begin, RESTORED, (broker, how), stages)
+            crashed, started, returns = self._draw_times(restored, 3)
+            for client, since in draft.clients.items():
+                if home_of(client) != broker or since > begin or random.random() < 0.3:
+                    continue
+                away = (returns,) if returns < heal else ()
+                yield FaultInjection(begin, "client_away", (client,), away)
+            if crashed < heal and random.random() < 0.7:
+                yield FaultInjection(
+                    crashed, "kill", (broker,), (started,) if started < heal else ()
+                )
+            begin = random.choice((crashed, returns)) + self._draw_gap() // 4
+            if begin >= heal:
+                return
+            number = draft.topology.number_of(broker)
+            near = [draft.topology.brokers[each] for each in draft.graph.near(number)]
+            broker = random.choice((broker, broker, *near))
+
     def _draw_decommissions(self, leaving: Sequence[str]) -> Iterator[Move]:
         """Yield the decommissions of one or two brokers, with absent clients."""
         random, heal = self._random, self._heal
@@ -247,11 +278,15 @@ class _Compounds:
 
     def _draw_stages(self, begin: int, count: int) -> tuple[int, ...]:
         """Return the instants of further stages before the end of all faults."""
-        stages = []
+        return tuple(at for at in self._draw_times(begin, count) if at < self._heal)
+
+    def _draw_times(self, begin: int, count: int) -> list[int]:
+        """Return increasing instants after the beginning, also after the end of all faults."""
+        times = []
         for _ in range(count):
             begin += 1 + self._draw_gap()
-            stages.append(begin)
-        return tuple(at for at in stages if at < self._heal)
+            times.append(begin)
+        return times
 
     def _draw_gap(self) -> int:
         """Return a time between two stages."""
