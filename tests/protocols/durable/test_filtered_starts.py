@@ -361,3 +361,21 @@ def test_a_commit_that_moves_along_is_answered_after_the_start() -> None:
     waits = pytest.raises(NotQuietError, match="waits for what it has consumed")
     with plant([MUTANTS["commit-before-the-start-is-ignored"]]), waits:
         moved_with_a_commit()
+
+
+def limited() -> bool:
+    """Request more than permitted: the later subscription could start at once."""
+    story = FilteredStory(client_subscriptions=1)
+    story.subscriber("s1", "kind = 'a'")
+    cluster = story.cluster
+    for kind in "ba":
+        cluster.subscribe("s1", f"kind = '{kind}'", client="x-s1")
+    cluster.run_for(5)
+    return [*cluster.clients["x-s1"].started_numbers] == [1]
+
+
+def test_subscriptions_that_wait_count_against_the_limit_of_a_client() -> None:
+    """Seed 71001066: the refusal of the first request arrived after the start of the second."""
+    assert limited()
+    with plant([MUTANTS["waiting-starts-have-no-limit"]]):
+        assert fails(limited)
