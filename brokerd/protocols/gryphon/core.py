@@ -460,7 +460,8 @@ class Gryphon(LogFirstMachine):
 
     def _on_ack_expected(self, peer: BrokerNumber, message: AckExpected) -> None:
         stream = self.streams.from_upstream(peer, message.stream)
-        self.streams.check_target(peer, stream, message.onto)
+        if not self.streams.has_target(peer, stream, message.onto):
+            return
         self.effects += self.acknowledgements.on_ack_expected(peer, stream, message)
         if message.onto == EVERYWHERE:
             self._host.look_at(stream)

@@ -7,12 +7,12 @@ Paper: [GD02] §2.1 (filters at brokers); [DS03] §4.1 (a new subscriber's start
 
 import pytest
 
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Gap
 from brokerd.protocols.durable.messages import LOST, Fetch
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import BEGINS
-from brokerd.protocols.gryphon.messages import Done, Events, FilterChange, Silent
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, FilterChange, Silent
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.named_bugs import bugs_of, plant
@@ -273,6 +273,24 @@ def decommissioned_with_an_ack() -> bool:
     return other.received == sent and story.kept("p1") == 0
 
 
+def decommissioned_with_a_request() -> bool:
+    """Decommission a broker while a member of a cell requests acks of its cell from the other."""
+    story = FilteredStory(topology=paper_cells(), filters=False)
+    other = story.subscriber("s2")
+    sent = story.send("a")
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    assert not story.cluster.membership.decommission("s1")
+    sent += story.send("a", 2)
+    story.settle()
+    core, number_of = story.core("b1").gryphon, story.cluster.topology.number_of
+    last = next(each for each in core.streams if each.identity.broker == number_of("p1"))
+    cell = core._routes.cell_of(number_of("s1"))
+    request = AckExpected(last.identity, last.knowledge.final + 1, cell)
+    core._on_ack_expected(number_of("b2"), request)  # b2 has not been notified yet
+    return other.received == sent and story.kept("p1") == 0
+
+
 def decommissioned_with_a_release() -> bool:
     """Decommission a broker whose released tick one member of a cell has not forwarded yet."""
     story = FilteredStory(topology=paper_cells(), filters=False, ack_interval_ns=SECOND_NS)
@@ -293,13 +311,14 @@ def decommissioned_with_a_release() -> bool:
     [
         (decommissioned_with_an_ack, "acks-of-a-decommissioned-cell"),
         (decommissioned_with_an_ack, "repeated-acks-of-a-decommissioned-cell"),
+        (decommissioned_with_a_request, "decommissioned-cell-is-no-target"),
         (decommissioned_with_a_release, "releases-of-a-decommissioned-cell"),
     ],
 )
 def test_nothing_of_a_decommissioned_cell_is_forwarded_within_a_cell(story, bug: str) -> None:
     """Seed 68001031, with filters: a broker stopped with a fault."""
     assert story()
-    with plant([MUTANTS[bug]]), pytest.raises(KeyError):
+    with plant([MUTANTS[bug]]), pytest.raises((KeyError, RemoteProtocolError)):
         story()
 
 
