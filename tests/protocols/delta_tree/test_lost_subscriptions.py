@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from brokerd.model.client_messages import Gap
+from brokerd.model.client_messages import Gap, Notice
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
@@ -180,3 +180,34 @@ def test_a_loss_of_logged_publications_is_announced_although_no_publisher_return
     cluster.oracle.judge_end()
     assert len(gaps) == 2
     assert [received(each) for each in (*subscribers, late)] == [[*range(1, 6)]] * 2 + [[4, 5]]
+
+
+def test_a_loss_is_announced_to_a_subscription_behind_a_partition() -> None:
+    """The subscription started without the broker, so the broker's publications are withheld."""
+    items: list[tuple[type, int]] = []
+
+    def watch(_: BrokerView, _event: Event, effects: Sequence[Effect]) -> None:
+        delivered = [each.item for each in effects if type(each) is Deliver]
+        items.extend((Gap, gap.stream.publisher) for gap in delivered if type(gap) is Gap)
+        items.extend((Notice, each.source.publisher) for each in delivered if type(each) is Notice)
+
+    cluster = begun(logged=True, watcher=watch)
+    publish(cluster, 2)
+    cluster.run_until_quiet()
+    broker = cluster.broker("p1")
+    for near in ("b1", "s1"):
+        cluster.link("p1", near).cut()
+    cluster.run_for(1)
+    broker.kill()
+    cluster.run_for(2)
+    late = cluster.subscribe("s1", client="s1-s1")
+    cluster.run_for(3)
+    broker.put_back(None)
+    for near in ("b1", "s1"):
+        cluster.link("p1", near).heal()
+    cluster.run_for(30)
+    publish(cluster, 2)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert received(late) == [3, 4]
+    assert [item for item in items if item[1]] == [(Gap, items[-1][1])]
