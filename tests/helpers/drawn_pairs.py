@@ -1,16 +1,16 @@
 """Pairs of moves, and of parameters and moves, that plans of the swarm draw.
 
-    python -m tests.helpers.drawn_pairs [PROTOCOL …] [--moves] [--first 1] [--seeds 200]
+    python -m tests.helpers.drawn_pairs [PROTOCOL …] [--moves] [--parameters] [--first 201]
 
-prints a table per protocol: number of plans with both moves of a pair, in any order, and the pairs
-that no plan has. A second number counts the plans with both moves at one broker, link or client.
+prints, per protocol, the pairs of moves that no plan has, and the pairs that no plan has at one
+broker; with `--parameters` also the values of parameters that never meet a move.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import combinations_with_replacement
-from typing import Any
 
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.search.moves import FaultInjection, Move
@@ -60,57 +60,60 @@ def count_pairs(plans: Iterable[Plan]) -> tuple[dict[Pair, int], dict[Pair, int]
     return together, at_one
 
 
-def parameters_of(plan: Plan) -> Iterator[str]:
-    """Yield the parameters of a plan with other values than those of most plans, as `name=value`."""
-    values: dict[str, Any] = asdict(plan.parameters)
-    for name, value in values.items():
-        yield f"{name}={value}"
-
-
 def count_parameter_pairs(plans: Iterable[Plan]) -> dict[Pair, int]:
     """Return the number of plans by parameter with its value, and move."""
     found: dict[Pair, int] = {}
     for plan in plans:
-        kinds = {name_of(move) for move in plan.moves}
-        for parameter in parameters_of(plan):
-            for kind in sorted(kinds):
-                found[parameter, kind] = found.get((parameter, kind), 0) + 1
+        kinds = sorted({name_of(move) for move in plan.moves})
+        for name, value in asdict(plan.parameters).items():
+            for kind in kinds:
+                pair = f"{name}={value}", kind
+                found[pair] = found.get(pair, 0) + 1
     return found
 
 
+def describe_pairs(plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield lines about the pairs that plans lack."""
+    together, at_one = count_pairs(plans)
+    kinds = sorted({kind for pair in together for kind in pair})
+    pairs = [*combinations_with_replacement(kinds, 2)]
+    absent = [pair for pair in pairs if pair not in together]
+    apart = [pair for pair in pairs if pair in together and not at_one[pair]]
+    yield f"{len(plans)} plans, {len(kinds)} kinds of moves, {len(pairs)} pairs"
+    yield f"in no plan: {_join(absent)}"
+    yield f"never at one broker: {_join(apart)}"
+
+
+def describe_parameters(plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield a line per value of a parameter that never meets some moves."""
+    found = count_parameter_pairs(plans)
+    kinds = sorted({kind for _, kind in found})
+    for name in sorted({name for name, _ in found}):
+        lacks = [kind for kind in kinds if (name, kind) not in found]
+        if lacks:
+            yield f"{name} without: {', '.join(lacks)}"
+
+
+def _join(pairs: Iterable[Pair]) -> str:
+    return "; ".join(f"{a} × {b}" for a, b in pairs) or "none"
+
+
 def main() -> None:
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("protocols", nargs="*")
     parser.add_argument("--moves", action="store_true")
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--parameters", action="store_true")
+    parser.add_argument("--first", type=int, default=201)
+    parser.add_argument("--seeds", type=int, default=200)
     chosen = parser.parse_args()
     options = SwarmOptions(moves=chosen.moves)
-    for protocol in chosen.protocols or [*DEFINITIONS]:
+    for protocol in chosen.protocols or DEFINITIONS:
         seeds = range(chosen.first, chosen.first + chosen.seeds)
         plans = [plan_of(seed, protocol, options) for seed in seeds]
-        together, at_one = count_pairs(plans)
-        kinds = sorted({kind for pair in together for kind in pair})
-        pairs = [*combinations_with_replacement(kinds, 2)]
-        absent = [pair for pair in pairs if pair not in together]
-        print(
-            f"\n== {protocol}{' --moves' if chosen.moves else ''}: {len(plans)} plans, "
-            f"{len(kinds)} kinds, {len(absent)} of {len(pairs)} pairs in no plan"
-        )
-        print("kinds:", ", ".join(kinds))
-        print("none:", "; ".join(f"{a} × {b}" for a, b in absent))
-        apart = [pair for pair in pairs if pair in together and not at_one[pair]]
-        print("never at one broker:", "; ".join(f"{a} × {b}" for a, b in apart))
-        if chosen.parameters:
-            found = count_parameter_pairs(plans)
-            names = sorted({name for name, _ in found})
-            rare = [(name, kind) for name in names for kind in kinds if (name, kind) not in found]
-            by: dict[str, list[str]] = {}
-            for name, kind in rare:
-                by.setdefault(name, []).append(kind)
-            for name, missing in by.items():
-                print(f"  {name} without: {', '.join(missing)}")
+        lines = [protocol, *describe_pairs(plans)]
+        lines += describe_parameters(plans) if chosen.parameters else ()
+        sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

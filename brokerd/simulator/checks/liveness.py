@@ -35,7 +35,10 @@ class WhileBroken:
         """Return the unmet demands, in words."""
         return [
             *self._cluster.waits.describe_unsettled(
-                all_attempts=False, may_request=self._reach.ends, may_drain=self._reach.drains
+                all_attempts=False,
+                may_request=self._reach.ends,
+                may_drain=self._reach.drains,
+                may_start=self._reach.starts,
             ),
             *self._describe_unfinished(),
             *self._describe_undelivered(),

@@ -36,6 +36,7 @@ class Waits:
         all_attempts: bool = True,
         may_request: Callable[[BrokerNumber], bool] = lambda broker: True,
         may_drain: Callable[[BrokerNumber], bool] = lambda broker: True,
+        may_start: Callable[[BrokerNumber], bool] = lambda broker: True,
     ) -> list[str]:
         """Return the waits for possible sessions or answers, in words.
 
@@ -45,6 +46,8 @@ class Waits:
             may_request: returns True if clients of a broker can receive an answer to the end of a
                 subscription.
             may_drain: returns True if a broker can deliver everything to a client that moves away.
+            may_start: returns True if a subscription can start at a broker; without the start no
+                commit of a consumer is answered.
         """
         lines = []
         for broker in self._brokers:
@@ -83,6 +86,8 @@ class Waits:
             if not client.ends and self._network.is_open(client.name, client.broker):
                 lines.append(f"{client.name} is not connected")
             may_end = may_request(client.broker) and (not client.drains or may_drain(client.broker))
+            if client.is_committing and not client.started_numbers:
+                may_end = may_end and may_start(client.broker)
             if client.ends and client.waits and may_end:
                 lines.append(f"{client.name} waits for {client.waits}")
             if client.repeated_requests:

@@ -187,8 +187,9 @@ class _Compounds:
     def _precede(self, broker: str, when: int) -> Iterator[Move]:
         """Yield what happens to a broker and its clients before it is lost."""
         random = self._random
-        if self._planning.draws_restored and when >= 4 and random.random() < 0.7:
-            copied, killed, restored = sorted(random.sample(range(when), 3))
+        early = 2 * when // 3
+        if self._planning.draws_restored and early > 3 and random.random() < 0.85:
+            copied, killed, restored = sorted(random.sample(range(early), 3))
             how = random.choice((COPY, EMPTY))
             yield FaultInjection(copied, RESTORED, (broker, how), (killed, restored))
         here = [name for name, since in self._draft.clients.items() if since < when]

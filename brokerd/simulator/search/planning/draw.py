@@ -55,6 +55,7 @@ from brokerd.simulator.search.planning.workload import (
     subscribe,
 )
 from brokerd.simulator.world.client_mobility import home_of
+from brokerd.simulator.world.faults import LINK_KINDS
 from brokerd.units import MILLISECOND_NS
 
 KEEPS_LINKS_BROKEN = 0.3
@@ -210,6 +211,8 @@ def draw_plan(
         compounds = draw_compounds(
             seed, definition_of(protocol), planning, draft, heal, plan.moves, leaving
         )
+        if any(type(move) is FaultInjection and move.kind in LINK_KINDS for move in compounds):
+            plan = replace(plan, links_at_once=max(2, plan.links_at_once))
         plan = plan.with_moves([*plan.moves, *compounds])
     if not simple:
         repeats = draw_repeats(Random(f"repeats {seed}"), plan.moves, heal)
