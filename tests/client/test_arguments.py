@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.client.client import Client, connect
+from brokerd.client.client import Client, ClientError, connect
 from brokerd.errors import ConfigError
 from brokerd.model.predicate import Constraint, Predicate, PredicateError
 from brokerd.model.predicate_text import parse_predicate
@@ -156,6 +156,7 @@ async def test_a_payload_that_changes_afterwards_is_as_it_was() -> None:
         (([], b"\0", 1, b"x"), "at least one"),
         ((["a"], b"\0", 1, b"x"), "bytes only"),
         (([OIL], b"", 1, b""), "publish at least one publication"),
+        ((None, b"\0", 1, b"x"), "is a sequence"),
         (([OIL], b"\1", 1, b"x"), "not into a table of 1"),
         (([OIL], [-1], 1, b"x"), "not into a table of 1"),
         (([OIL], [0.0], 1, b"x"), "not into a table of 1"),
@@ -284,3 +285,53 @@ async def test_others_do_not_notice() -> None:
         with trio.fail_after(5):
             received = await take(subscriber, len(REFUSED_ATTRIBUTES))
         assert received == [*range(1, len(REFUSED_ATTRIBUTES) + 1)]
+
+
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "publish": lambda client: client.publish({}, b""),
+    "publish_many": lambda client: client.publish_many((OIL,), b"\0", 0, b""),
+    "subscribe": lambda client: client.subscribe("true"),
+    "unsubscribe": lambda client: client.unsubscribe(1),
+    "receive": lambda client: client.receive(),
+    "next": lambda client: anext(client),
+    "flush": lambda client: client.flush(),
+    "detach": lambda client: client.detach(),
+    "move": lambda client: client.move("b1"),
+    "wait_attached": lambda client: client.wait_attached(),
+    "wait_started": lambda client: client.wait_started(2),
+}
+
+
+@in_virtual_time
+async def test_a_closed_client_refuses_each_call_with_the_reason() -> None:
+    """`receive` waited for ever, and `publish` accepted what nobody would send."""
+    async with brokers() as (b0,):
+        async with client_of(b0, "c", publishes=True) as client:
+            await client.subscribe("true")
+            client.subscribe_nowait("true")
+        for call in CALLS.values():
+            with pytest.raises(ClientError, match="client c: is closed"), trio.fail_after(60):
+                await call(client)
+
+
+@in_virtual_time
+async def test_a_start_that_cannot_come_is_not_awaited() -> None:
+    async with brokers() as (b0,), client_of(b0, "c") as client:
+        with pytest.raises(ClientError, match="no subscription 9"), trio.fail_after(60):
+            await client.wait_started(9)
+        number = client.subscribe_nowait("true")
+        client.unsubscribe_nowait(number)
+        with pytest.raises(ClientError, match=f"no subscription {number}"):
+            await client.wait_started(number)
+
+
+@pytest.mark.parametrize("number", [0, -1, "1", None, True, 1.0, [1]])
+@in_virtual_time
+async def test_a_number_of_another_kind_is_refused_at_the_call(number: Any) -> None:
+    async with brokers() as (b0,), client_of(b0, "c") as client:
+        await client.subscribe("true")
+        for call in (client.wait_started, client.unsubscribe, client.receive):
+            with pytest.raises(ConfigError, match="an integer from 1"):
+                await call(number)
+        assert 1 in client.subscriptions
+        await still_works(client)
