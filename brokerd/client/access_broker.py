@@ -5,6 +5,8 @@ on to the callbacks, the inbox and the waiting calls.
 """
 
 import contextlib
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +34,8 @@ from brokerd.config import SessionParameters
 from brokerd.model.identity import SourceId
 from brokerd.runtime.streams import Dial
 from brokerd.sessions.messages import Farewell
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +220,23 @@ class AccessBroker:
         await self._changes.wait_started(line or self.line, self.line, number)
 
     async def wait_acknowledged(self) -> None:
-        """Wait until all publications are acknowledged.
+        """Wait until all publications are acknowledged; write one line to the log if that is long.
 
         Raises:
             ClientError: the client cannot continue.
         """
         check_alive(self.line)
+        warning_s = trio.current_time() + self.options.unreachable_after_s
         while len(self.core.outgoing):
-            await self.wait_changed()
+            with trio.move_on_at(warning_s) as scope:
+                await self.wait_changed()
+            if scope.cancelled_caught:
+                warning_s = math.inf
+                logger.warning(
+                    "client %s: %d publications are not acknowledged after %g s: a subscriber has "
+                    "not received them; this client must receive, too, if it has subscriptions",
+                    *(self.name, len(self.core.outgoing), self.options.unreachable_after_s),
+                )
 
     async def wait_arrived(self) -> None:
         """Wait until an arrival is in the inbox."""
