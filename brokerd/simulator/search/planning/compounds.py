@@ -136,10 +136,10 @@ class _Compounds:
             return
         beside = random.choice((leaves, *(loss.when for loss in lost)))
         begin = min(heal - 1, max(when, beside + random.choice((-1, 1)) * self._draw_gap()))
-        near = (at,) if is_tree else (at, *random.sample([*gone, first], 1))
+        near: tuple[str, ...] = (at,) if is_tree else (at, *random.sample([*gone, first], 1))
         if is_tree and random.random() < 0.5:
             near = (first,)
-        yield BrokerJoin(begin, second, *near[:1], near[1:])
+        yield BrokerJoin(begin, second, near[0], near[1:])
         yield from clients_at(random, 9, second, begin, heal)
 
     def _visit(self, broker: str, when: int, leaves: int) -> Iterator[Move]:
