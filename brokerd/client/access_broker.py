@@ -5,6 +5,8 @@ on to the callbacks, the inbox and the waiting calls.
 """
 
 import contextlib
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +35,8 @@ from brokerd.model.identity import SourceId
 from brokerd.runtime.streams import Dial
 from brokerd.sessions.messages import Farewell
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
@@ -59,7 +63,6 @@ class AccessBroker:
         inbox: arrivals of all connections.
         callbacks: callbacks of the application.
         occupation: reason why the client accepts no requests, such as a move; empty if it does.
-        is_closed: True once the client has detached.
     """
 
     def __init__(
@@ -76,7 +79,6 @@ class AccessBroker:
         self.callbacks = callbacks
         self.inbox = Inbox(callbacks)
         self.occupation = ""
-        self.is_closed = False
         self._nursery = nursery
         self._changes = Changes(core.name, options.unreachable_after_s)
         self._arrivals = Arrivals(self.inbox)
@@ -131,10 +133,9 @@ class AccessBroker:
 
     async def close(self) -> None:
         """End the connection in use, for good."""
-        self.is_closed = True
         await self.line.leave()
         self.line.scope.cancel()
-        self._arrivals.announce()
+        self.line.fail(self.occupation)
 
     async def leave(self) -> None:
         """Acknowledge the deliveries that were taken, save the state, and end the session."""
@@ -144,6 +145,7 @@ class AccessBroker:
         await self.line.leave()
         if self._writer is not None:
             self._writer.stop()
+        self.line.fail("is closed: its `async with` has ended")
 
     def failed_transaction(self, why: str) -> ClientError:
         """Return the error to raise, now and later, because commits are no longer permitted."""
@@ -205,8 +207,8 @@ class AccessBroker:
         Raises:
             ClientError: the broker refuses the client.
         """
+        check_alive(line or self.line)
         while not (line or self.line).core.attached:
-            check_alive(line or self.line)
             await self.wait_changed(line)
 
     async def wait_started(self, number: int, line: BrokerConnection | None = None) -> None:
@@ -218,17 +220,31 @@ class AccessBroker:
         await self._changes.wait_started(line or self.line, self.line, number)
 
     async def wait_acknowledged(self) -> None:
-        """Wait until all publications are acknowledged."""
+        """Wait until all publications are acknowledged; write one line to the log if that is long.
+
+        Raises:
+            ClientError: the client cannot continue.
+        """
+        check_alive(self.line)
+        warning_s = trio.current_time() + self.options.unreachable_after_s
         while len(self.core.outgoing):
-            await self.wait_changed()
+            with trio.move_on_at(warning_s) as scope:
+                await self.wait_changed()
+            if scope.cancelled_caught:
+                warning_s = math.inf
+                logger.warning(
+                    "client %s: %d publications are not acknowledged after %g s: a subscriber has "
+                    "not received them; this client must receive, too, if it has subscriptions",
+                    *(self.name, len(self.core.outgoing), self.options.unreachable_after_s),
+                )
 
     async def wait_arrived(self) -> None:
         """Wait until an arrival is in the inbox."""
-        await self._arrivals.wait(self._check_arriving, lambda: None)
+        await self._arrivals.wait(self._check_alive, lambda: None)
 
     async def wait_delivered(self) -> None:
         """Wait until a publication is in the inbox; announce the notices and gaps before it."""
-        await self._arrivals.wait(self._check_arriving, self.inbox.announce_leading)
+        await self._arrivals.wait(self._check_alive, self.inbox.announce_leading)
 
     async def wait_committed(self, number: int, request: int) -> None:
         """Wait until the broker has answered a commit request of a subscription."""
@@ -246,10 +262,8 @@ class AccessBroker:
         if self._writer is not None:
             await self._writer.wait_saved()
 
-    def _check_arriving(self) -> None:
+    def _check_alive(self) -> None:
         check_alive(self.line)
-        if self.is_closed:
-            raise ClientError(f"client {self.name} {self.occupation}")
 
     # ------------------------------------------------------------ events of connections
 

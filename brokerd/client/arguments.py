@@ -144,6 +144,8 @@ class AttributeBlobs:
         """
         if type(table) is EncodedAttributes:
             return
+        if not isinstance(table, Sequence):
+            raise ValueError(f"an attribute table is a sequence, and not {_shown(table)}")
         known = self._known
         try:
             new = [blob for blob in table if blob not in known]

@@ -8,7 +8,12 @@ import trio
 from brokerd.client import mobility
 from brokerd.client.access_broker import AccessBroker
 from brokerd.client.application import ClientError, PublicationIterator, Subscription
-from brokerd.client.arguments import PublicationArguments, check_address, predicate_of
+from brokerd.client.arguments import (
+    PublicationArguments,
+    check_address,
+    check_integer,
+    predicate_of,
+)
 from brokerd.client.consumer import Acknowledge, BrokerTokens, Consumer, check_consumption
 from brokerd.client.tokens import Tokens
 from brokerd.client.transactions import DurableSubscription
@@ -212,8 +217,9 @@ class Client:
         see `Subscription.path_age_ns`.
 
         Raises:
-            ClientError: the broker refuses the subscription.
+            ClientError: the broker refuses the subscription, or there is none, or not any more.
         """
+        check_integer("subscription", number, 1)
         await self._broker.wait_started(number)
 
     async def resume(self, predicate: str | Predicate) -> DurableSubscription:
@@ -309,6 +315,7 @@ class Client:
         return Subscription(self._broker, number, self.subscriptions[number])
 
     def _check_subscribed(self, number: int) -> None:
+        check_integer("subscription", number, 1)
         if number not in self.subscriptions:
             raise ClientError(f"client {self.name} has no subscription {number}")
 
@@ -336,6 +343,7 @@ class Client:
         A further call acknowledges.
         """
         self._check_without_tokens("receive")
+        check_integer("limit", limit, 1)
         broker = self._broker
         broker.inbox.acknowledge_taken()
         await broker.wait_delivered()

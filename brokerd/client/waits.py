@@ -66,10 +66,13 @@ class Changes:
         Raises:
             ClientError: the broker refuses the subscription.
         """
+        check_alive(own)
         warning_s = trio.current_time() + self._unreachable_after_s
         while line.states.get(number) != "started":
             if number in line.refusals:
                 raise ClientError(f"subscription {number} was refused: {line.refusals[number]}")
+            if number not in line.core.subscriptions:
+                raise ClientError(f"client {self._name} has no subscription {number!r}")
             with trio.move_on_at(warning_s) as scope:
                 await self.wait(line, own)
             if scope.cancelled_caught:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.client.client import Client, connect
+from brokerd.client.client import Client, ClientError, connect
 from brokerd.errors import ConfigError
 from brokerd.model.predicate import Constraint, Predicate, PredicateError
 from brokerd.model.predicate_text import parse_predicate
@@ -156,6 +156,7 @@ async def test_a_payload_that_changes_afterwards_is_as_it_was() -> None:
         (([], b"\0", 1, b"x"), "at least one"),
         ((["a"], b"\0", 1, b"x"), "bytes only"),
         (([OIL], b"", 1, b""), "publish at least one publication"),
+        ((None, b"\0", 1, b"x"), "is a sequence"),
         (([OIL], b"\1", 1, b"x"), "not into a table of 1"),
         (([OIL], [-1], 1, b"x"), "not into a table of 1"),
         (([OIL], [0.0], 1, b"x"), "not into a table of 1"),
@@ -284,3 +285,78 @@ async def test_others_do_not_notice() -> None:
         with trio.fail_after(5):
             received = await take(subscriber, len(REFUSED_ATTRIBUTES))
         assert received == [*range(1, len(REFUSED_ATTRIBUTES) + 1)]
+
+
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "publish": lambda client: client.publish({}, b""),
+    "publish_many": lambda client: client.publish_many((OIL,), b"\0", 0, b""),
+    "subscribe": lambda client: client.subscribe("true"),
+    "unsubscribe": lambda client: client.unsubscribe(1),
+    "receive": lambda client: client.receive(),
+    "next": lambda client: anext(client),
+    "flush": lambda client: client.flush(),
+    "detach": lambda client: client.detach(),
+    "move": lambda client: client.move("b1"),
+    "wait_attached": lambda client: client.wait_attached(),
+    "wait_started": lambda client: client.wait_started(2),
+}
+
+
+async def refusal_of(call: Callable[..., Any], *arguments: Any) -> str:
+    """Return the text of a refusal; "" if the call returns or waits for a minute."""
+    with trio.move_on_after(60):
+        try:
+            await call(*arguments)
+        except (ClientError, ConfigError) as refused:
+            return str(refused)
+    return ""
+
+
+@in_virtual_time
+async def test_a_closed_client_refuses_each_call_with_the_reason() -> None:
+    """`receive` waited for ever, and `publish` accepted what nobody would send."""
+    async with brokers() as (b0,):
+        async with client_of(b0, "c", publishes=True) as client:
+            await client.subscribe("true")
+            client.subscribe_nowait("true")
+        for call in CALLS.values():
+            assert "client c: is closed" in await refusal_of(call, client)
+
+
+@in_virtual_time
+async def test_a_start_that_cannot_come_is_not_awaited() -> None:
+    async with brokers() as (b0,), client_of(b0, "c") as client:
+        assert "no subscription 9" in await refusal_of(client.wait_started, 9)
+        number = client.subscribe_nowait("true")
+        client.unsubscribe_nowait(number)
+        assert "no subscription 1" in await refusal_of(client.wait_started, number)
+
+
+@pytest.mark.parametrize("number", [0, -1, "1", None, True, 1.0, [1]])
+@in_virtual_time
+async def test_a_number_of_another_kind_is_refused_at_the_call(number: Any) -> None:
+    async with brokers() as (b0,), client_of(b0, "c") as client:
+        await client.subscribe("true")
+        for call in (client.wait_started, client.unsubscribe, client.receive):
+            assert "an integer from 1" in await refusal_of(call, number)
+        assert 1 in client.subscriptions
+        await still_works(client)
+
+
+@in_virtual_time
+async def test_a_flush_that_waits_for_its_own_client_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A publication is acknowledged once its subscribers have received it."""
+    async with brokers() as (b0,), client_of(b0, "c", publishes=True) as client:
+        await client.subscribe("true")
+        await client.publish({}, b"")
+        assert not await refusal_of(client.flush)
+        assert [line.getMessage()[:40] for line in caplog.records] == [
+            "client c: 1 publications are not acknowl"
+        ]
+        await client.receive()
+        with trio.move_on_after(1):
+            await client.receive()
+        assert not await refusal_of(client.flush)
+        assert not client.outstanding

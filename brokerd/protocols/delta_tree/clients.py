@@ -18,6 +18,7 @@ from brokerd.model.client_messages import (
     Unsubscribe,
 )
 from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.losses import is_stream_marker, stream_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.definition import LOG
 from brokerd.protocols.delta_tree.forwarding import Publications
@@ -362,8 +363,10 @@ class Clients:
             self._spread(local)
         if self._log is not None:
             for run in self._log.take_unpublished():
-                name = self.table.publisher_of(run.source)
+                is_marker = is_stream_marker(run.source)
+                name = "" if is_marker else self.table.publisher_of(run.source)
                 self._publications.publish(run, name, 0)
+            self._announce_loss(self._log)
         for client in list(self.table.clients.values()):
             held, client.held = client.held, []
             for message in held:
@@ -371,6 +374,17 @@ class Clients:
                     self._receive(client, message.run)
                 elif message.number not in client.subscriptions:
                     self._make(client, message)
+
+    def _announce_loss(self, log: PublicationLog) -> None:
+        """Announce a loss of logged publications, because their publishers may never return.
+
+        The same marker is published at each start; brokers drop it as a duplicate.
+        """
+        if self.table.lineage:
+            marker = stream_marker(self._state.broker, self.table.lineage, 0, 1)
+            if not log.durable().get(marker.source):
+                log.take(marker, publish_later=False)
+                self._publications.publish(marker, "", 0)
 
     # ------------------------------------------------------------ steps
 

@@ -10,8 +10,9 @@ ours.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from brokerd.model.client_messages import Notice, Publish, Subscribe, Subscribed
+from brokerd.model.client_messages import Gap, Notice, Publish, Subscribe, Subscribed
 from brokerd.model.identity import PartitionId, SourceId, SubscriptionId
+from brokerd.model.losses import STATE_LOST, is_stream_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.queue_entries import Entry
@@ -82,14 +83,14 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
         """
         fresh = local.withhold(run.source, run.last, partition)
         first = run.first if fresh is None else min(run.first, fresh[0])
-        notice = Notice(local.number, run.source, ((first, run.last),), partition)
-        self.deliver(local.client, run, (local,), entries, notice)
+        item = _announce_withheld(local, run.source, first, run.last, partition)
+        self.deliver(local.client, run, (local,), entries, item)
 
     def queue_notice(self, local: LocalSubscription, source: SourceId, withheld: Withheld) -> None:
         """Queue a notice of publications that need not have arrived here."""
         first, last, partition = withheld
-        notice = Notice(local.number, source, ((first, last),), partition)
-        self.announce(local.client, (local,), source, last, notice)
+        item = _announce_withheld(local, source, first, last, partition)
+        self.announce(local.client, (local,), source, last, item)
 
     def flush_positions(self) -> None:
         """Commit the positions since the last call, lazily."""
@@ -312,3 +313,12 @@ class HomeSubscriptions:
         subscription = SubscriptionId(here, incarnation, self._next_number)
         self._unsubscriptions.on_issued(subscription)
         return subscription
+
+
+def _announce_withheld(
+    local: LocalSubscription, source: SourceId, first: int, last: int, partition: PartitionId
+) -> Notice | Gap:
+    """Return the notice of withheld publications; a withheld loss marker is a gap anyway."""
+    if is_stream_marker(source):
+        return Gap((local.number,), source, first, last, STATE_LOST)
+    return Notice(local.number, source, ((first, last),), partition)

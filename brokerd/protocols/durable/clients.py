@@ -98,6 +98,9 @@ class DurableClients:
             Acknowledge: self._on_acknowledge,
         }
 
+    def on_first_final(self, stream: StreamId, through: int) -> None:
+        """See HostedClients: catch-up streams fetch what the matches lack."""
+
     def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
         """Log the matches of events, and deliver to live clients; None without a match."""
         hosted = self._hosted[stream]

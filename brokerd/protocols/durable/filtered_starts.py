@@ -80,6 +80,10 @@ class FilteredStarts:
         self._filter.add(local, lambda: self._on_known(pending))
         return True
 
+    def count(self, client: ClientId, besides: int) -> int:
+        """Return the number of a client's subscriptions that wait, besides one of its numbers."""
+        return sum(key[0] == client and key[1] != besides for key in self.pending)
+
     def waiting(self, client: ClientId, number: int) -> DurableSubscription | None:
         """Return a subscription that waits; its client may request a commit already."""
         pending = self.pending.get((client, number))

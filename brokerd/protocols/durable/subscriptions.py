@@ -111,7 +111,8 @@ class Subscriptions:
         client = self._table.requester(name, "Subscribe")
         if not self._consumers.check_keeper(client, message):
             return
-        if not self._table.is_permitted(client, message):
+        waiting = self._starts.count(name, besides=message.number)
+        if not self._table.is_permitted(client, message, waiting):
             return
         known = client.subscriptions.get(message.number)
         if known is not None:

@@ -16,12 +16,14 @@ from brokerd.model.client_messages import (
     Connect,
     Consume,
     Detach,
+    Gap,
     Publish,
     Subscribe,
     Subscribed,
     Unsubscribe,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
+from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.drains import Drains
@@ -29,7 +31,7 @@ from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import BEGINS, RESTARTED
+from brokerd.protocols.gryphon.state import BEGINS, NOT_BEGUN, RESTARTED
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Change, Started
 from brokerd.protocols.parts.clients.client_requests import ClientRequests, EndRequest
@@ -92,6 +94,9 @@ class HostedClients(Protocol):
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
         """Deliver events to all matching subscriptions; return None without a match."""
+
+    def on_first_final(self, stream: StreamId, through: int) -> None:
+        """Handle the first final tick of a stream in the life of a broker that lost state."""
 
 
 class SubendHost(Protocol):
@@ -164,6 +169,8 @@ class Clients:
         all_stated = parameters.is_total or own_filter is None
         self._stated = self._identities if all_stated else ()
         self._own_filter = own_filter
+        self._final: dict[StreamId, int] = {}
+        self._proofs: dict[str, dict[StreamId, int]] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
         """See HostedClients."""
@@ -184,6 +191,26 @@ class Clients:
         self.own.hand_out(run, entry)
         entry.open -= 1
         return entry if entry.open else None
+
+    def on_first_final(self, stream: StreamId, through: int) -> None:
+        """Announce final ticks of a stream to subscriptions that have restarted without a filter.
+
+        An earlier life of this broker may have acknowledged them without the subscription. With
+        filters, pubends state where a subscription begins.
+        """
+        if self._own_filter is not None or self._final.get(stream, 0) >= through:
+            return
+        self._final[stream] = through
+        for client in [*self.table.clients.values()]:
+            for local in client.subscriptions.values():
+                first = local.begins_after.get(stream, 0) + 1
+                if not local.is_restarted or first > through:
+                    continue
+                self._proofs.setdefault(local.row, dict(local.begins_after))
+                local.begins_after[stream] = through
+                if local.started and client.connected and local.claimed == client.session:
+                    gap = Gap((local.number,), stream, first, through, STATE_LOST)
+                    self.own.windows.announce(client.name, (local,), stream, through, gap)
 
     def _take_done(self, entries: Iterable[InFlightEvents]) -> None:
         """Take entries that all clients have acknowledged."""
@@ -208,7 +235,7 @@ class Clients:
                 _begin_after(local, ((StreamId(*stream), end) for *stream, end in ends))
             if self._own_filter is None:
                 self._match(local)
-            elif row is not None:
+            elif row is not None and ends != NOT_BEGUN:
                 self._own_filter.recover(local, row)
                 self._match(local)
             else:
@@ -248,8 +275,8 @@ class Clients:
             local = client.subscriptions.get(number)
             if local is None or not (local.started and local.is_restarted):
                 continue
-            had = dict(seen)
-            if all(had.get(stream, 0) >= end for stream, end in local.begins_after.items()):
+            had, ends = dict(seen), self._proofs.get(local.row, local.begins_after)
+            if all(had.get(stream, 0) >= end for stream, end in ends.items()):
                 local.is_restarted = False
                 self._forget_restart(local)
         self.table.withdraw(self.own.resume(client, message))
@@ -288,10 +315,12 @@ class Clients:
             self._restart(local)
         self._disk.commit((kept_subscription(local),), partial(self._on_kept, client, local))
 
-    def _restart(self, local: OwnSubscription) -> None:
+    def _restart(self, local: OwnSubscription, *, begins: bool = False) -> None:
         """Announce a gap before the subscription, up to where it starts again.
 
-        No filter decides where streams of own pubends begin.
+        No filter decides where streams of own pubends begin. A crash between the rows of the
+        beginning and of the gap would shorten the gap, so the row of the gap states whether the
+        subscription has begun.
         """
         local.is_restarted = True
         undecided = (
@@ -299,9 +328,17 @@ class Clients:
             for stream in self._identities
             if self._own_filter is None or stream.broker == self._broker
         )
-        _begin_after(local, ((stream, self._streams.position(stream)) for stream in undecided))
+        _begin_after(
+            local,
+            (
+                (stream, max(self._streams.position(stream), self._final.get(stream, 0)))
+                for stream in undecided
+            ),
+        )
         ends = [[*stream, end] for stream, end in local.begins_after.items()]
-        self._disk.commit((Change(RESTARTED, local.row, ends),), lambda: None)
+        has_begun = begins or self._own_filter is None
+        row = Change(RESTARTED, local.row, ends if has_begun else NOT_BEGUN)
+        self._disk.commit((row,), lambda: None)
 
     def _on_kept(self, client: Client, local: OwnSubscription) -> None:
         """Start a subscription on disk once all pubends have announced its ticks."""
@@ -320,7 +357,7 @@ class Clients:
     def _match(self, local: OwnSubscription) -> None:
         """Match a subscription from now on."""
         if local.is_restarted:
-            self._restart(local)
+            self._restart(local, begins=True)
         self.own.start(local)
 
     def _claim(self, client: Client, local: OwnSubscription) -> None:

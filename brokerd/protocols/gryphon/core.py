@@ -464,7 +464,8 @@ class Gryphon(LogFirstMachine):
 
     def _on_ack_expected(self, peer: BrokerNumber, message: AckExpected) -> None:
         stream = self.streams.from_upstream(peer, message.stream)
-        self.streams.check_target(peer, stream, message.onto)
+        if not self.streams.has_target(peer, stream, message.onto):
+            return
         self.effects += self.acknowledgements.on_ack_expected(peer, stream, message)
         if message.onto == EVERYWHERE:
             self._host.look_at(stream)
@@ -628,6 +629,8 @@ class Gryphon(LogFirstMachine):
     def look_at(self, stream: Stream) -> None:
         """See SubendHost: deliver available events of a stream, and look for gaps."""
         subend, knowledge = stream.subend, stream.knowledge
+        if self._lineage and not subend.position and knowledge.final:
+            self._clients.on_first_final(stream.identity, knowledge.final)
         if not self._clients.own.started:
             subend.skip(knowledge)
         elif self._is_total:

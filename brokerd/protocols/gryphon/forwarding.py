@@ -101,8 +101,7 @@ class Forwarding:
         run, start, end = message.run, message.start, message.end
         if not (0 < start <= run.first and run.last < end and run.origins):
             raise RemoteProtocolError(peer, f"[{start}, {end}) around {run}"[:300])
-        if not message.again:
-            self._streams.check_target(peer, stream, message.onto)
+        has_target = not message.again and self._streams.has_target(peer, stream, message.onto)
         match_run(self._memo, run, peer)
         self._compare(stream, message.final, start, end, run)
         effects = self._record_upstream(peer, stream, message.final, now_ns)
@@ -112,7 +111,7 @@ class Forwarding:
             stream.on_answer(start, end)
         else:
             self._counters["duplicates_received"] += len(run)
-        if not message.again:
+        if has_target:
             effects += self.forward(stream, run, end, message.onto, now_ns)
         if stream.curious:
             effects += self._answer_all(stream, start, end, now_ns)

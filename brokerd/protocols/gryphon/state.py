@@ -21,6 +21,8 @@ BEGINS: Final = "begins"
 """Per started subscription, the ticks behind which it begins in the streams of other brokers."""
 RESTARTED: Final = "restarted"
 """Per subscription that this broker had lost, the ends of its gaps, until its client has them."""
+NOT_BEGUN: Final[list[list[int]]] = []
+"""The row of a lost subscription that has not begun again."""
 FILTERED: Final = "filtered"
 """Per broker, the version of its filter that events here were matched with."""
 MERGED: Final = "merged"

@@ -119,6 +119,7 @@ class Stream:
     Attributes:
         upstream: the cell that the stream arrives from; None at its pubend.
         children: the cells that the stream goes to.
+        dropped: the cells that it went to before they were decommissioned.
         via: the upstream broker that last sent events, on a session that is still established.
         requested: ticks that were recently requested upstream.
         curious: per broker, requested ticks that are unknown here.
@@ -135,6 +136,7 @@ class Stream:
         "_requested_until",
         "children",
         "curious",
+        "dropped",
         "held",
         "identity",
         "is_expected",
@@ -159,6 +161,7 @@ class Stream:
         self.identity = identity
         self.upstream = upstream
         self.children = children
+        self.dropped: tuple[Cell, ...] = ()
         self.via: BrokerNumber | None = None
         self.held: int | None = None
         self.knowledge = Knowledge()
@@ -196,6 +199,8 @@ class Stream:
 
     def drop(self, child: Cell) -> None:
         """Remove a decommissioned cell below; no stream waits for its acks."""
+        if child in self.children:
+            self.dropped = (*self.dropped, child)
         self.children = tuple(each for each in self.children if each != child)
         self._done.pop(child, None)
 
@@ -394,15 +399,21 @@ class Streams:
             raise RemoteProtocolError(peer, f"{identity} does not go there")
         return found or self.get(identity)
 
-    def check_target(self, peer: BrokerNumber, stream: Stream, onto: Cell) -> None:
-        """Check the target cell: only members of this cell name one of its cells below.
+    def has_target(self, peer: BrokerNumber, stream: Stream, onto: Cell) -> bool:
+        """Return True if a message is for cells here; False for a decommissioned cell.
+
+        Only members of this cell name one of its cells below. A member that is not notified of the
+        decommission yet may name the decommissioned cell.
 
         Raises:
             RemoteProtocolError: the target is not a cell below, or the peer may not name one.
         """
         is_sideways = self._routes.cell_by_broker[peer] == self._routes.cell
+        if is_sideways and onto in stream.dropped:
+            return False
         if onto not in (stream.children if is_sideways else (EVERYWHERE,)):
             raise RemoteProtocolError(peer, f"{stream.identity} is for cell {onto}")
+        return True
 
 
 def check_ranges(peer: BrokerNumber, ranges: Sequence[Range]) -> None:

@@ -28,6 +28,8 @@ class ProtocolPlanning:
         kept: parameters that determine the meaning of a plan, so that shrinking keeps them.
         rare: values that some seeds set in place of the usual values, by parameter.
         fixed: parameters that no seed draws, with the reason.
+        compounds: compound faults that a swarm must reach, each once in a number of seeds; see
+            `checks.compounds`.
         draws_restored: some plans restore a broker from an older copy of its disk.
     """
 
@@ -35,6 +37,7 @@ class ProtocolPlanning:
     kept: ClassVar[tuple[str, ...]] = ("client_linger_ns",)
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = CLIENT_LIMITS
     fixed: ClassVar[Mapping[str, str]] = {}
+    compounds: ClassVar[Mapping[str, int]] = {}
     draws_restored: ClassVar[bool] = False
 
     def __init__(self, definition: ProtocolDefinition) -> None:

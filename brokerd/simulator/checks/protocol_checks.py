@@ -18,6 +18,7 @@ from brokerd.overlay.topology import nearest
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, definition_of
+from brokerd.simulator.checks.compounds import make_marks
 from brokerd.simulator.checks.growth import SHARED, ContainerLimits, Limit
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
@@ -242,7 +243,10 @@ def simulation_of(protocol: str) -> SimulatedProtocol:
 def marks_of(protocol: str) -> tuple[Mark, ...]:
     """Return the marks of a protocol; empty if its document names none."""
     found = simulation_of(protocol)
-    return (*found.marks, ADVANCED_AGAIN) if found.positions else found.marks
+    if not found.marks:
+        return ()
+    advanced = (ADVANCED_AGAIN,) if found.positions else ()
+    return (*found.marks, *advanced, *make_marks(planning_of(protocol).compounds))
 
 
 def limits_of(protocol: str) -> tuple[Limit, ...]:

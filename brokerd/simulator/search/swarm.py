@@ -595,6 +595,7 @@ class PlanRun:
                 **cluster.checker.marks.counts,
                 "frame-split": cluster.network.counters["frames_split"],
                 ADVANCED_AGAIN.name: cluster.checker.positions.advanced_again,
+                **self._faults.compounds,
             }
             counters.update(as_counters(marks))
         return counters

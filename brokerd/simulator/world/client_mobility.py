@@ -168,6 +168,7 @@ class ClientMobility:
             return
         with suppress(ConfigError):
             self._cluster.join(broker, *near).start()
+            self._faults.count_join()
             self.joined += 1
 
     def depart(self, broker: str, when: int, at: At) -> None:
@@ -183,6 +184,7 @@ class ClientMobility:
             return
         with suppress(ConfigError):
             cluster.leave(broker)
+            self._faults.count_removal(cluster.brokers[number])
             self.departed += 1
 
     # ------------------------------------------------------------ calm

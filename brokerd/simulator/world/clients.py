@@ -251,6 +251,11 @@ class SimulatedClient(Endpoint):
         return first
 
     @property
+    def is_committing(self) -> bool:
+        """True if a consumer waits for the answer to a commit."""
+        return False
+
+    @property
     def waits(self) -> str:
         """Unanswered requests to the broker, in words."""
         if self.core.is_detaching:

@@ -162,9 +162,14 @@ class SimulatedConsumer(SimulatedClient):
         return number
 
     @property
+    def is_committing(self) -> bool:
+        """See SimulatedClient."""
+        return self._is_busy and not self.core.is_detaching and bool(self.core.subscriptions)
+
+    @property
     def waits(self) -> str:
         """Unanswered requests, including a commit."""
-        if self._is_busy and not self.core.is_detaching and self.core.subscriptions:
+        if self.is_committing:
             return "what it has consumed to be committed"
         return super().waits
 

@@ -13,7 +13,17 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.sessions.messages import StateMark
+from brokerd.simulator.checks.compounds import (
+    ABSENT_CLIENT_REMOVED,
+    COMPOUNDS,
+    JOINED_BESIDE_REMOVAL,
+    JOINED_FAILED,
+    PARALLEL_LINKS_FAILED,
+    RESTORED_THEN_REMOVED,
+    units_between,
+)
 from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS
 
@@ -54,6 +64,9 @@ PARTITION = "partition"
 
 OLD_MESSAGE = "old_message"
 """A message of a closed session reaches a core, as from an incorrect driver."""
+
+_OF_TWO = (*LINK_KINDS, *FREE_KINDS, PARTITION)
+"""Faults with two brokers as the first arguments."""
 
 STAGES = {
     "kill": 2,
@@ -125,6 +138,7 @@ class Faults:
         at_crash: sums of the counters of crashed brokers.
         lost: number of brokers that never return.
         restarted: number of brokers that shut down by themselves and were started again.
+        compounds: number of compound faults by mark; see `checks.compounds`.
     """
 
     def __init__(
@@ -137,6 +151,9 @@ class Faults:
         self.landed: dict[str, int] = {}
         self.at_crash: dict[str, int] = {}
         self.lost = self.restarted = 0
+        self.compounds = dict.fromkeys(COMPOUNDS, 0)
+        self._planned = len(cluster.brokers)
+        self._absent: dict[str, None] = {}
         self._is_spared = False
 
     def begin(self, kind: str, on: tuple[str, ...]) -> Fault | None:
@@ -152,6 +169,7 @@ class Faults:
         if fault is None:
             return None
         self.landed[kind] = self.landed.get(kind, 0) + 1
+        self._count_compound(fault)
         self.active.append(fault)
         fault.advance()
         return fault
@@ -160,6 +178,23 @@ class Faults:
         """Perform the next stage, if any."""
         if fault.stages_left:
             fault.advance()
+
+    def count_removal(self, broker: SimulatedBroker) -> None:
+        """Count the compound faults of a broker that is lost, decommissioned, or departs."""
+        cluster = self._cluster
+        if cluster.oracle.losses.is_lossy(broker.number):
+            self.compounds[RESTORED_THEN_REMOVED] += 1
+        if any(client.broker == broker.number for client in map(self._client, self._absent)):
+            self.compounds[ABSENT_CLIENT_REMOVED] += 1
+        present = cluster.topology.present()
+        if any(each.name in present for each in cluster.brokers[self._planned :] if each != broker):
+            self.compounds[JOINED_BESIDE_REMOVAL] += 1
+
+    def count_join(self) -> None:
+        """Count the join of a broker after the removal of another broker."""
+        cluster = self._cluster
+        if cluster.removed or len(cluster.topology.present()) < len(cluster.brokers):
+            self.compounds[JOINED_BESIDE_REMOVAL] += 1
 
     def start_ended(self) -> None:
         """Start the brokers that shut down by themselves, as an operator does."""
@@ -186,6 +221,8 @@ class Faults:
             return self._old_message(int(on[0]))
         if kind in CLIENT_KINDS:
             return self._client_fault(kind, *on)
+        if not self._are_present(kind, on):
+            return None
         if kind in FREE_KINDS:
             return self._disturbance(kind, *on)
         if kind == PARTITION:
@@ -211,12 +248,12 @@ class Faults:
             return None
 
         def kill() -> None:
-            if not do.broker.has_ended:
+            if not do.broker.has_ended and self._is_present(name):
                 self._remember(do.broker)
                 do.kill()
 
         def start() -> None:
-            if not do.broker.alive:
+            if not do.broker.alive and self._is_present(name):
                 do.start()
 
         stages: dict[str, list[Stage]] = {
@@ -240,6 +277,8 @@ class Faults:
             can_decommission = self._can_decommission(do.broker.number)
             if not can_decommission or cluster.membership.decommission(name):
                 do.start()
+            else:
+                self.count_removal(do.broker)
 
         def come_back() -> None:
             if do.broker.number in cluster.removed:
@@ -267,6 +306,7 @@ class Faults:
                     do.kill()
                 cluster.removed[do.broker.number] = None
                 self.lost += 1
+                self.count_removal(do.broker)
             if cluster.transfers.are_free:
                 self._move_away([do.broker.number for do in brokers])
 
@@ -289,7 +329,7 @@ class Faults:
             fault.advance()
 
         def put_back() -> None:
-            if not do.broker.alive:
+            if not do.broker.alive and self._is_present(name):
                 do.restore(copies[0], marks[0])
 
         return Fault(RESTORED, do.broker.number, [copy, kill, put_back])
@@ -376,7 +416,16 @@ class Faults:
             return None
         if kind == "client_away":
             line = cluster.link(name, cluster.brokers[client.broker].name)
-            return Fault(kind, None, [line.cut, line.heal])
+
+            def leave() -> None:
+                self._absent[name] = None
+                line.cut()
+
+            def come_back() -> None:
+                self._absent.pop(name, None)
+                line.heal()
+
+            return Fault(kind, None, [leave, come_back])
         if kind == "slow_client":
             slow_ns = int(how) * MILLISECOND_NS
 
@@ -405,7 +454,31 @@ class Faults:
             return None
         return Fault(OLD_MESSAGE, None, [lambda: receiver.receive_old(message)])
 
+    # ------------------------------------------------------------ compound faults
+
+    def _count_compound(self, fault: Fault) -> None:
+        """Count the failure of a joined broker, and that of a parallel link of failed links."""
+        element, topology = fault.element, self._cluster.topology
+        if isinstance(element, int):
+            self.compounds[JOINED_FAILED] += element >= self._planned
+        elif element is not None:
+            units = units_between(topology, *element)
+            others = [each for each in self._list_failed() if isinstance(each, tuple)]
+            is_parallel = any(units_between(topology, *each) == units for each in others)
+            self.compounds[PARALLEL_LINKS_FAILED] += units is not None and is_parallel
+
+    def _client(self, name: str) -> SimulatedClient:
+        return self._cluster.clients[name]
+
     # ------------------------------------------------------------ failed elements
+
+    def _are_present(self, kind: str, on: tuple[str, ...]) -> bool:
+        """Return True if all brokers of a fault have joined and have not departed."""
+        names = on if kind == LOST else on[:2] if kind in _OF_TWO else on[:1]
+        return all(map(self._is_present, names))
+
+    def _is_present(self, name: str) -> bool:
+        return name in self._cluster.topology.present()
 
     def _list_failed(self) -> list[BrokerNumber | Link]:
         return [fault.element for fault in self.active if fault.element is not None]
@@ -419,6 +492,8 @@ class Faults:
         if not isinstance(fault.element, int):
             return True
         broker = self._cluster.brokers[fault.element]
+        if not self._is_present(broker.name):
+            return True
         return bool(broker.core.status().state == "running")
 
     def _remember(self, broker: SimulatedBroker) -> None:

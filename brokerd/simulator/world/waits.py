@@ -46,8 +46,8 @@ class Waits:
             may_request: returns True if clients of a broker can receive an answer to the end of a
                 subscription.
             may_drain: returns True if a broker can deliver everything to a client that moves away.
-            may_start: returns True if subscriptions of a broker's clients can start; a consumer's
-                commit is stored once its subscription has started.
+            may_start: returns True if a subscription can start at a broker; without the start no
+                commit of a consumer is answered.
         """
         lines = []
         for broker in self._brokers:
@@ -86,9 +86,9 @@ class Waits:
             if not client.ends and self._network.is_open(client.name, client.broker):
                 lines.append(f"{client.name} is not connected")
             may_end = may_request(client.broker) and (not client.drains or may_drain(client.broker))
-            has_started = all(each in client.started_numbers for each in client.core.subscriptions)
-            may_answer = may_end and (has_started or may_start(client.broker))
-            if client.ends and client.waits and may_answer:
+            if client.is_committing and not client.started_numbers:
+                may_end = may_end and may_start(client.broker)
+            if client.ends and client.waits and may_end:
                 lines.append(f"{client.name} waits for {client.waits}")
             if client.repeated_requests:
                 lines.append(f"{client.name} received a retry request")

@@ -1,22 +1,28 @@
 """A broker that accepted a loss of state restarts the subscriptions of its clients behind gaps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from brokerd.model.client_messages import Gap, Notice
+from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.interface import Deliver, Effect, Event
+from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import Subscription
+from brokerd.simulator.world.views import BrokerView
 from tests.helpers.cluster import STEADY, chain
 
 
-def begun() -> SimulatedCluster:
+def begun(*, logged: bool = False, watcher: Watcher | None = None) -> SimulatedCluster:
     cluster = SimulatedCluster(
         chain("p1", "b1", "s1"),
         "delta_tree",
         network=STEADY,
-        parameters=DeltaTreeParameters(delta=1),
+        parameters=DeltaTreeParameters(delta=1, publication_log=logged),
         strict=True,
+        watcher=watcher,
     )
     cluster.start()
     cluster.run_until_quiet()
@@ -138,3 +144,70 @@ def test_a_later_subscription_of_a_client_restarts_beside_an_ended_one() -> None
     lose(cluster, copy)
     assert received(again) == [1, 2, 3, *range(9, 14)]
     assert cluster.oracle.in_gaps == {STATE_LOST: 5}
+
+
+def test_a_loss_of_logged_publications_is_announced_although_no_publisher_returns() -> None:
+    """Every subscription receives one gap, also after later restarts of the broker."""
+    gaps: list[tuple[ClientId, BrokerNumber]] = []
+
+    def watch(_: BrokerView, _event: Event, effects: Sequence[Effect]) -> None:
+        items = [(each.client, each.item) for each in effects if type(each) is Deliver]
+        gaps.extend((client, gap.stream.broker) for client, gap in items if type(gap) is Gap)
+
+    cluster = begun(logged=True, watcher=watch)
+    subscribers = [cluster.subscribe(broker, client=f"s-{broker}") for broker in ("b1", "s1")]
+    cluster.run_until_quiet()
+    publish(cluster, 3)
+    cluster.run_until_quiet()
+    broker = cluster.broker("p1")
+    for near in ("b1", "s1", "p-p1"):
+        cluster.link("p1", near).cut()
+    cluster.run_for(1)
+    broker.kill().put_back(None)
+    for near in ("b1", "s1"):
+        cluster.link("p1", near).heal()
+    cluster.run_for(30)
+    assert sorted(gaps) == [("s-b1", 0), ("s-s1", 0)]
+    late = cluster.subscribe("s1", client="late-s1")
+    cluster.run_for(5)
+    for _ in range(2):
+        broker.restart()
+        cluster.run_for(30)
+    cluster.link("p1", "p-p1").heal()
+    cluster.run_for(5)
+    publish(cluster, 2)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert len(gaps) == 2
+    assert [received(each) for each in (*subscribers, late)] == [[*range(1, 6)]] * 2 + [[4, 5]]
+
+
+def test_a_loss_is_announced_to_a_subscription_behind_a_partition() -> None:
+    """The subscription started without the broker, so the broker's publications are withheld."""
+    items: list[tuple[type, int]] = []
+
+    def watch(_: BrokerView, _event: Event, effects: Sequence[Effect]) -> None:
+        delivered = [each.item for each in effects if type(each) is Deliver]
+        items.extend((Gap, gap.stream.publisher) for gap in delivered if type(gap) is Gap)
+        items.extend((Notice, each.source.publisher) for each in delivered if type(each) is Notice)
+
+    cluster = begun(logged=True, watcher=watch)
+    publish(cluster, 2)
+    cluster.run_until_quiet()
+    broker = cluster.broker("p1")
+    for near in ("b1", "s1"):
+        cluster.link("p1", near).cut()
+    cluster.run_for(1)
+    broker.kill()
+    cluster.run_for(2)
+    late = cluster.subscribe("s1", client="s1-s1")
+    cluster.run_for(3)
+    broker.put_back(None)
+    for near in ("b1", "s1"):
+        cluster.link("p1", near).heal()
+    cluster.run_for(30)
+    publish(cluster, 2)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert received(late) == [3, 4]
+    assert [kind for kind, publisher in items if publisher] == [Gap]

@@ -7,12 +7,12 @@ Paper: [GD02] §2.1 (filters at brokers); [DS03] §4.1 (a new subscriber's start
 
 import pytest
 
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Gap
 from brokerd.protocols.durable.messages import LOST, Fetch
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import BEGINS
-from brokerd.protocols.gryphon.messages import Done, Events, FilterChange, Silent
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, FilterChange, Silent
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.named_bugs import bugs_of, plant
@@ -273,6 +273,24 @@ def decommissioned_with_an_ack() -> bool:
     return other.received == sent and story.kept("p1") == 0
 
 
+def decommissioned_with_a_request() -> bool:
+    """Decommission a broker while a member of a cell requests acks of its cell from the other."""
+    story = FilteredStory(topology=paper_cells(), filters=False)
+    other = story.subscriber("s2")
+    sent = story.send("a")
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    assert not story.cluster.membership.decommission("s1")
+    sent += story.send("a", 2)
+    story.settle()
+    core, number_of = story.core("b1").gryphon, story.cluster.topology.number_of
+    last = next(each for each in core.streams if each.identity.broker == number_of("p1"))
+    cell = core._routes.cell_of(number_of("s1"))
+    request = AckExpected(last.identity, last.knowledge.final + 1, cell)
+    core._on_ack_expected(number_of("b2"), request)  # b2 has not been notified yet
+    return other.received == sent and story.kept("p1") == 0
+
+
 def decommissioned_with_a_release() -> bool:
     """Decommission a broker whose released tick one member of a cell has not forwarded yet."""
     story = FilteredStory(topology=paper_cells(), filters=False, ack_interval_ns=SECOND_NS)
@@ -293,13 +311,14 @@ def decommissioned_with_a_release() -> bool:
     [
         (decommissioned_with_an_ack, "acks-of-a-decommissioned-cell"),
         (decommissioned_with_an_ack, "repeated-acks-of-a-decommissioned-cell"),
+        (decommissioned_with_a_request, "decommissioned-cell-is-no-target"),
         (decommissioned_with_a_release, "releases-of-a-decommissioned-cell"),
     ],
 )
 def test_nothing_of_a_decommissioned_cell_is_forwarded_within_a_cell(story, bug: str) -> None:
     """Seed 68001031, with filters: a broker stopped with a fault."""
     assert story()
-    with plant([MUTANTS[bug]]), pytest.raises(KeyError):
+    with plant([MUTANTS[bug]]), pytest.raises((KeyError, RemoteProtocolError)):
         story()
 
 
@@ -380,3 +399,21 @@ def test_a_commit_is_owed_an_answer_once_its_subscription_can_start(starts: bool
     broken = [] if starts else [(number_of("p1"), number_of("b1"))]
     waits = f"{subscription.client.name} waits for what it has consumed to be committed"
     assert (waits in WhileBroken(story.cluster, broken).missing()) is starts
+
+
+def limited() -> bool:
+    """Request more than permitted: the later subscription could start at once."""
+    story = FilteredStory(client_subscriptions=1)
+    story.subscriber("s1", "kind = 'a'")
+    cluster = story.cluster
+    for kind in "ba":
+        cluster.subscribe("s1", f"kind = '{kind}'", client="x-s1")
+    cluster.run_for(5)
+    return [*cluster.clients["x-s1"].started_numbers] == [1]
+
+
+def test_subscriptions_that_wait_count_against_the_limit_of_a_client() -> None:
+    """Seed 71001066: the refusal of the first request arrived after the start of the second."""
+    assert limited()
+    with plant([MUTANTS["waiting-starts-have-no-limit"]]):
+        assert fails(limited)

@@ -1,12 +1,20 @@
 """Gryphon brokers that start on an older copy of their disk, or on an empty disk."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from brokerd.model.client_messages import Gap
+from brokerd.protocols.gryphon.messages import Done
+from brokerd.protocols.interface import Deliver, Effect, Event
+from brokerd.simulator.checks.mark_table import MarkStep
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
-from brokerd.simulator.world.clock import WallClocks
+from brokerd.simulator.world.clock import TimedSchedule, WallClocks
+from brokerd.simulator.world.views import BrokerView
+from brokerd.units import SECOND_NS
 
 PLAN = """
 simulation timed
@@ -147,3 +155,93 @@ def test_a_subscription_that_ended_on_the_lost_disk_is_owed_no_released_events()
     report = PlanRun(read_plan(ENDED)).report(-1, "")
     assert not report.violations, report.describe()
     assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 1)
+
+
+CRASH = """
+simulation timed
+protocol gryphon
+brokers b1 b2
+overlay cells {"bundles": [["b1", "b2"]], "members": {}}
+limits failed=1 links=1
+network jitter_ns=1 latency_highest_ns=150000
+core filters=FILTERS client_linger_ns=1000000000000000 ack_interval_ns=1000000
+chance 1
+publisher p0-b2
+at 0.1 subscribe s1-b1 true
+at 1 publish p0-b2 a,10,3
+at 2 fault client_away s1-b1 then 6
+at 2.5 fault restored b1 empty then 4 5
+at 5.5 publish p0-b2 a,10,3 a,40,3
+KILL
+at 9 publish p0-b2 a,10,3
+heal 10
+end 10
+"""
+"""The broker of a subscriber crashes again after the restart on an empty disk."""
+
+
+def _report_before_return(order: str) -> SeedReport:
+    plan = CRASH.replace("KILL", "at 5.8 fault kill b1 then 6.5")
+    plan = plan.replace("FILTERS", f"False order={order}")
+    return PlanRun(read_plan(plan)).report(-1, "")
+
+
+@pytest.mark.parametrize("order", ["publisher", "total"])
+def test_a_crash_before_the_client_returns_loses_nothing_without_a_gap(order: str) -> None:
+    """The broker without the subscription had acknowledged the events of the other broker."""
+    report = _report_before_return(order)
+    assert not report.violations, report.describe()
+    assert (report.counters["deliveries"], report.counters["in_gaps_of_lost_state"]) == (2, 2)
+
+
+def test_a_final_tick_that_is_not_announced_at_first_is_seen() -> None:
+    with plant([bugs_of("gryphon")["first-final-is-not-announced"]]):
+        assert _report_before_return("publisher").violations
+
+
+def _gap_after_crash() -> tuple[SeedReport, int, int]:
+    """Crash a restarted broker when it acknowledges an event behind its beginning.
+
+    Returns:
+        The report, the last acknowledged tick and the last tick of the gap.
+    """
+    run: PlanRun
+    begun: list[int] = []
+    acknowledged: list[int] = []
+    gaps: list[int] = []
+
+    def watch(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        cluster, now_ns = run.cluster, run.cluster.schedule.now_ns
+        schedule = cluster.schedule
+        assert isinstance(schedule, TimedSchedule)
+        if broker.number or now_ns < 6 * SECOND_NS:
+            return
+        step = MarkStep(broker, event, effects)
+        delivered = [each.item for each in step.acts.get(Deliver, ()) if type(each.item) is Gap]
+        gaps.extend(gap.last for gap in delivered if gap.stream.broker == 1)
+        begun.extend(row.value[0][1] for row in step.rows("begins"))
+        if begun and not acknowledged:
+            through = [end for each in step.sent.get(Done, ()) for _, end in each.through]
+            acknowledged.extend(end for end in through if end > begun[0])
+            if acknowledged:
+                schedule.at(now_ns + 1, cluster.broker("b1").kill)
+                schedule.at(now_ns + SECOND_NS // 2, cluster.broker("b1").start)
+
+    dense = [f"at 7.{place:04} publish p0-b2 a,10,3" for place in range(0, 2_000, 5)]
+    plan = CRASH.replace("KILL", "\n".join(dense)).replace("chance 1", "chance 2")
+    plan = plan.replace("FILTERS", "True")
+    run = PlanRun(read_plan(plan), watcher=watch)
+    return run.report(-1, ""), acknowledged[0], max(gaps)
+
+
+def test_a_crash_between_the_rows_of_a_restart_does_not_shorten_its_gap() -> None:
+    """The broker had acknowledged an event between its beginning and its delivery."""
+    report, acknowledged, gap = _gap_after_crash()
+    assert not report.violations, report.describe()
+    assert acknowledged <= gap
+
+
+def test_a_gap_that_a_crash_shortens_is_seen() -> None:
+    with plant([bugs_of("gryphon")["restart-has-begun-too-early"]]):
+        _, acknowledged, gap = _gap_after_crash()
+    assert acknowledged > gap

@@ -87,6 +87,8 @@ BY_STORIES = (
     "leaves-before-stated-ticks",
     "stated-ticks-are-not-requested",
     "starts-without-positions",
+    "restart-has-begun-too-early",
+    "first-final-is-not-announced",
 )
 """Named bugs that only stories, scenarios or whole checks find.
 

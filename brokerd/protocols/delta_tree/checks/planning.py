@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from brokerd.protocols.delta_tree.parameters import PROFILES, DeltaTreeParameters
+from brokerd.simulator.checks.compounds import JOINED_FAILED
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import SECOND_NS
@@ -49,6 +50,9 @@ class DeltaTreePlanning(ProtocolPlanning):
         "assist",
     )
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    compounds: ClassVar[Mapping[str, int]] = {
+        JOINED_FAILED: 150,
+    }
     draws_restored: ClassVar[bool] = True
     fixed: ClassVar[Mapping[str, str]] = {
         "profile": "a name for the values of other parameters",

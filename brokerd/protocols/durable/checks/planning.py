@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
+from brokerd.simulator.checks.compounds import ABSENT_CLIENT_REMOVED, RESTORED_THEN_REMOVED
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -30,6 +31,10 @@ FILTERED: Final = 1 / 3
 class DurablePlanning(GryphonPlanning):
     """See ProtocolPlanning."""
 
+    compounds: ClassVar[Mapping[str, int]] = {
+        RESTORED_THEN_REMOVED: 600,
+        ABSENT_CLIENT_REMOVED: 400,
+    }
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **GryphonPlanning.rare,
         "catchup_watch_ns": (20 * MILLISECOND_NS, 200 * MILLISECOND_NS),

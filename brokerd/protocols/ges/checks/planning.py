@@ -17,6 +17,11 @@ from brokerd.protocols.ges.parameters import (
     STAY,
 )
 from brokerd.protocols.ges.units import is_inside
+from brokerd.simulator.checks.compounds import (
+    JOINED_BESIDE_REMOVAL,
+    JOINED_FAILED,
+    PARALLEL_LINKS_FAILED,
+)
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
@@ -29,6 +34,11 @@ _ROUNDS = 6
 class GesPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
+    compounds: ClassVar[Mapping[str, int]] = {
+        JOINED_FAILED: 150,
+        JOINED_BESIDE_REMOVAL: 100,
+        PARALLEL_LINKS_FAILED: 500,
+    }
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {**CLIENT_LIMITS, "reroute_limit": (0, 1, 16)}
 
     def topology(self, random: Random) -> Topology:

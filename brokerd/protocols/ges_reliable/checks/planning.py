@@ -20,6 +20,12 @@ from brokerd.protocols.ges.parameters import INDUCE_ROAM
 from brokerd.protocols.ges.units import hierarchy_of
 from brokerd.protocols.ges_reliable.definition import check_storages
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.simulator.checks.compounds import (
+    JOINED_BESIDE_REMOVAL,
+    JOINED_FAILED,
+    PARALLEL_LINKS_FAILED,
+    RESTORED_THEN_REMOVED,
+)
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
@@ -38,6 +44,12 @@ _ROUNDS = 6
 class GesReliablePlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
+    compounds: ClassVar[Mapping[str, int]] = {
+        RESTORED_THEN_REMOVED: 500,
+        JOINED_FAILED: 150,
+        JOINED_BESIDE_REMOVAL: 100,
+        PARALLEL_LINKS_FAILED: 500,
+    }
     draws_restored: ClassVar[bool] = True
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "client_subscriptions": CLIENT_LIMITS["client_subscriptions"],

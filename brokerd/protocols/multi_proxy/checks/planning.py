@@ -12,6 +12,7 @@ from brokerd.protocols.multi_proxy.parameters import (
     RENDEZVOUS,
     MultiProxyParameters,
 )
+from brokerd.simulator.checks.compounds import ABSENT_CLIENT_REMOVED, RESTORED_THEN_REMOVED
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
@@ -44,6 +45,10 @@ class MultiProxyPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
     kept = (*ProtocolPlanning.kept, "ownership", "topic_attribute", "apart_attribute", "topics")
+    compounds: ClassVar[Mapping[str, int]] = {
+        RESTORED_THEN_REMOVED: 1000,
+        ABSENT_CLIENT_REMOVED: 600,
+    }
     draws_restored: ClassVar[bool] = True
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **CLIENT_LIMITS,

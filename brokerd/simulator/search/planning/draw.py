@@ -19,6 +19,7 @@ from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.moves import FaultInjection, Move
 from brokerd.simulator.search.plan import BrokenLink, Plan
+from brokerd.simulator.search.planning.compounds import draw_compounds
 from brokerd.simulator.search.planning.draft import (
     Draft,
     draw_alike,
@@ -53,6 +54,8 @@ from brokerd.simulator.search.planning.workload import (
     publish_runs,
     subscribe,
 )
+from brokerd.simulator.world.client_mobility import home_of
+from brokerd.simulator.world.faults import LINK_KINDS
 from brokerd.units import MILLISECOND_NS
 
 KEEPS_LINKS_BROKEN = 0.3
@@ -203,6 +206,14 @@ def draw_plan(
             ),
         ]
     )
+    if faults and not simple and setting is None:
+        leaving = _list_leaving(protocol, draft)
+        compounds = draw_compounds(
+            seed, definition_of(protocol), planning, draft, heal, plan.moves, leaving
+        )
+        if any(type(move) is FaultInjection and move.kind in LINK_KINDS for move in compounds):
+            plan = replace(plan, links_at_once=max(2, plan.links_at_once))
+        plan = plan.with_moves([*plan.moves, *compounds])
     if not simple:
         repeats = draw_repeats(Random(f"repeats {seed}"), plan.moves, heal)
         plan = plan.with_moves([*plan.moves, *repeats])
@@ -232,6 +243,12 @@ def _draw_reattaching(seed: int, protocol: str, draft: Draft, heal: int) -> list
 
 
 def _draw_loss(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
+    return draw_loss(Random(f"loss {seed}"), _list_leaving(protocol, draft), heal)
+
+
+def _list_leaving(protocol: str, draft: Draft) -> list[str]:
+    """Return the brokers without publishers that the others can continue without."""
+
     def may_leave(name: str) -> bool:
         number = draft.topology.number_of(name)
         try:
@@ -240,7 +257,9 @@ def _draw_loss(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
             return False
         return True
 
-    return draw_loss(Random(f"loss {seed}"), draft, heal, may_leave)
+    with_publishers = [home_of(name) for name in draft.publishers]
+    brokers = draft.topology.brokers
+    return [name for name in brokers if name not in with_publishers and may_leave(name)]
 
 
 def is_long(seed: int) -> bool:

@@ -4,7 +4,7 @@ Faults are drawn as far as the plan has room. The run decides at the instant of 
 elements failed at that moment, if the fault may begin.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -78,18 +78,8 @@ def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
     return partitions
 
 
-def draw_loss(
-    random: Random, draft: Draft, heal: int, may_leave: Callable[[str], bool]
-) -> list[Move]:
-    """Draw, in a third of the plans, the loss and decommission of a broker without publishers.
-
-    Args:
-        may_leave: returns True if the other brokers can continue without a broker.
-    """
-    with_publishers = [home_of(name) for name in draft.publishers]
-    leaving = [
-        name for name in draft.topology.brokers if name not in with_publishers and may_leave(name)
-    ]
+def draw_loss(random: Random, leaving: Sequence[str], heal: int) -> list[Move]:
+    """Draw, in a third of the plans, the loss and decommission of one of some brokers."""
     if not leaving or random.random() < 2 / 3:
         return []
     begin = random.randrange(heal)

@@ -107,7 +107,7 @@ def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bo
             moves.append(BrokerDeparture(random.randrange(when, heal), name))
             continue
         brokers.append(name)
-        moves += _clients_at(random, number, name, when, heal)
+        moves += clients_at(random, number, name, when, heal)
     share = random.choice((0.2, 0.5, 0.9))
     for client, since in draft.clients.items():
         for _ in range(4):
@@ -117,7 +117,7 @@ def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bo
     return moves
 
 
-def _clients_at(random: Random, number: int, name: str, when: int, heal: int) -> list[Move]:
+def clients_at(random: Random, number: int, name: str, when: int, heal: int) -> list[Move]:
     """Draw a subscriber and a publisher at a joining broker."""
     predicate = random.choice(PREDICATES)
     moves: list[Move] = [
@@ -149,7 +149,7 @@ def draw_newcomers(
         when = random.randrange(heal)
         moves.append(BrokerJoin(when, name, at, tuple(further)))
         if random.random() < 0.5:
-            moves += _clients_at(random, number, name, when, heal)
+            moves += clients_at(random, number, name, when, heal)
             continue
         leaves = random.randrange(when, heal)
         moves.append(BrokerDeparture(leaves, name))
