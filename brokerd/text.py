@@ -64,11 +64,16 @@ _BOUNDS: Final = {
 }
 
 
+_QUOTED: Final = re.compile(r"'([^']*)'")
+
+
 def explain_problem(problem: Mapping[str, Any]) -> str:
     """Return the valid values of a key, from a problem that pydantic found."""
     kind = str(problem["type"])
     if kind in _BOUNDS:
         return _BOUNDS[kind].format(**problem["ctx"])
+    if kind == "literal_error":
+        return nearest(problem["input"], _QUOTED.findall(problem["ctx"]["expected"]))[2:]
     noun = kind.partition("_")[0]
     if noun not in _NOUNS or kind.partition("_")[2] not in ("type", "parsing", "from_float"):
         return str(problem["msg"]).removeprefix("Value error, ")
@@ -179,6 +184,25 @@ def nearest(word: object, known: Sequence[str]) -> str:
         return "; there is none"
     more = f" and {len(known) - 12} more" if len(known) > 12 else ""
     return f"; known: {', '.join(list(known)[:12])}{more}"
+
+
+def explain_schema(found: object, wanted: str) -> str:
+    """Return the error of a file's `schema` that differs from the expected one; "" if equal.
+
+    The schema of another kind of files, such as "pubsubctl/topology/2", is named as such.
+    """
+    if found == wanted:
+        return ""
+    kind = _kind_of_schema(found)
+    is_another = kind and kind != _kind_of_schema(wanted)
+    hint = f", and the file is of kind {kind}" if is_another else ""
+    return f"schema = {shown(found)}; this reads {wanted!r}{hint}"
+
+
+def _kind_of_schema(text: object) -> str:
+    """Return the kind in "pubsubctl/KIND/VERSION"; "" for another text."""
+    parts = text.split("/") if isinstance(text, str) else []
+    return parts[1] if len(parts) == 3 and parts[0] == "pubsubctl" else ""
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -146,8 +146,34 @@ def _usage_lines(error: Any) -> list[str]:
     if verbs and message.startswith("Usage: "):
         message = f"{context.command_path}: name one of {', '.join(verbs)}"
     elif verbs and (unknown := re.match(r"No such command '(.*?)'", message)):
-        message = unknown[0] + nearest(unknown[1], list(verbs))
+        message = f"no such command {unknown[1]!r}{_nearest_verb(unknown[1], list(verbs))}"
+    elif extra := re.match(r"Got unexpected extra argument\(?s?\)? \((.*)\)", message):
+        message = f"unexpected argument {extra[1]!r}"
     return [message[:1].lower() + message[1:], f"see `{context.command_path} --help`"]
+
+
+_USUAL_WORDS: Final = {
+    "run": "bench", "test": "bench", "benchmark": "bench", "load": "bench", "measure": "bench",
+    "start": "deploy", "up": "deploy", "launch": "deploy", "create": "init", "new": "init",
+    "stop": "down", "destroy": "down", "teardown": "down", "kill": "inject", "fault": "inject",
+    "crash": "inject", "ps": "status", "top": "status", "watch": "status", "runs": "results",
+    "ls": "results", "judge": "check", "verify": "check", "draw": "plot", "figure": "plot",
+    "diff": "compare", "trace": "why", "tail": "logs", "ssh": "exec", "hosts": "inventory",
+    "settings": "config", "version": "--version", "man": "help", "lint": "workload",
+}  # fmt: skip
+"""Verbs by words that other programs have for the same job."""
+
+
+def _nearest_verb(word: str, verbs: Sequence[str]) -> str:
+    """Return the hint for an unknown verb: the verb for the same job, or a similar word."""
+    usual = _USUAL_WORDS.get(word.lower(), "")
+    if usual in verbs or (usual == "--version" and "bench" in verbs):
+        return f"; did you mean {usual!r}?"
+    hint = nearest(word, verbs)
+    # The letters of short words agree by chance: `mine` is no misspelt `inject`.
+    guess = re.fullmatch(r"; did you mean '(.*)'\?", hint)
+    is_chance = guess and len(word) < 6 and guess[1][0] != word[:1].lower()
+    return "" if is_chance else hint
 
 
 def report_errors(console: Console, errors: Sequence[PubsubctlError]) -> int:

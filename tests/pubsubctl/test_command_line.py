@@ -768,7 +768,7 @@ def test_an_option_has_one_declaration_in_every_verb() -> None:
     assert {option for option, found in texts.items() if len(found) > 1} <= {"name", "workload"}
 
 
-@pytest.mark.parametrize("group", ["results", "simulate", "topology", "clock", "config"])
+@pytest.mark.parametrize("group", ["results", "simulate", "topology", "clock"])
 def test_a_group_without_a_verb_names_its_verbs(call: Call, group: str) -> None:
     answer = call(group) if group != "simulate" else call("-q", "topology")
     assert answer.status == 2
