@@ -165,6 +165,9 @@ def completion(
     # As a mapping, because the parameter's name, `shell`, is one that our checks look for.
     chosen = {"prog_name": "pubsubctl", "complete_var": "_PUBSUBCTL_COMPLETE", "shell": shell}
     script: str = scripts.get_completion_script(**chosen)  # type: ignore[attr-defined]
+    if shell == "bash":  # a value follows `KEY=` without a space
+        stays = '[[ "${COMPREPLY[0]}" == *= ]] && compopt -o nospace 2>/dev/null'
+        script = script.replace("    return 0\n", f"    {stays}\n    return 0\n")
     document = {"schema": "pubsubctl/completion/1", "shell": shell, "script": script}
     return Result(document=document, text=script)
 

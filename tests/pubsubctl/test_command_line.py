@@ -641,6 +641,8 @@ def completions(
         ("pubsubctl logs y", ["y1", "y2"]),
         ("pubsubctl logs ag", ["agent"]),
         ("pubsubctl help cl", ["clients", "clocks"]),
+        ("pubsubctl bench demo --set phases.dr", ["phases.drain=", "phases.drain_bound="]),
+        ("pubsubctl sweep demo --over pro", ["protocol="]),
         ("pubsubctl report ", ["latest", "20260102T030405Z-0a1b2c"]),
         ("pubsubctl -i broken inventory show t", []),
     ],
