@@ -174,6 +174,8 @@ def nearest(word: object, known: Sequence[str]) -> str:
     # ones that differ so much have to begin alike.
     text = str(word)
     close = [name for name in known if name.casefold() == text.casefold()][:1]
+    if not close and len(text) > 2:
+        close = [name for name in known if name.casefold().startswith(text.casefold())][:1]
     if not close:
         close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
         if close and len(text) > 4 and not difflib.get_close_matches(text, close, cutoff=0.6):

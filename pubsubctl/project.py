@@ -222,10 +222,16 @@ class Project:
         if "/" in name:
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         hint = nearest(Path(name).stem, self.names(kind))
+        if other := self.kind_of_name(name):
+            hint = f"; {shown(name)} names a file of kind {other}"
         suffix = Path(name).suffix
         if suffix and (suffix != ".toml" or "did you mean" not in hint):
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         raise UserError(f"{kind} {shown(name)}{by}: no such file, nor {kind} of that name{hint}")
+
+    def kind_of_name(self, name: str) -> Kind | None:
+        """Return the kind of the file with this bare name; None without one."""
+        return next((kind for kind in _FOLDERS if name in self.names(kind)), None)
 
     def names(self, kind: Kind) -> list[str]:
         """Return the bare names of all files of a kind."""

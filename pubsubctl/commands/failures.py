@@ -141,10 +141,11 @@ def _usage_lines(error: Any) -> list[str]:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     if context is None:
-        return [message]
+        return [message[:1].lower() + message[1:]]
     verbs = getattr(context.command, "commands", None)
     if verbs and message.startswith("Usage: "):
-        message = f"{context.command_path}: name one of {', '.join(verbs)}"
+        wanted = "name one of" if len(verbs) > 1 else "add"
+        message = f"{context.command_path}: {wanted} {', '.join(verbs)}"
     elif verbs and (unknown := re.match(r"No such command '(.*?)'", message)):
         message = f"no such command {unknown[1]!r}{_nearest_verb(unknown[1], list(verbs))}"
     elif extra := re.match(r"Got unexpected extra argument\(?s?\)? \((.*)\)", message):

@@ -110,7 +110,10 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
     call = invocation(context)
     call.refuse_dry_run("results list")
     records = records_in(call.project.results_folder(output))
-    found = filters.conditions().select(records)
+    conditions = filters.conditions()
+    found = conditions.select(records)
+    for problem in conditions.explain_names(records):
+        call.console.warn(problem)
     header = ("RUN", "EXPERIMENT", "PROTOCOL", "STATE", "VERDICT", "LABELS")
     rows = [
         (
@@ -120,7 +123,8 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
         )
         for each in found
     ]
-    text = call.console.table(header, rows) if found else "no runs"
+    empty = f"no runs of {len(records)} meet these conditions" if records else "no runs"
+    text = call.console.table(header, rows) if found else empty
     document = {"schema": "pubsubctl/runs/1", "runs": [each.row() for each in found]}
     return Result(document=document, text=text)
 
