@@ -111,6 +111,8 @@ def problem_of(error: Exception) -> str:
     """Return why a text cannot be read, without the words of a codec."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 (byte {error.start})"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON (line {error.lineno}, column {error.colno})"
     return str(error)
 
 

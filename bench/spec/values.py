@@ -117,7 +117,9 @@ class Rate:
         raise AssertionError(f"this rate has no exact text form: {self.per_second}")
 
 
-_GUESSED: Final = re.compile(r"\s*(\d+(?:\.\d+)?\s*[kM]?)\s*(?:/|per)?\s*([A-Za-z]*)\s*", re.ASCII)
+_GUESSED: Final = re.compile(
+    r"\s*(\d+(?:\.\d+)?(?:\s*[kM])?)\s*(?:/|per)?\s*([A-Za-z]*)\s*", re.ASCII
+)
 _PERIOD_WORDS: Final = {
     "": "s", "sec": "s", "second": "s", "hz": "s", "m": "min", "minute": "min", "hour": "h",
     **{period: period for period in _PERIODS_S},

@@ -34,6 +34,7 @@ _UNUSABLE = (
 )
 
 
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUR_FOLDERS: Final[tuple[Literal["config", "state", "cache"], ...]] = (
     "config", "state", "cache",
 )  # fmt: skip
@@ -115,8 +116,10 @@ def _is_our_folder(name: object) -> bool:
 
 def _full_disk(call: Invocation, error: BaseException) -> PubsubctlError | None:
     """Return the error for a write without a file name that failed for lack of space."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if not isinstance(error, OSError) or error.errno not in _NO_ROOM:
         return None
+    if error.errno == errno.EFBIG:
+        return PreflightFailed("a file is larger than this account may write (`ulimit -f`)")
     named = [Path(word) for word in call.arguments if "/" in word]
     usual = [call.project.results_folder(None), xdg_folder("state"), xdg_folder("cache")]
     folders = [*(path.absolute() for path in (*named, *usual)), Path(tempfile.gettempdir())]
@@ -198,12 +201,19 @@ def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
     name = f"crash-{stamp}-{os.getpid()}.txt"
     text = f"pubsubctl {' '.join(call.arguments)}\n\n{''.join(traceback.format_exception(error))}"
     content = text.encode(errors="backslashreplace")
-    path = xdg_folder("state") / "crashes" / name
+    path: Path | None = xdg_folder("state") / "crashes" / name
     try:
         write_private(path, content)
     except (OSError, ControlError):
-        path = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
-        write_private(path, content)
+        try:
+            path = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
+            write_private(path, content)
+        except (OSError, ControlError):  # nothing can be written; the status must still be ours
+            path = None
     leaf = next(_leaves(error))
     text = f"{type(leaf).__name__}: {leaf}".splitlines()[0]
+    if path is None:
+        return _Internal(
+            f"internal error: {text}", "this is a bug in pubsubctl; no report of it can be written"
+        )
     return _Internal(f"internal error: {text}", f"this is a bug in pubsubctl; see {path}")

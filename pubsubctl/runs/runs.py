@@ -50,6 +50,8 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
         raise UserError(f"run {shown(name)}: no such folder or run id")
     if other := project.kind_of_name(name):
         raise UserError(f"run {shown(name)}: no run, but the name of a file of kind {other}")
+    if results is not None and not folder.is_dir():
+        raise UserError(f"--output-dir {folder}: no such folder of runs")
     known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
     if name == "latest" or not known:
         raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")

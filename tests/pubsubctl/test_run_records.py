@@ -72,6 +72,15 @@ def test_a_table_shows_verdicts_and_the_runs_of_a_series(call: Call, runs: Path)
     assert call("results", "list", "-o", "elsewhere").out == "no runs\n"
 
 
+def test_a_filter_that_no_run_meets_names_the_nearest_value(call: Call, runs: Path) -> None:
+    answer = call("results", "list", "--protocol", "delta", "--label", "pint")
+    assert answer.out.startswith("no runs of ")
+    assert answer.err == (
+        "warning: --protocol = 'delta': no run has it; did you mean 'delta_tree'?\n"
+        "warning: --label = 'pint': no run has it; did you mean 'point'?\n"
+    )
+
+
 def test_a_run_is_described(call: Call, runs: Path) -> None:
     out = call("results", "show", SECOND).out
     assert "verdict     INVALID" in out

@@ -61,14 +61,14 @@ class Line:
         key: the keyword in lower case.
         text: all after the keyword, as ProxyCommand and ProxyJump use the line.
         words: the arguments, without quotes and comment.
-        included: the lines of all files of an Include.
+        included: the lines of each file of an Include.
     """
 
     where: str
     keyword: str
     text: str
     words: tuple[str, ...]
-    included: tuple["Line", ...] = ()
+    included: tuple[tuple["Line", ...], ...] = ()
 
     @property
     def key(self) -> str:
@@ -220,8 +220,10 @@ class Resolution:
                 self._enter_match(line, current)
                 self._restrict(current, limit)
             elif line.included:
-                inner = _Activity(current.active, current.doubt)
-                self._apply(line.included, inner, _Activity(current.active, current.doubt))
+                # Each file begins in the block around the Include, whatever the last one ended in.
+                for file in line.included:
+                    inner = _Activity(current.active, current.doubt)
+                    self._apply(file, inner, _Activity(current.active, current.doubt))
             elif current.active:
                 self._take(line, current.doubt)
 
@@ -531,9 +533,9 @@ class ClientConfig:
             found.append(line)
         return tuple(found)
 
-    def _include(self, line: Line, depth: int) -> tuple[Line, ...]:
-        """Return the lines of the files of an Include that lie below the folder of the first."""
-        found: list[Line] = []
+    def _include(self, line: Line, depth: int) -> tuple[tuple[Line, ...], ...]:
+        """Return the lines of each file of an Include that lies below the folder of the first."""
+        found: list[tuple[Line, ...]] = []
         for pattern in line.words:
             path = self._folder / os.path.expanduser(pattern)
             files: list[Path] = []
@@ -551,7 +553,7 @@ class ClientConfig:
             for file in files:
                 if depth + 1 > DEEPEST_INCLUDE:
                     raise UserError(f"{line.where}: Include: more than {DEEPEST_INCLUDE} deep")
-                found += self._read(self._text_of(file, line), file, depth + 1)
+                found.append(self._read(self._text_of(file, line), file, depth + 1))
             self._note(
                 f"{line.where}: Include is followed: {shown(pattern)}, "
                 f"{len(files)} file{'' if len(files) == 1 else 's'} in {self._folder}"
@@ -622,4 +624,5 @@ def _problem_of(line: Line) -> str:
 def _walk(lines: tuple[Line, ...]) -> Iterator[Line]:
     for line in lines:
         yield line
-        yield from _walk(line.included)
+        for file in line.included:
+            yield from _walk(file)
