@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -201,15 +202,7 @@ def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
     name = f"crash-{stamp}-{os.getpid()}.txt"
     text = f"pubsubctl {' '.join(call.arguments)}\n\n{''.join(traceback.format_exception(error))}"
     content = text.encode(errors="backslashreplace")
-    path: Path | None = xdg_folder("state") / "crashes" / name
-    try:
-        write_private(path, content)
-    except (OSError, ControlError):
-        try:
-            path = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
-            write_private(path, content)
-        except (OSError, ControlError):  # nothing can be written; the status must still be ours
-            path = None
+    path = _save_report(name, content)
     leaf = next(_leaves(error))
     text = f"{type(leaf).__name__}: {leaf}".splitlines()[0]
     if path is None:
@@ -217,3 +210,16 @@ def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
             f"internal error: {text}", "this is a bug in pubsubctl; no report of it can be written"
         )
     return _Internal(f"internal error: {text}", f"this is a bug in pubsubctl; see {path}")
+
+
+def _save_report(name: str, content: bytes) -> Path | None:
+    """Write the report of a bug; return None if nothing can be written, such as on a full disk."""
+    usual = xdg_folder("state") / "crashes" / name
+    with suppress(OSError, ControlError):
+        write_private(usual, content)
+        return usual
+    with suppress(OSError, ControlError):
+        other = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
+        write_private(other, content)
+        return other
+    return None
