@@ -213,7 +213,7 @@ def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
 
 
 def _save_report(name: str, content: bytes) -> Path | None:
-    """Write the report of a bug; return None if nothing can be written, such as on a full disk."""
+    """Write the report of a bug; return None if the disk is full."""
     usual = xdg_folder("state") / "crashes" / name
     with suppress(OSError, ControlError):
         write_private(usual, content)

@@ -172,13 +172,13 @@ SETTABLE_KEYS: Final = (
 
 @_complete
 def settable_keys(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """Return the keys that --set changes, each with its `=`."""
+    """Return the keys of --set, with a final `=`."""
     return [f"{key}=" for key in SETTABLE_KEYS]
 
 
 @_complete
 def swept_keys(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """Return the keys that --over varies, each with its `=`."""
+    """Return the keys of --over, with a final `=`."""
     whole = ("protocol", "topology", "faults", "simulated")
     return [f"{key}=" for key in (*whole, *SETTABLE_KEYS)]
 

@@ -128,7 +128,7 @@ def add_command(
 
 
 def verbs(name: str, text: str, *, needs_verb: bool = True) -> typer.Typer:
-    """Return an empty group of verbs, which is refused without a verb if it needs one."""
+    """Return an empty group of verbs; with `needs_verb`, the group alone is refused."""
     return typer.Typer(
         name=name, help=text, cls=GroupedVerbs, no_args_is_help=needs_verb, rich_markup_mode=None
     )
