@@ -64,11 +64,16 @@ _BOUNDS: Final = {
 }
 
 
+_QUOTED: Final = re.compile(r"'([^']*)'")
+
+
 def explain_problem(problem: Mapping[str, Any]) -> str:
     """Return the valid values of a key, from a problem that pydantic found."""
     kind = str(problem["type"])
     if kind in _BOUNDS:
         return _BOUNDS[kind].format(**problem["ctx"])
+    if kind == "literal_error":
+        return nearest(problem["input"], _QUOTED.findall(problem["ctx"]["expected"]))[2:]
     noun = kind.partition("_")[0]
     if noun not in _NOUNS or kind.partition("_")[2] not in ("type", "parsing", "from_float"):
         return str(problem["msg"]).removeprefix("Value error, ")
@@ -106,6 +111,8 @@ def problem_of(error: Exception) -> str:
     """Return why a text cannot be read, without the words of a codec."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 (byte {error.start})"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON (line {error.lineno}, column {error.colno})"
     return str(error)
 
 
@@ -169,6 +176,8 @@ def nearest(word: object, known: Sequence[str]) -> str:
     # ones that differ so much have to begin alike.
     text = str(word)
     close = [name for name in known if name.casefold() == text.casefold()][:1]
+    if not close and len(text) > 2:
+        close = [name for name in known if name.casefold().startswith(text.casefold())][:1]
     if not close:
         close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
         if close and len(text) > 4 and not difflib.get_close_matches(text, close, cutoff=0.6):
@@ -179,6 +188,25 @@ def nearest(word: object, known: Sequence[str]) -> str:
         return "; there is none"
     more = f" and {len(known) - 12} more" if len(known) > 12 else ""
     return f"; known: {', '.join(list(known)[:12])}{more}"
+
+
+def explain_schema(found: object, wanted: str) -> str:
+    """Return the error of a file's `schema` that differs from the expected one; "" if equal.
+
+    The schema of another kind of files, such as "pubsubctl/topology/2", is named as such.
+    """
+    if found == wanted:
+        return ""
+    kind = _kind_of_schema(found)
+    is_another = kind and kind != _kind_of_schema(wanted)
+    hint = f", and the file is of kind {kind}" if is_another else ""
+    return f"schema = {shown(found)}; this reads {wanted!r}{hint}"
+
+
+def _kind_of_schema(text: object) -> str:
+    """Return the kind in "pubsubctl/KIND/VERSION"; "" for another text."""
+    parts = text.split("/") if isinstance(text, str) else []
+    return parts[1] if len(parts) == 3 and parts[0] == "pubsubctl" else ""
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A formatted text parses to the same value.
 """
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -32,6 +33,28 @@ _DURATIONS: Final = re.compile(r"(?:\d{1,20}(?:\.\d{1,20})?\s*(?:ns|us|ms|s|min|
 _SIZE: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(B|kB|KiB|MB|MiB)", re.ASCII)
 
 
+_GUESSED: Final = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-zµ]*)\s*", re.ASCII)
+_DURATION_WORDS: Final = {
+    "": "s", "sec": "s", "second": "s", "msec": "ms", "milli": "ms", "millisecond": "ms",
+    "µs": "us", "usec": "us", "m": "min", "minute": "min", "hr": "h", "hour": "h",
+    **{unit: unit for unit in _DURATIONS_NS},
+}  # fmt: skip
+_SIZE_WORDS: Final = {
+    "": "B", "byte": "B", "k": "kB", "m": "MB", "ki": "KiB", "mi": "MiB",
+    **{unit.lower(): unit for unit in _SIZES_BYTES},
+}  # fmt: skip
+
+
+def _guess(text: object, words: Mapping[str, str]) -> str:
+    """Return `; did you mean "10s"?` for a number with a usual name of a unit; "" otherwise."""
+    found = _GUESSED.fullmatch(str(text)) if isinstance(text, str | int | float) else None
+    if found is None or isinstance(text, bool):
+        return ""
+    word = found[2].lower()
+    unit = words.get(word) or words.get(word.removesuffix("s"))
+    return f'; did you mean "{found[1]}{unit}"?' if unit else ""
+
+
 def parse_duration_ns(text: object, step_ns: int = 1) -> int:
     """Return the nanoseconds of text such as "250ms", "2.5s" or "1min30s".
 
@@ -43,7 +66,8 @@ def parse_duration_ns(text: object, step_ns: int = 1) -> int:
     """
     if not isinstance(text, str) or not _DURATIONS.fullmatch(text):
         units = ", ".join(_DURATIONS_NS)
-        raise ValueError(f'a duration has a number and a unit ({units}): "250ms", "1min30s"')
+        hint = _guess(text, _DURATION_WORDS)
+        raise ValueError(f'a duration has a number and a unit ({units}): "250ms", "1min30s"{hint}')
     exact = sum(Fraction(number) * _DURATIONS_NS[unit] for number, unit in _DURATION.findall(text))
     if exact % step_ns:
         unit = "milliseconds" if step_ns == MILLISECOND_NS else "nanoseconds"
@@ -72,7 +96,8 @@ def parse_size_bytes(text: object) -> int:
     """
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise ValueError(f'a size has a number and a unit ({", ".join(_SIZES_BYTES)}): "100B"')
+        units, hint = ", ".join(_SIZES_BYTES), _guess(text, _SIZE_WORDS)
+        raise ValueError(f'a size has a number and a unit ({units}): "100B"{hint}')
     exact = Fraction(match[1]) * _SIZES_BYTES[match[2]]
     if exact.denominator != 1:
         raise ValueError("a size is a whole number of bytes")

@@ -27,6 +27,8 @@ DEFAULTS: Mapping[str, str] = {
     "master": "local[*]",
 }
 """Every setting with its default."""
+_FLAGS: Mapping[str, str] = {"results": "--output-dir"}
+"""Options with another name than their setting."""
 
 Kind = Literal[
     "inventory", "topology", "workload", "schedule", "claims", "comparison", "sweep", "targets"
@@ -112,6 +114,16 @@ def number_of_forks(text: str, origin: str) -> int:
     return int(text)
 
 
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return an error for each PUBSUBCTL_* variable that is no setting, with the nearest."""
+    known = [f"PUBSUBCTL_{name.upper()}" for name in DEFAULTS]
+    return [
+        f"{name}: no such variable{nearest(name, known)}"
+        for name in sorted(environment)
+        if name.startswith("PUBSUBCTL_") and name not in known
+    ]
+
+
 class Project:
     """The project around a folder, with the settings that hold there.
 
@@ -140,7 +152,7 @@ class Project:
     def find_setting(self, name: str, flag: Any = None) -> Setting:
         """Return a setting of DEFAULTS: flag, PUBSUBCTL_<NAME>, project, user, default."""
         if flag is not None:
-            return Setting(str(flag), f"--{name}", self._here)
+            return Setting(str(flag), _FLAGS.get(name, f"--{name}"), self._here)
         variable = f"PUBSUBCTL_{name.upper()}"
         if value := self._environment.get(variable):
             return Setting(value, variable, self._here)
@@ -210,10 +222,16 @@ class Project:
         if "/" in name:
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         hint = nearest(Path(name).stem, self.names(kind))
+        if other := self.kind_of_name(name):
+            hint = f"; {shown(name)} names a file of kind {other}"
         suffix = Path(name).suffix
         if suffix and (suffix != ".toml" or "did you mean" not in hint):
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         raise UserError(f"{kind} {shown(name)}{by}: no such file, nor {kind} of that name{hint}")
+
+    def kind_of_name(self, name: str) -> Kind | None:
+        """Return the kind of the file with this bare name; None without one."""
+        return next((kind for kind in _FOLDERS if name in self.names(kind)), None)
 
     def names(self, kind: Kind) -> list[str]:
         """Return the bare names of all files of a kind."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -45,7 +45,7 @@ from brokerd.protocols.registry import (
     protocol_on,
     read_topology,
 )
-from brokerd.text import explain_problem, parse_toml, read_utf8, shown
+from brokerd.text import explain_problem, explain_schema, parse_toml, read_utf8, shown
 from brokerd.units import format_duration
 from fault_injection.schedule.targets import Role
 
@@ -321,6 +321,8 @@ def validate(
         SpecError: the values are invalid; names `where`, key, value and valid values, for up to 8
             errors.
     """
+    if problem := _explain_schema(model, values):
+        raise SpecError(f"{where}: {problem}")
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -330,6 +332,16 @@ def validate(
             for problem in error.errors()
         )
         raise SpecError("\n".join([*problems][:8])) from error
+
+
+def _explain_schema(model: type[BaseModel], values: Mapping[str, Any]) -> str:
+    """Return the error of the schema of a file of another kind; "" if equal or missing."""
+    wanted = [
+        get_args(info.annotation)[0]
+        for info in model.model_fields.values()
+        if info.alias == "schema" and get_args(info.annotation)
+    ]
+    return explain_schema(values["schema"], wanted[0]) if wanted and "schema" in values else ""
 
 
 def _explain_override(problem: Any, origins: Mapping[str, str]) -> str:

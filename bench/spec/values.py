@@ -117,6 +117,28 @@ class Rate:
         raise AssertionError(f"this rate has no exact text form: {self.per_second}")
 
 
+_GUESSED: Final = re.compile(
+    r"\s*(\d+(?:\.\d+)?(?:\s*[kM])?)\s*(?:/|per)?\s*([A-Za-z]*)\s*", re.ASCII
+)
+_PERIOD_WORDS: Final = {
+    "": "s", "sec": "s", "second": "s", "hz": "s", "m": "min", "minute": "min", "hour": "h",
+    **{period: period for period in _PERIODS_S},
+}  # fmt: skip
+
+
+def _guess_rate(text: object) -> str:
+    """Return `; did you mean "25/s"?` for a number with a usual name of a period; "" otherwise."""
+    if isinstance(text, str) and text.strip().lower() in ("max", "unlimited", "inf"):
+        return '; did you mean "max"?'
+    is_number = isinstance(text, str | int | float) and not isinstance(text, bool)
+    found = _GUESSED.fullmatch(str(text)) if is_number else None
+    if found is None:
+        return ""
+    word = found[2].lower()
+    period = _PERIOD_WORDS.get(word) or _PERIOD_WORDS.get(word.removesuffix("s"))
+    return f'; did you mean "{found[1]}/{period}"?' if period else ""
+
+
 def parse_rate(text: object) -> Rate:
     """Return the rate of text such as "25/s", "1.5k/s" or "max".
 
@@ -127,7 +149,10 @@ def parse_rate(text: object) -> Rate:
         return Rate(None)
     match = _RATE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise ValueError('a rate has a number and a period (s, min, h): "25/s", "1.5k/s", or "max"')
+        raise ValueError(
+            'a rate has a number and a period (s, min, h): "25/s", "1.5k/s", or "max"'
+            f"{_guess_rate(text)}"
+        )
     number = Fraction(match["number"]) * _THOUSANDS[match["thousand"]]
     if number == 0:
         raise ValueError("a rate is more than nothing")

@@ -30,7 +30,7 @@ from brokerd.overlay.section_checks import nearest as nearest
 from brokerd.overlay.section_checks import pairs, table
 from brokerd.overlay.tree_section import TreeSection, read_delta
 from brokerd.text import NAME as NAME
-from brokerd.text import shown
+from brokerd.text import explain_schema
 from brokerd.units import MILLISECOND_NS, SECOND_NS, format_duration, parse_duration_ns
 
 SCHEMA = "pubsubctl/topology/2"
@@ -119,8 +119,9 @@ class Topology:
                 connected, delta < 0).
         """
         is_flat = values.get("schema") == FLAT_SCHEMA
-        if values.get("schema", SCHEMA) not in (SCHEMA, FLAT_SCHEMA):
-            raise ConfigError(f"{where}: schema = {shown(values['schema'])}; this reads {SCHEMA!r}")
+        problem = explain_schema(values.get("schema", SCHEMA), SCHEMA)
+        if problem and not is_flat:
+            raise ConfigError(f"{where}: {problem}")
         known = _KEYS if is_flat else (*_KEYS, *KINDS)
         for key in values:
             if key not in known:

@@ -133,8 +133,13 @@ class SimulatedVerdict:
 
     def describe(self) -> str:
         """Return the verdict as lines for people."""
-        numbers = ", ".join(f"{value} {name}" for name, value in self.counters.items())
-        return "\n".join([*self.story, *self.violations, f"{self.value}: {numbers}"])
+        counts = [
+            f"{value / 1000:,.3f} s simulated" if name == "simulated_ms"
+            else f"{value:,} {name.replace('_', ' ')}"
+            for name, value in self.counters.items()
+        ]  # fmt: skip
+        lines = [*self.story, *self.violations, f"{self.value}: {', '.join(counts)}"]
+        return "\n".join(lines)
 
 
 def simulate_schedule(

@@ -34,7 +34,7 @@ from brokerd.model.fault_verbs import (
     takers,
 )
 from brokerd.overlay.topology import nearest
-from brokerd.text import explain_problem, parse_toml, read_utf8, shown
+from brokerd.text import explain_problem, explain_schema, parse_toml, read_utf8, shown
 from brokerd.units import format_duration
 from fault_injection.schedule.lanes import LaneError, steps_of
 from fault_injection.schedule.step import (
@@ -83,8 +83,7 @@ class Problem:
     def __str__(self) -> str:
         step = f" step {self.step}:" if self.step else ""
         key = f" {self.key} = {shown(self.value)}:" if self.key else ""
-        warning = " warning:" if self.severity == "warning" else ""
-        return f"{self.where}:{warning}{step}{key} {self.text}"
+        return f"{self.where}:{step}{key} {self.text}"
 
 
 class ScheduleError(ConfigError):
@@ -213,6 +212,8 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
         ScheduleError: unknown or missing keys, wrong values, invalid steps; names all errors of
             all steps.
     """
+    if problem := explain_schema(document.get("schema", SCHEMA), SCHEMA):
+        raise ScheduleError([Problem(where, "", "", None, problem)])
     document = _without_lanes(document, where)
     _check_count(_step_count(document), where)
     try:

@@ -138,6 +138,8 @@ def help_topic(
     ] = None,
 ) -> Result:
     """Print a page of the manual."""
+    if man is None and topic in {verb.name for verb in VERBS} - {*project.ALIASES}:
+        return _describe_verb(topic)
     if man is None:
         return project.print_topic(topic)
     from pubsubctl.man_pages import write_man_pages
@@ -146,6 +148,16 @@ def help_topic(
     files = [str(path) for path in write_man_pages(command_of(), man)]
     text = f"{len(files)} pages in {man}/man1; `man -l {files[0]}` shows the first"
     return Result(document={"schema": "pubsubctl/man/1", "files": files}, text=text)
+
+
+def _describe_verb(name: str) -> Result:
+    """Return the help text of a verb."""
+    program = command_of(name)
+    above = program.make_context("pubsubctl", [], resilient_parsing=True)
+    verb = program.get_command(above, name)
+    text = verb.get_help(verb.make_context(name, [], parent=above, resilient_parsing=True))
+    document = {"schema": "pubsubctl/help/1", "topic": name, "text": text}
+    return Result(document=document, text=text)
 
 
 def global_options(context: typer.Context, options: GlobalOptions) -> None:

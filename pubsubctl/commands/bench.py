@@ -170,7 +170,7 @@ def _on_brokers(
     roles = read_roles(run.roles or (), spec.topology, spec.protocol)
     if roles:
         spec = replace(spec, overrides={**spec.overrides, "roles": run.roles})
-    predictions = announce(call, [Run("", spec, schedule)])
+    predictions = announce(call, [Run("", spec, schedule)], call.project.results_folder(run.output))
     instances = run.instances or 1
     if call.dry_run and instances == 1:
         return deployment_plan(call, spec, schedule, predictions)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -34,6 +35,7 @@ _UNUSABLE = (
 )
 
 
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUR_FOLDERS: Final[tuple[Literal["config", "state", "cache"], ...]] = (
     "config", "state", "cache",
 )  # fmt: skip
@@ -115,8 +117,10 @@ def _is_our_folder(name: object) -> bool:
 
 def _full_disk(call: Invocation, error: BaseException) -> PubsubctlError | None:
     """Return the error for a write without a file name that failed for lack of space."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if not isinstance(error, OSError) or error.errno not in _NO_ROOM:
         return None
+    if error.errno == errno.EFBIG:
+        return PreflightFailed("a file is larger than this account may write (`ulimit -f`)")
     named = [Path(word) for word in call.arguments if "/" in word]
     usual = [call.project.results_folder(None), xdg_folder("state"), xdg_folder("cache")]
     folders = [*(path.absolute() for path in (*named, *usual)), Path(tempfile.gettempdir())]
@@ -141,13 +145,40 @@ def _usage_lines(error: Any) -> list[str]:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     if context is None:
-        return [message]
+        return [message[:1].lower() + message[1:]]
     verbs = getattr(context.command, "commands", None)
     if verbs and message.startswith("Usage: "):
-        message = f"{context.command_path}: name one of {', '.join(verbs)}"
+        wanted = "name one of" if len(verbs) > 1 else "add"
+        message = f"{context.command_path}: {wanted} {', '.join(verbs)}"
     elif verbs and (unknown := re.match(r"No such command '(.*?)'", message)):
-        message = unknown[0] + nearest(unknown[1], list(verbs))
+        message = f"no such command {unknown[1]!r}{_nearest_verb(unknown[1], list(verbs))}"
+    elif extra := re.match(r"Got unexpected extra argument\(?s?\)? \((.*)\)", message):
+        message = f"unexpected argument {extra[1]!r}"
     return [message[:1].lower() + message[1:], f"see `{context.command_path} --help`"]
+
+
+_USUAL_WORDS: Final = {
+    "run": "bench", "test": "bench", "benchmark": "bench", "load": "bench", "measure": "bench",
+    "start": "deploy", "up": "deploy", "launch": "deploy", "create": "init", "new": "init",
+    "stop": "down", "destroy": "down", "teardown": "down", "kill": "inject", "fault": "inject",
+    "crash": "inject", "ps": "status", "top": "status", "watch": "status", "runs": "results",
+    "ls": "results", "judge": "check", "verify": "check", "draw": "plot", "figure": "plot",
+    "diff": "compare", "trace": "why", "tail": "logs", "ssh": "exec", "hosts": "inventory",
+    "settings": "config", "version": "--version", "man": "help", "lint": "workload",
+}  # fmt: skip
+"""Verbs by words that other programs have for the same job."""
+
+
+def _nearest_verb(word: str, verbs: Sequence[str]) -> str:
+    """Return the hint for an unknown verb: the verb for the same job, or a similar word."""
+    usual = _USUAL_WORDS.get(word.lower(), "")
+    if usual in verbs or (usual == "--version" and "bench" in verbs):
+        return f"; did you mean {usual!r}?"
+    hint = nearest(word, verbs)
+    # The letters of short words agree by chance: `mine` is no misspelt `inject`.
+    guess = re.fullmatch(r"; did you mean '(.*)'\?", hint)
+    is_chance = guess and len(word) < 6 and guess[1][0] != word[:1].lower()
+    return "" if is_chance else hint
 
 
 def report_errors(console: Console, errors: Sequence[PubsubctlError]) -> int:
@@ -171,12 +202,24 @@ def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
     name = f"crash-{stamp}-{os.getpid()}.txt"
     text = f"pubsubctl {' '.join(call.arguments)}\n\n{''.join(traceback.format_exception(error))}"
     content = text.encode(errors="backslashreplace")
-    path = xdg_folder("state") / "crashes" / name
-    try:
-        write_private(path, content)
-    except (OSError, ControlError):
-        path = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
-        write_private(path, content)
+    path = _save_report(name, content)
     leaf = next(_leaves(error))
     text = f"{type(leaf).__name__}: {leaf}".splitlines()[0]
+    if path is None:
+        return _Internal(
+            f"internal error: {text}", "this is a bug in pubsubctl; no report of it can be written"
+        )
     return _Internal(f"internal error: {text}", f"this is a bug in pubsubctl; see {path}")
+
+
+def _save_report(name: str, content: bytes) -> Path | None:
+    """Write the report of a bug; return None if the disk is full."""
+    usual = xdg_folder("state") / "crashes" / name
+    with suppress(OSError, ControlError):
+        write_private(usual, content)
+        return usual
+    with suppress(OSError, ControlError):
+        other = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
+        write_private(other, content)
+        return other
+    return None

@@ -8,7 +8,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -149,6 +149,38 @@ def protocols(context: typer.Context, incomplete: str) -> Iterable[str]:
     from brokerd.protocols.registry import DEFINITIONS
 
     return [*DEFINITIONS]
+
+
+SETTABLE_KEYS: Final = (
+    "seed", "calm", "guarantee.delivery", "guarantee.order", "guarantee.gapless",
+    "bars.deliveries_per_pair_min", "phases.warmup", "phases.measure", "phases.drain",
+    "phases.drain_bound", "load.publisher_processes", "load.subscriber_processes",
+    "load.records", "churn.disconnected", "churn.every", "churn.pattern", "expectations",
+    "attributes", "topic", "publishers.at", "publishers.count", "publishers.rate",
+    "publishers.size", "publishers.arrivals", "publishers.window", "publishers.batch",
+    "publishers.failover", "subscribers.at", "subscribers.count", "subscribers.filter",
+    "subscribers.subscribes", "subscribers.own_process", "subscribers.failover",
+    "topology.tree.delta", "topology.cells.bundles", "topology.cells.members",
+    "topology.cells.links", "topology.hierarchy.addresses", "topology.hierarchy.storages",
+    "topology.hierarchy.links", "topology.hierarchy.max_links", "topology.hierarchy.changes",
+    "topology.bipartite.proxies", "topology.bipartite.servers", "topology.bipartite.edges",
+    "topology.session.heartbeat", "topology.session.suspicion",
+    "topology.session.connect_timeout", "topology.session.slow_after",
+)  # fmt: skip
+"""Keys for --set, as the models of the files have them: to import these takes too long here."""
+
+
+@_complete
+def settable_keys(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Return the keys of --set, with a final `=`."""
+    return [f"{key}=" for key in SETTABLE_KEYS]
+
+
+@_complete
+def swept_keys(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Return the keys of --over, with a final `=`."""
+    whole = ("protocol", "topology", "faults", "simulated")
+    return [f"{key}=" for key in (*whole, *SETTABLE_KEYS)]
 
 
 @_complete

@@ -22,13 +22,16 @@ from pubsubctl.hosts.files import shown
 
 SHELLS = ("bash", "zsh", "fish")
 _KINDS_OF_SCHEMAS = ("workload", "topology", "faults", "sweep", "comparison", "inventory")
-ALIASES = {"exit-codes": "exit-statuses", "inventory": "inventories", "fault": "faults"}
+ALIASES = {
+    "exit-codes": "exit-statuses", "inventory": "inventories", "fault": "faults",
+    "workload": "workloads", "topology": "topologies", "predicate": "predicates",
+}  # fmt: skip
 VERBS_HERE = "@verbs@"
 PARAMETERS_HERE = "@parameters@"
 SCHEMA_FOLDER = "schemas"
 """The folder of JSON Schemas in a project; first lines of its files name them."""
 
-config = verbs("config", "Show the settings in force.")
+config = verbs("config", "Show the settings in force.", needs_verb=False)
 
 
 def init(
@@ -162,6 +165,9 @@ def completion(
     # As a mapping, because the parameter's name, `shell`, is one that our checks look for.
     chosen = {"prog_name": "pubsubctl", "complete_var": "_PUBSUBCTL_COMPLETE", "shell": shell}
     script: str = scripts.get_completion_script(**chosen)  # type: ignore[attr-defined]
+    if shell == "bash":  # a value follows `KEY=` without a space
+        stays = '[[ "${COMPREPLY[0]}" == *= ]] && compopt -o nospace 2>/dev/null'
+        script = script.replace("    return 0\n", f"    {stays}\n    return 0\n")
     document = {"schema": "pubsubctl/completion/1", "shell": shell, "script": script}
     return Result(document=document, text=script)
 
@@ -226,7 +232,10 @@ def print_topic(topic: str | None) -> Result:
         return Result(document=document, text="\n".join(lines))
     topic = ALIASES.get(topic, topic)
     if topic not in texts:
-        raise UserError(f"help: no topic called {shown(topic)}{nearest(topic, list(texts))}")
+        raise UserError(
+            f"help: no topic called {shown(topic)}{nearest(topic, list(texts))}",
+            "`pubsubctl --help` lists the verbs; `pubsubctl VERB --help` describes one",
+        )
     text = _with_tables(texts[topic].read_text("utf-8"))
     document = {"schema": "pubsubctl/help/1", "topic": topic, "text": text}
     return Result(document=document, text=text)
@@ -279,3 +288,9 @@ _ON = {
 
 
 add_command(config, "show", show)
+
+
+@config.callback(invoke_without_command=True)
+def show_without_a_verb(context: typer.Context) -> Result | None:
+    """Show the settings in force."""
+    return None if context.invoked_subcommand else show(context)

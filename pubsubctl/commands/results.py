@@ -110,17 +110,21 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
     call = invocation(context)
     call.refuse_dry_run("results list")
     records = records_in(call.project.results_folder(output))
-    found = filters.conditions().select(records)
+    conditions = filters.conditions()
+    found = conditions.select(records)
+    for problem in conditions.explain_names(records):
+        call.console.warn(problem)
     header = ("RUN", "EXPERIMENT", "PROTOCOL", "STATE", "VERDICT", "LABELS")
     rows = [
         (
             *(each.run_id, each.experiment, each.protocol, each.state),
-            each.verdict_text(),
+            each.verdict_text() or ("not judged" if each.state == "complete" else ""),
             labels_text({key: text for key, text in each.labels.items() if key != "experiment"}),
         )
         for each in found
     ]
-    text = call.console.table(header, rows) if found else "no runs"
+    empty = f"no runs of {len(records)} meet these conditions" if records else "no runs"
+    text = call.console.table(header, rows) if found else empty
     document = {"schema": "pubsubctl/runs/1", "runs": [each.row() for each in found]}
     return Result(document=document, text=text)
 

@@ -76,7 +76,7 @@ def subscribe(
     access = reach_brokers(call, name)
     if durable and broker is None:
         broker = next(iter(access.addresses))  # another broker would not have the position
-    work = _Subscribing(call, wanted, count, timeout_s, broker or "", durable, end)
+    work = _Subscribing(call, wanted, count, timeout_s, broker or "", access.brokers, durable, end)
     addresses = access.addresses_of(broker)
     trio.run(until_interrupted, lambda: work.run(access, name, addresses))
     work.check_received()
@@ -104,6 +104,7 @@ class _Subscribing:
     Attributes:
         count: the number of deliveries to print; None for no end.
         broker: the one broker to connect to; "" for any.
+        brokers: the names of the brokers, by number.
         ends: end a durable subscription, and print nothing.
         has_ended: True once the broker has confirmed the end of the subscription.
         received, gaps: numbers of printed lines.
@@ -114,6 +115,7 @@ class _Subscribing:
     count: int | None
     timeout_s: float
     broker: str
+    brokers: tuple[str, ...]
     is_durable: bool
     ends: bool
     has_ended: bool = False
@@ -186,7 +188,7 @@ class _Subscribing:
         if self.call.console.prints_objects:
             self.call.console.line(json.dumps(delivery_to_mapping(publication), ensure_ascii=False))
         else:
-            self.call.console.line(describe_delivery(publication))
+            self.call.console.line(describe_delivery(publication, self.brokers))
         self.received += 1
         return self.received == self.count
 
@@ -197,8 +199,8 @@ class _Subscribing:
         if self.call.console.prints_objects:
             self.call.console.line(json.dumps(gap_to_mapping(gap)))
         else:
-            source = describe_source(gap.source)
-            self.call.console.line(f"gap: {source}#{gap.first} to {gap.last}: {gap.reason}")
+            source = describe_source(gap.source, self.brokers)
+            self.call.console.line(f"gap: {source}:{gap.first} to {gap.last}: {gap.reason}")
 
     def check_received(self) -> None:
         """Check the received publications, and the end of a durable subscription.

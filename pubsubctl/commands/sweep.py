@@ -32,6 +32,7 @@ def sweep(
             "--over",
             metavar="KEY=A,B,…",
             rich_help_panel="Points",
+            autocompletion=names.swept_keys,
             help="Run each of these values of a key, as in --set, or of protocol, topology or "
             "faults. Add simulated=false,true for simulated brokers. Repeat for all combinations.",
         ),

@@ -48,7 +48,10 @@ def why(
     try:
         trace = trace_delivery(folder, publication, subscription)
     except TraceRefusal as error:
+        begin = f"{error.wanted.partition('/')[0]}-"
+        longer = [name for name in error.known if name.startswith(begin)]
         hint = nearest(error.wanted, error.known) if error.wanted else ""
+        hint = f"; did you mean {longer[0]!r}?" if error.wanted and longer else hint
         raise UserError(f"{folder}: {error}{hint}") from None
     except FileRefusal as error:
         raise IntegrityError(str(error)) from None

@@ -437,6 +437,21 @@ class Console:
         ]
         return "\n".join([self.colorize(texts[0], "dim"), *texts[1:]])
 
+    def grouped_table(
+        self, header: Sequence[str], groups: Mapping[str, Sequence[Sequence[object]]]
+    ) -> str:
+        """Return a table whose rows stand in groups, each below its title.
+
+        A title is a line of its own, so that the columns of numbers fit into a terminal.
+        """
+        rows = [(f"  {row[0]}", *row[1:]) for group in groups.values() for row in group]
+        head, *lines = self.table(header, rows).split("\n")
+        found = [head]
+        for title, group in groups.items():
+            found += [_cell(title), *lines[: len(group)]]
+            del lines[: len(group)]
+        return "\n".join(found)
+
     def colorize(self, text: str, style: Style) -> str:
         """Return text for stdout in a colour that is never the only carrier of the meaning."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._out_colored else text

@@ -47,12 +47,14 @@ class ClientAccess:
     Attributes:
         identity: the deployment id.
         addresses: broker → "host:port", for each broker that may have clients, in topology order.
+        brokers: names of all brokers, by number.
     """
 
     identity: str
     protocol: RunningProtocol
     inventory: Inventory
     addresses: Mapping[str, str]
+    brokers: tuple[str, ...] = ()
 
     @classmethod
     async def of(cls, lab: Lab) -> "ClientAccess":
@@ -76,6 +78,7 @@ class ClientAccess:
             protocol=protocol,
             inventory=lab.inventory,
             addresses={row.broker: row.address for row in placed if row.broker in homes},
+            brokers=tuple(topology.brokers),
         )
 
     @property

@@ -7,7 +7,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.client.application import Publication
@@ -133,21 +133,27 @@ def delivery_to_mapping(publication: Publication) -> dict[str, Any]:
     }
 
 
-def describe_delivery(publication: Publication) -> str:
-    """Return a delivered publication in one line."""
+def describe_delivery(publication: Publication, brokers: Sequence[str]) -> str:
+    """Return a delivered publication in one line.
+
+    Args:
+        brokers: the names of the brokers, by number.
+    """
     attributes = ", ".join(f"{name}={value!r}" for name, value in publication.attributes.items())
     try:
         payload = publication.payload.decode("utf-8")
     except UnicodeDecodeError:
         payload = f"<{len(publication.payload)} bytes>"
     again = " (redelivered)" if publication.redelivered else ""
-    place = f"{describe_source(publication.source)}#{publication.sequence}"
+    place = f"{describe_source(publication.source, brokers)}:{publication.sequence}"
     return f"{place} {{{attributes}}} {payload}{again}".rstrip()
 
 
-def describe_source(source: tuple[int, int, int]) -> str:
-    """Return a source as broker/publisher/incarnation."""
-    return "/".join(map(str, source))
+def describe_source(source: tuple[int, int, int], brokers: Sequence[str]) -> str:
+    """Return a source as BROKER/PUBLISHER:INCARNATION, as in verdicts and for `why`."""
+    broker, publisher, incarnation = source
+    name = brokers[broker] if 0 <= broker < len(brokers) else str(broker)
+    return f"{name}/{publisher}:{incarnation}"
 
 
 def gap_to_mapping(gap: GapAnnounced) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from brokerd.text import BYTE_ORDER_MARK, explain_problem, nearest, parse_toml
+from brokerd.text import BYTE_ORDER_MARK, explain_problem, explain_schema, nearest, parse_toml
 from brokerd.text import shown as shown
 from pubsubctl.errors import UserError
 
@@ -100,8 +100,8 @@ def check_schema(file: TomlFile, schema: str) -> None:
     found = file.values.get("schema")
     if found is None:
         raise UserError(f"{file.path}:1: key 'schema' is missing; expected schema = \"{schema}\"")
-    if found != schema:
-        raise UserError(f"{file.where(('schema',))} = {found!r}; this reads {schema!r}")
+    if problem := explain_schema(found, schema):
+        raise UserError(f"{file.path}:{file.line_of(('schema',))}: {problem}")
 
 
 def format_place(place: Place) -> str:

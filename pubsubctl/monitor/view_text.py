@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from brokerd.text import counted
 from pubsubctl.monitor.live_view import HISTORY, BrokerRow, FaultRow, LatencyView, View
@@ -64,7 +64,7 @@ def _head(view: View, width: int, plain: bool) -> Iterator[Line]:
     if view.run_id:
         yield ((f"run {view.run_id}", "dim"),)
     elif not view.published_total:
-        yield (("no load", "dim"),)
+        yield (("no workload runs", "dim"),)
     bars = PLAIN_BARS if plain else BARS
     room = max(0, min(HISTORY, width - 34))
     for name, rate, history, total in (
@@ -77,40 +77,37 @@ def _head(view: View, width: int, plain: bool) -> Iterator[Line]:
             (f"  {_spark(history[-room:] if room else (), bars):{room}}", ""),
             (f" {_count(total):>9}" if total else "", "dim"),
         )
-    yield (
-        ("backlog   ", "dim"),
-        (f"{_count(view.unsent):>8} ", "doubtful" if view.unsent > 1000 else ""),
-        ("unsent  ", "dim"),
-        (_count(view.open), ""),
-        (" unacknowledged  ", "dim"),
-        (_count(view.queued), ""),
-        (" queued  ", "dim"),
-        (_bytes(view.outbox_bytes), ""),
-        (" in outboxes", "dim"),
+    unsent = f"{_count(view.unsent):>8} "
+    yield _join_whole(
+        width,
+        (("backlog   ", "dim"), (unsent, "doubtful" if view.unsent > 1000 else ""), _dim("unsent")),
+        (("  ", ""), (_count(view.open), ""), _dim(" unacknowledged")),
+        (("  ", ""), (_count(view.queued), ""), _dim(" queued")),
+        (("  ", ""), (_bytes(view.outbox_bytes), ""), _dim(" in outboxes")),
     )
     latency = view.latency
     if latency is None:
-        yield (("latency          -   nothing arrived in the last second", "dim"),)
+        reason = "nothing arrived in the last second"
+        if not view.run_id and not view.published_total:
+            reason = "measured while a workload runs"
+        yield ((f"latency          -   {reason}", "dim"),)
     else:
         p50, p99, most = map(_duration, (latency.p50_us, latency.p99_us, latency.max_us))
-        yield (
-            ("latency   ", "dim"),
-            (f"p50 {p50:>9}  p99 {p99:>9}", "bold"),
-            (f"  max {most} ({latency.count} sampled)", "dim"),
+        yield _join_whole(
+            width,
+            (("latency   ", "dim"), (f"p50 {p50:>9}  p99 {p99:>9}", "bold")),
+            (_dim(f"  max {most}"),),
+            (_dim(f" ({latency.count} sampled)"),),
         )
     ready, wanted = view.sessions
-    yield (
-        ("sessions  ", "dim"),
-        (f"{ready}/{wanted}", "bad" if ready < wanted else "good"),
-        (" ready", "dim"),
-        ("   brokers ", "dim"),
-        (
-            f"{sum(row.is_healthy for row in view.brokers)}/{len(view.brokers)}",
-            "good" if all(row.is_healthy for row in view.brokers) else "bad",
-        ),
-        (" healthy", "dim"),
-        ("   processors ", "dim"),
-        (_decimal(view.cpu, 2), ""),
+    healthy, number = sum(row.is_healthy for row in view.brokers), len(view.brokers)
+    yield _join_whole(
+        width,
+        (("sessions  ", "dim"), (f"{ready}/{wanted}", "bad" if ready < wanted else "good")),
+        (_dim(" ready"),),
+        (_dim("   brokers "), (f"{healthy}/{number}", "good" if healthy == number else "bad")),
+        (_dim(" healthy"),),
+        (_dim("   processors "), (_decimal(view.cpu, 2), "")),
     )
 
 
@@ -143,8 +140,12 @@ def _table(view: View, width: int, height: int) -> Iterator[Line]:
     names = max([6, *(len(row.name) for row in view.brokers)])
     hosts = max([4, *(len(row.host) for row in view.brokers)])
     names, hosts = min(names, 14), min(hosts, 12)
-    numbers = f"{'CPU%':>5} {'IN/s':>7} {'OUT/s':>7} {'DELIV/s':>7} {'QUEUE':>6}"
-    state = max(7, width - names - hosts - len(numbers) - 12)
+    room = width - names - hosts - _NARROWEST_STATE - 12
+    shown = max((n for n in range(len(_COLUMNS) + 1) if _numbers_width(n) <= room), default=0)
+    numbers = " ".join(f"{name:>{wide}}" for name, wide in _COLUMNS[:shown])
+    longest = max(_WIDE_STATE, *(len(row.state) for row in view.brokers))
+    left = width - names - hosts - len(numbers) - 12
+    state = max(_NARROWEST_STATE, min(left, longest))
     head = f"  {'BROKER':{names}} {'HOST':{hosts}} {'STATE':{state}} {'SESS':>5} {numbers}"
     yield ((head, "dim"),)
     for row in rows:
@@ -156,7 +157,7 @@ def _table(view: View, width: int, height: int) -> Iterator[Line]:
             (f"{_shorten(row.host, hosts):{hosts}} ", "dim"),
             (f"{shown_state:{state}} ", style),
             (f"{row.sessions[0]}/{row.sessions[1]}".rjust(5) + " ", ""),
-            (_numbers(row), ""),
+            (_numbers(row)[: _numbers_width(shown)], ""),
         )
     if rest:
         sick = sum(not row.is_healthy for row in rest)
@@ -166,6 +167,17 @@ def _table(view: View, width: int, height: int) -> Iterator[Line]:
         shown_state = f"{sick} of them unhealthy" if sick else "all healthy"
         text = f"  and {len(rest)} more: {shown_state}, sessions {ready}/{wanted}, {busy}"
         yield ((text, "bad" if sick else "dim"),)
+
+
+_COLUMNS: Final = (("CPU%", 5), ("IN/s", 7), ("OUT/s", 7), ("DELIV/s", 7), ("QUEUE", 6))
+_NARROWEST_STATE: Final = 7
+_WIDE_STATE: Final = 23
+"""The width of states on a wide terminal; more would part numbers from the names of brokers."""
+
+
+def _numbers_width(columns: int) -> int:
+    """Return the width of the first columns of numbers."""
+    return sum(wide + 1 for _, wide in _COLUMNS[:columns]) - (columns > 0)
 
 
 def _numbers(row: BrokerRow) -> str:
@@ -195,6 +207,20 @@ def _describe_reach(view: View) -> str:
 def _spread(left: str, right: str, width: int) -> Line:
     gap = max(2, width - len(left) - len(right))
     return ((left, "bold"), (" " * gap, ""), (right, "dim"))
+
+
+def _dim(text: str) -> tuple[str, Style]:
+    return text, "dim"
+
+
+def _join_whole(width: int, *parts: Line) -> Line:
+    """Return the first parts that fit whole, so that no number is cut."""
+    line: Line = parts[0]
+    for part in parts[1:]:
+        if sum(len(text) for text, _ in (*line, *part)) > width:
+            break
+        line += part
+    return line
 
 
 def _cut(line: Line, width: int) -> Line:

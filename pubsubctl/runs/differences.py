@@ -104,13 +104,17 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
         lines.append(f"differs: {name}: {text}")
     if not comparison.differing:
         lines.append("differs: nothing but chance")
-    header = ("RUNS", "NUMBER", first.name.upper(), "THEIRS", "RATIO", "95 % INTERVAL", "SO")
-    lines.append(call.console.table(header, [_row(row) for row in comparison.rows]))
+    header = ("NUMBER", "FIRST", "THESE", "RATIO", "95 % INTERVAL", "RESULT")
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for row in comparison.rows:
+        title, *cells = _row(row)
+        groups.setdefault(title, []).append(tuple(cells))
+    lines.append(call.console.grouped_table(header, groups))
     tested = sum(row.p is not None for row in comparison.rows)
     if tested > 1:
         lines.append(
-            f"{tested} numbers were compared: a difference is reported only if it remains after "
-            "Holm's correction, so a table without a real difference reports none in 95 % of cases"
+            f"{tested} numbers were compared, with Holm's correction: of tables without a real "
+            "difference, 95 % show none"
         )
     return "\n".join(lines)
 
@@ -263,7 +267,11 @@ def run_variants(
     planned = plan_faults_of_points(call, ((point, point.faults, False) for point in points))
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)
-    predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in planned))
+    predictions = announce(
+        call,
+        (Run(point.name, point.spec, faults) for point, faults in planned),
+        call.project.results_folder(results),
+    )
     if call.dry_run:
         times = [expect_time(call, point.spec) for point, _ in planned] * sides.repetitions
         keys = {point.name: point.keys for point, _ in planned}

@@ -80,10 +80,10 @@ def bench_system(
         ServerFailed: the server does not start.
     """
     planned = plan_system_run(call, name, overrides, faults, labels)
-    predictions = announce(call, [Run("", planned.spec, planned.schedule, EXTERNAL)])
+    folder = call.project.results_folder(results)
+    predictions = announce(call, [Run("", planned.spec, planned.schedule, EXTERNAL)], folder)
     if call.dry_run:
         return _dry_run(planned, predictions)
-    folder = call.project.results_folder(results)
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> RunOutcome:
@@ -281,7 +281,7 @@ def compare_as(
         Overrides(measure=duration or whole.measure, is_typed=duration is not None),
         folder,
     )
-    predictions = announce(call, sides.list_predicted())
+    predictions = announce(call, sides.list_predicted(), folder)
     if call.dry_run:
         times = [expect_time(call, side.spec) for side in sides.runnable]
         return _comparison_plan(comparison, sides, times, predictions)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.spec.predictions import DEPLOYED, Prediction, Stage, predictions_of
@@ -11,6 +12,7 @@ from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.waits import RunTime, describe_series
+from pubsubctl.runs.outputs import explain_obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,17 @@ class Run:
     stage: Stage = DEPLOYED
 
 
-def announce(call: Invocation, runs: Iterable[Run]) -> list[dict[str, Any]]:
+def announce(
+    call: Invocation, runs: Iterable[Run], folder: Path | None = None
+) -> list[dict[str, Any]]:
     """Print the predictions of all runs, each once, and return them for a JSON document.
 
     Doubts are warnings. A prediction that holds for some of several runs names them. What cannot be
-    predicted is printed by --dry-run and -v.
+    predicted is printed by --dry-run and -v. A dry run also warns of results that cannot be
+    written, which a run finds before it starts.
+
+    Args:
+        folder: the folder of runs; None if nothing is written.
     """
     runs = [*runs]
     found: dict[tuple[str, str], tuple[Prediction, list[str]]] = {}
@@ -49,6 +57,9 @@ def announce(call: Invocation, runs: Iterable[Run]) -> list[dict[str, Any]]:
         else:
             call.console.detail(line)
         rows.append({**each.row(), **({"runs": names} if len(runs) > 1 else {})})
+    checked = folder if call.dry_run else None
+    if checked and (obstacle := explain_obstacle(checked, (run.spec for run in runs))):
+        call.console.warn(f"a run would be refused now: {obstacle}")
     return rows
 
 

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Final
 
 from bench.spec.predictions import find_owed_pairs
@@ -39,11 +41,31 @@ def check_results(folder: Path, spec: ExperimentSpec | None = None) -> None:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
     needed_bytes = 0 if spec is None else bytes_of(spec)
-    if needed_bytes > free_bytes:
-        raise PreflightFailed(
-            f"{folder}: {_megabytes(free_bytes)} free, and the run needs about "
-            f"{_megabytes(needed_bytes)}; choose another folder with -o"
-        )
+    if problem := _explain_room(folder, free_bytes, needed_bytes):
+        raise PreflightFailed(problem)
+
+
+def explain_obstacle(folder: Path, specs: Iterable[ExperimentSpec]) -> str:
+    """Return the reason why the largest of some runs cannot be written; "" if it can.
+
+    Creates and leaves nothing.
+    """
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    try:
+        os.rmdir(mkdtemp(prefix=".probe-", dir=existing))
+        free_bytes = shutil.disk_usage(existing).free
+    except OSError as error:
+        return f"{folder}: no run can be written here: {reason_of(error)}"
+    return _explain_room(folder, free_bytes, max(map(bytes_of, specs), default=0))
+
+
+def _explain_room(folder: Path, free_bytes: int, needed_bytes: int) -> str:
+    if needed_bytes <= free_bytes:
+        return ""
+    return (
+        f"{folder}: {_megabytes(free_bytes)} free, and the run needs about "
+        f"{_megabytes(needed_bytes)}; choose another folder with -o"
+    )
 
 
 def bytes_of(spec: ExperimentSpec) -> int:

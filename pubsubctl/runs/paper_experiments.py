@@ -135,7 +135,11 @@ def run_deployed(
     points = plan_faults_of_points(
         call, ((point, experiment.faults, False) for point in points_of(experiment, overrides))
     )
-    predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in points))
+    predictions = announce(
+        call,
+        (Run(point.name, point.spec, faults) for point, faults in points),
+        call.project.results_folder(results),
+    )
     times = experiment.instances if instances is None else instances
     if call.dry_run and len(points) == times == 1:
         point, schedule = points[0]

@@ -111,7 +111,7 @@ def plan_faults(
         clients=spec.clients(),
         protocol=spec.protocol,
     ):
-        call.console.warn_once(warning.replace(": warning:", ":", 1))
+        call.console.warn_once(warning)
     for line in describe_draws(schedule):
         call.console.print(line)
     return schedule

@@ -63,7 +63,9 @@ def find_limit(
     spec = spec_at(Probe(first, "bracket"))
     rates = [*dict.fromkeys((first, last))]
     predictions = announce(
-        call, [Run(_text(rate), spec_at(Probe(rate, "bracket")), None) for rate in rates]
+        call,
+        [Run(_text(rate), spec_at(Probe(rate, "bracket")), None) for rate in rates],
+        call.project.results_folder(results),
     )
     if call.dry_run:
         return _plan_runs(spec, bounds, p99_ns, predictions)
@@ -138,7 +140,7 @@ def _judge(
 def _result(
     call: Invocation, folder: RateFolder, summary: dict[str, Any], because: list[PubsubctlError]
 ) -> Result:
-    header = ("STAGE", "RATE", "P50", "P99", "DELIVERED", "SO")
+    header = ("STAGE", "RATE", "P50", "P99", "DELIVERED", "RESULT")
     rows = [
         (
             tried.stage, _text(tried.rate), f"{tried.p50_us / 1000:.2f} ms",

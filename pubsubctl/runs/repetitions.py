@@ -381,18 +381,20 @@ def _range(low: float, high: float) -> str:
 def _result(
     call: Invocation, series: Series, summary: Mapping[str, Any], because: list[PubsubctlError]
 ) -> Result:
-    rows = []
+    groups: dict[str, list[tuple[str, ...]]] = {}
     for point, found in summary["points"].items():
+        runs = max((spread["n"] for spread in found["numbers"].values()), default=0)
+        rows = groups.setdefault(f"{point}, {counted(runs, 'run')}", [])
         for name, spread in found["numbers"].items():
             interval = "" if spread["low"] is None else _range(spread["low"], spread["high"])
             extremes = _range(spread["smallest"], spread["largest"]) if spread["n"] > 1 else ""
-            rows.append(
-                (point, name, format_number(spread["mean"]), interval, extremes, spread["n"])
-            )
+            row = (name, format_number(spread["mean"]), interval, extremes)
+            rows.append(row if spread["n"] == runs else (*row[:3], f"{extremes} ({spread['n']})"))
         for reason in found["beyond"] if summary["bounds"] else ():
             call.console.print(f"{point} is in the danger zone: {reason}")
-    header = ("POINT", "NUMBER", "MEAN", "95 % INTERVAL", "SMALLEST … LARGEST", "RUNS")
-    tables = [verdict_table(call.console, summary["points"]), call.console.table(header, rows)]
+    header = ("NUMBER", "MEAN", "95 % INTERVAL", "SMALLEST … LARGEST")
+    numbers = call.console.grouped_table(header, groups)
+    tables = [verdict_table(call.console, summary["points"]), "", numbers]
     text = "\n".join([*tables, str(series.path)])
     document = {**summary, "run_directory": str(series.path)}
     return Result(document=document, text=text, because=tuple(because))

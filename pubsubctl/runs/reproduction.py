@@ -108,13 +108,13 @@ def _reproduce(
             rows += simulated
         claims = _claims(call, capsule)
     table = [(row.level, row.run, row.what, row.recorded, row.now, row.so) for row in rows]
-    header = ("LEVEL", "RUN", "WHAT", "RECORDED", "NOW", "SO")
+    header = ("LEVEL", "RUN", "WHAT", "RECORDED", "NOW", "RESULT")
     text = f"capsule {capsule.digest}\n\n" + call.console.table(header, table)
     if claims:
         shown = [
             (each["claim"], each["ours"], each["tolerance"], each["verdict"]) for each in claims
         ]
-        text += "\n\n" + call.console.table(("CLAIM", "OURS", "TOLERANCE", "SO"), shown)
+        text += "\n\n" + call.console.table(("CLAIM", "OURS", "TOLERANCE", "RESULT"), shown)
     because: list[PubsubctlError] = []
     for row in rows:
         difference = f"{path}: {row.run}: {row.what} is {row.now}, and was {row.recorded}"

@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,10 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
             raise UserError(f"run {shown(name)}: this is a file, and no folder of a run")
     if "/" in name:
         raise UserError(f"run {shown(name)}: no such folder or run id")
+    if other := project.kind_of_name(name):
+        raise UserError(f"run {shown(name)}: no run, but the name of a file of kind {other}")
+    if results is not None and not folder.is_dir():
+        raise UserError(f"--output-dir {folder}: no such folder of runs")
     known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
     if name == "latest" or not known:
         raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")
@@ -318,6 +322,20 @@ class RunFilter:
             and verdict in ("", record.verdict)
             and record.started_utc >= first
             and all(_has_label(record, label) for label in self.labels)
+        ]
+
+    def explain_names(self, records: Sequence[RunRecord]) -> list[str]:
+        """Return a sentence for each name that no run has, with the nearest; none without runs."""
+        keys = {key for record in records for key in record.labels}
+        named = [
+            ("--experiment", self.experiment, {record.experiment for record in records}),
+            ("--protocol", self.protocol, {record.protocol for record in records} - {""}),
+            *(("--label", label.partition("=")[0], keys) for label in self.labels),
+        ]
+        return [
+            f"{option} = {shown(name)}: no run has it{nearest(name, sorted(known))}"
+            for option, name, known in named
+            if records and name is not None and name not in known
         ]
 
 
@@ -622,11 +640,15 @@ def _first_utc(text: str | None) -> str:
     """Return the start of a period in the notation of manifests; "" for any time."""
     if text is None:
         return ""
+    wanted = "an age such as 7d or 12h, or a date such as 2026-11-30"
     if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
-        return text
+        try:
+            return date.fromisoformat(text).isoformat()
+        except ValueError:
+            raise UserError(f"--since {text}: no day of the calendar; {wanted}") from None
     days = re.fullmatch(r"(\d{1,5})d", text)
     try:
         age_s = int(days[1]) * 86_400 if days else parse_duration_ns(text) / 1e9
-    except ValueError as error:
-        raise UserError(f"--since {text}: {error}; or a date, 2026-11-30") from None
+    except ValueError:
+        raise UserError(f"--since {text}: {wanted}") from None
     return (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S")

@@ -90,6 +90,7 @@ def run_sweep(
             Run(point.name, point.spec, faults, SIMULATED if point.simulated else DEPLOYED)
             for point, faults in planned
         ),
+        call.project.results_folder(results),
     )
     if call.dry_run:
         keys = {point.name: point.keys for point, _ in planned}
@@ -184,7 +185,9 @@ def _axis(text: str) -> tuple[str, list[Any]]:
     if not key or not equals or not values:
         raise UserError(f"--over {text}: write KEY=VALUE,VALUE,…")
     listed = value_of(values) if values.startswith("[") else None
-    return key, listed if isinstance(listed, list) else [*map(value_of, values.split(","))]
+    if isinstance(listed, list):
+        return key, listed
+    return key.strip(), [value_of(each.strip()) for each in values.split(",")]
 
 
 def _minutes(duration_ns: int) -> str:

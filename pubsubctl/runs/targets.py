@@ -124,7 +124,7 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
 
         ends = [describe_abandoned(spec) for *_, spec, _ in planned if spec is not None]
         run_interruptibly(work, call.console, when_not_waiting=(ends or [_ENDS_WITH_US])[0])
-    header = ("ID", "WHAT", "TARGET", "REACHED", "SO", "LIMITED BY")
+    header = ("ID", "WHAT", "TARGET", "REACHED", "RESULT", "LIMITED BY")
     rows = [row for each in found for row in each.rows()]
     return Result(
         document={"schema": SCHEMA, "targets": [each.row() for each in found]},

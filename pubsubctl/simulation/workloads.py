@@ -82,6 +82,8 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
             verdict = simulate_experiment(
                 spec, schedule, mutants=request.mutants, directory=directory
             )
+    if directory is not None:
+        call.console.print(f"judge its records: pubsubctl check {directory.path}")
     problems: dict[str, tuple[PubsubctlError, ...]] = {
         "INVALID": (VerdictInvalid(f"{spec.name}: promise violated", *verdict.violations),),
         "UNKNOWN": (VerdictUnknown(f"{spec.name}: nothing was at risk, so nothing was shown"),),

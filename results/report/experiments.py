@@ -1,4 +1,4 @@
-"""The report on experiments without real brokers: figures, numbers, claims, and the ledger.
+"""The report on series and on experiments without real brokers: figures, numbers, claims, ledger.
 
 The simulator's ledger is included if there is one. The HTML page contains everything it shows.
 """
@@ -9,11 +9,12 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 
 from brokerd.text import format_number
+from results.repetitions.series_runs import KIND as SERIES_KIND
 from results.report import text
 from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import ResultsError, read_json, write_whole
@@ -53,6 +54,34 @@ class ExperimentStory:
         """Return the name of the experiment's figure, for people and links."""
         return str(self.manifest["figure"])
 
+    @property
+    def is_series(self) -> bool:
+        """Return True for a series of runs, which are judged one by one."""
+        return self.manifest.get("kind") == SERIES_KIND
+
+
+_WITHOUT_BROKERS: Final = (
+    "Worked out on trees of brokers, or measured with the protocol itself on simulated brokers "
+    "under a virtual clock. Real processes appear in none of these numbers."
+)
+_SERIES: Final = (
+    "Each run was judged by itself. A point is one setting of the series, and its numbers are "
+    "means over its runs."
+)
+
+
+def _heading(stories: Sequence[ExperimentStory]) -> tuple[str, str]:
+    """Return the title and the first sentences of a page."""
+    series = [str(story.manifest.get("experiment")) for story in stories if story.is_series]
+    others = len(stories) - len(series)
+    title = f"{others} experiment{'s' if others > 1 else ''} without real brokers"
+    if not series:
+        return title, _WITHOUT_BROKERS
+    named = "Series " + ", ".join(dict.fromkeys(series))
+    if not others:
+        return named, _SERIES
+    return f"{named}, and {title}", f"Series: {_SERIES} Experiments: {_WITHOUT_BROKERS}"
+
 
 def _most_serious_first(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return violations without a named bug, others without a bug, then all with bugs."""
@@ -90,8 +119,11 @@ def write_experiment_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    title, lead = _heading(stories)
     page = environment.get_template("experiments.html").render(
         stories=stories,
+        title=title,
+        lead=lead,
         claims=claims,
         counts={
             state: sum(claim["verdict"] == state for claim in claims)

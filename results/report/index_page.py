@@ -160,7 +160,7 @@ def numbers_of(run: Path) -> list[tuple[str, str]]:
         if name in response:
             found.append((f"latency {name}", text.latency(round(response[name]))))
     if mean := headline.get("broker_cpu_us_per_message_mean"):
-        found.append(("CPU per message", text.latency(round(mean))))
+        found.append(("CPU per delivery and broker", text.latency(round(mean))))
     return found
 
 

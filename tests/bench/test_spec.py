@@ -106,7 +106,12 @@ def test_command_line_values_override_the_file_and_are_recorded(tmp_path: Path) 
         ('name = "two"', 'nam = "two"', "unknown key 'nam'; did you mean 'name'?"),
         ('name = "two"', "", "key 'name' is missing"),
         ('name = "two"', 'name = "a:b"', "name = 'a:b': letters"),
-        ("workload/1", "workload/9", "schema = 'pubsubctl/workload/9'; did you mean"),
+        (
+            "workload/1",
+            "workload/9",
+            "'pubsubctl/workload/9'; this reads 'pubsubctl/workload/1'",
+        ),
+        ("workload/1", "topology/2", "'pubsubctl/workload/1', and the file is of kind topology"),
         ('"delta_tree"', '"delta_tre"', "protocol = 'delta_tre'; did you mean 'delta_tree'?"),
         ('"chain3"', '"chain4"', "no topology called 'chain4'; did you mean 'chain3'?"),
         ("count = 2", "cuont = 2", "publishers[0]: unknown key 'cuont'; did you mean 'count'?"),

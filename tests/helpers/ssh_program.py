@@ -112,8 +112,11 @@ def _hops(
     jump, command = (values.get(key, ["none"])[0] for key in ("proxyjump", "proxycommand"))
     before: list[RouteHop] = []
     if jump != "none":
-        for at, text in enumerate(_fill_tokens(jump, tokens).split(",")):
-            before += _resolve_name(config, text, [], is_direct=at > 0, depth=depth + 1)
+        jumps = _fill_tokens(jump, tokens).split(",")
+        for at, text in enumerate(jumps):
+            # ssh gives the earlier ones to the next by -J, in place of a route of its own
+            given = ["-J", ",".join(jumps[:at])] if at else []
+            before += _resolve_name(config, text, given, is_direct=at > 0, depth=depth + 1)
     elif command != "none":
         words = shlex.split(_fill_tokens(command, tokens), comments=True)
         words = shlex.split(words[0]) if len(words) == 1 else words

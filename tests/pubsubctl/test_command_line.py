@@ -92,6 +92,18 @@ def test_json_is_one_document_when_something_is_wrong_too(call: Call) -> None:
         (["topology", "show", "demos"], "did you mean 'demo'?"),
         (["help", "exits"], "did you mean 'exit-statuses'?"),
         (["completion", "tcsh"], "zsh"),
+        (["stop"], "no such command 'stop'; did you mean 'down'?"),
+        (["mine"], "no such command 'mine'\n"),
+        (["version"], "did you mean '--version'?"),
+        (["status", "now"], "unexpected argument 'now'"),
+        (["workload"], "pubsubctl workload: add lint"),
+        (["bench", "demo", "--label"], "option '--label' requires"),
+        (["help", "nosuch"], "`pubsubctl --help` lists the verbs"),
+        (["topology", "lint", "chain3-paced"], "'chain3-paced' names a file of kind workload"),
+        (["check", "chain3-paced"], "no run, but the name of a file of kind workload"),
+        (["results", "list", "--since", "2026-13-01"], "no day of the calendar"),
+        (["results", "list", "--since", "5"], "--since 5: an age such as 7d or 12h, or a date"),
+        (["inventory", "import", "ssh", "x"], "did you mean 'ssh-config'?"),
         (["doctor", "--only", "jawa"], "did you mean 'java'?"),
     ],
 )
@@ -559,6 +571,9 @@ def test_settings_prefer_flag_over_environment_project_user_and_default(
     }
     assert told["inventory"]["origin"] == "--inventory"
     assert told["results"]["origin"] == "default"
+    monkeypatch.setenv("PUBSUBCTL_FORK", "3")
+    misspelt = call("config").err
+    assert "warning: PUBSUBCTL_FORK: no such variable; did you mean 'PUBSUBCTL_FORKS'?" in misspelt
     shown = call("config", "show", "--origin").out
     assert "PUBSUBCTL_INVENTORY" in shown
     assert "pubsubctl.toml" in shown
@@ -641,6 +656,8 @@ def completions(
         ("pubsubctl logs y", ["y1", "y2"]),
         ("pubsubctl logs ag", ["agent"]),
         ("pubsubctl help cl", ["clients", "clocks"]),
+        ("pubsubctl bench demo --set phases.dr", ["phases.drain=", "phases.drain_bound="]),
+        ("pubsubctl sweep demo --over pro", ["protocol="]),
         ("pubsubctl report ", ["latest", "20260102T030405Z-0a1b2c"]),
         ("pubsubctl -i broken inventory show t", []),
     ],
@@ -768,11 +785,17 @@ def test_an_option_has_one_declaration_in_every_verb() -> None:
     assert {option for option, found in texts.items() if len(found) > 1} <= {"name", "workload"}
 
 
-@pytest.mark.parametrize("group", ["results", "simulate", "topology", "clock", "config"])
+@pytest.mark.parametrize("group", ["results", "simulate", "topology", "clock"])
 def test_a_group_without_a_verb_names_its_verbs(call: Call, group: str) -> None:
     answer = call(group) if group != "simulate" else call("-q", "topology")
     assert answer.status == 2
     assert "name one of " in answer.err
+
+
+def test_help_takes_the_name_of_a_verb_and_of_a_kind_of_files(call: Call) -> None:
+    assert call("help", "bench").out == call("bench", "--help").out
+    assert call("help", "workload").out == call("help", "workloads").out
+    assert call("config").out == call("config", "show").out
 
 
 def test_help_fits_a_terminal(call: Call) -> None:

@@ -43,6 +43,12 @@ def test_the_colours_of_a_result_are_its_own() -> None:
     assert out.getvalue() == "\x1b[32mVALID\x1b[0m \\x1b[2Jrest\n"
 
 
+def test_a_grouped_table_has_a_title_above_the_rows_of_a_group() -> None:
+    console = Console(stdout=io.StringIO(), environment={})
+    text = console.grouped_table(("NUMBER", "MEAN"), {"a, 3 runs": [("p50", "1")], "b": []})
+    assert text == "NUMBER  MEAN\na, 3 runs\n  p50   1\nb"
+
+
 def test_a_warning_of_many_runs_is_written_once() -> None:
     err = Terminal()
     console = Console(stdout=Terminal(), stderr=err, color="never")

@@ -1,11 +1,15 @@
 """Tests of crash files: only the user may read arguments and values, even in an existing file."""
 
+import errno
 import stat
 from pathlib import Path
 
 import pytest
 
+from pubsubctl.commands import failures
 from pubsubctl.commands.app import run
+from pubsubctl.commands.failures import errors_of
+from pubsubctl.console.invocation import Invocation
 
 
 def _crash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
@@ -50,3 +54,20 @@ def test_a_crash_file_is_written_elsewhere_if_its_folder_is_a_link(
     assert not [*elsewhere.iterdir()]
     assert path.is_relative_to(tmp_path)
     assert (_mode(path.parent), _mode(path)) == (0o700, 0o600)
+
+
+def test_a_file_beyond_the_limit_of_the_account_is_no_bug() -> None:
+    (found,) = errors_of(Invocation(), OSError(errno.EFBIG, "File too large"))
+    assert (found.exit_status, "ulimit -f" in str(found)) == (4, True)
+
+
+def test_a_bug_without_room_for_its_report_keeps_its_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(path: Path, content: bytes) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(failures, "write_private", fail)
+    (found,) = errors_of(Invocation(), ZeroDivisionError("by zero"))
+    assert found.exit_status == 70
+    assert "internal error: ZeroDivisionError: by zero" in str(found)

@@ -13,6 +13,7 @@ from bench.spec.workload_model import Workload
 from brokerd.model.predicate import MAXIMUM_DEPTH, MAXIMUM_TERMS
 from brokerd.model.predicate_text import MAXIMUM_TEXT, parse_predicate
 from brokerd.overlay import bipartite, cells, hierarchy, topology
+from pubsubctl.commands.names import SETTABLE_KEYS
 from pubsubctl.commands.project import scaffold_files
 from pubsubctl.file_schemas import SCHEMAS, key_table, keys_of, schema_of
 from tests.pubsubctl.conftest import Call
@@ -120,6 +121,15 @@ def test_each_key_has_a_meaning_in_the_manual(kind: str, model: Any) -> None:
         if "description" not in value
     ]
     assert plain == []
+
+
+def test_the_completed_keys_are_those_of_the_models() -> None:
+    workload = [row.path.replace("[]", "") for row in keys_of("workload")]
+    apart = ("schema", "name", "protocol", "topology")
+    known = [key for key in workload if '"' not in key and key not in apart]
+    tables = ("tree", "cells", "hierarchy", "bipartite", "session")
+    overlay = [row.path for row in keys_of("topology") if row.path.partition(".")[0] in tables]
+    assert [*SETTABLE_KEYS] == [*known, *(f"topology.{key}" for key in overlay)]
 
 
 def test_the_schema_of_topologies_has_the_keys_that_the_program_reads() -> None:

@@ -19,7 +19,7 @@ from pubsubctl.hosts.ssh.connections import SshConnections
 from pubsubctl.hosts.ssh.fabric_connection import Garbled, files_on
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.runs.crates import CrateFile, crate_of
-from pubsubctl.runs.outputs import check_results
+from pubsubctl.runs.outputs import check_results, explain_obstacle
 from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -326,6 +326,18 @@ def test_a_folder_of_runs_without_room_is_left_as_it_was(
     with pytest.raises(PreflightFailed, match="no run can be written here: no space left"):
         check_results(tmp_path)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_dry_run_finds_results_that_cannot_be_written_and_creates_nothing(
+    tmp_path: Path, call: Call
+) -> None:
+    before = {*tmp_path.iterdir()}
+    assert explain_obstacle(tmp_path / "new" / "runs", ()) == ""
+    assert {*tmp_path.iterdir()} == before
+    reason = "/proc/x: no run can be written here: no such file or directory"
+    assert explain_obstacle(Path("/proc/x"), ()) == reason
+    plan = call("sweep", "demo", "--over", "seed=1,2", "--dry-run", "-o", "/proc/x")
+    assert (plan.status, f"a run would be refused now: {reason}" in plan.err) == (0, True), plan.err
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,10 @@ def test_a_printed_delivery_is_read_as_the_same_publication(
 def test_a_redelivered_publication_is_marked() -> None:
     publication = Publication(SOURCE, 4, {"kind": "order"}, b"\xff", (1,), redelivered=True)
     assert delivery_to_mapping(publication)["redelivered"] is True
-    assert describe_delivery(publication) == "2/7/1#4 {kind='order'} <1 bytes> (redelivered)"
+    brokers = ("b1", "b2", "s3")
+    line = describe_delivery(publication, brokers)
+    assert line == "s3/7:1:4 {kind='order'} <1 bytes> (redelivered)", "as `why` reads it"
+    assert describe_delivery(publication, ()).startswith("2/7:1:4 "), "a broker without a name"
 
 
 @pytest.mark.parametrize(

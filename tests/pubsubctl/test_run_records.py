@@ -8,7 +8,7 @@ import pytest
 
 from bench.run.series import KIND
 from pubsubctl.console.console import Console
-from pubsubctl.runs.runs import refresh_run_index
+from pubsubctl.runs.runs import RunFilter, RunRecord, refresh_run_index
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND, SERIES, HALF = (f"2026010{day}T000000Z-aaaaaa" for day in (1, 2, 3, 4))
@@ -72,6 +72,25 @@ def test_a_table_shows_verdicts_and_the_runs_of_a_series(call: Call, runs: Path)
     assert call("results", "list", "-o", "elsewhere").out == "no runs\n"
 
 
+def test_a_name_that_no_run_has_is_answered_with_the_nearest() -> None:
+    run = RunRecord(
+        folder=Path(FIRST), experiment="demo", kind="run", state="complete",
+        protocol="delta_tree", verdict="", started_utc="", labels={"point": "a"},
+    )  # fmt: skip
+    conditions = RunFilter(experiment="demo", protocol="delta", labels=("pint=b", "point=b"))
+    assert conditions.explain_names([run]) == [
+        "--protocol = 'delta': no run has it; did you mean 'delta_tree'?",
+        "--label = 'pint': no run has it; did you mean 'point'?",
+    ]
+    assert conditions.explain_names([]) == []
+
+
+def test_a_filter_that_no_run_meets_is_a_warning(call: Call, runs: Path) -> None:
+    answer = call("results", "list", "--protocol", "delta")
+    assert answer.out.startswith("no runs of ")
+    assert answer.err.startswith("warning: --protocol = 'delta': no run has it")
+
+
 def test_a_run_is_described(call: Call, runs: Path) -> None:
     out = call("results", "show", SECOND).out
     assert "verdict     INVALID" in out
@@ -116,7 +135,7 @@ def test_sizes_are_summed_by_experiment(call: Call, runs: Path) -> None:
     "arguments, said",
     [
         (["list", "--verdict", "good"], "one of valid, invalid, unknown"),
-        (["list", "--since", "yesterday"], "or a date, 2026-11-30"),
+        (["list", "--since", "yesterday"], "or a date such as 2026-11-30"),
         (["show", "latst"], "did you mean 'latest'?"),
         (["label", FIRST, "best"], "write KEY=VALUE"),
         (["label", FIRST, "a b=c"], "write KEY=VALUE"),

@@ -219,6 +219,20 @@ def test_a_long_list_shows_unhealthy_and_busy_brokers_and_a_summary() -> None:
     )
 
 
+def test_a_wide_screen_keeps_numbers_near_and_a_narrow_one_cuts_none() -> None:
+    _, view = two_seconds_of_two_brokers()
+    wide = [line_text(line) for line in screen_lines(view, 200, 60)]
+    assert max(len(line) for line in wide[9:]) <= 80, "no gap between a broker and its numbers"
+    narrow = [line_text(line) for line in screen_lines(view, 56, 20)]
+    assert "backlog          4 unsent  11 unacknowledged  3 queued" in narrow
+    assert "sessions  0/1 ready   brokers 0/2 healthy" in narrow
+    assert "  BROKER HOST STATE          SESS  CPU%    IN/s   OUT/s" in narrow
+    idle = Watch().take([HostSample(host="h1", deployment=deployment({"b1": "h1"}))], "1")
+    text = "\n".join(line_text(line) for line in screen_lines(idle, 80, 24))
+    assert "no workload runs" in text
+    assert "latency          -   measured while a wor" in text
+
+
 @pytest.mark.parametrize("width, height", [(80, 24), (60, 20), (40, 12), (200, 60)])
 def test_the_screen_is_never_overrun(width: int, height: int) -> None:
     for view in (a_hundred_brokers("b003"), two_seconds_of_two_brokers()[1], View(clock="1")):

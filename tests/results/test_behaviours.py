@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -144,4 +145,18 @@ def test_the_count_of_the_simulator_leads_a_report_without_claims(tmp_path):
     )
     text = page.read_text()
     assert 'aria-label="Claims"' not in text
+    assert "<h1>1 experiment without real brokers</h1>" in text
+    manifest = json.loads((folder / "manifest.json").read_text())
+    other = shutil.copytree(folder, tmp_path / "series")
+    about = {**manifest, "kind": "series", "experiment": "mine-sweep"}
+    (other / "manifest.json").write_text(json.dumps(about))
+    for runs, heading in (
+        ([other], "Series mine-sweep"),
+        ([other, folder], "Series mine-sweep, and 1 experiment without real brokers"),
+    ):
+        page = write_experiment_report(
+            runs, tmp_path / "page.html", verdicts={}, claims=[], ledger=None
+        )
+        assert f"<h1>{heading}</h1>" in page.read_text()
+        assert ("Real processes appear in none" in page.read_text()) is (folder in runs)
     assert text.index("0 violations") < text.index("7 in the 0 seeds of all commits")

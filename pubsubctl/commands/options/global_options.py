@@ -12,7 +12,7 @@ from pubsubctl.commands import names
 from pubsubctl.console.console import ColorChoice, Console
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
-from pubsubctl.project import number_of_forks
+from pubsubctl.project import number_of_forks, unknown_variables
 
 FORKS = "PUBSUBCTL_FORKS"
 _HOSTS = "Hosts"
@@ -137,6 +137,8 @@ class GlobalOptions:
             color=chosen,
             progress=not self.no_progress,
         )
+        for problem in unknown_variables(os.environ):
+            call.console.warn(problem)
         with suppress(UserError):  # the command reports a wrong setting when it needs it
             call.console.results = call.project.results_folder(None)
         call.inventory_option = self.inventory_file

@@ -127,8 +127,8 @@ def add_command(
     register(with_groups(function))
 
 
-def verbs(name: str, text: str) -> typer.Typer:
-    """Return an empty group of verbs, which prints its help text without a verb."""
+def verbs(name: str, text: str, *, needs_verb: bool = True) -> typer.Typer:
+    """Return an empty group of verbs; with `needs_verb`, the group alone is refused."""
     return typer.Typer(
-        name=name, help=text, cls=GroupedVerbs, no_args_is_help=True, rich_markup_mode=None
+        name=name, help=text, cls=GroupedVerbs, no_args_is_help=needs_verb, rich_markup_mode=None
     )

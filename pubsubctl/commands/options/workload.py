@@ -141,6 +141,7 @@ class LoadOptions:
             "--set",
             metavar="KEY=VALUE",
             rich_help_panel=_PANEL,
+            autocompletion=names.settable_keys,
             help="Set a key of the workload (phases.drain=5s), of its topology "
             "(topology.tree.delta=2), or of a step of --faults (faults.STEP.for=3s). Repeatable.",
         ),

@@ -173,9 +173,9 @@ class ClientConfig:
             found.append(line)
         return tuple(found)
 
-    def _include(self, line: Line, depth: int) -> tuple[Line, ...]:
-        """Return the lines of the files of an Include that lie below the folder of the first."""
-        found: list[Line] = []
+    def _include(self, line: Line, depth: int) -> tuple[tuple[Line, ...], ...]:
+        """Return the lines of each file of an Include that lies below the folder of the first."""
+        found: list[tuple[Line, ...]] = []
         for pattern in line.words:
             path = self._folder / os.path.expanduser(pattern)
             files: list[Path] = []
@@ -193,7 +193,7 @@ class ClientConfig:
             for file in files:
                 if depth + 1 > DEEPEST_INCLUDE:
                     raise UserError(f"{line.where}: Include: more than {DEEPEST_INCLUDE} deep")
-                found += self._read(self._text_of(file, line), file, depth + 1)
+                found.append(self._read(self._text_of(file, line), file, depth + 1))
             self._note(
                 f"{line.where}: Include is followed: {shown(pattern)}, "
                 f"{len(files)} file{'' if len(files) == 1 else 's'} in {self._folder}"
@@ -264,4 +264,5 @@ def _problem_of(line: Line) -> str:
 def _walk(lines: tuple[Line, ...]) -> Iterator[Line]:
     for line in lines:
         yield line
-        yield from _walk(line.included)
+        for file in line.included:
+            yield from _walk(file)

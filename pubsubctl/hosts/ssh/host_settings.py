@@ -45,14 +45,14 @@ class Line:
         key: the keyword in lower case.
         text: all after the keyword, as ProxyCommand and ProxyJump use the line.
         words: the arguments, without quotes and comment.
-        included: the lines of all files of an Include.
+        included: the lines of each file of an Include.
     """
 
     where: str
     keyword: str
     text: str
     words: tuple[str, ...]
-    included: tuple["Line", ...] = ()
+    included: tuple[tuple["Line", ...], ...] = ()
 
     @property
     def key(self) -> str:
@@ -204,8 +204,10 @@ class Resolution:
                 self._enter_match(line, current)
                 self._restrict(current, limit)
             elif line.included:
-                inner = _Activity(current.active, current.doubt)
-                self._apply(line.included, inner, _Activity(current.active, current.doubt))
+                # Each file begins in the block around the Include, whatever the last one ended in.
+                for file in line.included:
+                    inner = _Activity(current.active, current.doubt)
+                    self._apply(file, inner, _Activity(current.active, current.doubt))
             elif current.active:
                 self._take(line, current.doubt)
 
