@@ -64,9 +64,9 @@ class FaultLog:
         texts = [row.get(name) for name in ("fault_id", "verb", "target")]
         if not all(isinstance(text, str) for text in texts) or row["verb"] not in VERBS:
             raise FileRefusal(f"{self._folder}: {texts} is no fault")
-        stamps = {stage: self._stamp(row, stage) for stage in _STAMPS}
-        for stage in _OTHER_STAMPS:
+        for stage in (*_STAMPS, *_OTHER_STAMPS):
             self._number(row, stage)
+        stamps = {stage: self._stamp(row, stage) for stage in _STAMPS}
         hosts = {
             host for stamps_of in (row.get("host_stamps") or {}).values() for host in stamps_of
         }
@@ -91,9 +91,11 @@ class FaultLog:
         return None if at_ns is None else at_ns - self._origin_ns
 
     def _number(self, row: Mapping[str, Any], stage: str) -> int | None:
-        at_ns = row.get(f"t_{stage}_ns")
-        if at_ns is not None and not isinstance(at_ns, int):
-            raise FileRefusal(f"{self._folder}: {row['fault_id']} was {stage} at {at_ns!r}")
+        at_ns: int | None = row.get(f"t_{stage}_ns")
+        of_hosts = (row.get("host_stamps") or {}).get(stage) or {}
+        for each in (at_ns, *of_hosts.values()):
+            if each is not None and type(each) is not int:
+                raise FileRefusal(f"{self._folder}: {row['fault_id']} was {stage} at {each!r}")
         return at_ns
 
     def _list_struck(self, verb: str, target: str) -> Iterator[str]:

@@ -460,7 +460,7 @@ class Gryphon(LogFirstMachine):
             if self._assign_silence(pubend, through):
                 self.publish(self.pubends.next_loss_marker(self._lineage, pubend), _nothing)
         for stream in self.acknowledgements.on_done(peer, message, self.now_ns):
-            self._release_final(stream)
+            self._take(self.pubends.release(stream.identity.publisher, stream.knowledge.final))
 
     def _on_ack_expected(self, peer: BrokerNumber, message: AckExpected) -> None:
         stream = self.streams.from_upstream(peer, message.stream)
@@ -603,15 +603,12 @@ class Gryphon(LogFirstMachine):
     def settle(self, stream: Stream) -> None:
         """Advance the final tick of a stream after new acks."""
         if self.acknowledgements.settle(stream, self.now_ns):
-            self._release_final(stream)
+            self._take(self.pubends.release(stream.identity.publisher, stream.knowledge.final))
 
     def settle_all(self) -> None:
         """Advance the final ticks of all streams, since filters below may want less."""
         for stream in self.streams:
             self.settle(stream)
-
-    def _release_final(self, stream: Stream) -> None:
-        self._take(self.pubends.release(stream.identity.publisher, stream.knowledge.final))
 
     def on_client_done(self, entry: InFlightEvents) -> None:
         """See ClientCore."""

@@ -107,7 +107,7 @@ for _name, _change, _says in (
     ("a_process_had_no_number", _exit(pid=-4), "disagree on pid"),
     ("a_process_used_no_number_of_time", _exit(user_s=float("nan")), "NaN"),
     ("a_process_gave_time_back", _exit(user_s=-5.0), "disagree on user_s"),
-    ("a_fault_was_applied_at_a_fraction", _fault(t_applied_ns=float), "t_applied_ns of"),
+    ("a_fault_was_applied_at_a_fraction", _fault(t_applied_ns=float), "was applied at"),
     ("a_clock_was_never_compared", _lines("clock.jsonl", _each(n=0)), "disagree on n of"),
     ("a_comparison_took_no_time", _lines("clock.jsonl", _each(rtt_min_ns=0)), "rtt_min_ns of"),
     ("a_clock_is_of_no_host", _lines(
