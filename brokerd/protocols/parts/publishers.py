@@ -118,7 +118,12 @@ class PublisherTable:
         return source, Change(TABLE, client, tuple(row))
 
     def restore(self, client: ClientId, source: SourceId) -> Change | None:
-        """Return the change that records a source after the loss of its row; None if recorded."""
+        """Return the change that records a source after the loss of its row.
+
+        None if the source is recorded, or of another broker, whose numbers are its own.
+        """
+        if source.broker != self._broker:
+            return None
         known = self._rows.get(client)
         if known is not None and known.incarnation >= source.incarnation:
             return None

@@ -15,6 +15,7 @@ from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import LOSS_PROVED, Deliver, Record
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.publishers import PublisherTable
 from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
 from tests.protocols.parts.test_clients import PUBLISHER, SOURCE, Plain, World, run
 
@@ -72,6 +73,15 @@ def test_a_publisher_with_a_lost_row_continues_after_the_loss_is_accepted() -> N
     assert clients.markers == [marker(SOURCE, 1, 100)]
     (refused,) = world.connect("q", continuing(5))  # type: ignore[arg-type]
     assert isinstance(refused, Refused), "two clients are one source"
+
+
+def test_a_source_of_another_broker_takes_no_number_after_a_loss() -> None:
+    table = PublisherTable(SOURCE.broker)
+    table.recover({}, LINEAGE)
+    assert table.restore("q", SOURCE._replace(broker=1)) is None
+    assert not table.objection_to("p", continuing(101))  # type: ignore[arg-type]
+    source, _ = table.assign_source("q", PUBLISHER)
+    assert source.publisher > LINEAGE
 
 
 def test_new_sources_are_none_that_may_have_been_lost() -> None:
