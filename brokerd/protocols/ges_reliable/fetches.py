@@ -151,7 +151,8 @@ class EpochFetches:
                 yield LastReceipt(local)
 
     def stop(self, local: StoredSubscription) -> None:
-        """Stop fetching for a subscription."""
+        """Stop fetching for a subscription, which reports no more acknowledgements from here."""
+        local.unacknowledged.clear()
         if local.storage is None:
             return
         following = self._storages.get(local.storage)

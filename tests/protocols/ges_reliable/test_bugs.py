@@ -97,6 +97,8 @@ RULES = {
     "late-answer-ends-a-new-subscription": "a_late_answer_does_not_end_a_new_subscription",
     "lost-session-ends-at-a-successor": "a_lost_session_ends_nothing_at_an_unknown_successor",
     "looks-at-the-high-water-mark": "a_root_says_how_far_all_has_come_without_a_gap",
+    "finer-storage-announces-a-loss": "a_finer_storage_announces_no_loss",
+    "stopped-subscription-keeps-its-epochs": "a_stopped_subscription_keeps_no_epochs",
     "routes-outlive-links": "a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere",
     **{bug: story.__name__ for story, bug in WAITING_STORIES.items()},
 }

@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import SourceId
+from brokerd.model.losses import last_lost_position
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges.units import hierarchy_of
@@ -355,6 +356,26 @@ def what_was_released_before_a_crash_is_chopped_after_it() -> None:
     assert [type(each) for each in found] == [LogRelease], "nothing would ever chop it"
 
 
+def a_finer_storage_announces_no_loss() -> None:
+    """Its broker became a storage after the loss; its epochs are those of its parent."""
+    root, finer = StorageAlone(), StorageAlone(parent=5)
+    for each in (root, finer):
+        each.storage.recover({}, LogEnds(), incarnation=2, lineage=1_700_000_000)
+        each.written(Append)
+    assert root.storage.log.durable == last_lost_position(1_700_000_000)
+    assert (finer.storage.log.durable, finer.paper.take(Fetch)[-1].after) == (0, 0)
+
+
+def a_stopped_subscription_keeps_no_epochs() -> None:
+    """Its delivery windows may keep it beyond its end."""
+    fetches = EpochFetches(HOME, DeadlineQueue(), GesReliableParameters(), Paper())
+    local = StoredSubscription("c", 1, EVERYTHING, storage=S)
+    fetches.begin(local, 2, 0)
+    local.unacknowledged.extend((4, 7, 9))
+    fetches.stop(local)
+    assert not local.unacknowledged
+
+
 PARTS = (
     what_waits_for_others_is_not_stored,
     a_subscription_is_on_disk_before_it_is_told,
@@ -371,6 +392,8 @@ PARTS = (
     what_a_broker_tells_itself_waits,
     a_publisher_roams,
     what_was_released_before_a_crash_is_chopped_after_it,
+    a_finer_storage_announces_no_loss,
+    a_stopped_subscription_keeps_no_epochs,
 )
 
 
