@@ -26,7 +26,7 @@ class StorageLosses:
     def __init__(self) -> None:
         self.checks = GesReliableChecks(SimpleNamespace())  # type: ignore[arg-type]
         self.broker: Any = SimpleNamespace(
-            number=STORAGE, name="b", core=SimpleNamespace(storage=object())
+            number=STORAGE, name="b", core=SimpleNamespace(storage=SimpleNamespace(profile=None))
         )
         self.log = EpochLog(STORAGE, 100)
 
@@ -58,6 +58,15 @@ def test_a_publication_is_lost_until_it_is_stored_behind_the_loss() -> None:
     losses.store(1, 2)
     assert losses.lost() == [3]
     assert losses.lost(SOURCE._replace(incarnation=2)) == []
+
+
+def test_a_finer_storage_has_lost_no_publication() -> None:
+    """Its broker became a storage after the loss."""
+    losses = StorageLosses()
+    losses.broker.core.storage.profile = object()
+    losses.checks.step(losses.broker, Started(4097, True, {}, lineage=1), [])
+    losses.store(1, 2)
+    assert losses.lost() == []
 
 
 @pytest.mark.parametrize("is_stored_again", [False, True])

@@ -62,7 +62,7 @@ class GesReliableChecks(ProtocolChecks):
     ) -> Sequence[tuple[ClientId, int]]:
         """See ProtocolChecks."""
         core: Any = broker.core
-        if type(event) is Started and event.lineage:
+        if type(event) is Started and event.lineage and _has_lost_epochs(core):
             self._lineages[broker.number] = event.lineage
         for effect in effects:
             if type(effect) is Append:
@@ -162,6 +162,11 @@ class GesReliableChecks(ProtocolChecks):
             if number <= last.get(source, 0):
                 raise InvariantViolated("storage order", f"{subject}, behind {last[source]}")
             last[source] = number
+
+
+def _has_lost_epochs(core: Any) -> bool:
+    """Return True for a root; the broker of a finer storage was no storage at its loss."""
+    return core.storage is not None and core.storage.profile is None
 
 
 def _check_kept(broker: BrokerView, effect: Effect) -> None:
