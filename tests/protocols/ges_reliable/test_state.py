@@ -27,7 +27,7 @@ def test_a_broker_prints_the_state_of_its_roles() -> None:
     }
     trees.cluster.link(trees.subscription.client.name, "x").heal()
     trees.settle()
-    followed = cores["x"].status().detail["followed"]["2"]
+    followed = cores["x"].detail()["followed"]["2"]
     assert followed == {"after": 3, "acknowledged": 3, "subscriptions": 1, "departures": 0}
 
 
