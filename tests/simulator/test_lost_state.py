@@ -127,6 +127,10 @@ def test_lost_publications_of_an_access_broker_are_announced(
     received = [each.sequence for each in subscriber.received]
     assert received == [*range(1, 11), *range(21, 31)]
     assert cluster.oracle.in_gaps == {STATE_LOST: 10}
+    if world == "delta_tree":
+        recorded = [each for event, each in broker.broker.recorded if event == "loss_announced"]
+        ranges = [(each["first"], each["last"]) for each in recorded if "first" in each]
+        assert ranges == [(11 if is_copy else 1, 20)]
     of_streams = [gap for gap in subscriber.client.gaps if gap.source.incarnation == 0]
     assert bool(of_streams) == (world != "delta_tree"), "publishers may never come back"
 
