@@ -142,8 +142,12 @@ def test_a_broker_without_clients_does_not_wait_for_its_own_disk() -> None:
         assert fails(moved_meanwhile)
 
 
-def decommissioned() -> bool:
-    """Decommission the only broker with subscribers behind a cell of two brokers."""
+def decommissioned(*, restarts: bool = False) -> bool:
+    """Decommission the only broker with subscribers behind a cell of two brokers.
+
+    Args:
+        restarts: the brokers of the cell restart then, and create their streams again.
+    """
     bundles = [("p1", "left"), ("left", "s1")]
     topology = tree_of_cells(["p1", "b1", "b2", "s1"], bundles, {"left": ["b1", "b2"]})
     story = DurableStory(topology=topology, pubends=1)
@@ -156,6 +160,10 @@ def decommissioned() -> bool:
     story.cluster.run_for(3)
     assert story.kept("p1") == 3
     assert not story.cluster.membership.decommission("s1")
+    if restarts:
+        story.cluster.run_for(1)
+        for broker in ("b1", "b2"):
+            story.cluster.broker(broker).restart()
     sent += story.publish(3)
     story.cluster.run_for(5)
     return other.received == sent and story.kept("p1") == story.kept("b1") == 0
@@ -166,6 +174,17 @@ def test_a_cell_without_a_broker_below_holds_nothing_back() -> None:
     assert decommissioned()
     with plant([MUTANTS["a-cell-waits-for-no-cell"]]), pytest.raises(ValueError, match="empty"):
         decommissioned()
+
+
+def test_a_stream_that_begins_after_a_decommission_does_not_go_to_the_cell() -> None:
+    """Seed 71502037: a broker of a cell creates a stream when its first message arrives."""
+
+    def restarted() -> bool:
+        return decommissioned(restarts=True)
+
+    assert restarted()
+    with plant([MUTANTS["decommissioned-cell-in-new-streams"]]):
+        assert fails(restarted)
 
 
 def lossy_start() -> bool:
