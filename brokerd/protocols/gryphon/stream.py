@@ -220,8 +220,8 @@ class Stream:
             done.append(subend.done_with(knowledge) if is_skipping else subend.done)
         if self.held is not None:
             done.append(self.held)
-        # Without any, all cells below are decommissioned, and nobody needs the stream here.
-        return self.finish(min(done, default=self.knowledge.highest))
+        # Without any, all cells below are decommissioned: no tick is needed or requested here.
+        return self.finish(min(done, default=self.subend.done))
 
     def finish(self, through: int) -> bool:
         """Make everything through a tick final; return True if the final tick advanced."""
