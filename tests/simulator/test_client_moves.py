@@ -11,7 +11,7 @@ from brokerd.simulator.search.plan import read_plan, write_plan
 from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.seed_report import total
-from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed, run_swarm
+from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed, run_swarm
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.units import MILLISECOND_NS
@@ -190,3 +190,26 @@ def test_clients_of_each_protocol_move_as_its_library_has_them_move(
     report = run_seed(seed, protocol, MOVES)
     assert not report.violations, report.describe()
     assert report.counters["clients_moved"] or report.counters["clients_reattached"]
+
+
+def test_no_broker_is_decommissioned_that_a_client_without_subscriptions_moves_to() -> None:
+    """Seed 71004094: the client waited for ever for a broker that had been decommissioned."""
+    text = """
+simulation timed
+protocol multi_proxy
+brokers e1 e2 x1 s1
+overlay bipartite {"edges": ["e1", "e2"], "proxies": ["x1"], "servers": ["s1"]}
+limits failed=1 links=1
+core topic_attribute=kind
+chance 1
+at 0.1 subscribe s1-e1 kind = 'a'
+at 0.5 unsubscribe s1-e1 1
+at 1 fault kill_for_good e2 then 3 5
+at 2 move s1-e1 e2
+heal 6
+end 6
+"""
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["clients_moved"] == 1
+    assert not report.counters["brokers_decommissioned"]

@@ -375,6 +375,14 @@ def test_a_client_that_has_moved_since_the_copy_leaves_its_subscription_for_the_
     assert report.counters["fault_restored"] == 1
 
 
+def test_a_client_without_other_subscriptions_leaves_a_restored_one_for_the_linger() -> None:
+    """Seed 71003011: the client was connected, and its Connect is that of one without memory."""
+    text = MOVED.replace("move s2-b2 b3", "unsubscribe s2-b2 1")
+    report = PlanRun(read_plan(text.replace("LINGER", "1000000000000000"))).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["fault_restored"] == 1
+
+
 def test_clients_of_a_restored_broker_are_away_and_the_broker_crashes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

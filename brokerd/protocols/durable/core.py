@@ -402,8 +402,8 @@ class Durable:
         cell = self._routes.cell_of(broker)
         self.gryphon.neighbours.retire(broker)
         self.release.drop(cell)
+        self.gryphon.streams.drop(cell)
         for stream in self.gryphon.streams:
-            stream.drop(cell)
             stream.forget(broker)
         for stream in self.holds.drop(broker):
             self._settle_release(stream)

@@ -220,8 +220,8 @@ class Stream:
             done.append(subend.done_with(knowledge) if is_skipping else subend.done)
         if self.held is not None:
             done.append(self.held)
-        # Without any, all cells below are decommissioned, and nobody needs the stream here.
-        return self.finish(min(done, default=self.knowledge.highest))
+        # Without any, all cells below are decommissioned: no tick is needed or requested here.
+        return self.finish(min(done, default=self.subend.done))
 
     def finish(self, through: int) -> bool:
         """Make everything through a tick final; return True if the final tick advanced."""
@@ -321,6 +321,7 @@ class Streams:
         self._parameters = parameters
         self._own = [StreamId(broker, pubend, 0) for pubend in range(parameters.pubends)]
         self._streams: dict[StreamId, Stream] = {}
+        self._dropped: dict[Cell, None] = {}
 
     def __iter__(self) -> Iterator[Stream]:
         """Yield all streams with knowledge or requests at this broker."""
@@ -333,8 +334,16 @@ class Streams:
             upstream, children = self._routes.of(identity)
             is_host = self._routes.is_host
             found = Stream(identity, upstream, children, self._parameters, has_subend=is_host)
+            for cell in self._dropped:
+                found.drop(cell)
             self._streams[identity] = found
         return found
+
+    def drop(self, cell: Cell) -> None:
+        """Remove a decommissioned cell below from all streams, also from those created later."""
+        self._dropped[cell] = None
+        for stream in self:
+            stream.drop(cell)
 
     def on_session(self, peer: BrokerNumber, *, is_new: bool) -> None:
         """Forget the messages to a neighbour on its last session, and a new neighbour's nacks."""

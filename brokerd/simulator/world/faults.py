@@ -350,6 +350,7 @@ class Faults:
         return not any(
             (each.publishes and each.broker == number)
             or each.core.is_detaching
+            or each.is_moving
             or any(requested not in each.started_numbers for requested in each.core.subscriptions)
             for each in clients
         ) and not any(

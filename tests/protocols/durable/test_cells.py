@@ -142,8 +142,13 @@ def test_a_broker_without_clients_does_not_wait_for_its_own_disk() -> None:
         assert fails(moved_meanwhile)
 
 
-def decommissioned() -> bool:
-    """Decommission the only broker with subscribers behind a cell of two brokers."""
+def decommissioned(then: str = "") -> bool:
+    """Decommission the only broker with subscribers behind a cell of two brokers.
+
+    Args:
+        then: the next event. "restart": the brokers of the cell create their streams again.
+            "cut": they do not receive the last events.
+    """
     bundles = [("p1", "left"), ("left", "s1")]
     topology = tree_of_cells(["p1", "b1", "b2", "s1"], bundles, {"left": ["b1", "b2"]})
     story = DurableStory(topology=topology, pubends=1)
@@ -156,8 +161,15 @@ def decommissioned() -> bool:
     story.cluster.run_for(3)
     assert story.kept("p1") == 3
     assert not story.cluster.membership.decommission("s1")
+    story.cluster.run_for(1)
+    for broker in ("b1", "b2") if then == "restart" else ():
+        story.cluster.broker(broker).restart()
+    links = [story.cluster.link("p1", each).cut() for each in ("b1", "b2") if then == "cut"]
     sent += story.publish(3)
     story.cluster.run_for(5)
+    for link in links:
+        link.heal()
+        story.cluster.run_for(5)
     return other.received == sent and story.kept("p1") == story.kept("b1") == 0
 
 
@@ -166,6 +178,20 @@ def test_a_cell_without_a_broker_below_holds_nothing_back() -> None:
     assert decommissioned()
     with plant([MUTANTS["a-cell-waits-for-no-cell"]]), pytest.raises(ValueError, match="empty"):
         decommissioned()
+
+
+@pytest.mark.parametrize(
+    "then, bug",
+    [
+        ("restart", "decommissioned-cell-in-new-streams"),
+        ("cut", "a-cell-waits-for-what-it-does-not-request"),
+    ],
+)
+def test_a_cell_without_a_broker_below_acknowledges_everything(then: str, bug: str) -> None:
+    """Seed 71502037: streams began after the decommission, and last events did not arrive."""
+    assert decommissioned(then)
+    with plant([MUTANTS[bug]]):
+        assert fails(lambda: decommissioned(then))
 
 
 def lossy_start() -> bool:

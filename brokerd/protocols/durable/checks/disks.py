@@ -6,7 +6,7 @@ Paper: [DS03] §1.1, §3 (intermediate brokers cache events).
 from collections.abc import Sequence
 from math import inf
 
-from brokerd.model.client_messages import CommitConsumed, Connect, ConsumedCommitted, Gap
+from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.publication import PublicationRun
@@ -113,7 +113,6 @@ class DurableChecks(GryphonChecks):
         self._announced: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._requested: dict[tuple[BrokerNumber, ClientId, int], _Request] = {}
         self._held: dict[tuple[BrokerNumber, int, StreamId], tuple[int, dict[_Hold, int]]] = {}
-        self._with_memory: dict[tuple[BrokerNumber, int, Peer], None] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -125,10 +124,7 @@ class DurableChecks(GryphonChecks):
                 self.world.oracle.lives.excuse_absence(client, number)
         for checks in self._others:
             checks.step(broker, event, effects)
-        if type(message := message_of(broker, event)) is Connect and message.resume:
-            assert isinstance(event, MessageReceived), f"{message} by {event}"
-            self._with_memory[broker.number, broker.incarnation, event.peer] = None
-        if type(message) is CommitConsumed:
+        if type(message := message_of(broker, event)) is CommitConsumed:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             assert isinstance(event.peer, str), f"{event} of a broker"
             self._requested[broker.number, event.peer, message.number] = (
@@ -209,11 +205,7 @@ class DurableChecks(GryphonChecks):
             if (local.client, local.number) not in register.subscriptions
             and (
                 oracle.homes[local.client] != broker.number  # the new broker was to notify this one
-                or (
-                    is_lossy
-                    and not local.claimed
-                    and (broker.number, broker.incarnation, local.client) not in self._with_memory
-                )
+                or (is_lossy and self.is_undecided(broker, local))
             )
         ]
 
