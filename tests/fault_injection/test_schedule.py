@@ -52,9 +52,10 @@ def step(**keys: str) -> str:
 def problems(text: str, head: str = HEAD, **more: Any) -> list[str]:
     """Return all problems of reading and linting, as the user sees them."""
     try:
-        return [str(problem) for problem in lint(read(text, head), TOPOLOGY, **more)]
+        found = lint(read(text, head), TOPOLOGY, **more)
     except ScheduleError as error:
         return [str(problem) for problem in error.problems]
+    return [f"{'warning: ' * (each.severity == 'warning')}{each}" for each in found]
 
 
 ABSORB = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"2s"')

@@ -266,7 +266,7 @@ def test_a_publication_visits_few_files_of_gryphon(broker: str, most: int) -> No
 
 @pytest.mark.parametrize(
     "broker, own, most",
-    [("on the way", 6, MOST_FILES + 6), ("publisher", 7, 21), ("subscriber", 9, 2 * MOST_FILES)],
+    [("on the way", 7, MOST_FILES + 7), ("publisher", 8, 22), ("subscriber", 10, 21)],
 )
 def test_a_publication_visits_few_files_of_durable(broker: str, own: int, most: int) -> None:
     """The gryphon core visits most of the other files; every broker commits and releases."""

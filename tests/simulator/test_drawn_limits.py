@@ -46,7 +46,7 @@ UNDRAWN: Final = {
         "storage.log_groups: SALT_BYTES SEAL_BYTES; storage.synced_mark: TAG_BYTES"
     ),
     TIMED: (
-        "ges.dissemination: DEAREST; ges.membership: LOOKS; "
+        "durable.retention: _EXCESS_PAUSE_NS; ges.dissemination: DEAREST; ges.membership: LOOKS; "
         "ges.overload: CHECKS_TO_RISE CHECKS_TO_FALL WITNESSES; ges.profile_graph: REPETITIONS; "
         "ges.roaming: LOOKS_TO_GO LOOKS_TO_STAY STEPS; "
         "multi_proxy.server: _TIMEOUTS_BEFORE_REPETITION"
