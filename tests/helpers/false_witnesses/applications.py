@@ -31,7 +31,7 @@ def a_process_was_killed_by_no_fault(run: RunFolder) -> None:
     run.path(f"raw/{SUBSCRIBERS}/crashes.jsonl").write_text(json.dumps(line) + "\n")
 
 
-@register_lie("disagree on streams")
+@register_lie("spec/topology.toml disagree on streams")
 def a_stream_is_of_no_broker(run: RunFolder) -> None:
     with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
         tables = {**sidecar["tables"], "streams": ["0/0/0", "7/0/0"]}
