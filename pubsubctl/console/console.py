@@ -442,7 +442,7 @@ class Console:
     ) -> str:
         """Return a table whose rows stand in groups, each below its title.
 
-        A title is a line of its own, so that the columns of numbers fit into a terminal.
+        A title is a line of its own, so that the columns of numbers fit on a terminal.
         """
         rows = [(f"  {row[0]}", *row[1:]) for group in groups.values() for row in group]
         head, *lines = self.table(header, rows).split("\n")

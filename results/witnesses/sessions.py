@@ -267,7 +267,7 @@ def _check_between(folder: RunFolder, one: ProcessFolder, other: ProcessFolder) 
 
 
 def _attempt_ns(folder: RunFolder) -> int:
-    """Return a length beyond any accepted session whose opener gave its attempt up meanwhile."""
+    """Return the most time for which an acceptor has a session that its opener abandoned."""
     stated = (folder.topology.get("session") or {}).get("connect_timeout")
     return _EDGE_NS + (_CONNECT_NS if stated is None else parse_duration_ns(stated))
 

@@ -185,7 +185,7 @@ class _Compounds:
     # ------------------------------------------------------------ losses
 
     def _precede(self, broker: str, when: int) -> Iterator[Move]:
-        """Yield what happens to a broker and its clients before it is lost."""
+        """Yield the moves of a broker and its clients that precede its loss."""
         random = self._random
         early = 2 * when // 3
         if self._planning.draws_restored and early > 3 and random.random() < 0.85:
