@@ -64,6 +64,16 @@ class ProcessIdentity:
             pass
         return True
 
+    def shares_root(self) -> bool:
+        """Return True if the process has the same root folder as this process.
+
+        The processes of a container are visible outside it, and its paths name other folders.
+        """
+        try:
+            return os.path.samefile(f"/proc/{self.pid}/root", "/")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return False
+
     def is_stopped(self) -> bool:
         """Return True if every thread of the process is stopped by a signal."""
         try:

@@ -6,6 +6,8 @@ S-PERM-1, S-TAR-1 and S-PIP-1 of the security list.
 import hashlib
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
@@ -242,3 +244,23 @@ def test_a_file_that_cannot_be_fetched_is_named_and_the_others_are_here(tmp_path
     damaged = collected(["a.rec", "b.rec", "c.rec"], tmp_path / "raw", broken="b.rec")
     assert damaged == ["n01:/far/run/b.rec"]
     assert sorted(path.name for path in (tmp_path / "raw").iterdir()) == ["a.rec", "c.rec"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the root folder of a process")
+def test_a_process_of_a_container_is_no_stray_of_this_machine(tmp_path: Path) -> None:
+    host = HostSide(tmp_path / "root", "n01")
+    program = "import os, sys; os.chroot(sys.argv[-1]); print(flush=True); sys.stdin.read()"
+    mark = ["bench.run.machine", "agent", "--root", str(host.root)]
+    command = [sys.executable, "-S", "-c", program, *mark]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        subprocess.Popen([*command, str(tmp_path)], **pipes) as inside,
+        subprocess.Popen([*command, "/"], **pipes) as beside,
+    ):
+        for process in (inside, beside):
+            assert process.stdout is not None
+            process.stdout.readline()
+        assert [row["pid"] for row in ask(host, "observe")["strays"]] == [beside.pid]
+        ask(host, "stop_strays")
+        assert inside.poll() is None
+        inside.communicate()

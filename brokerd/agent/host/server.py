@@ -385,7 +385,10 @@ class HostSide:
         return [row for row in found if with_bundle or not BUNDLE_ENTRIES.fullmatch(row.name)]
 
     def _strays(self) -> "list[_Stray]":
-        """Return processes of this root: every fork of an agent has the agent's command line."""
+        """Return processes of this root: every fork of an agent has the agent's command line.
+
+        A process in a container may have an equal command line, and belongs to another folder.
+        """
         found: list[_Stray] = []
         mark = ["bench.run.machine", "agent", "--root", str(self.root)]
         for process in psutil.process_iter(["pid", "cmdline", "name", "uids"]):
@@ -398,7 +401,7 @@ class HostSide:
                     identity = ProcessIdentity.of(process.info["pid"])
                 except ProcessLookupError:
                     continue
-                if identity.is_alive():
+                if identity.shares_root() and identity.is_alive():
                     found.append(_Stray(identity, process.info["name"]))
         return sorted(found, key=lambda stray: stray.identity.pid)
 
