@@ -137,7 +137,7 @@ def _percent(value: object) -> int:
 ShareText = Annotated[
     int,
     BeforeValidator(_percent),
-    PlainSerializer("{}%".format, return_type=str),
+    PlainSerializer(lambda percent: f"{percent}%", return_type=str),
     WithJsonSchema({"type": "string", "title": "share", "examples": ["17%"]}),
 ]
 
