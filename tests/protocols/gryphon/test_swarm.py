@@ -26,6 +26,7 @@ BY_STORIES = (
     BY_A_STORY,
     *BY_ROUTES,
     "own-streams-lose-without-a-gap",
+    "idle-brokers-never-doubt",
     "one-member-serves-all",
     "final-of-a-cell-sent-to-another",
     "start-is-not-announced",
