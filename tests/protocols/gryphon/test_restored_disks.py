@@ -136,6 +136,22 @@ def test_a_loss_in_own_streams_that_is_not_announced_is_seen() -> None:
         assert _report(filters=True).violations
 
 
+@pytest.mark.parametrize(
+    "name", ["first-pubends-alone-have-gaps", "only-last-tick-of-a-new-stream"]
+)
+def test_a_gap_in_one_stream_of_a_broker_excuses_no_loss_in_another(name: str) -> None:
+    """A second publisher is at another pubend, of which the client has received nothing."""
+    text = PLAN.replace("FILTERS", "True")
+    text = text.replace("publisher p0-b1", "publisher p0-b1\npublisher p1-b1")
+    plan = read_plan(text.replace("at 3 ", "at 2.9 publish p1-b1 a,10,3 a,20,3\nat 3 "))
+    report = PlanRun(plan).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["in_gaps_of_lost_state"] == 4
+    with plant([bugs_of("gryphon")[name]]):
+        report = PlanRun(plan).report(-1, "")
+    assert "misses" in report.violations[0]
+
+
 def test_a_restarted_subscription_receives_the_event_of_the_next_tick() -> None:
     """A gap after the position of the client would cover an event that is not lost."""
     report = PlanRun(read_plan(NEXT_TICK)).report(-1, "")

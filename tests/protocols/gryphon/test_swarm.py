@@ -27,6 +27,8 @@ BY_STORIES = (
     *BY_ROUTES,
     "own-streams-lose-without-a-gap",
     "idle-brokers-never-doubt",
+    "only-last-tick-of-a-new-stream",
+    "first-pubends-alone-have-gaps",
     "one-member-serves-all",
     "final-of-a-cell-sent-to-another",
     "start-is-not-announced",
