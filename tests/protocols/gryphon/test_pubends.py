@@ -1,6 +1,7 @@
 """The pubends of a broker on objects: ticks and numbers survive a restart; no tick is reused."""
 
 from collections import deque
+from collections.abc import Iterable
 from random import Random
 
 import pytest
@@ -10,7 +11,13 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubend import Acceptance, LogAppend, Pubends
+from brokerd.protocols.gryphon.pubend import (
+    Acceptance,
+    LogAppend,
+    PermanentSilence,
+    Pubends,
+    Reservation,
+)
 from brokerd.protocols.interface import Chop, LogEnds, Read, RecordsRead
 from brokerd.units import MICROSECOND_NS
 from tests.model.test_publication import contents
@@ -82,13 +89,19 @@ class Disk:
             assert silent >= run.last
             self.silent[logged.pubend] = silent
             if logged.lease:
-                self.reserve(logged.lease)
+                self.take(self.pubends.reserve(logged.lease))
 
-    def reserve(self, through: int) -> None:
-        for (tick,) in self.pubends.reserve(through):
-            assert tick > self.rows.get("reserved", {}).get("", 0)
-            self.rows["reserved"] = {"": tick}
-            self.pubends.on_reserved(tick)
+    def take(self, facts: Iterable[Reservation | PermanentSilence]) -> None:
+        """Write reservations, and check permanent silence."""
+        for fact in facts:
+            if isinstance(fact, Reservation):
+                assert fact.tick > self.rows.get("reserved", {}).get("", 0)
+                self.rows["reserved"] = {"": fact.tick}
+                self.take(self.pubends.on_written(fact, self.now_ns))
+                continue
+            pubend, permanent = fact.stream.publisher, fact.through
+            assert not any(n.pubend == pubend and n.first <= permanent for n in self.waiting)
+            self.silent[pubend] = max(self.silent[pubend], permanent)
 
     def release(self, pubend: int, through: int) -> None:
         releases = self.pubends.release(pubend, through)
@@ -153,11 +166,8 @@ def test_pubends_that_are_read_equal_those_that_wrote(seed: int, silence_percent
         elif act == 4:
             pubend = random.randrange(PUBENDS)
             through = disk.pubends.tick(disk.now_ns) + random.randrange(9)
-            if disk.pubends.assign_silence(pubend, through, disk.now_ns):
-                disk.reserve(through)
-            for _, permanent in disk.pubends.permanent_silence(pubend):
-                assert not any(n.pubend == pubend and n.first <= permanent for n in disk.waiting)
-                disk.silent[pubend] = max(disk.silent[pubend], permanent)
+            disk.take(disk.pubends.assign_silence(pubend, through, disk.now_ns))
+            disk.take(disk.pubends.permanent_silence(pubend))
         else:
             restart(disk, random.choice((0, disk.now_ns)))
 
@@ -195,17 +205,17 @@ def test_silence_behind_an_event_is_announced_within_the_reservation(
 def test_ticks_of_lost_events_are_excluded_once() -> None:
     disk = Disk()
     disk.now_ns = 500 * MICROSECOND_NS
-    disk.pubends.on_reserved(90)
+    disk.pubends.on_written(Reservation(90), 0)
     disk.publish(published(SOURCES[0], 1))
     (logged,) = disk.waiting
     assert logged.first < 600, "an ordinary reservation excludes nothing"
     (tick,) = disk.pubends.exclude_past(disk.now_ns)
     assert (disk.pubends.is_reserving, tick >= 500) == (True, True)
-    disk.pubends.on_reserved(tick + 1_000)
+    disk.pubends.on_written(Reservation(tick + 1_000), 0)
     assert not disk.pubends.is_reserving
     for source in SOURCES[:2]:
         disk.publish(published(source, 2))
         assert disk.waiting[-1].first == tick + 1_001
-    disk.pubends.on_reserved(tick + 5_000)
+    disk.pubends.on_written(Reservation(tick + 5_000), 0)
     disk.publish(published(SOURCES[0], 3))
     assert disk.waiting[-1].first == tick + 1_002
