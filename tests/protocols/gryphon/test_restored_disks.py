@@ -7,6 +7,7 @@ import pytest
 from brokerd.model.client_messages import Gap
 from brokerd.protocols.gryphon.messages import Done
 from brokerd.protocols.interface import Deliver, Effect, Event
+from brokerd.simulator.checks.growth import sizes_of
 from brokerd.simulator.checks.mark_table import MarkStep
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
@@ -206,6 +207,35 @@ def _report_before_return(order: str) -> SeedReport:
 def test_a_crash_before_the_client_returns_loses_nothing_without_a_gap(order: str) -> None:
     """The broker without the subscription had acknowledged the events of the other broker."""
     report = _report_before_return(order)
+    assert not report.violations, report.describe()
+    assert (report.counters["deliveries"], report.counters["in_gaps_of_lost_state"]) == (2, 2)
+
+
+def _report_after_first_final(move: str) -> tuple[SeedReport, int]:
+    """Return a report, and the number of subscriptions with beginnings of announced gaps."""
+    plan = CRASH.replace("KILL", f"at 5.8 fault kill b1 then 6.5\nat {move}")
+    run = PlanRun(read_plan(plan.replace("FILTERS", "False")))
+    report = run.report(-1, "")
+    return report, sizes_of(run.cluster.brokers[0].core)["Clients._proofs"]
+
+
+@pytest.mark.parametrize(
+    "move, name",
+    [
+        ("9.5 unsubscribe s1-b1 1", "proof-of-an-ended-subscription"),
+        ("9.5 fault client_away s1-b1 then 9.9", "proof-of-a-taken-gap"),
+    ],
+)
+def test_no_beginning_of_an_announced_gap_is_kept(move: str, name: str) -> None:
+    """The subscription ends, or its client returns with the gap, in the life that announced it."""
+    assert _report_after_first_final(move)[1] == 0
+    with plant([bugs_of("gryphon")[name]]):
+        assert _report_after_first_final(move)[1] == 1
+
+
+def test_a_gap_that_did_not_arrive_is_announced_again() -> None:
+    """The client is away when a stream arrives first, and the broker states no later position."""
+    report, _ = _report_after_first_final("8.5 fault client_away s1-b1 then 9.5")
     assert not report.violations, report.describe()
     assert (report.counters["deliveries"], report.counters["in_gaps_of_lost_state"]) == (2, 2)
 

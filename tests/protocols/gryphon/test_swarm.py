@@ -27,6 +27,8 @@ BY_STORIES = (
     *BY_ROUTES,
     "own-streams-lose-without-a-gap",
     "idle-brokers-never-doubt",
+    "proof-of-an-ended-subscription",
+    "proof-of-a-taken-gap",
     "only-last-tick-of-a-new-stream",
     "first-pubends-alone-have-gaps",
     "one-member-serves-all",
