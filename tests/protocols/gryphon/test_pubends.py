@@ -14,15 +14,18 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import (
     Acceptance,
     LogAppend,
+    LogRelease,
     PermanentSilence,
     Pubends,
     Reservation,
+    TickClock,
 )
 from brokerd.protocols.interface import Chop, LogEnds, Read, RecordsRead
 from brokerd.units import MICROSECOND_NS
 from tests.model.test_publication import contents
 
 BROKER, PUBENDS, PAGE = 3, 2, 2
+LEASE_TICKS = 2_000_000
 SOURCES = SourceId(BROKER, 0, 1), SourceId(BROKER, 1, 1), SourceId(BROKER, 2, 1)
 
 
@@ -219,3 +222,56 @@ def test_ticks_of_lost_events_are_excluded_once() -> None:
     disk.pubends.on_written(Reservation(tick + 5_000), 0)
     disk.publish(published(SOURCES[0], 3))
     assert disk.waiting[-1].first == tick + 1_002
+
+
+def test_a_clock_is_ahead_of_the_last_tick_of_all_pubends() -> None:
+    clock = TickClock()
+    clock.start(0, 0)
+    clock.advance_past(0, 100)
+    assert clock.tick(0) == 101
+    disk = Disk()
+    disk.rows["released"] = {"0": 900, "1": 20}
+    assert disk.start().tick(disk.now_ns) == 901
+
+
+def test_a_reservation_on_disk_is_not_written_again() -> None:
+    disk = Disk()
+    disk.rows["reserved"] = {"": 500}
+    assert (disk.start().reserve(500), disk.pubends.reserved) == ([], 500)
+    assert len(disk.pubends.reserve(501)) == 1
+
+
+def test_silence_is_assigned_once_and_reserved_only_with_silence() -> None:
+    disk = Disk()
+    assert disk.pubends.assign_silence(0, 70, 0) == [Reservation(70 + LEASE_TICKS)]
+    assert disk.pubends.is_assigned(0, 70)
+    assert disk.pubends.assign_silence(0, 70, 0) == []
+    disk.publish(published(SOURCES[0], 1))
+    assert disk.waiting[-1].lease == 0, "no silence follows the event"
+
+
+def test_the_log_is_truncated_once_at_a_time() -> None:
+    disk = Disk()
+    for number in (1, 2):
+        disk.publish(published(SOURCES[0], number))
+    first, second = (each.first for each in disk.waiting)
+    disk.write()
+    disk.write()
+    (release,) = disk.pubends.release(0, first)
+    assert disk.pubends.release(0, second) == []
+    chop, later = disk.pubends.on_written(release, 0)
+    assert chop == Chop("events", 2)
+    assert isinstance(later, LogRelease)
+
+
+def test_a_released_event_is_not_restored_and_one_of_no_pubend_is_refused() -> None:
+    disk = Disk()
+    disk.publish(published(SOURCES[0], 1))
+    (logged,) = disk.waiting
+    disk.write()
+    disk.rows["released"] = {"0": logged.first}
+    disk.start()
+    assert disk.restored[0] == {}
+    disk.records = [(PUBENDS).to_bytes(4) + record[4:] for record in disk.records]
+    with pytest.raises(StorageCorrupt, match=f"of pubend {PUBENDS} of broker {BROKER}"):
+        disk.start()
