@@ -9,6 +9,7 @@ import pytest
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon import pubend as pubend_module
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import (
@@ -21,6 +22,7 @@ from brokerd.protocols.gryphon.pubend import (
     TickClock,
 )
 from brokerd.protocols.interface import Chop, LogEnds, Read, RecordsRead
+from brokerd.simulator.checks.growth import sizes_of
 from brokerd.units import MICROSECOND_NS
 from tests.model.test_publication import contents
 
@@ -275,3 +277,19 @@ def test_a_released_event_is_not_restored_and_one_of_no_pubend_is_refused() -> N
     disk.records = [(PUBENDS).to_bytes(4) + record[4:] for record in disk.records]
     with pytest.raises(StorageCorrupt, match=f"of pubend {PUBENDS} of broker {BROKER}"):
         disk.start()
+
+
+def test_adjacent_records_share_an_entry_of_a_long_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubend_module, "_LOGGED_RECORDS", 1)
+    monkeypatch.setattr(pubend_module, "_LOGGED_TOGETHER", 2)
+    disk = Disk()
+    for number in range(1, 6):
+        disk.publish(published(SOURCES[0], number))
+    ticks = [logged.first for logged in disk.waiting]
+    disk.write()
+    assert sizes_of(disk.pubends)["Pubends._logged"] == 3, "1, 2 and 3, 4 and 5"
+    chopped = []
+    for tick in ticks:
+        for release in disk.pubends.release(0, tick):
+            chopped += [each.first for each in disk.pubends.on_written(release, 0)]
+    assert chopped == [2, 4, 6]
