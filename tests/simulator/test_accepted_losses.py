@@ -2,7 +2,9 @@
 
 import pytest
 
+from brokerd.model.identity import SourceId
 from brokerd.model.losses import STATE_LOST
+from brokerd.simulator.checks.losses import AccessBrokerDisks, Stretch
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.consumers import Redeliveries
 from tests.simulator.test_oracle import SOURCE, Story
@@ -89,6 +91,24 @@ def test_a_gap_of_a_stream_excuses_only_lost_publications() -> None:
     assert story.oracle.in_gaps == {STATE_LOST: 2}
     with pytest.raises(InvariantViolated, match="gap"):
         story.deliver(5)
+
+
+class ThirdPosition(AccessBrokerDisks):
+    """Disks whose streams have the third publication at each position."""
+
+    def is_in_gap(
+        self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool
+    ) -> bool:
+        return sequence == 3 and is_lost_there
+
+
+def test_a_gap_of_a_stream_excuses_only_publications_at_its_positions() -> None:
+    story = LossStory()
+    story.oracle.losses.disk_view = ThirdPosition()
+    story.announce_stream()
+    assert story.oracle.in_gaps == {STATE_LOST: 1}
+    story.deliver(4)
+    assert "the loss of 2 of p" in "".join(story.oracle.obligations.describe_undelivered())
 
 
 def test_a_gap_of_lost_state_needs_a_loss_at_either_end() -> None:

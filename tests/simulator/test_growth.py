@@ -1,6 +1,8 @@
 """Tests of brokers' state, which is proportional to live objects, not to past events."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,7 @@ from brokerd.protocols.delta_tree.checks.recounts import KEPT
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_tags import Notifiers
+from brokerd.protocols.gryphon.checks import SIMULATED as GRYPHON
 from brokerd.protocols.parts.clients.progress import WRITE_INTERVAL_NS
 from brokerd.simulator.checks.growth import LiveState, check_growth, sizes_of
 from brokerd.simulator.checks.violations import InvariantViolated
@@ -143,3 +146,15 @@ def test_a_seed_ends_only_if_nothing_waits_and_nothing_has_grown() -> None:
     b1.protocol._state._checked_paths.update(dict.fromkeys([(n,) for n in range(500)]))
     with pytest.raises(InvariantViolated, match=r"b1 keeps 50\d in State._checked_paths"):
         check_growth(b1, alive, KEPT)
+
+
+def test_a_row_of_positions_grows_with_the_streams_and_only_with_these() -> None:
+    """Four brokers have sixteen pubends each, and an older copy restored a subscription."""
+    alive = LiveState(4, 15, 2, 11, 17)
+    streams = [[broker, pubend, 0, 1] for broker in range(4) for pubend in range(16)]
+    disk = {"restarted": {"s1-b3/1": streams}}
+    broker: Any = SimpleNamespace(name="b3", core=None, on_disk=lambda: disk)
+    check_growth(broker, alive, GRYPHON.kept)
+    disk["restarted"]["s1-b3/1"] = [*streams, *streams]
+    with pytest.raises(InvariantViolated, match="b3 keeps 512 in a row of restarted"):
+        check_growth(broker, alive, GRYPHON.kept)

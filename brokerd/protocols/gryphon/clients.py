@@ -151,7 +151,7 @@ class Clients:
         own_filter: OwnFilter | None,
     ) -> None:
         machine = disk.machine
-        self.table = ClientTable(broker, machine, deadlines, parameters, Client)
+        self.table = ClientTable(broker, machine, deadlines, parameters, Client, unseen_first=1)
         windows: DeliveryWindows[InFlightEvents, OwnSubscription] = DeliveryWindows(
             machine, parameters.client_window, counters
         )
@@ -170,7 +170,7 @@ class Clients:
         self._stated = self._identities if all_stated else ()
         self._own_filter = own_filter
         self._final: dict[StreamId, int] = {}
-        self._proofs: dict[str, dict[StreamId, int]] = {}
+        self._proofs: dict[OwnSubscription, dict[StreamId, int]] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
         """See HostedClients."""
@@ -206,7 +206,7 @@ class Clients:
                 first = local.begins_after.get(stream, 0) + 1
                 if not local.is_restarted or first > through:
                     continue
-                self._proofs.setdefault(local.row, dict(local.begins_after))
+                self._proofs.setdefault(local, dict(local.begins_after))
                 local.begins_after[stream] = through
                 if local.started and client.connected and local.claimed == client.session:
                     gap = Gap((local.number,), stream, first, through, STATE_LOST)
@@ -275,7 +275,7 @@ class Clients:
             local = client.subscriptions.get(number)
             if local is None or not (local.started and local.is_restarted):
                 continue
-            had, ends = dict(seen), self._proofs.get(local.row, local.begins_after)
+            had, ends = dict(seen), self._proofs.get(local, local.begins_after)
             if all(had.get(stream, 0) >= end for stream, end in ends.items()):
                 local.is_restarted = False
                 self._forget_restart(local)
@@ -371,6 +371,7 @@ class Clients:
 
     def _forget_restart(self, local: OwnSubscription) -> None:
         """Write that no gap of a restart is due any more."""
+        self._proofs.pop(local, None)
         self._disk.commit((Change(RESTARTED, local.row, None),), lambda: None)
 
     def _positions(self, local: OwnSubscription) -> list[tuple[StreamId, int]]:
@@ -383,10 +384,10 @@ class Clients:
         waiting = self.own.windows.first_waiting(local) if self._stated else {}
         found = []
         for stream in self._stated:
-            delivered = self._streams.position(stream)
+            last = max(self._streams.position(stream), local.begins_after.get(stream, 0))
             if stream in waiting:
-                delivered = min(delivered, waiting[stream] - 1)
-            if last := max(delivered, local.begins_after.get(stream, 0)):
+                last = min(last, waiting[stream] - 1)
+            if last:
                 found.append((stream, last))
         return found
 
@@ -417,6 +418,8 @@ class Clients:
             tables = (SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS)
             for local in over:
                 own_filter.on_ended(local)
+        for local in over:
+            self._proofs.pop(local, None)
         self._take_done(self.own.end(request.client, over, drain=request.drain))
         if not self.own.started:
             self._core.look_at_all()

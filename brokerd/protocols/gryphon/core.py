@@ -349,16 +349,14 @@ class Gryphon(LogFirstMachine):
                     )
                 case MergeWrite():
                     self.disk.commit(each.rows, partial(self._on_written, self.joins, each))
-                case Reservation():
-                    self.disk.commit(each.rows, partial(self._on_reserved, each))
-                case LogRelease():
+                case Reservation() | LogRelease():
                     self.disk.commit(each.rows, partial(self._on_written, self.pubends, each))
                 case PermanentSilence(stream, through):
                     self._publish_silence(self.streams.get(stream), through)
                 case StreamMerge(stream):
                     self.merge.add(stream)
                 case PubendBegin(stream, tick):
-                    self._assign_silence(stream.publisher, tick)
+                    self._take(self.pubends.assign_silence(stream.publisher, tick, self.now_ns))
                     self.pubends.begin_pubend(stream.publisher)
                     self._log_held()
                 case _:
@@ -366,6 +364,7 @@ class Gryphon(LogFirstMachine):
 
     def _on_written(self, part: FilterExchange | Joins | Pubends, fact: Any) -> None:
         self._take(part.on_written(fact, self.now_ns))
+        self.resume_if_read()
 
     def on_event_end(self) -> None:
         """See EventMachine: events for a neighbour follow the filters that it is owed."""
@@ -445,8 +444,8 @@ class Gryphon(LogFirstMachine):
             return
         stream.want(peer, unknown)
         if stream.upstream is None:
-            highest = max(end for _, end in message.ranges) - 1
-            self._assign_silence(stream.identity.publisher, highest)
+            highest, pubend = max(end for _, end in message.ranges) - 1, stream.identity.publisher
+            self._take(self.pubends.assign_silence(pubend, highest, self.now_ns))
         else:
             sideways = peer not in self._routes.peers
             self.effects += self.curiosity.request(
@@ -457,7 +456,8 @@ class Gryphon(LogFirstMachine):
         """Record a neighbour's acks."""
         for stream, through in self.acknowledgements.check(peer, message):  # lost here
             pubend = stream.identity.publisher
-            if self._assign_silence(pubend, through):
+            if not self.pubends.is_assigned(pubend, through):
+                self._take(self.pubends.assign_silence(pubend, through, self.now_ns))
                 self.publish(self.pubends.next_loss_marker(self._lineage, pubend), _nothing)
         for stream in self.acknowledgements.on_done(peer, message, self.now_ns):
             self._take(self.pubends.release(stream.identity.publisher, stream.knowledge.final))
@@ -579,20 +579,6 @@ class Gryphon(LogFirstMachine):
         self._take(self.pubends.permanent_silence(logged.pubend))
         self._log_held()
 
-    # ------------------------------------------------------------ silence of own pubends
-
-    def _assign_silence(self, pubend: int, through: int) -> bool:
-        """Assign silence through a tick; return False if it was assigned before."""
-        if not self.pubends.assign_silence(pubend, through, self.now_ns):
-            return False
-        self._take(self.pubends.reserve(through))
-        self._take(self.pubends.permanent_silence(pubend))
-        return True
-
-    def _on_reserved(self, reservation: Reservation) -> None:
-        self._take(self.pubends.on_reserved(reservation.tick))
-        self.resume_if_read()
-
     def _publish_silence(self, stream: Stream, through: int) -> None:
         if through > stream.knowledge.highest:
             self.effects += self.forwarding.publish_silence(stream, through, self.now_ns)
@@ -631,45 +617,36 @@ class Gryphon(LogFirstMachine):
         if not self._clients.own.started:
             subend.skip(knowledge)
         elif self._is_total:
-            self._hand_out_merged()
-        elif (ready := subend.next_range(knowledge)) is not None:
-            subend.position = ready[1] - 1
-            run = knowledge.events.within(*ready)
-            entry = self._clients.deliver(stream.identity, run) if run is not None else None
-            if entry is not None:
-                subend.on_delivered(entry)
+            self._deliver(self.merge.next_runs())
+            for each in self.merge:
+                self.settle(each)
+            self.merge.schedule_doubt(self.now_ns)
+        elif (run := subend.next_run(knowledge)) is not None:
+            self._deliver((run,))
         if stream.upstream is not None:
-            if self._parameters.delay_curiosity_ns:
-                self._delays.receive(stream, self.now_ns)
-            subend.see_gaps(knowledge, self.now_ns)
-            if subend.gaps.pieces:
-                self._gaps.schedule(stream)
-            else:
-                self.deadlines.cancel((GAPS, stream.identity))
+            self._delays.receive(stream, self.now_ns)
+            self._gaps.update(stream, self.now_ns)
         self.settle(stream)
         if self.drains.waiting:
             for client in self.drains.settle():
                 self._clients.on_drained(client)
 
-    def _hand_out_merged(self) -> None:
-        """Deliver events of all streams in total order, up to the least doubt horizon."""
-        for run in self.merge.next_runs():
+    def _deliver(self, runs: Iterable[PublicationRun]) -> None:
+        """Deliver runs of streams to the clients here."""
+        for run in runs:
             entry = self._clients.deliver(run.source, run)
             if entry is not None:
                 self.streams.get(run.source).subend.on_delivered(entry)
-        for stream in self.merge:
-            self.settle(stream)
-        self.merge.schedule_doubt(self.now_ns)
 
     def _resolve_doubt(self) -> None:
         """Resolve doubt for a waiting event: nacks to other pubends, silence at own pubends."""
         last, lacking = self.merge.find_doubt()
         for stream in lacking if self._clients.own.started else ():
             if stream.upstream is None:
-                self._assign_silence(stream.identity.publisher, last)
+                pubend = stream.identity.publisher
+                self._take(self.pubends.assign_silence(pubend, last, self.now_ns))
             elif stream.subend.doubt(last):
-                stream.subend.see_gaps(stream.knowledge, self.now_ns)
-                self._gaps.schedule(stream)
+                self._gaps.update(stream, self.now_ns)
 
 
 def _nothing() -> None:

@@ -146,10 +146,15 @@ class GapCuriosity:
         stream = self._streams.get(identity)
         pieces = [(piece,) for piece in stream.subend.gaps.due(now_ns)]
         effects = self._curiosity.request(stream, pieces, now_ns)
-        self.schedule(stream)
+        self._schedule(stream)
         return effects
 
-    def schedule(self, stream: Stream) -> None:
+    def update(self, stream: Stream, now_ns: Instant) -> None:
+        """Record the gaps of a stream, and the time of their nacks."""
+        stream.subend.see_gaps(stream.knowledge, now_ns)
+        self._schedule(stream)
+
+    def _schedule(self, stream: Stream) -> None:
         """Set the deadline for nacks of gaps, but not without a receiver."""
         gaps = stream.subend.gaps
         due_ns = gaps.earliest() if gaps.pieces else None
@@ -167,6 +172,9 @@ class DelayCuriosity:
     with an AckExpected, and the ticks up to that are requested as any gap. So a stream is complete
     without requests of the pubend for acks.
 
+    Without such requests and without filters, a broker without subscriptions doubts its streams,
+    too: otherwise a lost event would lack its ack for ever.
+
     Paper: [GD02] §3.2 (DCT). Deviates: the paper's nack covers all ticks up to the present, which
     the pubend would have to assign to silence, and to reserve on disk, in each idle stream. Nothing
     depends on the clocks of two machines.
@@ -182,6 +190,7 @@ class DelayCuriosity:
     ) -> None:
         self._routes = routes
         self._limit_ns = parameters.delay_curiosity_ns
+        self._is_alone = not parameters.ack_expected_ns and not parameters.filters
         self._streams = streams
         self._links = links
         self._deadlines = deadlines
@@ -216,8 +225,9 @@ class DelayCuriosity:
         """Return doubts about the streams without news, and wait for the next stream.
 
         Args:
-            is_wanted: whether this broker needs its streams now.
+            is_wanted: whether clients here need the streams now.
         """
+        is_wanted = is_wanted or self._is_alone
         effects: list[Effect] = []
         due_ns = now_ns + self._limit_ns
         for identity in self._identities:

@@ -244,9 +244,8 @@ class FilterExchange:
         if version <= ours:
             return []
         outcomes: list[Any] = []
-        follows = version == ours._replace(number=ours.number + 1)
-        if follows and self._has_version(version.broker):
-            known = self._table.predicates(version.broker) or {}
+        known = self._table.predicates(version.broker)
+        if known is not None and version == ours._replace(number=ours.number + 1):
             if any(each.number in known for each in message.added):
                 raise RemoteProtocolError(peer, f"adds to {version} what it has"[:300])
             self._table.change(version, dict(message.added), message.removed)
@@ -328,11 +327,11 @@ class FilterExchange:
 
     def _add(self, beginnings: Iterable[Beginning], now_ns: Instant) -> list[Any]:
         """Take beginnings; those of an earlier incarnation's filter mean nothing here."""
-        ours = self._table.version(self._broker) if self._broker in self._table else None
         return [
             each
             for each in self._beginning_routes.add(beginnings, now_ns)
-            if not isinstance(each, Beginning) or (ours and each.version[:2] == ours[:2])
+            if not isinstance(each, Beginning)
+            or each.version[:2] == self._table.version(self._broker)[:2]
         ]
 
 

@@ -160,7 +160,7 @@ class LogAppend:
 class Reservation(NamedTuple):
     """A tick through which a restart assigns no event, once the row is durable.
 
-    `Pubends.on_reserved` follows.
+    `Pubends.on_written` follows.
     """
 
     tick: int
@@ -276,7 +276,7 @@ class Pubends:
     def exclude_past(self, now_ns: Instant) -> Reservation:
         """Return a reservation that excludes ticks that lost events may have had.
 
-        Otherwise a neighbour could have more of a stream than its pubend. `on_reserved` follows
+        Otherwise a neighbour could have more of a stream than its pubend. `on_written` follows
         when the reservation is durable.
         """
         self.is_reserving = True
@@ -463,8 +463,14 @@ class Pubends:
 
     # ------------------------------------------------------------ silence
 
-    def assign_silence(self, pubend: int, through: int, now_ns: Instant) -> bool:
-        """Assign silence through a tick; return False if it was assigned before.
+    def is_assigned(self, pubend: int, through: int) -> bool:
+        """Return True if silence was assigned through a tick."""
+        return through <= self._promised[pubend]
+
+    def assign_silence(
+        self, pubend: int, through: int, now_ns: Instant
+    ) -> list[Reservation | PermanentSilence]:
+        """Assign silence through a tick; return what follows, nothing for assigned silence.
 
         No later event gets one of the ticks. The silence is permanent when the events with lower
         ticks are durable, and the reservation is durable that keeps a restart from reusing the
@@ -472,12 +478,12 @@ class Pubends:
 
         Paper: [GD02] §2.2 (silence assigned in advance).
         """
-        if through <= self._promised[pubend]:
-            return False
+        if self.is_assigned(pubend, through):
+            return []
         self._promised[pubend] = through
         self._last[pubend] = max(self._last[pubend], through)
         self._clock.advance_past(now_ns, through)
-        return True
+        return [*self.reserve(through), *self.permanent_silence(pubend)]
 
     def _silent_after(self, pubend: int, last: int, events: int, now_ns: Instant) -> int:
         """Return the tick through which silence follows the last of `events` events.
@@ -495,7 +501,7 @@ class Pubends:
         self._reserving = through + _LEASE_TICKS
         return [Reservation(self._reserving)]
 
-    def on_reserved(self, tick: int) -> list[PermanentSilence]:
+    def _on_reserved(self, tick: int) -> list[PermanentSilence]:
         """Record a durable reservation; assign no excluded tick; return permanent silence."""
         self.reserved = max(self.reserved, tick)
         if self.is_reserving:
@@ -541,8 +547,10 @@ class Pubends:
         rows = tuple(Change(table, key, value) for (table, key), value in changes.items())
         return [LogRelease(rows, first)]
 
-    def on_written(self, fact: LogRelease, _now_ns: Instant) -> list[Any]:
-        """Truncate the log after the rows are durable; return the next truncation as well."""
+    def on_written(self, fact: LogRelease | Reservation, _now_ns: Instant) -> list[Any]:
+        """Return what follows durable rows: permanent silence, or truncations of the log."""
+        if isinstance(fact, Reservation):
+            return self._on_reserved(fact.tick)
         self._is_releasing = False
         return [Chop(LOG, fact.first), *self._release_log()]
 

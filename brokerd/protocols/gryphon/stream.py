@@ -12,6 +12,7 @@ from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Knowledge, Range
 from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.protocols.gryphon.messages import EVERYWHERE
@@ -87,11 +88,14 @@ class Subend:
         self.position = max(self.position, knowledge.highest, self.expected)
         self._doubted = 0
 
-    def next_range(self, knowledge: Knowledge) -> Range | None:
-        """Return the range that can be delivered now, from the position to the doubt horizon."""
-        position = self.position = max(self.position, knowledge.final)
-        horizon = knowledge.horizon(position)
-        return (position + 1, horizon + 1) if horizon > position else None
+    def next_run(self, knowledge: Knowledge) -> PublicationRun | None:
+        """Return the events that can be delivered now, and advance the position behind them.
+
+        These are the events up to the doubt horizon; None without an event.
+        """
+        position = max(self.position, knowledge.final)
+        self.position = horizon = knowledge.horizon(position)
+        return knowledge.events.within(position + 1, horizon + 1) if horizon > position else None
 
     def see_gaps(self, knowledge: Knowledge, now_ns: Instant) -> None:
         """Update the gaps up to the last tick with knowledge or expectation."""

@@ -1,9 +1,9 @@
 """Announced gaps: publications that do not arrive, now or ever, with the reason for it."""
 
-from brokerd.model.identity import BrokerNumber, ClientId, SourceId
+from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.losses import OLDER_COPY, STATE_LOST
 from brokerd.protocols.definition import Promises
-from brokerd.simulator.checks.losses import StateLosses
+from brokerd.simulator.checks.losses import StateLosses, Stretch
 from brokerd.simulator.checks.streams import Publisher, StreamRegister, Subscription
 from brokerd.simulator.checks.violations import Violations
 
@@ -94,7 +94,7 @@ class GapJudge:
         client, number = subscription.client, subscription.number
         origins = self._losses.disk_view.origins_of(source, first, last)
         if origins is None:
-            self._excuse_stream(subscription, source.broker)
+            self._excuse_stream(subscription, Stretch(source, first, last))
             return
         for origin, sequence in origins:
             # A restarted subscription may have some of them from before.
@@ -105,26 +105,39 @@ class GapJudge:
             else:
                 self._unjudged.setdefault((origin, sequence), {})[client, number] = None
 
-    def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
-        """Excuse lost publications of a broker: a gap of a stream names no source.
+    def _excuse_stream(self, subscription: Subscription, gap: Stretch) -> None:
+        """Excuse lost publications of a broker in a gap of a stream, which names no source.
 
-        If the broker of the subscriber has lost state, these are all publications so far.
+        If the broker of the subscriber has lost state, these are publications so far.
         """
-        is_lost_at_home = self._losses.is_lost_at_home
-        stores_for = self._losses.disk_view.stores_for
+        view = self._losses.disk_view
         for publisher in self._register.publishers.values():
-            if stores_for(broker, self._register.homes.get(publisher.client, -1)):
-                stream = self._register.stream(subscription, publisher)
-                lost = {
-                    n
-                    for n in stream.matching
-                    if n > stream.last
-                    and (n in publisher.lost or is_lost_at_home(subscription, publisher, n))
-                } - stream.excused
-                lost |= stream.unexplained
-                stream.unexplained = set()
-                stream.excused |= lost
-                self.counts[STATE_LOST] = self.counts.get(STATE_LOST, 0) + len(lost)
+            if not view.stores_for(
+                gap.stream.broker, self._register.homes.get(publisher.client, -1)
+            ):
+                continue
+            stream = self._register.stream(subscription, publisher)
+            lost = {
+                n
+                for n in stream.matching
+                if n in stream.unexplained or (n > stream.last and n not in stream.excused)
+                if self._is_in_gap(subscription, gap, publisher, n)
+            }
+            stream.unexplained -= lost
+            stream.excused |= lost
+            self.counts[STATE_LOST] = self.counts.get(STATE_LOST, 0) + len(lost)
+
+    def _is_in_gap(
+        self, subscription: Subscription, gap: Stretch, publisher: Publisher, sequence: int
+    ) -> bool:
+        """Return True if a publication is lost at either end, and may be in a gap of a stream."""
+        losses, source = self._losses, publisher.source
+        if source is None:
+            return False
+        is_lost_there = not losses.list_unexplained(publisher, [sequence])
+        if not is_lost_there and not losses.is_lost_at_home(subscription, publisher, sequence):
+            return False
+        return losses.disk_view.is_in_gap(gap, source, sequence, is_lost_there=is_lost_there)
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
         """Return True if a publication may be in a gap that is announced now."""

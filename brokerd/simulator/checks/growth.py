@@ -30,6 +30,7 @@ class ContainerLimits:
         empty: containers of waiting items, which must be empty in a quiet cluster.
         paired: containers and tables on disk with an entry for each pair of live objects, for
             example a subscription and a source.
+        positions: rows on disk with a position in each stream.
         bounded: containers with a limit of their own, which a rule of the protocol checks.
         streams: the parameter for the number of streams that begin at each broker, beside one
             stream for publications outside of all streams; empty if each source is a stream.
@@ -37,6 +38,7 @@ class ContainerLimits:
 
     empty: tuple[str, ...] = ()
     paired: tuple[str, ...] = ()
+    positions: tuple[str, ...] = ()
     bounded: tuple[str, ...] = ()
     streams: str = ""
 
@@ -68,8 +70,16 @@ class LiveState:
     @property
     def paired_limit(self) -> int:
         """The limit of a table with an entry for each pair."""
-        sources = max(self.brokers + self.sources, self.brokers * self.streams)
-        return (self.brokers + self.subscriptions) * sources + _ALWAYS
+        return (self.brokers + self.subscriptions) * self._all_streams + _ALWAYS
+
+    @property
+    def positions_limit(self) -> int:
+        """The limit of a row with a position in each stream: three numbers and the tick."""
+        return 4 * self._all_streams + _ALWAYS
+
+    @property
+    def _all_streams(self) -> int:
+        return max(self.brokers + self.sources, self.brokers * self.streams)
 
 
 def check_growth(broker: BrokerView, alive: LiveState, kept: ContainerLimits) -> None:
@@ -84,6 +94,8 @@ def check_growth(broker: BrokerView, alive: LiveState, kept: ContainerLimits) ->
         counted[f"a row of {table}"] = max(map(_values_in, rows.values()), default=0)
     for name, size in counted.items():
         limit = alive.paired_limit if name in kept.paired else alive.limit
+        if name in kept.positions:
+            limit = alive.positions_limit
         if name in kept.empty:
             limit = 0
         if size > limit and name not in kept.bounded:

@@ -1,10 +1,18 @@
 """State that brokers lost with their disks, and that their operators accepted as lost."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.simulator.checks.streams import Publisher, StreamRegister, Subscription
+
+
+class Stretch(NamedTuple):
+    """Consecutive positions of a stream."""
+
+    stream: StreamId
+    first: int
+    last: int
 
 
 class DiskView(Protocol):
@@ -14,6 +22,15 @@ class DiskView(Protocol):
         self, stream: StreamId, first: int, last: int
     ) -> Iterable[tuple[SourceId, int]] | None:
         """Return the publications at positions of a stream that no publisher has; None if unknown.
+
+        See ProtocolChecks.
+        """
+        ...
+
+    def is_in_gap(
+        self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool
+    ) -> bool:
+        """Return True if lost positions may have had a publication of the stream's broker.
 
         See ProtocolChecks.
         """
@@ -40,6 +57,12 @@ class AccessBrokerDisks:
     ) -> Iterable[tuple[SourceId, int]] | None:
         """Return None: positions name no publications."""
         return None
+
+    def is_in_gap(
+        self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool
+    ) -> bool:
+        """Return True: positions name no publications."""
+        return True
 
     def stores_for(self, broker: BrokerNumber, home: BrokerNumber) -> bool:
         """Return True for the access broker itself."""

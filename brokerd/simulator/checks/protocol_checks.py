@@ -20,6 +20,7 @@ from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.compounds import make_marks
 from brokerd.simulator.checks.growth import SHARED, ContainerLimits, Limit
+from brokerd.simulator.checks.losses import Stretch
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
@@ -107,9 +108,20 @@ class ProtocolChecks:
     ) -> Iterable[tuple[SourceId, int]] | None:
         """Return the publications at positions of a stream that no publisher has.
 
-        None if positions name no publications: a lost range excuses all publications of its broker.
+        None if `is_in_gap` decides.
         """
         return None
+
+    def is_in_gap(
+        self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool
+    ) -> bool:
+        """Return True if lost positions of a stream may have had a publication of its broker.
+
+        Args:
+            is_lost_there: the stream's broker has lost the publication; otherwise the subscriber's
+                broker.
+        """
+        return True
 
     def keeper_of(self, source: SourceId, sequence: int, home: BrokerNumber) -> BrokerNumber:
         """Return the broker that has an acknowledged publication on disk.

@@ -119,3 +119,40 @@ def test_ticks_below_a_loss_marker_are_lost_before_an_event_that_survived() -> N
     assert isinstance(survivor, PublicationRun)
     assert [*survivor.sequences] == [20]
     assert catchup.next_batch(Batch(20, 20, (30,), 30)) == [(30, 31)], "it may be in the log"
+
+
+def begun(after: int = 0) -> Catchup:
+    return Catchup(BatchReader(FilterLog("log"), 1, 100), after, after, after)
+
+
+def test_a_batch_requests_its_own_ticks_that_are_not_lost() -> None:
+    assert begun(5).next_batch(Batch(5, 9, (12,), 12)) == [(6, 10), (12, 13)]
+    catchup = begun(5)
+    catchup.lost = LostPart(15, ((run_at([2]).origins[0].source, 3),))
+    assert catchup.next_batch(Batch(5, 5, (7, 20), 20)) == [(20, 21)]
+
+
+def test_a_lost_range_ends_before_the_next_event_and_is_joined_across_batches() -> None:
+    """Even ticks are of one source, with numbers one higher."""
+    source = run_at([2]).origins[0].source
+    lost, catchup = LostPart(30, ((source, 100),)), begun()
+    needed = catchup.next_batch(Batch(0, 0, (10, 12, 14, 16), 16))
+    for (tick, end), is_lost in zip(needed, (False, True, False, True), strict=True):
+        run = None if is_lost else run_at([tick])
+        catchup.take(lost if is_lost else NOTHING_LOST, [(tick, end)], run)
+    first, gap, second = catchup.finish()
+    assert gap == LostRange(12, 12, ((source, 14),))
+    assert all(isinstance(each, PublicationRun) for each in (first, second))
+    assert catchup.next_batch(Batch(16, 16, (20, 40), 40)) == [(40, 41)]
+    catchup.take(NOTHING_LOST, [(40, 41)], run_at([40]))
+    gap, _ = catchup.finish()
+    assert gap == LostRange(16, 20, ((source, 40),))
+
+
+def test_a_lost_range_is_reported_with_the_batch_behind_the_loss() -> None:
+    source = run_at([2]).origins[0].source
+    catchup = begun()
+    catchup.next_batch(Batch(0, 0, (10,), 30))
+    catchup.take(LostPart(30, ((source, 100),)), [(10, 11)], None)
+    assert [*catchup.finish()] == [LostRange(10, 10, ((source, 100),))]
+    assert catchup.rest() == []

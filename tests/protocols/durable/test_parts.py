@@ -8,13 +8,20 @@ import pytest
 
 from brokerd.model.identity import StreamId
 from brokerd.model.losses import STATE_LOST
-from brokerd.protocols.durable.catchup import Batch, BatchReader, Catchup, LostRange
-from brokerd.protocols.durable.catchup_streams import LOST, CatchupStreams
+from brokerd.protocols.durable.catchup import (
+    Batch,
+    BatchReader,
+    Catchup,
+    LostPart,
+    LostRange,
+)
+from brokerd.protocols.durable.catchup_streams import LOST, CatchupStreams, CatchupWatch
 from brokerd.protocols.durable.commit_cycle import CommitCycle, TokenCommits, TokenRequest
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.passed_events import PassedEvents
 from brokerd.protocols.durable.retention import RETAINED, Retention
+from brokerd.protocols.durable.state import Mode
 from brokerd.protocols.gryphon import Stream
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES
 from brokerd.protocols.gryphon.knowledge import TICK_NS
@@ -189,6 +196,136 @@ def test_a_gap_below_a_loss_of_state_has_that_reason() -> None:
         streams, lane, [LostRange(first, first + 2, ()) for first in (4, 5, 6)]
     )
     assert gaps == [(6, STATE_LOST), (7, STATE_LOST), (8, LOST)]
+
+
+# ---------------------------------------------------------------- catch-up streams
+
+
+class WatchedLane(SimpleNamespace):
+    """A lane that a watch has as a key."""
+
+    __hash__ = object.__hash__
+
+
+def test_only_a_stream_that_does_not_approach_is_recorded() -> None:
+    events: list[Any] = []
+    machine: Any = SimpleNamespace(now_ns=0, emit=events.append)
+    watch = CatchupWatch(machine, DeadlineQueue(), 1, {"catchups_diverging": 0})
+    hosted: Any = SimpleNamespace(position=100)
+    lanes: list[Any] = [
+        WatchedLane(
+            catchup=SimpleNamespace(given=given),
+            stream=STREAM,
+            subscription=SimpleNamespace(client=str(given), number=1),
+        )
+        for given in (10, 11)
+    ]
+    for lane in lanes:
+        watch.begin(hosted, lane, 10)
+    watch.due()
+    assert [event.details["client"] for event in events] == ["10"]
+
+
+@pytest.mark.parametrize("had, acknowledged, matched_after", [(7, 3, 2), (3, 7, 2), (3, 2, 7)])
+def test_nothing_is_matched_before_a_position_ack_or_beginning(
+    had: int, acknowledged: int, matched_after: int
+) -> None:
+    watch = SimpleNamespace(begin=lambda *_: None)
+    streams: Any = SimpleNamespace(_most=1, _watch=watch, advance=lambda *_: None)
+    hosted: Any = SimpleNamespace(position=9, log=FilterLog("log"))
+    lane: Any = SimpleNamespace(
+        subscription=SimpleNamespace(identity=1),
+        acknowledged=acknowledged,
+        matched_after=matched_after,
+    )
+    CatchupStreams.begin(streams, hosted, lane, had)
+    assert (lane.catchup.given, lane.catchup.unknown_through, lane.floor) == (had, 7, had)
+
+
+@pytest.mark.parametrize("before, after", [(5, 9), (12, 12)])
+def test_skipped_events_are_fetched_through_the_position(before: int, after: int) -> None:
+    catchup = SimpleNamespace(unknown_through=before)
+    lane: Any = SimpleNamespace(mode=Mode.CATCHING_UP, catchup=catchup)
+    hosted: Any = SimpleNamespace(position=9)
+    CatchupStreams.skip(SimpleNamespace(), hosted, lane, 3)  # type: ignore[arg-type]
+    assert catchup.unknown_through == after
+
+
+@pytest.mark.parametrize("through, is_beyond", [(9, False), (10, True)])
+def test_a_loss_beyond_the_position_has_no_matches_here(through: int, is_beyond: bool) -> None:
+    """A stream without an open request takes no answer."""
+    calls: list[int] = []
+
+    def lane(open_: bool) -> Any:
+        catchup = SimpleNamespace(
+            open=open_, unknown_through=2, is_busy=False, take=lambda *_: calls.append(open_)
+        )
+        return SimpleNamespace(catchup=catchup, lost_through=1)
+
+    lanes = [lane(True), lane(False)]
+    streams: Any = SimpleNamespace(
+        _fetching=SimpleNamespace(has_lost=True),
+        _table=SimpleNamespace(lanes=lambda _: lanes),
+        advance=lambda *_: None,
+        _admit=lambda: None,
+    )
+    hosted: Any = SimpleNamespace(identity=STREAM, position=9)
+    CatchupStreams._take(streams, hosted, LostPart(through, ()), [(1, 2)], None)
+    assert calls == [True]
+    reached = (through, through) if is_beyond else (2, 1)
+    assert (lanes[0].catchup.unknown_through, lanes[0].lost_through) == reached
+
+
+def test_a_stream_that_continues_admits_no_other_meanwhile() -> None:
+    waiting, depth = [1, 2, 3], [0]
+
+    def advance(_: Any, __: Any) -> None:
+        depth[0] += 1
+        assert depth == [1], "the next one follows after this one"
+        CatchupStreams._admit(streams)
+        depth[0] -= 1
+
+    window = SimpleNamespace(next=lambda: (None, waiting.pop()) if waiting else None)
+    streams: Any = SimpleNamespace(_is_admitting=False, _window=window, advance=advance)
+    CatchupStreams._admit(streams)
+    assert (waiting, streams._is_admitting) == ([], False)
+
+
+def test_a_batch_is_begun_once_although_pages_are_read() -> None:
+    begun: list[int] = []
+    reader = SimpleNamespace(begin=lambda *_: begun.append(1), step=lambda: (None, []))
+    catchup: Any = SimpleNamespace(given=5, unknown_through=5, is_reading=False, reader=reader)
+    hosted: Any = SimpleNamespace(position=9, reading={})
+    lanes: Any = SimpleNamespace(_machine=None)
+    for _ in range(3):
+        assert CatchupStreams._next_batch(lanes, hosted, "lane", catchup) is None  # type: ignore[arg-type]
+    assert begun == [1]
+
+
+@pytest.mark.parametrize(
+    "is_attached, floor, is_due", [(True, 10, True), (False, 10, False), (True, 9, False)]
+)
+def test_only_attached_tokens_ahead_of_the_broker_are_proved_and_refused(
+    is_attached: bool, floor: int, is_due: bool
+) -> None:
+    fetched: list[Any] = []
+    refused: list[Any] = []
+    lane = SimpleNamespace(stream=STREAM, floor=floor)
+    local: Any = SimpleNamespace(
+        is_attached=is_attached, lanes={STREAM: lane}, lane=lambda _: lane, presented={}
+    )
+    streams: Any = SimpleNamespace(
+        _hosted={STREAM: SimpleNamespace(position=9)},
+        _fetching=SimpleNamespace(fetch=lambda *each: fetched.append(each) or []),
+        _table=SimpleNamespace(present={1: local}),
+        on_answers=lambda _: None,
+        detach=lambda _: None,
+        _refuse=lambda each, _: refused.append(each),
+    )
+    CatchupStreams.prove(streams, local)
+    assert bool(fetched) == is_due
+    CatchupStreams._refuse_beyond(streams, STREAM, 8, [(2, 3), (10, 11)])
+    assert bool(refused) == is_due
 
 
 # ---------------------------------------------------------------- commits

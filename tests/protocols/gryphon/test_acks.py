@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import StreamId
-from brokerd.protocols.gryphon.acknowledgements import ACKS, Acknowledgements
-from brokerd.protocols.gryphon.messages import Done
+from brokerd.protocols.gryphon.acknowledgements import (
+    ACKS,
+    UNWANTED,
+    Acknowledgements,
+    OverdueAcks,
+)
+from brokerd.protocols.gryphon.knowledge import LAST_TICK
+from brokerd.protocols.gryphon.messages import EVERYWHERE, Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import Send
@@ -120,9 +127,10 @@ class Filters:
     """Filters by which the cell below wants some ticks only."""
 
     def __init__(self, wanted: tuple[int, ...], *, is_on: bool) -> None:
-        self.is_on, self.changes, self._wanted = is_on, 0, wanted
+        self.is_on, self.changes, self.matches, self._wanted = is_on, 0, 0, wanted
 
     def first_wanted(self, events: Any, _: int, after: int) -> int | None:
+        self.matches += 1
         return next((tick for tick in events.ticks(after + 1, 99) if tick in self._wanted), None)
 
     def select(self, run: Any) -> Any:
@@ -130,12 +138,14 @@ class Filters:
         return SimpleNamespace(wanted=lambda _: run.select(places) if places else None)
 
 
-def between(*wanted: int, is_on: bool = True) -> tuple[Acknowledgements, Stream]:
+def between(
+    *wanted: int, is_on: bool = True, deadlines: DeadlineQueue[Any] | None = None
+) -> tuple[Acknowledgements, Stream]:
     """Return a broker between two cells, which knows ticks 1 to 9 but for 4, with events 3 to 8."""
     routes: Any = SimpleNamespace(
         cell=CELL,
         cells=(ABOVE, BELOW),
-        peers=(),
+        peers=SIBLINGS,
         cell_by_broker={PARENT: ABOVE, SIBLINGS[0]: CELL, 30: BELOW},
     )
     filters: Any = Filters(wanted, is_on=is_on)
@@ -144,9 +154,14 @@ def between(*wanted: int, is_on: bool = True) -> tuple[Acknowledgements, Stream]
     stream.knowledge.accumulate(1, 4, run_at([3]))
     stream.knowledge.accumulate(5, 10, run_at([5, 6, 7, 8]))
     streams: Any = {stream.identity: stream}
-    links: Any = SimpleNamespace(targets=lambda *_: ())
-    deadlines: DeadlineQueue[Any] = DeadlineQueue()
-    acks = Acknowledgements(routes, parameters, streams, filters, links, deadlines, {})
+    links: Any = SimpleNamespace(
+        senders={9: (PARENT,)},
+        targets=lambda _, children, __: [(cell, ((30, EVERYWHERE),)) for cell in children],
+    )
+    counters = {"acks_expected": 0}
+    acks = Acknowledgements(
+        routes, parameters, streams, filters, links, deadlines or DeadlineQueue(), counters
+    )
     return acks, stream
 
 
@@ -185,3 +200,111 @@ def test_an_ack_answers_the_nacks_of_its_own_cell(peer: int, asked: list[tuple[i
     assert [*acks.on_done(peer, Done(BELOW, ((stream.identity, 7),)), 0)] == []
     assert stream.acknowledged_by(BELOW) == 7
     assert [*stream.curious[peer]] == asked
+
+
+@pytest.mark.parametrize(
+    "upstream, children, is_on, change, is_watched",
+    [
+        (ABOVE, (BELOW,), True, "fill", True),
+        (ABOVE, (BELOW,), False, "fill", False),
+        (ABOVE, (), True, "fill", False),
+        (None, (BELOW,), True, "fill", False),
+        (ABOVE, (), False, "gap", True),
+        (ABOVE, (BELOW,), True, "empty", False),
+    ],
+)
+def test_kept_events_are_watched_where_brokers_above_may_have_released_them(
+    upstream: int | None, children: tuple[int, ...], is_on: bool, change: str, is_watched: bool
+) -> None:
+    deadlines: DeadlineQueue[Any] = DeadlineQueue()
+    acks, stream = between(3, is_on=is_on, deadlines=deadlines)
+    stream.upstream, stream.children = upstream, children
+    if change != "gap":
+        stream.knowledge.accumulate(4, 5, None)
+    if change == "empty":
+        stream.finish(9)
+    for now_ns in (7, 8):  # later changes do not put off the look
+        acks.settle(stream, now_ns)
+    due_ns = deadlines.instant((UNWANTED, None))
+    assert due_ns == (7 + GryphonParameters().unwanted_ns if is_watched else None)
+
+
+@pytest.mark.parametrize("upstream, through", [(ABOVE, [8]), (None, [])])
+def test_only_a_broker_on_the_route_requests_acks_for_events_that_it_keeps(
+    upstream: int | None, through: list[int]
+) -> None:
+    """A pubend requests acks by the age of events."""
+    acks, stream = between(3, 5, 6, 7, 8)
+    stream.upstream = upstream
+    assert acks.release_unwanted(stream) == []
+    sent = acks.release_unwanted(stream)
+    assert [each.message.through for each in sent if isinstance(each, Send)] == through
+
+
+def test_acks_that_follow_from_a_filter_are_forwarded_once_and_those_of_silence_never() -> None:
+    acks, stream = between(8)
+    acks.settle(stream, 0)
+    identity = stream.identity
+    final = Send(PARENT, Done(CELL, ((identity, 2),)))
+    beside = [Send(peer, Done(BELOW, ((identity, 3),))) for peer in SIBLINGS]
+    assert acks.flush() == [final, *beside]
+    acks.settle(stream, 0)
+    assert acks.flush() == []
+    stream.subend.position = 4
+    stream.knowledge.accumulate(4, 5, None)
+    acks.settle(stream, 0)
+    beside = [Send(peer, Done(BELOW, ((identity, 7),))) for peer in SIBLINGS]
+    assert acks.flush() == [Send(PARENT, Done(CELL, ((identity, 4),))), *beside]
+    acks, stream = between(5)
+    stream.subend.position = 3
+    stream.note_done(BELOW, 3)
+    stream.knowledge.accumulate(4, 5, None)
+    acks.settle(stream, 0)
+    assert [each.peer for each in acks.flush() if isinstance(each, Send)] == [PARENT]
+
+
+def test_a_wanted_event_is_matched_again_only_after_a_change_of_filters() -> None:
+    acks, stream = between(3)
+    filters: Any = acks._filters
+    for changes, matches in ((0, 1), (0, 1), (1, 2), (1, 2)):
+        filters.changes = changes
+        acks.settle(stream, 0)
+        assert filters.matches == matches
+
+
+@pytest.mark.parametrize("via, near", [(PARENT + 1, PARENT + 1), (PARENT + 2, PARENT)])
+def test_an_ack_goes_to_the_last_sender_only_if_it_reaches_the_pubend(via: int, near: int) -> None:
+    acks, stream = between()
+    acks._links.senders[9] = (PARENT, PARENT + 1)
+    stream.via = via
+    acks.add_final(stream, 0)
+    stream.finish(1)
+    (sent, *_) = acks.flush()
+    assert isinstance(sent, Send)
+    assert sent.peer == near
+
+
+@pytest.mark.parametrize("tick, is_refused", [(9, False), (10, True), (LAST_TICK, True)])
+@pytest.mark.parametrize("has_lost", [False, True])
+def test_an_ack_beyond_a_pubend_is_possible_only_after_a_loss(
+    tick: int, is_refused: bool, has_lost: bool
+) -> None:
+    acks, stream = between()
+    stream.upstream = None
+    acks._streams = SimpleNamespace(has_lost=has_lost, from_downstream=lambda *_: stream)
+    message = Done(BELOW, ((stream.identity, tick),))
+    if is_refused and (tick == LAST_TICK or not has_lost):
+        with pytest.raises(RemoteProtocolError, match=f"acknowledges {tick}"):
+            acks.check(30, message)
+    else:
+        assert acks.check(30, message) == [(stream, tick)] * is_refused
+
+
+def test_without_aet_a_pubend_never_looks_for_old_events() -> None:
+    parameters = GryphonParameters(ack_expected_ns=0, delay_curiosity_ns=1)
+    deadlines: DeadlineQueue[Any] = DeadlineQueue()
+    unused: Any = None
+    overdue = OverdueAcks(parameters, unused, unused, unused, deadlines)
+    overdue.schedule(0)
+    assert overdue.check(0) == []
+    assert deadlines.earliest() is None

@@ -94,6 +94,21 @@ def lost_ack() -> bool:
     return subscriber.received == sent and queued == 0
 
 
+def lost_without_subscribers() -> bool:
+    """Lose the last event on its way to a broker without subscribers."""
+    story = Story("p1-s1", pubends=1, filters=False, **SUBENDS)
+    story.lose("p1", "s1", Events)
+    story.publish(1)
+    story.settle()
+    return story.cluster.broker("p1").broker.core.status().queued == 0
+
+
+def test_a_broker_without_subscribers_acknowledges_a_lost_event() -> None:
+    assert lost_without_subscribers()
+    with plant([MUTANTS["idle-brokers-never-doubt"]]):
+        assert not lost_without_subscribers()
+
+
 def test_a_doubt_repeats_an_ack_that_was_lost_with_a_broker() -> None:
     assert lost_ack()
     with plant([MUTANTS["doubts-repeat-no-ack"]]):

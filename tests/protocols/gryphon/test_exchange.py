@@ -8,10 +8,19 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.filter_table import FilterTable
-from brokerd.protocols.gryphon.filters import FilterExchange
-from brokerd.protocols.gryphon.messages import FilterSet, FilterVersion, FilterVersions, Named
+from brokerd.protocols.gryphon.filters import FilterExchange, FilterWrite
+from brokerd.protocols.gryphon.messages import (
+    Beginning,
+    Beginnings,
+    FilterChange,
+    FilterSet,
+    FilterVersion,
+    FilterVersions,
+    Named,
+)
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Links, Routes
+from brokerd.protocols.gryphon.state import FILTERED
 from brokerd.protocols.gryphon.stream import Streams
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -23,7 +32,7 @@ TOPOLOGY = tree_of_cells(("b0", "b1", "b2"), [("b0", "b1"), ("b1", "b2")])
 class Side:
     """The filter exchange of a broker in a chain of three."""
 
-    def __init__(self, broker: int) -> None:
+    def __init__(self, broker: int, **filtered: list[int]) -> None:
         routes = Routes(broker, TOPOLOGY, 1)
         self.table = FilterTable(broker, routes, decode_attribute_table, is_on=True)
         streams = Streams(broker, routes, GryphonParameters(pubends=1))
@@ -31,7 +40,8 @@ class Side:
         self.exchange = FilterExchange(
             broker, routes, self.table, streams, near, links, DeadlineQueue()
         )
-        self.exchange.begin(1, {})
+        recovered = {FILTERED: {name[1:]: row for name, row in filtered.items()}}
+        self.exchange.begin(1, recovered)
         self.outcomes: list[object] = []
 
     def receives_from(self, peer: int, message: object) -> None:
@@ -98,3 +108,33 @@ def test_only_the_parts_of_one_version_make_a_filter(seed: int) -> None:
         if broken_off == len(parts):
             whole = dict(named)
         assert receiver.table.predicates(2) == whole
+
+
+@pytest.mark.parametrize("number, writes", [(4, []), (5, []), (6, [FilterVersion(2, 1, 6)])])
+def test_only_a_later_version_is_written_before_its_beginning(
+    number: int, writes: list[FilterVersion]
+) -> None:
+    """The filter of version 5 was matched before a restart, and its contents are lost."""
+    side = Side(1, b2=[1, 5])
+    side.receives_from(2, FilterSet(FilterVersion(2, 1, number), (), True))
+    found = [each for each in side.outcomes if isinstance(each, FilterWrite)]
+    assert [version for write in found for version in write.versions] == writes
+
+
+BEGINNING = Beginnings((Beginning(1, FilterVersion(2, 1, 5), (0,)),))
+
+
+def test_a_restarted_broker_repeats_its_durable_beginnings() -> None:
+    side = Side(1, b2=[1, 5])
+    assert side.exchange.due() == [Send(2, BEGINNING)]
+
+
+def test_a_new_session_repeats_beginnings_and_owes_no_change() -> None:
+    side = Side(1, b2=[1, 5])
+    side.exchange.due()
+    assert side.exchange.on_links() == []
+    owed = side.exchange.change_routes.owed
+    owed[2] = {0: [FilterChange(FilterVersion(0, 1, 2), (), (1,))]}
+    side.exchange.on_session_lost(2)
+    assert side.exchange.on_links() == [Send(2, BEGINNING)]
+    assert owed == {}

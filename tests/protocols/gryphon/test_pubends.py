@@ -1,6 +1,7 @@
 """The pubends of a broker on objects: ticks and numbers survive a restart; no tick is reused."""
 
 from collections import deque
+from collections.abc import Iterable
 from random import Random
 
 import pytest
@@ -8,14 +9,25 @@ import pytest
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon import pubend as pubend_module
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubend import Acceptance, LogAppend, Pubends
+from brokerd.protocols.gryphon.pubend import (
+    Acceptance,
+    LogAppend,
+    LogRelease,
+    PermanentSilence,
+    Pubends,
+    Reservation,
+    TickClock,
+)
 from brokerd.protocols.interface import Chop, LogEnds, Read, RecordsRead
+from brokerd.simulator.checks.growth import sizes_of
 from brokerd.units import MICROSECOND_NS
 from tests.model.test_publication import contents
 
 BROKER, PUBENDS, PAGE = 3, 2, 2
+LEASE_TICKS = 2_000_000
 SOURCES = SourceId(BROKER, 0, 1), SourceId(BROKER, 1, 1), SourceId(BROKER, 2, 1)
 
 
@@ -82,13 +94,19 @@ class Disk:
             assert silent >= run.last
             self.silent[logged.pubend] = silent
             if logged.lease:
-                self.reserve(logged.lease)
+                self.take(self.pubends.reserve(logged.lease))
 
-    def reserve(self, through: int) -> None:
-        for (tick,) in self.pubends.reserve(through):
-            assert tick > self.rows.get("reserved", {}).get("", 0)
-            self.rows["reserved"] = {"": tick}
-            self.pubends.on_reserved(tick)
+    def take(self, facts: Iterable[Reservation | PermanentSilence]) -> None:
+        """Write reservations, and check permanent silence."""
+        for fact in facts:
+            if isinstance(fact, Reservation):
+                assert fact.tick > self.rows.get("reserved", {}).get("", 0)
+                self.rows["reserved"] = {"": fact.tick}
+                self.take(self.pubends.on_written(fact, self.now_ns))
+                continue
+            pubend, permanent = fact.stream.publisher, fact.through
+            assert not any(n.pubend == pubend and n.first <= permanent for n in self.waiting)
+            self.silent[pubend] = max(self.silent[pubend], permanent)
 
     def release(self, pubend: int, through: int) -> None:
         releases = self.pubends.release(pubend, through)
@@ -153,11 +171,8 @@ def test_pubends_that_are_read_equal_those_that_wrote(seed: int, silence_percent
         elif act == 4:
             pubend = random.randrange(PUBENDS)
             through = disk.pubends.tick(disk.now_ns) + random.randrange(9)
-            if disk.pubends.assign_silence(pubend, through, disk.now_ns):
-                disk.reserve(through)
-            for _, permanent in disk.pubends.permanent_silence(pubend):
-                assert not any(n.pubend == pubend and n.first <= permanent for n in disk.waiting)
-                disk.silent[pubend] = max(disk.silent[pubend], permanent)
+            disk.take(disk.pubends.assign_silence(pubend, through, disk.now_ns))
+            disk.take(disk.pubends.permanent_silence(pubend))
         else:
             restart(disk, random.choice((0, disk.now_ns)))
 
@@ -195,17 +210,86 @@ def test_silence_behind_an_event_is_announced_within_the_reservation(
 def test_ticks_of_lost_events_are_excluded_once() -> None:
     disk = Disk()
     disk.now_ns = 500 * MICROSECOND_NS
-    disk.pubends.on_reserved(90)
+    disk.pubends.on_written(Reservation(90), 0)
     disk.publish(published(SOURCES[0], 1))
     (logged,) = disk.waiting
     assert logged.first < 600, "an ordinary reservation excludes nothing"
     (tick,) = disk.pubends.exclude_past(disk.now_ns)
     assert (disk.pubends.is_reserving, tick >= 500) == (True, True)
-    disk.pubends.on_reserved(tick + 1_000)
+    disk.pubends.on_written(Reservation(tick + 1_000), 0)
     assert not disk.pubends.is_reserving
     for source in SOURCES[:2]:
         disk.publish(published(source, 2))
         assert disk.waiting[-1].first == tick + 1_001
-    disk.pubends.on_reserved(tick + 5_000)
+    disk.pubends.on_written(Reservation(tick + 5_000), 0)
     disk.publish(published(SOURCES[0], 3))
     assert disk.waiting[-1].first == tick + 1_002
+
+
+def test_a_clock_is_ahead_of_the_last_tick_of_all_pubends() -> None:
+    clock = TickClock()
+    clock.start(0, 0)
+    clock.advance_past(0, 100)
+    assert clock.tick(0) == 101
+    disk = Disk()
+    disk.rows["released"] = {"0": 900, "1": 20}
+    assert disk.start().tick(disk.now_ns) == 901
+
+
+def test_a_reservation_on_disk_is_not_written_again() -> None:
+    disk = Disk()
+    disk.rows["reserved"] = {"": 500}
+    assert (disk.start().reserve(500), disk.pubends.reserved) == ([], 500)
+    assert len(disk.pubends.reserve(501)) == 1
+
+
+def test_silence_is_assigned_once_and_reserved_only_with_silence() -> None:
+    disk = Disk()
+    assert disk.pubends.assign_silence(0, 70, 0) == [Reservation(70 + LEASE_TICKS)]
+    assert disk.pubends.is_assigned(0, 70)
+    assert disk.pubends.assign_silence(0, 70, 0) == []
+    disk.publish(published(SOURCES[0], 1))
+    assert disk.waiting[-1].lease == 0, "no silence follows the event"
+
+
+def test_the_log_is_truncated_once_at_a_time() -> None:
+    disk = Disk()
+    for number in (1, 2):
+        disk.publish(published(SOURCES[0], number))
+    first, second = (each.first for each in disk.waiting)
+    disk.write()
+    disk.write()
+    (release,) = disk.pubends.release(0, first)
+    assert disk.pubends.release(0, second) == []
+    chop, later = disk.pubends.on_written(release, 0)
+    assert chop == Chop("events", 2)
+    assert isinstance(later, LogRelease)
+
+
+def test_a_released_event_is_not_restored_and_one_of_no_pubend_is_refused() -> None:
+    disk = Disk()
+    disk.publish(published(SOURCES[0], 1))
+    (logged,) = disk.waiting
+    disk.write()
+    disk.rows["released"] = {"0": logged.first}
+    disk.start()
+    assert disk.restored[0] == {}
+    disk.records = [(PUBENDS).to_bytes(4) + record[4:] for record in disk.records]
+    with pytest.raises(StorageCorrupt, match=f"of pubend {PUBENDS} of broker {BROKER}"):
+        disk.start()
+
+
+def test_adjacent_records_share_an_entry_of_a_long_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubend_module, "_LOGGED_RECORDS", 1)
+    monkeypatch.setattr(pubend_module, "_LOGGED_TOGETHER", 2)
+    disk = Disk()
+    for number in range(1, 6):
+        disk.publish(published(SOURCES[0], number))
+    ticks = [logged.first for logged in disk.waiting]
+    disk.write()
+    assert sizes_of(disk.pubends)["Pubends._logged"] == 3, "1, 2 and 3, 4 and 5"
+    chopped = []
+    for tick in ticks:
+        for release in disk.pubends.release(0, tick):
+            chopped += [each.first for each in disk.pubends.on_written(release, 0)]
+    assert chopped == [2, 4, 6]

@@ -7,6 +7,7 @@ import pytest
 from brokerd.model.client_messages import Gap
 from brokerd.protocols.gryphon.messages import Done
 from brokerd.protocols.interface import Deliver, Effect, Event
+from brokerd.simulator.checks.growth import sizes_of
 from brokerd.simulator.checks.mark_table import MarkStep
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
@@ -136,6 +137,22 @@ def test_a_loss_in_own_streams_that_is_not_announced_is_seen() -> None:
         assert _report(filters=True).violations
 
 
+@pytest.mark.parametrize(
+    "name", ["first-pubends-alone-have-gaps", "only-last-tick-of-a-new-stream"]
+)
+def test_a_gap_in_one_stream_of_a_broker_excuses_no_loss_in_another(name: str) -> None:
+    """A second publisher is at another pubend, of which the client has received nothing."""
+    text = PLAN.replace("FILTERS", "True")
+    text = text.replace("publisher p0-b1", "publisher p0-b1\npublisher p1-b1")
+    plan = read_plan(text.replace("at 3 ", "at 2.9 publish p1-b1 a,10,3 a,20,3\nat 3 "))
+    report = PlanRun(plan).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["in_gaps_of_lost_state"] == 4
+    with plant([bugs_of("gryphon")[name]]):
+        report = PlanRun(plan).report(-1, "")
+    assert "misses" in report.violations[0]
+
+
 def test_a_restarted_subscription_receives_the_event_of_the_next_tick() -> None:
     """A gap after the position of the client would cover an event that is not lost."""
     report = PlanRun(read_plan(NEXT_TICK)).report(-1, "")
@@ -190,6 +207,35 @@ def _report_before_return(order: str) -> SeedReport:
 def test_a_crash_before_the_client_returns_loses_nothing_without_a_gap(order: str) -> None:
     """The broker without the subscription had acknowledged the events of the other broker."""
     report = _report_before_return(order)
+    assert not report.violations, report.describe()
+    assert (report.counters["deliveries"], report.counters["in_gaps_of_lost_state"]) == (2, 2)
+
+
+def _report_after_first_final(move: str) -> tuple[SeedReport, int]:
+    """Return a report, and the number of subscriptions with beginnings of announced gaps."""
+    plan = CRASH.replace("KILL", f"at 5.8 fault kill b1 then 6.5\nat {move}")
+    run = PlanRun(read_plan(plan.replace("FILTERS", "False")))
+    report = run.report(-1, "")
+    return report, sizes_of(run.cluster.brokers[0].core)["Clients._proofs"]
+
+
+@pytest.mark.parametrize(
+    "move, name",
+    [
+        ("9.5 unsubscribe s1-b1 1", "proof-of-an-ended-subscription"),
+        ("9.5 fault client_away s1-b1 then 9.9", "proof-of-a-taken-gap"),
+    ],
+)
+def test_no_beginning_of_an_announced_gap_is_kept(move: str, name: str) -> None:
+    """The subscription ends, or its client returns with the gap, in the life that announced it."""
+    assert _report_after_first_final(move)[1] == 0
+    with plant([bugs_of("gryphon")[name]]):
+        assert _report_after_first_final(move)[1] == 1
+
+
+def test_a_gap_that_did_not_arrive_is_announced_again() -> None:
+    """The client is away when a stream arrives first, and the broker states no later position."""
+    report, _ = _report_after_first_final("8.5 fault client_away s1-b1 then 9.5")
     assert not report.violations, report.describe()
     assert (report.counters["deliveries"], report.counters["in_gaps_of_lost_state"]) == (2, 2)
 

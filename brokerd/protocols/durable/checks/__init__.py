@@ -33,6 +33,7 @@ SIMULATED = SimulatedProtocol(
             "arriving",
             "holds",
         ),
+        positions=CORE.kept.positions,
         bounded=(*CORE.kept.bounded, "StoredEvents._runs", "StoredEvents._firsts"),
         paired=(
             *CORE.kept.paired,

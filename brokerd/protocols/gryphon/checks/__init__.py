@@ -72,8 +72,8 @@ SIMULATED = SimulatedProtocol(
             "Stream.waits_for",
             "published",
             "released",
-            "a row of subscriber_progress",
         ),
+        positions=("a row of restarted", "a row of subscriber_progress"),
         bounded=("ChangeRoutes.owed[][]",),
     ),
     limits=(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from brokerd.model.client_messages import Connected, PublishAcknowledged
 from brokerd.model.identity import BrokerNumber, Peer, SourceId, StreamId
-from brokerd.model.losses import has_marker
+from brokerd.model.losses import has_marker, is_stream_marker
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.checks.ghost_filters import GhostFilters
@@ -31,6 +31,7 @@ from brokerd.protocols.interface import (
     Send,
     Started,
 )
+from brokerd.simulator.checks.losses import Stretch
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
@@ -185,6 +186,19 @@ class GhostChecks(ProtocolChecks):
     def markers(self, identity: StreamId) -> Sequence[int]:
         """Return the ticks of all loss markers that were on disk in a stream, in order."""
         return self._markers.get(identity, ())
+
+    def is_in_gap(
+        self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool
+    ) -> bool:
+        """See ProtocolChecks: a marker stands for events of its stream that its broker has lost."""
+        if source.publisher % self.world.parameters.pubends != gap.stream.publisher:
+            return False
+        log = self._logs.get(gap.stream, _NOTHING)
+        last, *_ = log.events.get(gap.last, (source,))
+        if is_lost_there and is_stream_marker(last):
+            return True
+        ticks = log.within(gap.first, gap.last + 1)
+        return any(log.events[tick][:2] == (source, sequence) for tick in ticks)
 
     def check_events(self, subject: str, identity: StreamId, run: PublicationRun) -> None:
         """Check that a run of events equals the events on disk."""

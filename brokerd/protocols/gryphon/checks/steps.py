@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from brokerd.model.client_messages import Connect
-from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.protocols.gryphon.checks.ghost_joins import JoinChecks
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
@@ -40,6 +40,7 @@ from brokerd.protocols.gryphon.messages import FilterChange
 from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS, OwnSubscription
 from brokerd.simulator.checks.linger import LingerChecker
+from brokerd.simulator.checks.losses import Stretch
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
@@ -83,6 +84,12 @@ class GryphonChecks(ProtocolChecks):
         """Return True if a client has not requested a subscription, and may have no memory."""
         life = broker.number, broker.incarnation, local.client
         return not local.claimed and life not in self._with_memory
+
+    def is_in_gap(
+        self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool
+    ) -> bool:
+        """See ProtocolChecks."""
+        return self.ghosts.is_in_gap(gap, source, sequence, is_lost_there=is_lost_there)
 
     def restored(self, broker: BrokerView) -> int:
         """See ProtocolChecks: subscriptions of an older copy whose clients did not state any.

@@ -152,12 +152,17 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self._send(local.client, outlet)
 
     def first_waiting(self, local: Subscription) -> dict[StreamId, int]:
-        """Return, by stream, the first publication that waits for a subscription's claim."""
+        """Return, by stream, the first position that waits for a subscription's claim.
+
+        That is the first position of a gap, or of a publication.
+        """
         outlet = self._outlets.get(local.client)
         found: dict[StreamId, int] = {}
         for delivery in outlet.parked if outlet is not None else ():
             if local in delivery.subscriptions:
-                stream, first = delivery.remainder.source, delivery.remainder.first
+                gap = delivery.instead if isinstance(delivery.instead, Gap) else None
+                first = gap.first if gap is not None else delivery.remainder.first
+                stream = delivery.remainder.source
                 found[stream] = min(first, found.get(stream, first))
         return found
 
