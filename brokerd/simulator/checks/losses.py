@@ -166,7 +166,11 @@ class StateLosses:
         publisher = self._register.by_source.get(source)
         if publisher is None:
             return False
-        return self.is_lost_at_home(subscription, publisher, sequence) or sequence in publisher.lost
+        if sequence in publisher.lost:
+            return True
+        if self.disk_view.has_lost(source, sequence) and sequence not in publisher.acknowledged:
+            return False
+        return self.is_lost_at_home(subscription, publisher, sequence)
 
     def list_unexplained(self, publisher: Publisher, missing: list[int]) -> list[int]:
         """Return the missing publications of a publisher that no loss explains."""
