@@ -3,6 +3,7 @@
 import pytest
 
 from brokerd.model.losses import STATE_LOST
+from brokerd.model.predicate_text import parse_predicate
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.consumers import Redeliveries
 from tests.simulator.test_oracle import SOURCE, Story
@@ -146,6 +147,32 @@ def test_a_broker_with_a_loss_may_announce_the_absence_of_an_expired_client_as_l
     story.publish(8)
     with pytest.raises(InvariantViolated, match="no broker has lost 8"):
         story.announce(8, 8)
+
+
+@pytest.mark.parametrize("moment", ["restarted", "requested later", "acknowledged later"])
+def test_a_stream_after_a_loss_need_not_have_what_others_had_acknowledged(moment: str) -> None:
+    """Seed 73000026: the publisher sends only the other publications again."""
+    story = Story()
+    story.oracle.homes |= {"p": HOME, "s": HOME}
+    story.publish(1, 2)
+    if moment != "acknowledged later":
+        story.oracle.acknowledged("p", 2)
+    if moment == "restarted":
+        story.start()
+    story.oracle.losses.accept(HOME)
+    if moment == "requested later":
+        story.oracle.on_unsubscribed("s", 1)
+        story.oracle.on_subscribed("s", 1, parse_predicate("true"))
+    story.start()
+    if moment == "acknowledged later":
+        story.oracle.acknowledged("p", 2)
+    story.oracle.on_connected("p", SOURCE)
+    story.deliver(1)
+    story.publish(3)
+    story.deliver(3)
+    for sequence in (1, 3):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
 
 
 class TransitStory(LossStory):

@@ -56,6 +56,7 @@ class SubscriptionLives:
                 stream.open(publisher)
             if subscription.before is not None:
                 self._resume(subscription.before, stream, publisher)
+            self._losses.excuse_lost(stream, publisher)
         if subscription.given_up and self._losses.has_lossy_home(client):
             self._losses.restart(subscription)
         subscription.given_up, subscription.before = False, None
