@@ -134,6 +134,7 @@ class Consumer:
             ClientError: the client cannot continue, or commits in transactions.
         """
         self._check("auto")
+        self._broker.check_free()
         await self.commit()
         while (publication := self._next()) is None:
             await self._broker.wait_arrived()
@@ -178,6 +179,7 @@ class Consumer:
 
     async def receive(self, limit: int) -> list[Publication]:
         """See Batch.receive."""
+        self._broker.check_free()
         received: list[Publication] = []
         while not received and not self._consumption.is_full:
             while len(received) < limit and (publication := self._next()) is not None:

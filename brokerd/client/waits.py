@@ -119,10 +119,9 @@ class Arrivals:
         """
         self._calls += 1
         before()
-        if self._inbox and self._calls % _CHECKPOINT_EVERY:
-            check()
-        else:
+        if not self._inbox or not self._calls % _CHECKPOINT_EVERY:
             await trio.lowlevel.checkpoint()
+        check()
         while not self._inbox:
             check()
             self._arrived = trio.Event()

@@ -1,5 +1,6 @@
 """Tests of stateless applications: the broker stores the committed positions."""
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -45,6 +46,34 @@ async def test_the_next_receive_commits_the_previous_delivery() -> None:
             assert broker.token == 30
         async with consuming(broker) as client:
             assert await take(await client.consume("true"), 1) == [(4, True)]
+
+
+@in_virtual_time
+async def test_a_closed_consumer_returns_no_publication_that_it_cannot_commit() -> None:
+    received: list[object] = []
+    async with serve(ConsumingBroker()) as broker:
+        async with consuming(broker) as client:
+            consumer = await client.consume("true")
+            await broker.publish(2)
+            await trio.sleep(1)
+            assert client.statistics.waiting_bytes
+        with contextlib.suppress(ClientError):
+            received.append(await anext(consumer))
+    assert not received
+
+
+@in_virtual_time
+async def test_a_closed_consumer_receives_nothing_in_a_transaction() -> None:
+    received: list[object] = []
+    async with serve(ConsumingBroker()) as broker:
+        async with consuming(broker) as client:
+            consumer = await client.consume("true", "transacted")
+            await broker.publish(2)
+            await trio.sleep(1)
+        with pytest.raises(ClientError, match="is closed"):
+            async with consumer.transaction() as batch:
+                received += await batch.receive()
+    assert not received
 
 
 async def die_at(broker: ConsumingBroker, last: int, consumed: SqliteConsumed | None) -> None:

@@ -3,12 +3,16 @@
 from types import SimpleNamespace
 from typing import Any
 
-from brokerd.client.application import Callbacks
+import pytest
+
+from brokerd.client.application import Callbacks, ClientError
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received
 from brokerd.client.inbox import Inbox
+from brokerd.client.waits import Arrivals
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
+from tests.helpers.virtual_time import in_virtual_time
 
 SOURCE = SourceId(1, 0, 1)
 
@@ -74,3 +78,18 @@ def test_arrivals_that_are_put_back_are_returned_again_in_order() -> None:
     assert world.inbox.waiting_bytes == waiting_bytes
     world.fetch(9)
     assert world.seen == [1, 3, 5]
+
+
+@in_virtual_time
+async def test_no_call_returns_an_arrival_after_the_end_of_the_client() -> None:
+    """One call in many lets other tasks run, and then checked nothing."""
+    world = World()
+    world.receives(1, 1)
+    arrivals = Arrivals(world.inbox)
+
+    def check() -> None:
+        raise ClientError("client c is closed")
+
+    for _ in range(100):
+        with pytest.raises(ClientError):
+            await arrivals.wait(check, lambda: None)

@@ -6,11 +6,9 @@ import trio
 
 from brokerd.config import SessionParameters
 from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree import PrimaryTree
 from brokerd.overlay.tree_section import TreeSection
-from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.interface import Commit, Event, Persisted, Started
-from brokerd.protocols.registry import make_protocol
+from brokerd.protocols.interface import Append, Commit, LogEffect, Persisted, Started
+from brokerd.protocols.registry import definition_of, make_protocol, protocol_on
 from brokerd.runtime.driver import Driver
 from brokerd.runtime.links import Links
 from brokerd.runtime.tls import TlsCredentials
@@ -18,7 +16,10 @@ from brokerd.sessions.link_faults import read_fault
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.memory_links import MemoryNet, securely
+from tests.helpers.memory_log import MemoryLog
 from tests.helpers.memory_storage import MemoryMetaStore
+
+_WALL_NS = 10**18
 
 
 class ImmediateDisk:
@@ -32,6 +33,21 @@ class ImmediateDisk:
         self._store.commit([(c.table, c.key, c.value) for c in commit.changes])
         if commit.token is not None:
             self._driver.post([Persisted(commit.token)])
+
+
+class ImmediateLogs:
+    """Logs that are written and read at once, without a thread; see LogWriter."""
+
+    def __init__(self, logs: dict[str, MemoryLog], driver: Driver) -> None:
+        self._logs = logs
+        self._driver = driver
+
+    def take(self, effect: LogEffect) -> None:
+        log = self._logs[effect.log]
+        log.do([effect])
+        if isinstance(effect, Append) and effect.token is not None:
+            self._driver.post([Persisted(effect.token)])
+        self._driver.post(log.answers())
 
 
 class MemoryBroker:
@@ -54,15 +70,20 @@ class MemoryBroker:
         self._topology = topology
         self._protocol = protocol
         self._store = MemoryMetaStore()
+        self._logs: dict[str, MemoryLog] = {}
         self._session = session or SessionParameters()
         self._credentials = credentials
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         number = self._topology.number_of(self.name)
-        ball = PrimaryTree(self._topology).ball(number, self._topology.delta + 1)
-        near = {other: self._topology.brokers[other] for other in ball}
+        running = protocol_on(self._topology, self._protocol)
+        names = (self.name, *running.possible_peers(self.name))
+        near = {self._topology.number_of(name): name for name in names}
         beginning = self._store.begin("d")
-        parameters = DeltaTreeParameters(delta=self._topology.delta)
+        parameters = running.parameters
+        definition = definition_of(self._protocol)
+        for log in definition.all_logs(self._topology, parameters):
+            self._logs.setdefault(log, MemoryLog(log))
         core = make_protocol(
             self._protocol, number, self._topology, parameters, decode_attribute_table
         )
@@ -80,14 +101,17 @@ class MemoryBroker:
             dial=securely(self._net.dial, self._credentials),
             welcome=self._credentials.welcome if self._credentials is not None else None,
         )
-        self.driver.connect_to(self.links, ImmediateDisk(self._store, self.driver))  # type: ignore[arg-type]
+        disk: Any = ImmediateDisk(self._store, self.driver)
+        logs: Any = ImmediateLogs(self._logs, self.driver)
+        self.driver.connect_to(self.links, disk, logs)
         async with trio.open_nursery() as nursery:
             await nursery.start(self.links.run, [self._net.listen(self.name)])
             nursery.start_soon(self.driver.run)
-            events: list[Event] = [
-                Started(beginning.incarnation, beginning.recovering, beginning.rows)
-            ]
-            self.driver.post(events)
+            ends = {name: log.ends for name, log in self._logs.items()}
+            started = Started(
+                beginning.incarnation, beginning.recovering, beginning.rows, ends, _WALL_NS
+            )
+            self.driver.post([started])
             task_status.started()
 
     def fault(self, verb: str, peer: int | str | None = None) -> None:

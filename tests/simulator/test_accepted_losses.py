@@ -4,6 +4,7 @@ import pytest
 
 from brokerd.model.identity import SourceId
 from brokerd.model.losses import STATE_LOST
+from brokerd.model.predicate_text import parse_predicate
 from brokerd.simulator.checks.losses import AccessBrokerDisks, Stretch
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.consumers import Redeliveries
@@ -154,14 +155,54 @@ def test_a_subscription_that_its_broker_lost_has_to_start_again() -> None:
         story.oracle.judge_end()
 
 
+def test_a_broker_with_a_loss_may_announce_the_absence_of_an_expired_client_as_lost() -> None:
+    """Seed 73000086: the broker has no record of the subscription that it expired."""
+    story = LossStory(home=HOME)
+    story.start()
+    story.announce(2, 5)
+    story.oracle.lives.expire("s", 1)
+    story.publish(6, 7)
+    story.start()
+    story.announce(6, 7)
+    story.publish(8)
+    with pytest.raises(InvariantViolated, match="no broker has lost 8"):
+        story.announce(8, 8)
+
+
+@pytest.mark.parametrize("moment", ["restarted", "requested later", "acknowledged later"])
+def test_a_stream_after_a_loss_need_not_have_what_others_had_acknowledged(moment: str) -> None:
+    """Seed 73000026: the publisher sends only the other publications again."""
+    story = Story()
+    story.oracle.homes |= {"p": HOME, "s": HOME}
+    story.publish(1, 2)
+    if moment != "acknowledged later":
+        story.oracle.acknowledged("p", 2)
+    if moment == "restarted":
+        story.start()
+    story.oracle.losses.accept(HOME)
+    if moment == "requested later":
+        story.oracle.on_unsubscribed("s", 1)
+        story.oracle.on_subscribed("s", 1, parse_predicate("true"))
+    story.start()
+    if moment == "acknowledged later":
+        story.oracle.acknowledged("p", 2)
+    story.oracle.on_connected("p", SOURCE)
+    story.deliver(1)
+    story.publish(3)
+    story.deliver(3)
+    for sequence in (1, 3):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
+
+
 class TransitStory(LossStory):
     """A server lost the second and third publications while acknowledgements were in transit.
 
     The server has stored the fourth publication again, behind the loss.
     """
 
-    def __init__(self) -> None:
-        super().__init__(acknowledged=1)
+    def __init__(self, home: int = AWAY) -> None:
+        super().__init__(acknowledged=1, home=home)
         self.oracle.losses.disk_view.origins_of = lambda _stream, first, last: [
             (SOURCE, sequence) for sequence in range(first, last + 1)
         ]
@@ -182,6 +223,15 @@ def test_a_lost_publication_may_be_acknowledged_after_the_loss(
     story.acknowledge(acknowledged_before_the_gap + 1, 5)
     assert story.oracle.in_gaps == {STATE_LOST: 2}
     story.oracle.judge_end()
+
+
+def test_a_gap_takes_no_publication_that_the_publisher_still_sends() -> None:
+    """Seed 73000119: the subscriber's broker had lost its subscription, too."""
+    story = TransitStory(home=HOME)
+    story.start()
+    story.announce_positions()
+    story.deliver(2, 3)
+    assert story.oracle.in_gaps == {STATE_LOST: 1}
 
 
 def test_a_publication_that_is_stored_again_behind_a_loss_is_owed() -> None:

@@ -13,10 +13,16 @@ SEEDS = range(201, 401)
 AT_ONE_BROKER = {
     "delta_tree": [("depart", "kill"), ("join", "restored"), ("restored", "restored")],
     "durable": [("kill_for_good", "restored"), ("client_away", "kill_for_good")],
-    "ges": [("depart", "kill"), ("cut", "depart"), ("cut", "delay")],
-    "ges_reliable": [("lost", "restored"), ("client_away", "lost"), ("depart", "restored")],
+    "ges": [
+        ("depart", "kill"), ("cut", "depart"), ("cut", "delay"),
+        ("depart", "publish"), ("depart", "slow_client"),
+    ],
+    "ges_reliable": [
+        ("lost", "restored"), ("client_away", "lost"), ("depart", "restored"),
+        ("depart", "forget"), ("depart", "partition"), ("depart", "publish"),
+    ],
     "multi_proxy": [("client_away", "kill_for_good"), ("kill_for_good", "restored")],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("protocol", AT_ONE_BROKER)

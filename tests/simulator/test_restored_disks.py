@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
+from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions.state_marks import StateLedger
 from brokerd.simulator.checks.protocol_checks import planning_of
@@ -332,6 +333,27 @@ def test_a_client_that_has_left_since_the_copy_leaves_its_subscription() -> None
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "copy")
     text = text.replace("kind\nchance", "kind client_linger_ns=1000000000000000\nchance")
     accepted(text.replace("at 4 pub", "at 5 detach s1-e2\nat 4 pub"))
+
+
+RESTORED_HOME = (
+    PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "copy")
+).replace("kind\nchance", "kind client_linger_ns=1000000000000000 max_retain_ns=9000000\nchance")
+
+
+def test_a_server_keeps_lost_records_for_a_restored_subscription() -> None:
+    """Seed 73000119: the server has no end of the access broker's subscription to wait for."""
+    accepted(RESTORED_HOME.replace("at 4 pub", "at 3 unsubscribe s1-e2 1\nat 4 pub"))
+
+
+def test_a_client_that_states_another_subscription_ends_a_restored_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = RESTORED_HOME.replace("at 1 pub", "at 0.2 subscribe s1-e2 kind = 'b'\nat 1 pub")
+    text = text.replace("at 4 pub", "at 3 unsubscribe s1-e2 1\nat 4 pub")
+    accepted(text)
+    monkeypatch.setattr(OwnSubscriptions, "unstated", lambda *_: [])
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert "has 2 subscriptions of its clients, which requested 1" in report.describe()
 
 
 def test_subscriptions_of_an_older_disk_excuse_their_publications_for_the_linger_only(

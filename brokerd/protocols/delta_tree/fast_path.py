@@ -17,6 +17,7 @@ from typing import Final
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.losses import MARKER
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.messages import NOTIFIER, Path, PublicationCopy
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
@@ -153,6 +154,8 @@ class FastPath:
             for local in subscriptions:
                 if local.begins_after.get(source, 0) >= sequence:
                     return False
+        if direction.clients and run.attribute_table[0] == MARKER:
+            return False  # it may name publications before the start of a subscription
 
         counters["publications_received"] += 1
         self._sequences.paths[source.broker] = path

@@ -9,7 +9,9 @@ Paper: [DFT11] §VI, Fig. 8 lines 1-18.
 from collections.abc import Sequence
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Gap
 from brokerd.model.identity import BrokerNumber, ClientId, PartitionId
+from brokerd.model.losses import STATE_LOST, has_marker, is_stream_marker, lost_range
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.annotations import check_annotation
 from brokerd.protocols.delta_tree.entry_merge import EntryMerge
@@ -260,7 +262,23 @@ class Publications:
                 for place in those:
                     wanted[place] = subscriptions
             pieces = [piece for piece in selection.stretches(wanted) if piece[0]]
+        if has_marker(pieces[0][1]):
+            pieces = [((each,), run) for subscriptions, run in pieces for each in subscriptions]
         for entry in entries:
             entry.deliveries += len(pieces)
         for subscriptions, run in pieces:
-            self.windows.deliver(client, run, subscriptions, entries)
+            gap = _find_later_gap(run, subscriptions[0])
+            self.windows.deliver(client, run, subscriptions, entries, gap)
+
+
+def _find_later_gap(run: PublicationRun, local: LocalSubscription) -> Gap | None:
+    """Return the gap to send for a loss marker that also names publications before the start.
+
+    Until its log has a publication of a source again, a broker with a loss announces at each start
+    all that its publisher has acknowledged.
+    """
+    begins_after = local.begins_after.get(run.source, 0)
+    if not begins_after or len(run) > 1 or not has_marker(run) or is_stream_marker(run.source):
+        return None
+    source, first, last = lost_range(run)
+    return Gap((local.number,), source, max(first, begins_after + 1), last, STATE_LOST)

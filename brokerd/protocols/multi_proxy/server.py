@@ -381,7 +381,7 @@ class Server:
         if self._has_lost_topics(follower, message.wanted):
             self._sessions.answer(home, Merged(home, ()))
         for part, wanted in waits.items():
-            if wanted.done > max(self.log.part(part).durable, follower.done[part]):
+            if wanted.done > max(self.log.announced(part), follower.done[part]):
                 reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
                 raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
@@ -393,8 +393,9 @@ class Server:
             if part.server == self._broker:
                 topic = self.log.part(part)
                 self._append_all(self._held.on_progress(home, topic, wanted.after))
-            if wanted.done > follower.done[part]:
-                follower.done[part] = wanted.done
+            done = min(wanted.done, self.log.part(part).durable)
+            if done > follower.done[part]:
+                follower.done[part] = done
                 self._settle(self.log.part(part))
         follower.over = peer
         if any(map(self._has, waits.values())):

@@ -103,6 +103,14 @@ class TopicLog:
         """Return True if access brokers may follow a part here."""
         return part in self._topics and self._topics[part].is_here
 
+    def announced(self, part: Part) -> int:
+        """Return the last position of a part that a broker may have received.
+
+        Lost positions were announced before the loss, although their marker may not be durable.
+        """
+        lost = self.lost_through if part.server == self._broker else 0
+        return max(self.part(part).durable, lost)
+
     def parts(self, number: int) -> list[Topic]:
         """Return all parts of a topic to follow here, this server's own part first.
 

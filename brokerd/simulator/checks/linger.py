@@ -8,7 +8,7 @@ Paper: none; no paper covers disconnected clients.
 
 from collections.abc import Sequence
 
-from brokerd.model.client_messages import Detach, Subscribe
+from brokerd.model.client_messages import Connect, Detach, Subscribe
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.protocols.interface import (
     Commit,
@@ -22,6 +22,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.checks.protocol_checks import message_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
@@ -60,6 +61,7 @@ class LingerChecker:
         self._since: dict[tuple[BrokerNumber, ClientId], Instant] = {}
         self._requests: dict[tuple[BrokerNumber, ClientId], dict[int, None]] = {}
         self._leaving: dict[tuple[BrokerNumber, ClientId], None] = {}
+        self._with_memory: dict[tuple[BrokerNumber, int, ClientId], None] = {}
         self.ended: list[tuple[ClientId, int]] = []
 
     def step(
@@ -74,6 +76,8 @@ class LingerChecker:
                 requests[event.message.number] = None
             elif type(event.message) is Detach:
                 self._leaving[number, str(event.peer)] = None
+            elif type(message_of(broker, event)) is Connect and event.message.resume:
+                self._with_memory[number, broker.incarnation, str(event.peer)] = None
         elif type(event) is SessionEstablished or type(event) is SessionLost:
             if isinstance(event.peer, str):
                 self._since[number, event.peer] = now_ns
@@ -84,6 +88,14 @@ class LingerChecker:
         elif type(event) is Started:
             self._started[number] = now_ns
         return ()
+
+    def is_undecided(self, broker: BrokerView, client: ClientId, *, claimed: int) -> bool:
+        """Return True if a client has not requested a subscription, and may have no memory.
+
+        Args:
+            claimed: the session on which the client has requested the subscription, or 0.
+        """
+        return not claimed and (broker.number, broker.incarnation, client) not in self._with_memory
 
     def _look_at_commits(
         self, broker: BrokerView, effects: Sequence[Effect]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
-from brokerd.simulator.checks.streams import Publisher, StreamRegister, Subscription
+from brokerd.simulator.checks.streams import Publisher, Stream, StreamRegister, Subscription
 
 
 class Stretch(NamedTuple):
@@ -84,6 +84,8 @@ class StateLosses:
         are_accepted: the operator has accepted a loss, so gaps with this reason are permitted.
         are_known: the brokers with losses are known; if not, any broker may have had the loss.
         disk_view: the contents of disks.
+        is_owed_everywhere: an acknowledgement means that every owed subscription has the
+            publication, so that no loss takes it.
     """
 
     def __init__(self, register: StreamRegister) -> None:
@@ -92,6 +94,7 @@ class StateLosses:
         self._clients: dict[ClientId, None] = {}
         self.are_accepted = False
         self.are_known = True
+        self.is_owed_everywhere = False
         self.disk_view: DiskView = AccessBrokerDisks()
 
     def copy_disk(self, broker: BrokerNumber, *, is_empty: bool) -> None:
@@ -136,6 +139,24 @@ class StateLosses:
         for publisher in self._register.publishers.values():
             stream = self._register.stream(subscription, publisher)
             stream.lost_until = len(publisher.contents)
+            self.excuse_lost(stream, publisher)
+
+    def take(self, publisher: Publisher, sequence: int) -> None:
+        """Record that a loss took a publication whose acknowledgement was in transit."""
+        publisher.lost[sequence] = None
+        for subscription in self._register.subscriptions.values():
+            self.excuse_lost(self._register.stream(subscription, publisher), publisher)
+
+    def excuse_lost(self, stream: Stream, publisher: Publisher) -> None:
+        """Excuse lost publications that all subscriptions have that were owed them.
+
+        The stream of a subscription that starts after the loss may begin before them, and the
+        publisher sends no publication again that was acknowledged out of order.
+        """
+        if self.is_owed_everywhere:
+            until = max(stream.requested, stream.lost_until)
+            lost = (n for n in publisher.lost if n in stream.ranks and n <= until)
+            stream.excused.update(lost)
 
     def follow(self, client: ClientId, successor: ClientId) -> None:
         """Record that a client continues under another name."""
@@ -189,7 +210,11 @@ class StateLosses:
         publisher = self._register.by_source.get(source)
         if publisher is None:
             return False
-        return self.is_lost_at_home(subscription, publisher, sequence) or sequence in publisher.lost
+        if sequence in publisher.lost:
+            return True
+        if self.disk_view.has_lost(source, sequence) and sequence not in publisher.acknowledged:
+            return False
+        return self.is_lost_at_home(subscription, publisher, sequence)
 
     def list_unexplained(self, publisher: Publisher, missing: list[int]) -> list[int]:
         """Return the missing publications of a publisher that no loss explains."""

@@ -105,7 +105,7 @@ class Oracle:
         self.in_gaps = self.gaps.counts
         self.notices = NoticeJudge(register, found)
         self.publishers = PublisherJudge(register, self.obligations, self.losses, self.gaps, found)
-        self.publishers.is_owed_everywhere = self.reliable
+        self.publishers.is_owed_everywhere = self.losses.is_owed_everywhere = self.reliable
         self.arrivals = DeliveryJudge(register, promises, self.obligations, self.losses, found)
         self._violations = found
         self._matches: dict[tuple[Predicate, bytes], bool] = {}
@@ -121,7 +121,8 @@ class Oracle:
     @logged.setter
     def logged(self, is_logged: bool) -> None:
         self._logged = is_logged
-        self.publishers.is_owed_everywhere = self.reliable and not is_logged
+        is_owed = self.reliable and not is_logged
+        self.publishers.is_owed_everywhere = self.losses.is_owed_everywhere = is_owed
 
     # ------------------------------------------------------------ actions of the applications
 

@@ -69,7 +69,7 @@ class PublisherJudge:
         publisher = self._register.current[client]
         publisher.acknowledged[sequence] = None
         if sequence in publisher.in_transit:
-            publisher.lost[sequence] = None
+            self._losses.take(publisher, sequence)
         home = self._register.homes.get(client, -1)
         if publisher.source is not None:
             home = self._losses.disk_view.keeper_of(publisher.source, sequence, home)

@@ -59,7 +59,7 @@ class Stream:
             a broker had lost the subscription.
         unexplained: lost at the source's broker, and to be announced by a later gap.
         gaps: numbers in announced gaps.
-        excused: the gaps that the protocol promises to announce.
+        excused: in gaps that the protocol promises to announce, or lost and owed to none.
         absent: publications up to this number may be in a gap of any age: the client was away for
             too long.
         committed: first and last numbers that the application has acknowledged.

@@ -34,7 +34,11 @@ class SubscriptionLives:
         return subscription
 
     def start(self, client: ClientId, number: int) -> None:
-        """Record that a client was notified of the start of a subscription."""
+        """Record that a client was notified of the start of a subscription.
+
+        A broker with a loss has no record of expired subscriptions: it announces all publications
+        until the start as lost.
+        """
         register = self._register
         subscription = register.subscriptions.get((client, number))
         if subscription is not None and subscription.lost:
@@ -52,6 +56,9 @@ class SubscriptionLives:
                 stream.open(publisher)
             if subscription.before is not None:
                 self._resume(subscription.before, stream, publisher)
+            self._losses.excuse_lost(stream, publisher)
+        if subscription.given_up and self._losses.has_lossy_home(client):
+            self._losses.restart(subscription)
         subscription.given_up, subscription.before = False, None
 
     def _resume(self, before: Subscription, stream: Stream, publisher: Publisher) -> None:

@@ -271,7 +271,10 @@ class SubscriptionEnd(ClientAction):
 
 @dataclass(frozen=True, slots=True)
 class Detachment(ClientAction):
-    """The departure of a subscriber for good, with no state left at its broker; once."""
+    """The departure of a client for good, with no state left at its broker; once.
+
+    No effect on a publisher with unacknowledged publications: it flushes before it leaves.
+    """
 
     verb = "detach"
     counter = "subscribers_detached"
@@ -288,9 +291,10 @@ class Detachment(ClientAction):
         if name is None:
             return
         client = context.cluster.clients.get(name)
-        if client is not None and not client.core.is_detaching:
-            context.counts[self.counter] += 1
-            context.cluster.population.detach(name)
+        if client is None or client.core.is_detaching or len(client.core.outgoing):
+            return
+        context.counts[self.counter] += 1
+        context.cluster.population.detach(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Checks of multi_proxy detect a wrong message for every rule."""
 
+import struct
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import pytest
 
 from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.losses import last_lost_position
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.overlay.graph import OverlayGraph
-from brokerd.protocols.interface import DeadlineReached, Send
+from brokerd.protocols.interface import Append, DeadlineReached, Send
 from brokerd.protocols.multi_proxy.checks.reach import MultiProxyReach
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.messages import (
@@ -28,6 +30,7 @@ from brokerd.protocols.multi_proxy.parameters import (
     RENDEZVOUS,
     MultiProxyParameters,
 )
+from brokerd.protocols.parts.records import pack_run
 from brokerd.protocols.registry import definition_of, read_topology
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.violations import InvariantViolated
@@ -117,6 +120,23 @@ def test_a_mistake_is_seen(rule: str, said: list[tuple[int, Any]]) -> None:
     with pytest.raises(InvariantViolated) as found:
         check(*said)
     assert found.value.rule == rule
+
+
+def test_a_gap_has_no_publication_that_its_server_stored_again() -> None:
+    """Seed 73000119: the gap of the lost positions followed the second copy."""
+    oracle = Oracle(lambda _: {}, True, definition_of("multi_proxy").promises)
+    parameters = MultiProxyParameters(ownership=RENDEZVOUS)
+    world: Any = SimpleNamespace(parameters=parameters, schedule=Schedule(), oracle=oracle)
+    checks = MultiProxyChecks(world)
+    broker: Any = SimpleNamespace(number=SERVER, name="b", core=None)
+    behind = last_lost_position(1)
+    for position, sequence in [(1, 5), (2, 6), (behind + 2, 6)]:
+        run = PublicationRun(SOURCE, range(sequence, sequence + 1), (b"",), b"\0", 0, ())
+        record = (struct.pack(">IQ", TOPIC, position), *pack_run(run))
+        checks.step(broker, DeadlineReached(), [Append("log", (record,), None)])
+    stream = StreamId(SERVER, TOPIC, 0)
+    assert [*checks.origins_of(stream, 1, behind + 1)] == [(SOURCE, 5)]
+    assert [*checks.origins_of(stream, 1, behind + 2)] == [(SOURCE, 5), (SOURCE, 6)]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId
 from brokerd.overlay.bipartite import Bipartite
+from brokerd.protocols.interface import Commit
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Followed,
@@ -66,6 +68,22 @@ def test_publications_released_after_an_old_follow_are_in_a_gap() -> None:
     assert isinstance(messages, Messages)
     assert [*messages.run.sequences] == [LOST + 4]
     assert isinstance(answered, Answered)
+
+
+def test_lost_positions_may_be_acknowledged_before_the_loss_marker_is_on_disk() -> None:
+    """Seed 74000061: the server closed the session, as of a position that it never announced."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    disk._lineage = 1
+    disk.start(2)
+    disk.request(follow(2, TOPIC), Commit)
+    assert not disk.request(get(3, 5, 5), Commit)
+    answer = disk.tell(follow(4, TOPIC))[-1]
+    assert isinstance(answer, Following)
+    assert answer.topics == (Followed(SERVER, TOPIC, 3, LOST),), "a durable position is released"
+    with pytest.raises(RemoteProtocolError, match="acknowledged"):
+        disk.tell(get(5, LOST + 1, LOST + 1))
 
 
 @pytest.mark.parametrize("lineage", [0, 1])

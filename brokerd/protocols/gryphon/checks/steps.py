@@ -27,8 +27,7 @@ The checks of each invariant of the protocol's design, by the names of the rules
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from brokerd.model.client_messages import Connect
-from brokerd.model.identity import BrokerNumber, Peer, SourceId
+from brokerd.model.identity import BrokerNumber, SourceId
 from brokerd.protocols.gryphon.checks.ghost_joins import JoinChecks
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
@@ -37,11 +36,11 @@ from brokerd.protocols.gryphon.checks.traffic import TrafficChecks
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.filter_routes import MOST_OWED
 from brokerd.protocols.gryphon.messages import FilterChange
-from brokerd.protocols.interface import Effect, Event, MessageReceived
+from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS, OwnSubscription
 from brokerd.simulator.checks.linger import LingerChecker
 from brokerd.simulator.checks.losses import Stretch
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
@@ -63,7 +62,6 @@ class GryphonChecks(ProtocolChecks):
         self._states = StreamStates()
         self._steps: dict[BrokerNumber, int] = {}
         self._examined: dict[BrokerNumber, tuple[int, int, int]] = {}
-        self._with_memory: dict[tuple[BrokerNumber, int, Peer], None] = {}
         self.lingering = LingerChecker(
             world.schedule, world.oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS
         )
@@ -75,15 +73,11 @@ class GryphonChecks(ProtocolChecks):
         self._steps[broker.number] = self._steps.get(broker.number, 0) + 1
         for checks in self._each:
             checks.step(broker, event, effects)
-        if type(message := message_of(broker, event)) is Connect and message.resume:
-            assert isinstance(event, MessageReceived), f"{message} by {event}"
-            self._with_memory[broker.number, broker.incarnation, event.peer] = None
         return self.lingering.step(broker, event, effects)
 
     def is_undecided(self, broker: BrokerView, local: OwnSubscription) -> bool:
         """Return True if a client has not requested a subscription, and may have no memory."""
-        life = broker.number, broker.incarnation, local.client
-        return not local.claimed and life not in self._with_memory
+        return self.lingering.is_undecided(broker, local.client, claimed=local.claimed)
 
     def is_in_gap(
         self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool

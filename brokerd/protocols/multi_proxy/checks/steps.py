@@ -96,9 +96,11 @@ class MultiProxyChecks(ProtocolChecks):
         return self._lingering.step(broker, event, effects)
 
     def origins_of(self, stream: StreamId, first: int, last: int) -> Iterator[_Origin]:
-        """See ProtocolChecks."""
+        """See ProtocolChecks; a publication that a server stored again is at its last position."""
         assigned = self._assigned.get(stream, {})
-        return (origin for place, origin in assigned.items() if first <= place <= last)
+        for place, origin in assigned.items():
+            if first <= place <= last and self._kept_at[origin] == (stream.broker, place):
+                yield origin
 
     def _note_assigned(self, broker: BrokerView, record: bytes) -> None:
         """Note the positions of a record; a crash may lose it, and another may have them then."""
@@ -119,16 +121,31 @@ class MultiProxyChecks(ProtocolChecks):
         return position <= last_lost_position(self._lineages.get(server, 0))
 
     def restored(self, broker: BrokerView) -> int:
-        """See ProtocolChecks: subscriptions that have ended since the copy of the disk."""
+        """See ProtocolChecks: subscriptions of an older copy whose clients did not state any.
+
+        A client that states no subscription may have lost its memory, so its subscriptions stay for
+        the linger although it is connected.
+        """
         core: Any = broker.core
         oracle = self.world.oracle
         if not oracle.losses.is_lossy(broker.number):
             return 0
         return sum(
-            not local.claimed and (name, local.number) not in oracle.register.subscriptions
+            (name, local.number) not in oracle.register.subscriptions
+            and (
+                not client.connected
+                or self._lingering.is_undecided(broker, name, claimed=local.claimed)
+            )
             for name, client in core._clients.table.clients.items()
             for local in client.subscriptions.values()
         )
+
+    def aftermath(self, broker: BrokerView) -> Sequence[str]:
+        """See ProtocolChecks: servers keep lost records for restored subscriptions as well."""
+        lines = super().aftermath(broker)
+        if not any(self.restored(each) for each in self.world.brokers() if each.alive):
+            return lines
+        return [each for each in lines if " records are lost, " not in each]
 
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
         """Check that no later publication is missed, whichever broker crashes next."""

@@ -18,10 +18,12 @@ from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.moves import (
     BrokerDeparture,
     BrokerJoin,
+    Contents,
     Detachment,
     FaultInjection,
     MemoryLoss,
     Move,
+    PublicationRun,
     SubscriptionEnd,
     SubscriptionRequest,
 )
@@ -69,7 +71,13 @@ def draw_compounds(
     random = Random(f"compounds {seed}")
     if seed <= BEFORE_COMPOUNDS or random.random() >= COMPOUNDS:
         return []
-    return [*_Compounds(random, definition, planning, draft, heal).draw(moves, leaving)]
+    found = [*_Compounds(random, definition, planning, draft, heal).draw(moves, leaving)]
+    joins = {move.broker: move for move in (*moves, *found) if type(move) is BrokerJoin}
+    departing = _Compounds(Random(f"departing {seed}"), definition, planning, draft, heal)
+    for move in (*moves, *found):
+        if type(move) is BrokerDeparture and move.broker in joins:
+            found += departing.draw_departing(joins[move.broker], move.when)
+    return found
 
 
 class _Compounds:
@@ -153,6 +161,38 @@ class _Compounds:
         if random.random() < 0.5:
             yield SubscriptionEnd(detaches, client, 1)
         yield Detachment(detaches, client)
+
+    def draw_departing(self, join: BrokerJoin, leaves: int) -> Iterator[Move]:
+        """Yield clients of a departing broker that detach in time, and faults while they do."""
+        random, broker = self._random, join.broker
+        if join.when >= leaves:
+            return
+        subscriber, publisher = f"t7-{broker}", f"q7-{broker}"
+        detaches = random.randrange(join.when + 1, leaves + 1)
+        if random.random() < 0.6:
+            for _ in range(random.randrange(1, 4)):
+                contents = (Contents(random.choice("abcd"), random.choice((10, 40, 60, 90)), 3),)
+                yield PublicationRun(random.randrange(join.when, detaches), publisher, contents)
+            yield from (Detachment(when, publisher) for when in (detaches, leaves))
+        since = random.randrange(join.when, detaches)
+        yield SubscriptionRequest(since, subscriber, random.choice(PREDICATES))
+        yield Detachment(detaches, subscriber)
+        kinds = ["suspect", "client_drop", "slow_client", *BROKER_KINDS, *LINK_KINDS]
+        if self._definition.promises.exactly_once:
+            kinds += ["client_away", "forget", PARTITION]
+        for kind in random.sample(kinds, 3):
+            begin = random.randrange(since, leaves)
+            if kind == "forget":
+                yield MemoryLoss(begin, subscriber, 97)
+                continue
+            on: tuple[str, ...] = (broker,)
+            if kind in (*LINK_KINDS, "suspect", PARTITION):
+                on = random.choice([(join.at, broker), (broker, join.at)])
+            elif kind.startswith("client"):
+                on = (subscriber, "near") if kind == "client_drop" else (subscriber,)
+            elif kind == "slow_client":
+                on = (subscriber, "50")
+            yield FaultInjection(begin, kind, on, self._draw_stages(begin, STAGES[kind] - 1))
 
     def _fail_joined(self, join: BrokerJoin, until: int) -> Iterator[Move]:
         """Yield faults of a joined broker and its link before its departure."""
