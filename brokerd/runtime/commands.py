@@ -303,7 +303,11 @@ class Commands:
         self._log.record("run_begun", begun)
         if self.accepted_loss is not None:
             self._log.record(LOSS_ACCEPTED, self.accepted_loss)
-        return {"t_ns": time.monotonic_ns(), "pid": os.getpid()}
+        return {
+            "t_ns": time.monotonic_ns(),
+            "pid": os.getpid(),
+            "accepted_loss": dict(self.accepted_loss) if self.accepted_loss else None,
+        }
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)

@@ -336,6 +336,9 @@ DOUBTS: Mapping[str, str] = {
     "missing_file": "{file} is missing, and {other} shows that it was written",
     "older_schema": "{file} is of schema {schema!r}, and folders of this schema lack a second "
     "witness of {what}: {other} has none",
+    "strange_file": "{file} is no file of a run, and was added to the folder",
+    "strange_key": "{file} has {key!r}, which no process writes there",
+    "lost_key": "{file}: {what} have no {key!r}, which each process writes there",
     "missing_line": "{file} has no line about {what}, and {other} shows that it was written",
     "unreadable": "{file} differs from what was written: {why}",
     "fences": "publications.rec and online.json: the fences of source {source} are {found}; its "

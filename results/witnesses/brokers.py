@@ -102,7 +102,9 @@ def _check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         yield differ(name, process.place, "process", stated.get("process"), process.name)
     cause = str(stated.get("exit_cause"))
     if cause.startswith("fault:"):
-        matching = [row for row in kills if cause == f"fault:{row['fault_id']}"]
+        # Of a fault that ends several brokers, each names itself behind an "@".
+        named = cause.removeprefix("fault:").removesuffix(f"@{process.name}")
+        matching = [row for row in kills if named == row["fault_id"]]
         if not matching:
             yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
             return

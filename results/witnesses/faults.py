@@ -50,6 +50,9 @@ def doubts_about_faults(folder: RunFolder) -> Iterator[str]:
     yield from _check_journals(folder)
     for row in folder.fault_rows:
         yield from _check_times(folder, row)
+        mode = (row.get("params") or {}).get("mode", "")
+        if folder.is_closed and row.get("mode", mode) != mode:
+            yield differ(FAULTS, FAULTS, f"mode of {row['fault_id']}", row["mode"], mode)
 
 
 def _check_schedule(folder: RunFolder) -> Iterator[str]:
