@@ -115,6 +115,11 @@ def _scheduled_ns(text: Any) -> int | None:
 def _check_plan(folder: RunFolder) -> Iterator[str]:
     """Yield rows of the fault log that differ from their line of the plan."""
     plan = {str(line["fault_id"]): line for line in folder.lines(PLAN)}
+    steps = {str(line["step"]) for line in folder.lines(PLAN)}
+    for line in folder.lines(PLAN) if folder.is_closed else ():
+        if line.get("ended_by") and line["ended_by"] not in steps:
+            subject = f"ended_by of {line['fault_id']}"
+            yield differ(PLAN, SCHEDULE, subject, line["ended_by"], sorted(steps))
     if len(plan) < len(folder.lines(PLAN)):
         yield doubt("twice", what=f"one fault of {PLAN}")
     for row in folder.fault_rows:

@@ -102,6 +102,7 @@ _PROCESS_DOCUMENTS: Final[Mapping[str, str]] = {
     "setting.json": "schema process run_id protocol topology_digest deployment_id seed "
     "specification_digest records ?calm ?guarantee ?bars",
 }
+_USAGE: Final = "user_s system_s peak_rss_bytes"
 _LOAD_STATISTICS: Final = (
     "t_ns proc_id offered sent acknowledged rejected backlog open delivered blocked_us skipped "
     "late_p99_us late_max_us saturated cpu_ratio rss_bytes withheld"
@@ -111,8 +112,8 @@ _LAST_SAMPLE: Final = "private_bytes"
 
 _MANIFEST_KEYS: Final = (
     "schema state run_id experiment started_utc ended_utc protocol promises protocol_words "
-    "parameters system seed workload topology topology_digest joined deployment_id transport "
-    "broker_nice without_fsync schedule rolling labels payload_bytes phases roles python platform "
+    "?parameters ?system seed workload topology topology_digest joined deployment_id transport "
+    "broker_nice without_fsync schedule ?rolling labels payload_bytes phases roles python platform "
     "cpu cores tool_version git_commit git_dirty argv specification_digest clock origin_ns drain "
     "disk_bytes loadgen_saturated limited_by waited_share headline reasons"
 )
@@ -149,6 +150,8 @@ def doubts_about_shapes(folder: RunFolder) -> Iterator[str]:
             if process.has(name) and (process.is_load or not folder.is_foreign):
                 document = process.document(name)
                 yield from _check_lines(f"{process.place}/{name}", "", keys, [document])
+                if isinstance(usage := document.get("usage"), Mapping):
+                    yield from _check_lines(f"{process.place}/{name}", "usages", _USAGE, [usage])
         yield from _check_events(f"{process.place}/events.jsonl", process.lines("events.jsonl"))
         name, lines = f"{process.place}/stats.jsonl", process.lines("stats.jsonl")
         if process.is_load:
@@ -165,7 +168,9 @@ def _check_files(folder: RunFolder) -> Iterator[str]:
         first, *rest = name.split("/")
         known = name in _RUN_FILES | _FAULT_FILES | _SPECIFICATION
         if first == "raw" and len(rest) == 3:
-            known = rest[-1] in _PROCESS_FILES
+            client, database, _ = rest[-1].partition(".sqlite")
+            is_of_client = bool(database) and client in folder.clients
+            known = rest[-1] in _PROCESS_FILES or is_of_client
         if not known:
             yield doubt("strange_file", file=name)
 
@@ -215,8 +220,12 @@ def _check_statistics(folder: RunFolder) -> Iterator[str]:
 
 
 def _check_manifest(folder: RunFolder) -> Iterator[str]:
-    for key in sorted({*folder.manifest} - {*_MANIFEST_KEYS.split()}):
-        yield doubt("strange_key", file=MANIFEST, key=key)
+    is_whole = folder.manifest.get("state") == "complete"
+    keys = _MANIFEST_KEYS if is_whole else " ".join(f"?{key}" for key in _MANIFEST_KEYS.split())
+    yield from _check_lines(MANIFEST, "manifests", keys.replace("??", "?"), [folder.manifest])
+    if is_whole:
+        clock = folder.manifest.get("clock") or {}
+        yield from _check_lines(MANIFEST, "clocks", "host_id boot_id clock_ids", [clock])
     headline = folder.manifest.get("headline")
     if isinstance(headline, Mapping):
         yield from _check_lines(MANIFEST, "the headline", _HEADLINE, [headline])
