@@ -39,6 +39,10 @@ _LIFE = ("t_start_ns", "t_exit_ns", "pid")
 _USAGE = ("user_s", "system_s", "peak_rss_bytes")
 
 
+_ONCE = (("closed", "process"), ("processors", "stage"), ("phase", "phase"))
+"""Lines of the journal that there is one of for each value of a key."""
+
+
 def doubts_about_values(folder: RunFolder) -> Iterator[str]:
     """Yield values that are impossible wherever they stand."""
     if not folder.is_of_processes:
@@ -187,7 +191,7 @@ def _check_journal(folder: RunFolder) -> Iterator[str]:
     for what in ("end", "collected", "specification"):
         if len(lines.get(what, ())) > 1:
             yield differ(JOURNAL, MANIFEST, f"lines about {what}", len(lines[what]), 1)
-    for what, key in (("closed", "process"), ("processors", "stage")) if folder.is_closed else ():
+    for what, key in _ONCE if folder.is_closed else ():
         named = [str(line.get(key)) for line in lines.get(what, ())]
         for name in sorted({name for name in named if named.count(name) > 1}):
             yield differ(JOURNAL, MANIFEST, f"lines about {name}", named.count(name), 1)

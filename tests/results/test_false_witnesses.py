@@ -48,6 +48,7 @@ from results.witnesses.service import (
     is_from_zero,
 )
 from results.witnesses.sessions import _attempt_ns, _check_absences, _lasting
+from tests.helpers.consistent_lies import unpack
 from tests.helpers.false_witnesses import (
     ABSORB,
     AWAY,
@@ -424,6 +425,60 @@ def test_a_lie_alone_is_found_out(tmp_path: Path, name: str) -> None:
         said = [*judgement.doubts, *judgement.counts.violations]
         assert judgement.verdict != "VALID"
     assert any(LIES[name].says in each for each in said), said
+
+
+def _journal(what: str, change: Callable[[list[Any], Any], object]) -> Callable[[RunFolder], None]:
+    def both(run: RunFolder) -> None:
+        with run.lines("log.jsonl") as rows:
+            change(rows, next(row for row in rows if row["what"] == what))
+
+    return both
+
+
+FOREIGN_LIES: dict[str, tuple[Callable[[RunFolder], None], str]] = {
+    "another quality of service": (
+        journal_change(lambda manifest: manifest["system"]["settings"].update(qos=1)),
+        "manifest.json and spec/system.json disagree on system",
+    ),
+    "another version": (
+        journal_change(lambda manifest: manifest["system"].update(version="9")), "on system",
+    ),
+    "no version": (journal_change(lambda manifest: manifest["system"].pop("version")), "on system"),
+    "servers needed less": (
+        journal_change(lambda manifest: manifest["headline"].update(
+            broker_cpu_us_per_message_mean=1.0)), "broker_cpu_us_per_message_mean",
+    ),
+    "servers needed another time": (
+        _journal("processors", lambda rows, row: row["seconds"].update(n1=0.04)),
+        "broker_cpu_us_per_message_mean",
+    ),
+    "a reading of no stage": (
+        _journal("processors", lambda rows, row: row.update(stage="before")), "processor times",
+    ),
+    "a phase twice": (_journal("phase", lambda rows, row: rows.insert(2, row)), "lines about"),
+    "a server left a file": (
+        lambda run: run.path("raw/local/n1/state.db").write_text("x") and None,
+        "raw/local/n1/state.db is no file",
+    ),
+    "a second description": (
+        lambda run: run.path("spec/system2.json").write_text("{}") and None, "is no file of a run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", *FOREIGN_LIES])
+def test_a_lie_about_servers_of_another_system_is_found_out(tmp_path: Path, name: str) -> None:
+    """The archived run is `bench external/mosquitto-qos2 --faults cut-clients`, packed."""
+    folder = unpack(Path(__file__).parent / "foreign_run.tar.gz", tmp_path / "run")
+    change, says = FOREIGN_LIES.get(name, (lambda run: None, ""))
+    change(RunFolder(folder))
+    seal(folder)
+    judgement = judge_folder(folder)
+    assert (judgement.verdict, judgement.doubts == ()) == (
+        ("UNKNOWN", False) if name else ("VALID", True)
+    )
+    for said in (judgement.doubts, doubts_of_facts(folder)):
+        assert any(says in each for each in said) == bool(name), said
 
 
 def test_there_are_lies_of_every_file() -> None:
