@@ -116,10 +116,10 @@ def _check_plan(folder: RunFolder) -> Iterator[str]:
     """Yield rows of the fault log that differ from their line of the plan."""
     plan = {str(line["fault_id"]): line for line in folder.lines(PLAN)}
     steps = {str(line["step"]) for line in folder.lines(PLAN)}
-    for line in folder.lines(PLAN) if folder.is_closed else ():
-        if line.get("ended_by") and line["ended_by"] not in steps:
-            subject = f"ended_by of {line['fault_id']}"
-            yield differ(PLAN, SCHEDULE, subject, line["ended_by"], sorted(steps))
+    for planned in folder.lines(PLAN) if folder.is_closed else ():
+        if planned.get("ended_by") and planned["ended_by"] not in steps:
+            subject = f"ended_by of {planned['fault_id']}"
+            yield differ(PLAN, SCHEDULE, subject, planned["ended_by"], sorted(steps))
     if len(plan) < len(folder.lines(PLAN)):
         yield doubt("twice", what=f"one fault of {PLAN}")
     for row in folder.fault_rows:

@@ -235,7 +235,8 @@ def test_every_run_repeats_the_loss_that_was_accepted(loss: dict[str, Any] | Non
         log.begin_run = lambda *_: None
         room.commands.accepted_loss = loss
         for number in range(2):
-            await room.ask("begin_run", run_id=f"r{number}", folder="/tmp")
+            begun = await room.ask("begin_run", run_id=f"r{number}", folder="/tmp")
+            assert begun["accepted_loss"] == loss
         accepted = [details for event, details in room.lines if event == LOSS_ACCEPTED]
         assert accepted == ([loss, loss] if loss else [])
 
