@@ -182,6 +182,9 @@ class Project:
             raise UserError(
                 f"{setting.origin}: results = {shown(setting.value)}: a file, no folder"
             )
+        if _is_circle(folder):
+            why = _explain_no_file(folder)
+            raise UserError(f"{setting.origin}: results = {shown(setting.value)}: {why}")
         return _short(folder, self._here)
 
     def forks(self, flag: int | None) -> int:

@@ -247,7 +247,9 @@ class _Experiment:
         await self._load.open(OPENING_TIMEOUT_S)
 
     async def _begin_run_at(self, broker: str) -> None:
-        await self._under_test.begin_run(self._testbed, broker, self._run_id)
+        loss = await self._under_test.begin_run(self._testbed, broker, self._run_id)
+        if loss:
+            self._directory.log("loss_accepted", broker=broker, **loss)
         if broker not in self._begun:
             self._begun.append(broker)
 

@@ -39,8 +39,14 @@ class UnderTest(Protocol):
     def load_setting(self, spec: ExperimentSpec) -> Mapping[str, Any]:
         """Return the settings of load generators beyond the common settings."""
 
-    async def begin_run(self, testbed: Testbed, broker: str, run_id: str) -> None:
-        """Announce the begin of a run to a broker."""
+    async def begin_run(
+        self, testbed: Testbed, broker: str, run_id: str
+    ) -> Mapping[str, Any] | None:
+        """Announce the begin of a run to a broker.
+
+        Returns:
+            The loss of state that the broker accepted at its start; None without one.
+        """
 
     async def end_run(self, testbed: Testbed, broker: str) -> Mapping[str, str]:
         """Announce the end of the run to a broker; return digests of its files, by name."""
@@ -75,12 +81,16 @@ class OurBrokers:
     def load_setting(self, spec: ExperimentSpec) -> Mapping[str, Any]:
         return {}
 
-    async def begin_run(self, testbed: Testbed, broker: str, run_id: str) -> None:
+    async def begin_run(
+        self, testbed: Testbed, broker: str, run_id: str
+    ) -> Mapping[str, Any] | None:
         place = testbed.brokers[broker]
         folder = testbed.run_folder(place.host, run_id, place.process)
-        await testbed.broker_command(
+        answer = await testbed.broker_command(
             broker, "begin_run", BEGIN_TIMEOUT_MS, run_id=run_id, folder=str(folder)
         )
+        loss: Mapping[str, Any] | None = answer.get("accepted_loss")
+        return loss
 
     async def end_run(self, testbed: Testbed, broker: str) -> Mapping[str, str]:
         answer = await testbed.broker_command(broker, "end_run")

@@ -198,8 +198,11 @@ class SystemUnderTest:
         }
         return {"system": about}
 
-    async def begin_run(self, testbed: Testbed, broker: str, run_id: str) -> None:
+    async def begin_run(
+        self, testbed: Testbed, broker: str, run_id: str
+    ) -> Mapping[str, Any] | None:
         """Do nothing, because servers need no announcement of a run."""
+        return None
 
     async def end_run(self, testbed: Testbed, broker: str) -> Mapping[str, str]:
         """Return nothing, because servers need no announcement of the end."""

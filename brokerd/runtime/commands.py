@@ -303,7 +303,11 @@ class Commands:
         self._log.record("run_begun", begun)
         if self.accepted_loss is not None:
             self._log.record(LOSS_ACCEPTED, self.accepted_loss)
-        return {"t_ns": time.monotonic_ns(), "pid": os.getpid()}
+        return {
+            "t_ns": time.monotonic_ns(),
+            "pid": os.getpid(),
+            "accepted_loss": dict(self.accepted_loss) if self.accepted_loss else None,
+        }
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
@@ -336,11 +340,12 @@ class Commands:
     async def _probe(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Probe all surrounding brokers.
 
-        With `peers`, only those peers and only for this answer.
+        With `peers`, only those peers and only for this answer; with `within_ms`, an attempt
+        without an answer by then has failed.
         """
-        (peers,) = _take(arguments, peers=(list, []))
+        peers, within_ms = _take(arguments, peers=(list, []), within_ms=(int, 0))
         if peers:
-            return await self._probe_peers(self._peers(peers))
+            return await self._probe_peers(self._peers(peers), within_ms)
         names = self._own.names
         await self._probes.try_all(names)
         missing = self._probes.missing()
@@ -349,16 +354,22 @@ class Commands:
             "missing": {names[number]: why for number, why in missing.items()},
         }
 
-    async def _probe_peers(self, peers: list[Peer]) -> dict[str, Any]:
+    async def _probe_peers(self, peers: list[Peer], within_ms: int) -> dict[str, Any]:
+        """Probe some peers. A peer with a session is reached, unless the session is a black hole.
+
+        A session through a black hole lasts until the failure detector ends it.
+        """
         reached: list[str] = []
         missing: dict[str, str] = {}
         took_us: dict[str, int] = {}
 
         async def probe(peer: BrokerNumber, name: str) -> None:
             began_ns = time.monotonic_ns()
-            why = await self._links.probe(peer)
+            why: str | None = "no answer in time"
+            with trio.move_on_after(within_ms / 1e3 if within_ms > 0 else float("inf")):
+                why = await self._links.probe(peer)
             took_us[name] = (time.monotonic_ns() - began_ns) // 1_000
-            if why is not None and peer not in self._links.session_peers():
+            if why is not None and not self._links.can_exchange(peer):
                 missing[name] = why
             else:
                 reached.append(name)

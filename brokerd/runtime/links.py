@@ -199,6 +199,13 @@ class Links:
         """Return the peers with a session."""
         return list(self.connections)
 
+    def can_exchange(self, peer: Peer) -> bool:
+        """Return True if a peer has a session that is no black hole in either direction."""
+        connection = self.connections.get(peer)
+        return connection is not None and not (
+            connection.inward.blackholed or connection.outward.blackholed
+        )
+
     async def probe(self, peer: BrokerNumber) -> str | None:
         """Return None if a session with a broker would be possible, or the obstacle."""
         with trio.move_on_after(self._parameters.connect_timeout_ns / SECOND_NS):

@@ -121,6 +121,8 @@ def direct_sessions(status: Evidence) -> list[str]:
 See = Callable[[Fault, Sequence[End]], Awaitable[Evidence | None]]
 """A function that returns evidence of a fault at its ends, or None while there is none."""
 
+_PROBE_MS: Final = 250
+"""An attempt across a fault has failed after so long; a fault may last less than a time-out."""
 _COUNTED: Final = (
     *("absorbed_messages", "absorbed_publications", "absorbed_bytes", "forwarded_since_applied"),
     *("dropped_frames", "sessions_down", "limited_messages"),
@@ -200,7 +202,23 @@ async def _see_dropped(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     if counters is None:
         return None
     # A blackhole drops no frame by itself: frames wait until the failure detector ends the session.
-    return counters if counters["dropped_frames"] or counters["sessions_down"] else None
+    if counters["dropped_frames"] or counters["sessions_down"]:
+        return counters
+    missing = await on_all(ends, _find_unreachable)
+    if not all(missing):
+        return None
+    return counters | {"missing": {end.broker: m for end, m in zip(ends, missing, strict=True)}}
+
+
+async def _find_unreachable(end: End) -> list[str]:
+    """Return the peers across a blackhole, none of which an end reaches; [] if one is reached."""
+    peers = [end.peer]
+    if not end.peer:
+        peers = list(CoreStatus.from_mapping(await end.command("status")).wanted)
+    if not peers:
+        return []
+    answer = await end.command("probe", {"peers": peers, "within_ms": _PROBE_MS})
+    return [] if answer["reached"] else sorted(answer["missing"])
 
 
 async def _see_packets(ends: Sequence[End]) -> Evidence | None:
@@ -238,13 +256,15 @@ async def _see_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
 async def _see_matrix(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     """Probe between every two brokers: no probe across the sets succeeds, all inside do."""
 
-    async def probe(end: End) -> dict[str, Any]:
-        return await end.command("probe", {"peers": [*end.across, *end.inside]})
+    async def is_apart(end: End) -> bool:
+        across = await end.command("probe", {"peers": [*end.across], "within_ms": _PROBE_MS})
+        if set(across["missing"]) != set(end.across):
+            return False
+        inside = await end.command("probe", {"peers": [*end.inside]}) if end.inside else {}
+        return not inside.get("missing")
 
-    answers = await on_all(ends, probe)
-    for end, answer in zip(ends, answers, strict=True):
-        if set(answer["missing"]) != set(end.across):
-            return None
+    if not all(await on_all(ends, is_apart)):
+        return None
     return {
         "missing": {end.broker: list(end.across) for end in ends},
         "reached": {end.broker: list(end.inside) for end in ends},

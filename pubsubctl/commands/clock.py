@@ -8,7 +8,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import Invocation, invocation
-from pubsubctl.errors import UserError, VerdictUnknown
+from pubsubctl.errors import IntegrityError, UserError, VerdictUnknown
 
 if TYPE_CHECKING:
     from bench.run.clocks import HostClock
@@ -109,19 +109,23 @@ def show(
     ] = "latest",
 ) -> Result:
     """Print the clock offsets in the records of a run."""
-    import json
-
     from bench.run.clocks import CLOCK_FILE
     from pubsubctl.runs.runs import find_one_run
+    from results.tables.json_files import read_json_lines
 
     call = invocation(context)
     folder = find_one_run(call.project, run)
     path = folder / CLOCK_FILE
     if not path.is_file():
         raise UserError(f"run {folder.name}: no record of its hosts' clocks")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [*read_json_lines(path)]
     document = {"schema": "pubsubctl/clock/1", "run_id": folder.name, "hosts": rows}
-    return Result(document=document, text=_table(call.console, rows))
+    try:
+        text = _table(call.console, rows)
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise IntegrityError(f"{path}: a line is no comparison of clocks ({why})") from None
+    return Result(document=document, text=text)
 
 
 def _sample(call: Invocation, rounds: int) -> list[dict[str, Any]]:

@@ -39,13 +39,14 @@ def why(
     faults and lost sessions on the path. The last line is the outcome, by the rules of the verdict.
     """
     from pubsubctl.runs.runs import find_one_run
-    from results.reference.files import FileRefusal
+    from results.reference.files import FileRefusal, is_sealed
     from results.report.delivery_trace import TraceRefusal, trace_delivery
 
     call = invocation(context)
     call.refuse_dry_run("why")
     folder = find_one_run(call.project, run, output)
     try:
+        is_sealed(folder)
         trace = trace_delivery(folder, publication, subscription)
     except TraceRefusal as error:
         begin = f"{error.wanted.partition('/')[0]}-"

@@ -146,6 +146,8 @@ def unpack_capsule(path: Path, folder: Path, digest: str = "") -> Capsule:
         UserError: the file is no capsule, or there is no room for the content.
         IntegrityError: a byte has changed, or the digest differs; names the first files.
     """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: no regular file, and so no capsule")
     try:
         with tarfile.open(path, "r:gz") as archive:
             document = _extract(archive, path, folder, digest)

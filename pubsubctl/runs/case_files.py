@@ -151,7 +151,7 @@ def _numbers(run: Path) -> dict[str, str]:
 
 def _object(path: Path) -> Mapping[str, Any]:
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -234,6 +234,8 @@ def _copy_renamed(
             text = path.read_text(encoding="utf-8", errors="surrogateescape")
             if name.as_posix() == MANIFEST:
                 text = _without_place(manifest)
+            elif name.as_posix() == _COMMAND:
+                text = _without_folder(read_json(path))
             text = _HOMES.sub("/home/user", _rename(text, words, renames))
             target.write_text(text, encoding="utf-8", errors="surrogateescape")
         else:
@@ -276,6 +278,8 @@ def _copy_plain(run: Path, folder: Path) -> None:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
         if name.as_posix() == MANIFEST:
             text = _without_place(read_json(path))
+        elif name.as_posix() == _COMMAND:
+            text = _without_folder(read_json(path))
         text = _HOMES.sub("/home/user", text)
         target.write_text(text, encoding="utf-8", errors="surrogateescape")
 
@@ -348,11 +352,27 @@ def _list_named_inventories(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield Path(word[2:]).stem
 
 
+_COMMAND = "spec/cli.json"
+
+
 def _without_place(manifest: Mapping[str, Any]) -> str:
-    """Return the manifest without the program's path."""
+    """Return the manifest without the program's path, and without folders of typed files."""
     argv = list(manifest.get("argv", ()))
-    shown = {**manifest, **({"argv": ["pubsubctl", *argv[1:]]} if argv else {})}
+    words = [_without_parents(word) for word in argv[1:]]
+    shown = {**manifest, **({"argv": ["pubsubctl", *words]} if argv else {})}
     return json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
+
+
+def _without_folder(command: Mapping[str, Any]) -> str:
+    """Return the record of a command line without the folder of the workload."""
+    shown = {**command, "file": _without_parents(command.get("file"))}
+    return json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
+
+
+def _without_parents(word: Any) -> Any:
+    """Return the name of a file with an absolute path; anything else as it is."""
+    is_path = isinstance(word, str) and word.startswith("/")
+    return Path(word).name if is_path else word
 
 
 def _refuse_ambiguous(renames: dict[str, str], topology: Any, manifest: dict[str, Any]) -> None:

@@ -35,12 +35,15 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
 
     Raises:
         UserError: there is no such run; names the nearest.
+        IntegrityError: the manifest of the run is no regular file.
     """
     folder = project.results_folder(results)
     candidates = [Path(name), folder / name, *folder.glob(f"*/{_literal(name)}")]
     for candidate in candidates:
         if (candidate / MANIFEST).is_file():
             return _short(candidate.resolve())
+        if os.path.lexists(candidate / MANIFEST):
+            raise IntegrityError(f"{candidate / MANIFEST}: no regular file")
     for candidate in (Path(name), folder / name):
         if name and candidate.is_dir():
             raise UserError(f"run {shown(name)}: {_explain_no_run(candidate)}")
@@ -142,6 +145,9 @@ def read_json(path: Path) -> dict[str, Any]:
         UserError: the file is missing.
         IntegrityError: the content is not JSON, or a folder has the name.
     """
+    if path.exists() and not path.is_file():
+        kind = "a folder, and no file" if path.is_dir() else "no regular file"
+        raise IntegrityError(f"{path}: {kind}")
     try:
         text = path.read_text(encoding="utf-8")
         if not text.strip():
@@ -149,8 +155,8 @@ def read_json(path: Path) -> dict[str, Any]:
         content = parse_json(text)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; is this a run's folder?") from None
-    except IsADirectoryError:
-        raise IntegrityError(f"{path}: a folder, and no file") from None
+    except OSError as error:
+        raise IntegrityError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise IntegrityError(f"{path}: {problem_of(error)}") from None
     if not isinstance(content, dict):
@@ -590,6 +596,8 @@ def _verdict_of(folder: Path) -> str:
 def _labels_in(results: Path) -> dict[str, dict[str, str]]:
     """Return the labels of the index by run id, without removed labels."""
     found: dict[str, dict[str, str]] = {}
+    if not (results / INDEX).is_file():
+        return {}
     try:
         lines = (results / INDEX).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

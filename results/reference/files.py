@@ -55,7 +55,8 @@ def is_sealed(folder: Path) -> bool:
     seal = folder / "SHA256SUMS"
     if not seal.is_file():
         return False
-    listed = dict(line.split("  ", 1)[::-1] for line in seal.read_text().splitlines())
+    lines = [line.partition("  ") for line in _read(seal, str.splitlines)]
+    listed = {name: digest for digest, _, name in lines}
     there = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")
@@ -108,19 +109,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return JSON objects, one per line; a last line without its end is torn and does not count."""
     if not path.is_file():
         return []
-    whole = path.read_text().rpartition("\n")[0]
-    try:
-        rows = [_read_json(line) for line in whole.splitlines()]
-    except (ValueError, RecursionError) as error:
-        raise FileRefusal(f"{path}: {error}") from None
+
+    def parse(text: str) -> list[Any]:
+        return [_read_json(line) for line in text.rpartition("\n")[0].splitlines()]
+
+    rows: list[dict[str, Any]] = _read(path, parse)
     if not all(isinstance(row, dict) for row in rows):
         raise FileRefusal(f"{path} has a line that is no object")
     return rows
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    if path.exists() and not path.is_file():
+        raise FileRefusal(f"{path}: no regular file")
     try:
-        return parse(path.read_text())
+        return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise FileRefusal(f"{path}: {error}") from None
 

@@ -223,7 +223,9 @@ class Count:
             return 0
         at: dict[tuple[str, int], set[Key]] = {}
         of: dict[Key, set[tuple[str, int]]] = {}
+        descents = 0
         for place, file in placed.items():
+            last: dict[tuple[int, int], int] = {}
             logged = deliveries[place].rows if place in deliveries else []
             for row in file.rows:
                 own = logged[row["row"]] if 0 <= row["row"] < len(logged) else None
@@ -233,6 +235,9 @@ class Count:
                 where = file.tables["streams"][row["stream"]], row["position"]
                 at.setdefault(where, set()).add(key)
                 of.setdefault(key, set()).add(where)
+                lane = own["subscription"], row["stream"]
+                descents += row["position"] < last.get(lane, 0)
+                last[lane] = row["position"]
         reached: dict[tuple[str, str], tuple[int, int]] = {}
         back = 0
         for (stream, _), keys in sorted(at.items()):
@@ -241,7 +246,7 @@ class Count:
                 back += (incarnation, number) < before
                 reached[stream, source] = incarnation, number
         several = sum(len(each) - 1 for each in at.values())
-        return back + several + sum(len(each) - 1 for each in of.values())
+        return back + several + descents + sum(len(each) - 1 for each in of.values())
 
     def _sources(self) -> dict[tuple[str, int], SourceRows]:
         numbers: dict[tuple[str, int], list[int]] = {}

@@ -23,6 +23,8 @@ from results.tables.row_counts import headline_of
 Better = Literal["less", "more"]
 
 _SECOND_NS = 1e9
+_MOST: Final = 1e100
+"""Beyond all numbers of real runs, and sums of so large values are finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ def numbers_of(run: Path) -> dict[str, float]:
     if verdict.is_file():
         run_id = str(manifest.get("run_id"))
         found.update(_from_verdict(read_counts(verdict, run_id), manifest))
+    for name, value in found.items():
+        if not abs(value) < _MOST:
+            raise ResultsError(f"{run}: {name} = {value:.3g} is no number of a run")
     return {number.name: found[number.name] for number in NUMBERS if number.name in found}
 
 

@@ -58,7 +58,9 @@ def spread_of(values: Sequence[float]) -> Spread:
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Spread(tuple(values), mean, None, None)
-    half = _student(len(values) - 1) * math.sqrt(_variance(values) / len(values))
+    largest = max(map(abs, values)) or 1.0
+    error = largest * math.sqrt(_variance(values, largest) / len(values))
+    half = _student(len(values) - 1) * error
     return Spread(tuple(values), mean, mean - half, mean + half)
 
 
@@ -145,11 +147,13 @@ def _welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, floa
     if min(n, m) < 2:
         return None
     difference = math.fsum(second) / m - math.fsum(first) / n
-    a, b = _variance(first) / n, _variance(second) / m
+    largest = max(map(abs, (*first, *second))) or 1.0
+    a, b = _variance(first, largest) / n, _variance(second, largest) / m
     if a + b == 0:
         return difference, difference, 1.0 if difference == 0 else 0.0
-    freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
-    error = math.sqrt(a + b)
+    share = a / (a + b)
+    freedom = 1 / (share**2 / (n - 1) + (1 - share) ** 2 / (m - 1))
+    error = largest * math.sqrt(a + b)
     half = _student(freedom) * error
     return difference - half, difference + half, _p_value(difference / error, freedom)
 
@@ -166,9 +170,10 @@ def _p_value(statistic: float, freedom: float) -> float:
     return float(2 * t.sf(abs(statistic), freedom))
 
 
-def _variance(values: Sequence[float]) -> float:
+def _variance(values: Sequence[float], scale: float) -> float:
+    """Return the variance of values in units of `scale`, so that no square is out of range."""
     mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return math.fsum(((value - mean) / scale) ** 2 for value in values) / (len(values) - 1)
 
 
 def _mean_log(values: Sequence[float]) -> float:

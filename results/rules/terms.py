@@ -219,7 +219,8 @@ NOT_CHECKED: Mapping[str, tuple[str, ...]] = {
 ON_TRUST: tuple[str, ...] = (
     "the exact times of sending, receipts, acknowledgements and accepted subscriptions, which one "
     "process stamps; counts of each second bound them",
-    "contents that subscribers received, and places in streams, which one process logs",
+    "contents that subscribers received, and places in streams, which one process logs; "
+    "incarnations of clients, and reasons of lost sessions, which one broker logs",
     "counters of brokers beyond publications received and delivered, and these as far as faults "
     "made brokers count anew or twice; counts from before the run",
     "processor times and memory below what an agent or another second shows, waits for a "
@@ -336,6 +337,9 @@ DOUBTS: Mapping[str, str] = {
     "missing_file": "{file} is missing, and {other} shows that it was written",
     "older_schema": "{file} is of schema {schema!r}, and folders of this schema lack a second "
     "witness of {what}: {other} has none",
+    "strange_file": "{file} is no file of a run, and was added to the folder",
+    "strange_key": "{file} has {key!r}, which no process writes there",
+    "lost_key": "{file}: {what} have no {key!r}, which each process writes there",
     "missing_line": "{file} has no line about {what}, and {other} shows that it was written",
     "unreadable": "{file} differs from what was written: {why}",
     "fences": "publications.rec and online.json: the fences of source {source} are {found}; its "

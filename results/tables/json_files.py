@@ -1,6 +1,7 @@
 """Small files of a run: JSON objects, JSON lines and TOML, read whole and written whole."""
 
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,23 @@ class IntegrityError(Exception):
     exit_status = 8
 
 
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file; a pipe has no end, and a device any content.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        IntegrityError: the entry is no regular file, or cannot be read.
+    """
+    if not path.is_file() and os.path.lexists(path):
+        raise IntegrityError(f"{path}: no regular file")
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise IntegrityError(f"{path}: {error.strerror}") from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.
 
@@ -31,7 +49,7 @@ def read_json(path: Path) -> dict[str, Any]:
         IntegrityError: the file is missing or has other content.
     """
     try:
-        value = parse_json(path.read_text(encoding="utf-8"))
+        value = parse_json(read_regular(path).decode("utf-8"))
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing") from None
     except ValueError as error:
@@ -48,7 +66,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         IntegrityError: the file is missing or cannot be read.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_regular(path).decode("utf-8"))
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:
@@ -62,7 +80,7 @@ def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[st
         IntegrityError: the file is missing, or a line before the last cannot be read.
     """
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except FileNotFoundError:
         if missing_ok:
             return

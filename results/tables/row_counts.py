@@ -199,6 +199,7 @@ class _Columns:
             return 0
         names: dict[str, int] = {}
         parts = [np.zeros((0, 5), "i8")]
+        descents = 0
         for place, file in placed:
             log, rows = _map(logs[place]), _map(file)
             rows = rows[(rows["row"] >= 0) & (rows["row"] < len(log))]
@@ -212,6 +213,9 @@ class _Columns:
                     ("source", logs[place].tables["publishers"]),
                 )
             )
+            descents += _count_descents(
+                rows["position"], rows["stream"].astype("i8"), own["subscription"].astype("i8")
+            )
             columns = [streams[rows["stream"]], rows["position"], sources[own["publisher"]]]
             columns += [own["incarnation"].astype("i8"), own["sequence"]]
             parts.append(np.stack(columns, axis=1))
@@ -223,7 +227,7 @@ class _Columns:
         steps = np.diff(by_source, axis=0)
         is_same = (steps[:, 0] == 0) & (steps[:, 2] == 0)
         is_back = (steps[:, 3] < 0) | ((steps[:, 3] == 0) & (steps[:, 4] < 0))
-        return several + int((is_same & is_back).sum())
+        return several + int((is_same & is_back).sum()) + descents
 
     def _count_kept_back(self, file: RecordFile) -> int:
         rows = _map(file)
@@ -495,6 +499,15 @@ def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:
 
 def _map(file: RecordFile) -> Any:
     return np.memmap(file.path, RECORDS[file.layout], "r", shape=(file.rows,)).view(np.ndarray)
+
+
+def _count_descents(positions: Any, *groups: Any) -> int:
+    """Count positions below the one before, of the same group, in the order of the log."""
+    order = np.lexsort((np.arange(len(positions)), *groups))
+    is_same = np.ones(max(len(positions) - 1, 0), bool)
+    for group in groups:
+        is_same &= np.diff(group[order]) == 0
+    return int((is_same & (np.diff(positions[order]) < 0)).sum())
 
 
 def _group_by(rows: Any, *columns: str) -> Iterator[tuple[tuple[int, int, int], Any]]:

@@ -23,6 +23,8 @@ from results.witnesses.faults import doubts_about_faults
 from results.witnesses.figures import doubts_about_figures
 from results.witnesses.folder import RunFolder
 from results.witnesses.gaps import doubts_about_gaps
+from results.witnesses.incarnations import doubts_about_incarnations
+from results.witnesses.journal import doubts_about_journal
 from results.witnesses.manifest import doubts_about_manifest
 from results.witnesses.passage import doubts_about_passage
 from results.witnesses.process_ends import doubts_about_closing
@@ -32,6 +34,7 @@ from results.witnesses.rows import Rows
 from results.witnesses.service import doubts_about_service
 from results.witnesses.sessions import doubts_about_sessions
 from results.witnesses.settings import doubts_about_settings
+from results.witnesses.shapes import doubts_about_shapes
 from results.witnesses.sources import doubts_about_sources
 from results.witnesses.summary import doubts_about_processes
 from results.witnesses.values import doubts_about_values
@@ -70,6 +73,9 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_closing,
         doubts_about_events,
         doubts_about_values,
+        doubts_about_shapes,
+        doubts_about_journal,
+        doubts_about_incarnations,
     )
     found = [
         *(each for rule in small for each in _doubts_by(rule.__name__, partial(rule, folder))),

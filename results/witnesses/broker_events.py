@@ -19,6 +19,9 @@ from results.witnesses.folder import (
     differ,
 )
 
+_BOTH_ENDS_NS = 200_000_000
+"""Both ends of a session log its start in so short a time."""
+
 
 def doubts_about_events(folder: RunFolder) -> Iterator[str]:
     """Yield events of brokers that other files do not explain."""
@@ -27,6 +30,8 @@ def doubts_about_events(folder: RunFolder) -> Iterator[str]:
     for process in folder.processes:
         if process.name in {*folder.brokers}:
             yield from _check_events(folder, process, process.lines("events.jsonl"))
+    if folder.is_closed:
+        yield from _check_openers(folder)
 
 
 def _check_events(
@@ -52,6 +57,8 @@ def _check_events(
             yield differ(name, MANIFEST, "schema", line["schema"], CLOSED_EVENTS)
             return
     yield from _check_numbers(name, events)
+    if folder.is_closed and "lines_left_out" not in words:
+        yield from _check_ends(name, events)
     yield from _check_slowed(process, name, words, is_counted=not faults)
 
 
@@ -67,6 +74,60 @@ def _check_numbers(name: str, events: Sequence[Line]) -> Iterator[str]:
             yield differ(name, name, f"starts of session {line['session']}", 2, 1)
             return
         seen.add(line["session"])
+
+
+def _check_ends(name: str, events: Sequence[Line]) -> Iterator[str]:
+    """Yield ends of sessions that ended before, that never began, or of another peer."""
+    peers: dict[int, object] = {}
+    ended: set[int] = set()
+    for line in events:
+        event, number = line.get("event"), line.get("session")
+        if event == "run_begun":
+            peers, ended = {}, set()
+        elif event == "session_established" and isinstance(number, int):
+            peers[number] = line.get("peer")
+        elif event == "session_lost" and isinstance(number, int):
+            is_new = bool(peers) and number > max(peers)
+            peer = peers.get(number, None if is_new else line.get("peer"))
+            if number in ended or peer != line.get("peer"):
+                subject = f"the end of session {number}"
+                yield differ(
+                    name, name, subject, line.get("peer"), "ended" if number in ended else peer
+                )
+                return
+            ended.add(number)
+
+
+def _check_openers(folder: RunFolder) -> Iterator[str]:
+    """Yield sessions that both ends opened, or none; a client opens its sessions itself."""
+    brokers = {*folder.brokers}
+    at: dict[tuple[str, str], list[tuple[int, bool, ProcessFolder]]] = {}
+    for process in folder.processes:
+        for line in process.lines("events.jsonl"):
+            if line.get("event") != "session_established":
+                continue
+            peer, name = str(line.get("peer")), f"{process.place}/events.jsonl"
+            if peer in brokers:
+                at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+                at.setdefault((process.name, peer), []).append((at_ns, line["opened"], process))
+            elif line.get("opened") is not False:
+                yield differ(name, "sessions.jsonl", f"opener of {peer}", line["opened"], False)
+                return
+    for (one, other), here in at.items():
+        there = at.get((other, one), ())
+        for at_ns, opened, process in here if one < other else ():
+            near = [
+                (each_opened, end)
+                for each_ns, each_opened, end in there
+                if abs(each_ns - at_ns) <= _BOTH_ENDS_NS
+                and folder.timeline.error_ns(process.host, end.host) is not None
+            ]
+            if len(near) == 1 and near[0][0] == opened:
+                yield differ(
+                    f"{process.place}/events.jsonl", f"{near[0][1].place}/events.jsonl",
+                    f"opener of a session of {one} and {other}", opened, not opened,
+                )  # fmt: skip
+                return
 
 
 def _check_slowed(

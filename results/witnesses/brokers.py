@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from brokerd.model.fault_verbs import KILLING_VERBS, MACHINE_VERBS, STANDING_VERBS
+from brokerd.text import parse_json
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
@@ -102,7 +103,9 @@ def _check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         yield differ(name, process.place, "process", stated.get("process"), process.name)
     cause = str(stated.get("exit_cause"))
     if cause.startswith("fault:"):
-        matching = [row for row in kills if cause == f"fault:{row['fault_id']}"]
+        # Of a fault that ends several brokers, each names itself behind an "@".
+        named = cause.removeprefix("fault:").removesuffix(f"@{process.name}")
+        matching = [row for row in kills if named == row["fault_id"]]
         if not matching:
             yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
             return
@@ -123,6 +126,9 @@ def _check_end(
     wanted = signals.get(str((row.get("params") or {}).get("signal", "KILL")))
     if row["verb"] == "kill" and wanted == 9 and stated.get("exit_signal") != 9:
         yield differ(name, FAULTS, f"signal of {fault}", stated.get("exit_signal"), 9)
+    seen = _find_pid(row, process.name)
+    if seen is not None and stated.get("pid") != seen:
+        yield differ(name, FAULTS, f"pid after {fault}", stated.get("pid"), seen)
     if stated.get("state") != "exited":
         yield differ(name, FAULTS, f"state after {fault}", stated.get("state"), "exited")
     at_ns = stated.get("t_exit_ns")
@@ -151,6 +157,17 @@ def _check_end(
         first = folder.phase_ns("warmup")
         if first is not None and began_ns > first[0] - folder.origin_ns and not restarts:
             yield differ(name, FAULTS, "t_start_ns", began_ns, "no restart before")
+
+
+def _find_pid(row: Line, broker: str) -> Any:
+    """Return the process that a fault ended, by its evidence; None if it names none."""
+    try:
+        seen = parse_json(str(row.get("evidence")))
+    except ValueError:
+        return None
+    if isinstance(seen, Mapping) and isinstance(seen.get(broker), Mapping):
+        seen = seen[broker]
+    return seen.get("pid") if isinstance(seen, Mapping) else None
 
 
 def _check_statistics(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:

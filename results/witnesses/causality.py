@@ -10,6 +10,7 @@ never causes.
 from collections.abc import Iterator
 from datetime import datetime
 
+from brokerd.model.fault_verbs import MACHINE_VERBS
 from results.rules.terms import doubt
 from results.witnesses.brokers import excused_silence_ns, replacements
 from results.witnesses.faults import faults_at
@@ -25,6 +26,8 @@ from results.witnesses.folder import (
 
 _JITTER_NS = 20_000_000
 """Stamps are taken a moment before or after the act that they are of."""
+_STARTS = ("restart", *MACHINE_VERBS)
+"""Verbs with which an agent starts a broker again."""
 _WRITTEN_NS = 5_000_000_000
 """The controller logs its own acts at once, unless its machine is busy with other work."""
 
@@ -112,7 +115,7 @@ def _check_broker(
                 yield differ(f"{process.place}/{file}", JOURNAL, "the last line", at_ns, end_ns)
     stated = process.document("exit.json")
     ended_ns = stated.get("t_exit_ns")
-    stops = [row for row in faults_at(folder, process.name) if row["verb"] == "restart"]
+    stops = [row for row in faults_at(folder, process.name) if row["verb"] in _STARTS]
     last = [line["t_ns"] for line in events]
     if isinstance(ended_ns, int) and last and not stops and not replacements(folder, process):
         at_ns, ended_ns = (_stamp(folder, process, ns) for ns in (max(last), ended_ns))

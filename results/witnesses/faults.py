@@ -50,6 +50,9 @@ def doubts_about_faults(folder: RunFolder) -> Iterator[str]:
     yield from _check_journals(folder)
     for row in folder.fault_rows:
         yield from _check_times(folder, row)
+        mode = (row.get("params") or {}).get("mode", "")
+        if folder.is_closed and row.get("mode", mode) != mode:
+            yield differ(FAULTS, FAULTS, f"mode of {row['fault_id']}", row["mode"], mode)
 
 
 def _check_schedule(folder: RunFolder) -> Iterator[str]:
@@ -112,6 +115,11 @@ def _scheduled_ns(text: Any) -> int | None:
 def _check_plan(folder: RunFolder) -> Iterator[str]:
     """Yield rows of the fault log that differ from their line of the plan."""
     plan = {str(line["fault_id"]): line for line in folder.lines(PLAN)}
+    steps = {str(line["step"]) for line in folder.lines(PLAN)}
+    for planned in folder.lines(PLAN) if folder.is_closed else ():
+        if planned.get("ended_by") and planned["ended_by"] not in steps:
+            subject = f"ended_by of {planned['fault_id']}"
+            yield differ(PLAN, SCHEDULE, subject, planned["ended_by"], sorted(steps))
     if len(plan) < len(folder.lines(PLAN)):
         yield doubt("twice", what=f"one fault of {PLAN}")
     for row in folder.fault_rows:

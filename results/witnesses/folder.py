@@ -27,6 +27,7 @@ PLAN = "faults/plan.jsonl"
 SCHEDULE = "spec/faults.toml"
 TOPOLOGY = "spec/topology.toml"
 WORKLOAD = "spec/workload.toml"
+SYSTEM = "spec/system.json"
 
 WITNESSED_SCHEMA = "pubsubctl/manifest/2"
 """The first manifest schema with a journal that repeats the manifest."""
@@ -350,7 +351,7 @@ class RunFolder:
     @property
     def names_system(self) -> bool:
         """True if the manifest or the specification names another system."""
-        return "system" in self.manifest or self.has("spec/system.json")
+        return "system" in self.manifest or self.has(SYSTEM)
 
     @cached_property
     def origin_ns(self) -> int:

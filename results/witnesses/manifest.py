@@ -21,6 +21,7 @@ from results.witnesses.folder import (
     SET_SCHEMA,
     SET_SCHEMAS,
     SIMULATED_HOST,
+    SYSTEM,
     TOPOLOGY,
     WITNESSED_SCHEMA,
     WITNESSED_SCHEMAS,
@@ -125,6 +126,9 @@ def _check_kind(folder: RunFolder) -> Iterator[str]:
         yield doubt("older_schema", file=MANIFEST, schema=schema, other=other, what=missing)
     if folder.is_counted and folder.is_of_processes and not folder.is_foreign:
         yield from _check_events_schema(folder)
+    system = folder.document(SYSTEM)
+    if folder.names_system and folder.is_closed and manifest.get("system") != system:
+        yield _differ(SYSTEM, "system", manifest.get("system"), dict(system))
     if folder.names_system and not folder.is_foreign:
         yield _differ(WORKLOAD, "system", manifest.get("system"), folder.workload.get("protocol"))
     if bool(manifest.get("rolling")) != (folder.rolling_ns is not None):

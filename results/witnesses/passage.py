@@ -51,10 +51,13 @@ class _Span:
 def doubts_about_passage(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield deliveries and acknowledgements that passed a broker that was down."""
     blockages = [*_blockages(folder, rows)]
+    guarantee = folder.workload.get("guarantee") or {}
+    # A client of a foreign server acknowledges by itself what the server may lose.
+    is_answered = not folder.is_foreign or guarantee.get("delivery") != "at-most-once"
     for blockage, (passed, answered) in zip(blockages, rows.breaches(blockages), strict=True):
         if passed:
             yield doubt("passed_outage", n=passed, file=FAULTS, why=blockage.why)
-        if answered:
+        if answered and is_answered:
             yield doubt("answered_outage", n=answered, file=FAULTS, why=blockage.why)
 
 

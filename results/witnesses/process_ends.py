@@ -49,8 +49,7 @@ def doubts_about_closing(folder: RunFolder) -> Iterator[str]:
     for process in folder.processes:
         yield from _about_files(folder, process, reports.get(process.name))
         yield from _about_counters(process)
-    if not folder.is_foreign:
-        yield from _about_processors(folder)
+    yield from _about_processors(folder)
 
 
 # --- Files ----------------------------------------------------------------------------------

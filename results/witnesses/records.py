@@ -13,6 +13,9 @@ from results.witnesses.folder import ProcessFolder, RunFolder, differ
 from results.witnesses.promises import promises_of
 from results.witnesses.rows import Rows
 
+_CLOSED_ALIKE = (("publications", "acks", "intents"), ("deliveries", "positions"))
+"""Layouts with the same string tables."""
+
 
 def doubts_about_records(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield rows that other rows of the same run contradict."""
@@ -20,6 +23,8 @@ def doubts_about_records(folder: RunFolder, rows: Rows) -> Iterator[str]:
         return
     for process in folder.processes:
         yield from _check_rows(process, rows)
+        if folder.is_closed:
+            yield from _check_tables(process)
     if not folder.is_foreign:
         yield from _check_places(folder, rows)
 
@@ -33,6 +38,17 @@ def _check_rows(process: ProcessFolder, rows: Rows) -> Iterator[str]:
         if n := counts.get(process.place):
             name = f"{process.place}/{layout}.rec"
             yield differ(name, name, subject, n, 0)
+
+
+def _check_tables(process: ProcessFolder) -> Iterator[str]:
+    """Yield record files with other names than a file that the same load generator closed."""
+    for layouts in _CLOSED_ALIKE:
+        files = [f"{name}.rec.json" for name in layouts if process.has(f"{name}.rec.json")]
+        tables = {name: process.document(name).get("tables") for name in files}
+        for name in files[1:]:
+            if tables[name] != tables[files[0]]:
+                one, other = f"{process.place}/{name}", f"{process.place}/{files[0]}"
+                yield differ(one, other, "tables", "others", "these")
 
 
 def _check_places(folder: RunFolder, rows: Rows) -> Iterator[str]:

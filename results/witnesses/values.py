@@ -39,6 +39,10 @@ _LIFE = ("t_start_ns", "t_exit_ns", "pid")
 _USAGE = ("user_s", "system_s", "peak_rss_bytes")
 
 
+_ONCE = (("closed", "process"), ("processors", "stage"), ("phase", "phase"))
+"""Lines of the journal that there is one of for each value of a key."""
+
+
 def doubts_about_values(folder: RunFolder) -> Iterator[str]:
     """Yield values that are impossible wherever they stand."""
     if not folder.is_of_processes:
@@ -118,6 +122,8 @@ def _check_exit(process: ProcessFolder) -> Iterator[str]:
         if stated.get(key) is not None and type(stated[key]) is not int
     ]
     wrong += [key for key in _USAGE if usage.get(key) is not None and not _is_amount(usage[key])]
+    if stated.get("exit_signal") is not None and stated.get("exit_code") is not None:
+        wrong.append("exit_code")
     for key in wrong:
         yield differ(name, name, key, stated.get(key, usage.get(key)), "a number")
 
@@ -129,6 +135,9 @@ def _is_whole(value: Any) -> bool:
 def _check_clocks(folder: RunFolder) -> Iterator[str]:
     """Yield comparisons of clocks without a trip, or of hosts that the manifest does not name."""
     known = (folder.manifest.get("clock") or {}).get("clock_ids") or {}
+    named = [(line["host_id"], line["phase"]) for line in folder.lines("clock.jsonl")]
+    for host, phase in sorted({each for each in named if named.count(each) > 1}):
+        yield differ("clock.jsonl", MANIFEST, f"lines of {host} {phase} the load", 2, 1)
     for line in folder.lines("clock.jsonl"):
         where = f"{line['host_id']} {line['phase']} the load"
         for key in ("n", "rtt_min_ns"):
@@ -182,3 +191,7 @@ def _check_journal(folder: RunFolder) -> Iterator[str]:
     for what in ("end", "collected", "specification"):
         if len(lines.get(what, ())) > 1:
             yield differ(JOURNAL, MANIFEST, f"lines about {what}", len(lines[what]), 1)
+    for what, key in _ONCE if folder.is_closed else ():
+        named = [str(line.get(key)) for line in lines.get(what, ())]
+        for name in sorted({name for name in named if named.count(name) > 1}):
+            yield differ(JOURNAL, MANIFEST, f"lines about {name}", named.count(name), 1)

@@ -3,16 +3,21 @@
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
 
 from bench.run import run_directory
+from bench.run.coordinator import _Experiment
 from bench.run.run_directory import (
     RUN_ID,
     RunDirectory,
     new_run_directory,
     program_facts,
 )
+from bench.run.system_under_test import OurBrokers
 
 
 def manifest_of(path: Path) -> dict[str, object]:
@@ -98,3 +103,23 @@ def test_counting_seeds_in_the_ledger_is_no_change_of_the_program(
     assert is_dirty() is False
     code.write_text("rate = 1_000\n")
     assert is_dirty() is True
+
+
+@pytest.mark.parametrize("loss", [None, {"cause": "its folder was empty", "loss": 3}])
+def test_the_journal_repeats_the_loss_that_a_broker_accepted(
+    tmp_path: Path, loss: dict[str, Any] | None
+) -> None:
+    async def answer(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"accepted_loss": loss}
+
+    place = SimpleNamespace(host="h", process="c1")
+    testbed: Any = SimpleNamespace(
+        brokers={"c1": place}, run_folder=lambda *_: tmp_path, broker_command=answer
+    )
+    lines: list[tuple[str, dict[str, Any]]] = []
+    experiment: Any = SimpleNamespace(
+        _under_test=OurBrokers(), _testbed=testbed, _run_id="r", _begun=[],
+        _directory=SimpleNamespace(log=lambda what, **details: lines.append((what, details))),
+    )  # fmt: skip
+    trio.run(_Experiment._begin_run_at, experiment, "c1")
+    assert lines == ([("loss_accepted", {"broker": "c1", **loss})] if loss else [])

@@ -38,8 +38,13 @@ class FakeEnd:
     def agent(self) -> "FakeEnd":
         return self
 
-    async def command(self, name: str, _: Any = None) -> Any:
-        return self.answers[name]
+    async def command(self, name: str, arguments: Any = None) -> Any:
+        answer = self.answers[name]
+        if name != "probe":
+            return answer
+        missing = [peer for peer in arguments["peers"] if peer in answer["missing"]]
+        reached = [peer for peer in arguments["peers"] if peer not in missing]
+        return {"reached": reached, **answer, "missing": missing}
 
     async def fault_look(self, _: str) -> Any:
         return self.look
@@ -93,6 +98,24 @@ def test_a_partition_is_seen_when_just_those_across_are_missing(
     assert seen("partition", *ends, on="c1|c2,c3") == is_seen
 
 
+@pytest.mark.parametrize(
+    "near, far, is_seen", [(["c2"], ["c1"], True), ([], ["c1"], False), (["c2"], [], False)]
+)
+def test_a_black_hole_of_sessions_that_last_is_seen_by_probes_of_both_ends(
+    near: list[str], far: list[str], is_seen: bool
+) -> None:
+    """No frame is dropped, and no session ends, before the failure detector ends the session."""
+    ends = counting("c1"), counting("c2")
+    for end, peer, missing in zip(ends, ("c2", "c1"), (near, far), strict=True):
+        end.peer, end.answers = peer, {**end.answers, "probe": {"missing": missing}}
+    assert seen("blackhole", *ends) == is_seen
+
+
+@pytest.mark.parametrize("verb", ["absorb", "bandwidth"])
+def test_a_fault_without_any_count_is_not_seen(verb: str) -> None:
+    assert not seen(verb, counting("c1"), counting("c2"))
+
+
 @pytest.mark.parametrize("verb", ["absorb", "blackhole", "bandwidth"])
 def test_an_end_that_lacks_the_fault_shows_no_effect(verb: str) -> None:
     counts = {"absorbed_messages": 3, "dropped_frames": 3, "limited_messages": 3}
@@ -102,7 +125,6 @@ def test_an_end_that_lacks_the_fault_shows_no_effect(verb: str) -> None:
     assert not seen(verb, has, lacks)
     assert not seen(verb, lacks, has)
     assert not seen(verb, has, other)
-    assert not seen(verb, counting("c1"), counting("c2"))
 
 
 def test_an_absorb_that_lets_something_out_at_either_end_is_not_seen() -> None:

@@ -329,6 +329,25 @@ def _move_positions(run: RunFolder) -> bool | None:
 _add("positions_were_others", "subscribers", _move_positions, trust="places in streams")
 
 
+def _exchange_positions(run: RunFolder) -> bool | None:
+    """Exchange two places of different sources that one subscription alone received."""
+    if not run.path(f"raw/{SUBSCRIBERS}/positions.rec").is_file():
+        return False
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        own = rows.all.copy()
+    with run.records(SUBSCRIBERS, "positions") as rows:
+        found = rows.all
+        times = {place: (found["position"] == place).sum() for place in {*found["position"]}}
+        alone = [n for n, row in enumerate(found) if times[row["position"]] == 1]
+        for one, other in pairwise(alone):
+            a, b = (own[found[n]["row"]] for n in (one, other))
+            is_same = found[one]["stream"] == found[other]["stream"]
+            if is_same and a["publisher"] != b["publisher"]:
+                found["position"][[one, other]] = found["position"][[other, one]]
+                return None
+    return False
+
+
 def _each_line(process: str, **changes: Callable[[Any], Any]) -> Change:
     def change(run: RunFolder) -> None:
         with run.lines(f"raw/{process}/stats.jsonl") as rows:
@@ -841,3 +860,4 @@ for _step, _says in (
 ):  # fmt: skip
     _add(f"{_step}_was_sooner", "controller", _move_fault(_step, -300 * _MS), says=_says)
     _add(f"{_step}_was_later", "controller", _move_fault(_step, 300 * _MS), says=_says)
+_add("positions_were_exchanged", "subscribers", _exchange_positions, says="place")

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -343,10 +344,13 @@ def test_a_file_that_is_no_capsule_is_refused(call: Call, tmp_path: Path) -> Non
         pass
     plain = tmp_path / "plain"
     plain.write_bytes(gzip.compress(b"x" * 2000))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     for words, status, said in (
         (["results", "reproduce", str(other)], 2, "`pubsubctl results capsule` makes capsules"),
         (["results", "reproduce", str(plain)], 8, "not a whole capsule"),
         (["results", "reproduce", str(tmp_path / "none")], 2, "no such file"),
+        (["results", "reproduce", str(pipe)], 2, "no regular file"),
         (["results", "reproduce", str(other), "--level", "chekc"], 2, "did you mean 'check'"),
         (["results", "reproduce", str(other), "-o", str(tmp_path)], 2, "is there already"),
     ):

@@ -182,6 +182,7 @@ def test_a_wrong_number_of_forks_is_refused_by_every_command(
         ({"XDG_STATE_HOME": "/proc"}, "deploy chain3", 4, "/proc/pubsubctl: no such file"),
         ({"PUBSUBCTL_RESULTS": "/dev/null"}, "results list", 2,
          "PUBSUBCTL_RESULTS: results = '/dev/null': a file, no folder"),
+        ({}, "results list -o circle", 2, "results = 'circle': a link that leads in a circle"),
         ({}, f"workload lint {'x' * 5000}", 2, "…: file name too long"),
         ({}, f"results show {'x' * 5000}", 2, "xx…"),
         ({}, "logs --since tomorrow", 2, "--since = 'tomorrow': a duration has a number"),
@@ -201,6 +202,7 @@ def test_a_wrong_place_or_value_is_named(
     said: str,
 ) -> None:
     (project / "first.toml").write_text('schema = "pubsubctl/workload/1"\ntopology = "chain3"\n')
+    (project / "circle").symlink_to("circle")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     result = call(*line.split())

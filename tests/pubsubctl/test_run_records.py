@@ -1,6 +1,7 @@
 """Stories about finished runs: listed, described, labelled, measured and removed."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,26 @@ def test_a_table_shows_verdicts_and_the_runs_of_a_series(call: Call, runs: Path)
     assert rows[1] == [FIRST, "demo", "delta_tree", "complete", "VALID", "point=a"]
     assert " ".join(rows[3]) == f"{SERIES} demo complete 1 VALID, 1 INVALID"
     assert call("results", "list", "-o", "elsewhere").out == "no runs\n"
+
+
+def test_a_pipe_in_place_of_a_file_is_named_and_never_awaited(call: Call, runs: Path) -> None:
+    """A pipe without a writer has no end, and opening one waits for a writer."""
+    for name in ("manifest.json", "verdict.json"):
+        (runs / "demo" / FIRST / name).unlink()
+        os.mkfifo(runs / "demo" / FIRST / name)
+    os.mkfifo(runs / "index.jsonl")
+    assert listed(call) == [FIRST, SECOND, SERIES, HALF]
+    assert call("results", "index").status == 0
+    for verb in ("show", "label"):
+        answer = call("results", verb, FIRST, *(["a=b"] * (verb == "label")))
+        assert "no regular file" in answer.err
+
+
+@pytest.mark.parametrize("line", ["[[[", "3", "{}", '{"same_clock": false, "offset_ns": "x"}'])
+def test_a_hostile_comparison_of_clocks_is_refused(call: Call, runs: Path, line: str) -> None:
+    (runs / "demo" / FIRST / "clock.jsonl").write_text(f"{line}\n")
+    answer = call("clock", "show", FIRST)
+    assert (answer.status, "clock.jsonl" in answer.err) == (8, True), answer.err
 
 
 def test_a_name_that_no_run_has_is_answered_with_the_nearest() -> None:

@@ -1,10 +1,12 @@
 """Stories about `why`, the trace of one delivery at the command line."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from results.tables.seals import seal
 from tests.pubsubctl.conftest import Call
 
 SAMPLE = Path("results/samples/delta-tree-crash").resolve()
@@ -48,3 +50,28 @@ def test_a_damaged_run_ends_with_status_8(call: Call, tmp_path: Path) -> None:
     run = Path(shutil.copytree(SAMPLE, tmp_path / "run"))
     (run / "raw/local1/load-sub/deliveries.rec.json").write_text("{")
     assert call("why", "p1-pub-1:310", "s3-sub-1", str(run)).status == 8
+
+
+@pytest.mark.parametrize("content", [b"\xff\n", None], ids=["no UTF-8", "a pipe"])
+@pytest.mark.parametrize("name", ["log.jsonl", "spec/workload.toml", "SHA256SUMS"])
+def test_a_hostile_file_is_named_and_never_awaited(
+    call: Call, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    run = Path(shutil.copytree(SAMPLE, tmp_path / "run"))
+    (run / name).unlink()
+    if content is None:
+        os.mkfifo(run / name)
+    else:
+        (run / name).write_bytes(content)
+        if name != "SHA256SUMS":
+            seal(run)
+    answer = call("why", "p1-pub-1:310", "s3-sub-1", str(run))
+    assert (answer.status, name in answer.err) == (8, True), answer.err
+
+
+def test_a_run_with_a_changed_file_is_not_traced(call: Call, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(SAMPLE, tmp_path / "run"))
+    with (run / "log.jsonl").open("a") as journal:
+        journal.write("{}\n")
+    answer = call("why", "p1-pub-1:310", "s3-sub-1", str(run))
+    assert (answer.status, "log.jsonl has changed" in answer.err) == (8, True), answer.err

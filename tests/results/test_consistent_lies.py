@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from results.reference.files import FileRefusal
-from results.reference.history_reader import judge_folder
+from results.reference.history_reader import count_rows, judge_folder
 from results.rules.terms import ON_TRUST
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
+from results.tables.row_counts import rows_of
 from tests.helpers.consistent_lies import LIES, tell, unpack, with_repeated_settings
 
 HERE = Path(__file__).parent
@@ -29,6 +32,7 @@ BOUND_BY = {
     "c3_received_fewer": ("ges-calm",),
     "c3_received_more": ("ges-calm",),
     "c3_delivered_more": ("ges-calm", "ges_reliable-calm"),
+    "positions_were_exchanged": ("ges_reliable-calm",),
 }
 """Runs in which no fault caused a retransmission by brokers."""
 CONTRADICTED = [
@@ -99,6 +103,20 @@ def test_a_lie_of_a_run_is_contradicted(tmp_path: Path, lie: str, name: str) -> 
     verdict, said = judged(folder)
     assert verdict != "VALID"
     assert any(LIES[lie].says in each for each in said), said
+
+
+def test_both_readers_count_exchanged_places(tmp_path: Path) -> None:
+    """No two subscriptions share the places, and the places of each source still rise."""
+    folder = run_named("ges_reliable-calm", tmp_path / "run")
+
+    def count() -> tuple[int, int]:
+        run = read_run(folder)
+        return count_rows(folder).displaced, rows_of(run, read_logs(run)).displaced
+
+    assert count() == (0, 0)
+    assert tell(folder, LIES["positions_were_exchanged"])
+    one, other = count()
+    assert one == other > 0
 
 
 def test_a_lie_that_no_file_contradicts_is_in_the_list_of_facts_on_trust() -> None:

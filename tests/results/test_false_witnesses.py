@@ -29,7 +29,8 @@ from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
-from results.witnesses.brokers import doubts_about_brokers, excused_silence_ns
+from results.witnesses import passage
+from results.witnesses.brokers import _check_exit, doubts_about_brokers, excused_silence_ns
 from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
 from results.witnesses.gaps import find_broken
@@ -47,6 +48,7 @@ from results.witnesses.service import (
     is_from_zero,
 )
 from results.witnesses.sessions import _attempt_ns, _check_absences, _lasting
+from tests.helpers.consistent_lies import unpack
 from tests.helpers.false_witnesses import (
     ABSORB,
     AWAY,
@@ -123,6 +125,45 @@ def test_a_broker_that_was_killed_logs_no_heal_of_its_fault(tmp_path: Path) -> N
         row["healed_by"] = "schedule"
     seal(folder)
     assert not any("only the first has fault" in each for each in judge_folder(folder).doubts)
+
+
+def test_the_exit_of_a_broker_on_a_lost_machine_is_the_one_of_the_fault() -> None:
+    """Each broker names itself behind the fault, and its agent starts it again."""
+    at = {"t_applied_ns": 1, "t_observed_ns": 3 * SECOND, "t_requested_ns": 0}
+    lost = {"fault_id": "f", "verb": "host-loss", "target": "h", "params": {}, **at}
+    stated = {
+        "process": "c2", "state": "exited", "exit_cause": "fault:f@c2", "pid": 7,
+        "t_start_ns": 1, "t_exit_ns": SECOND,
+    }  # fmt: skip
+    process: Any = SimpleNamespace(
+        host="h", name="c2", place="raw/h/c2", has=lambda name: True, document=lambda name: stated
+    )
+    folder: Any = SimpleNamespace(
+        fault_rows=[lost | {"evidence": json.dumps({"c2": {"pid": 7}})}], is_witnessed=True,
+        document=lambda name: {"brokers": [{"broker": "c2", "host": "h"}]}, is_foreign=False,
+        manifest={"state": "complete"}, origin_ns=0, phase_ns=lambda name: None,
+        processes=[process], timeline=SimpleNamespace(
+            to_timeline=lambda ns, host: ns, error_ns=lambda one, other: 0
+        ),
+    )  # fmt: skip
+    assert [*_check_exit(folder, process)] == []
+    stated |= {"pid": 8}
+    assert len([*_check_exit(folder, process)]) == 1
+
+
+@pytest.mark.parametrize(
+    "delivery, doubts", [("at-most-once", 0), ("at-least-once", 1), ("exactly-once", 1)]
+)
+def test_acknowledgements_without_a_promise_need_no_server(
+    monkeypatch: pytest.MonkeyPatch, delivery: str, doubts: int
+) -> None:
+    """A client with quality of service 0 acknowledges what it has written."""
+    monkeypatch.setattr(
+        passage, "_blockages", lambda folder, rows: iter([SimpleNamespace(why="freeze-n1")])
+    )
+    folder: Any = SimpleNamespace(is_foreign=True, workload={"guarantee": {"delivery": delivery}})
+    rows: Any = SimpleNamespace(breaches=lambda blockages: [(0, 79)])
+    assert len([*passage.doubts_about_passage(folder, rows)]) == doubts
 
 
 @pytest.mark.parametrize(
@@ -386,8 +427,62 @@ def test_a_lie_alone_is_found_out(tmp_path: Path, name: str) -> None:
     assert any(LIES[name].says in each for each in said), said
 
 
+def _journal(what: str, change: Callable[[list[Any], Any], object]) -> Callable[[RunFolder], None]:
+    def both(run: RunFolder) -> None:
+        with run.lines("log.jsonl") as rows:
+            change(rows, next(row for row in rows if row["what"] == what))
+
+    return both
+
+
+FOREIGN_LIES: dict[str, tuple[Callable[[RunFolder], None], str]] = {
+    "another quality of service": (
+        journal_change(lambda manifest: manifest["system"]["settings"].update(qos=1)),
+        "manifest.json and spec/system.json disagree on system",
+    ),
+    "another version": (
+        journal_change(lambda manifest: manifest["system"].update(version="9")), "on system",
+    ),
+    "no version": (journal_change(lambda manifest: manifest["system"].pop("version")), "on system"),
+    "servers needed less": (
+        journal_change(lambda manifest: manifest["headline"].update(
+            broker_cpu_us_per_message_mean=1.0)), "broker_cpu_us_per_message_mean",
+    ),
+    "servers needed another time": (
+        _journal("processors", lambda rows, row: row["seconds"].update(n1=0.04)),
+        "broker_cpu_us_per_message_mean",
+    ),
+    "a reading of no stage": (
+        _journal("processors", lambda rows, row: row.update(stage="before")), "processor times",
+    ),
+    "a phase twice": (_journal("phase", lambda rows, row: rows.insert(2, row)), "lines about"),
+    "a server left a file": (
+        lambda run: run.path("raw/local/n1/state.db").write_text("x") and None,
+        "raw/local/n1/state.db is no file",
+    ),
+    "a second description": (
+        lambda run: run.path("spec/system2.json").write_text("{}") and None, "is no file of a run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", *FOREIGN_LIES])
+def test_a_lie_about_servers_of_another_system_is_found_out(tmp_path: Path, name: str) -> None:
+    """The archived run is `bench external/mosquitto-qos2 --faults cut-clients`, packed."""
+    folder = unpack(Path(__file__).parent / "foreign_run.tar.gz", tmp_path / "run")
+    change, says = FOREIGN_LIES.get(name, (lambda run: None, ""))
+    change(RunFolder(folder))
+    seal(folder)
+    judgement = judge_folder(folder)
+    assert (judgement.verdict, judgement.doubts == ()) == (
+        ("UNKNOWN", False) if name else ("VALID", True)
+    )
+    for said in (judgement.doubts, doubts_of_facts(folder)):
+        assert any(says in each for each in said) == bool(name), said
+
+
 def test_there_are_lies_of_every_file() -> None:
-    assert len(LIES) >= 325
+    assert len(LIES) >= 380
 
 
 def test_both_readers_count_the_same_and_doubt_the_same(folders: dict[str, Path]) -> None:

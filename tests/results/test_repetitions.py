@@ -74,6 +74,20 @@ def test_only_differences_that_repetitions_confirm_are_reported(
     assert difference_of(first, second).outcome == outcome
 
 
+@pytest.mark.parametrize("unit", [1e-170, 1.0, 1e170])
+def test_a_difference_does_not_depend_on_the_unit(unit: float) -> None:
+    """Squares of such values are out of range; with a 0, the values have no logarithms."""
+    first, second = [0.0, 3.0, 4.0], [7.0, 9.0, 8.0, 8.0]
+    plain = difference_of(first, second)
+    scaled = difference_of([v * unit for v in first], [v * unit for v in second])
+    assert (scaled.outcome, scaled.p) == ("differs", pytest.approx(plain.p))
+    assert (scaled.low, scaled.high) == pytest.approx(
+        [(bound or 0) * unit for bound in (plain.low, plain.high)], rel=1e-9
+    )
+    spread, whole = spread_of([v * unit for v in second]), spread_of(second)
+    assert spread.high == pytest.approx((whole.high or 0) * unit)
+
+
 def test_the_typical_instance_is_the_one_that_is_least_far_from_all() -> None:
     calm = {"a": 10.0, "b": 10.0}
     instances = {"1": calm, "2": {**calm, "b": 12.0}, "3": {**calm, "b": 90.0}, "4": {"a": 10.0}}

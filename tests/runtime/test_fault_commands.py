@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from brokerd.errors import ControlError
 from brokerd.runtime import commands as commands_module
@@ -208,17 +209,22 @@ def test_a_peer_is_missing_unless_it_answers_or_has_a_session() -> None:
         room = Room()
 
         async def probe(peer: int) -> str | None:
+            await trio.sleep(peer)
             return {1: None, 2: "no answer", 3: "no answer"}[peer]
 
         links: Any = room.commands._links
         links.names[3] = "b3"
-        links.probe, links.session_peers = probe, lambda: [3]
+        links.probe, links.can_exchange = probe, lambda peer: peer == 3
         found = await room.ask("probe", peers=["b3", "b2", "b1"])
+        begun_s = trio.current_time()
+        soon = await room.ask("probe", peers=["b3", "b2", "b1"], within_ms=250)
+        took_s = trio.current_time() - begun_s
         del links.names[3]
         assert (found["reached"], found["missing"]) == (["b1", "b3"], {"b2": "no answer"})
         assert sorted(found["took_us"]) == ["b1", "b2", "b3"]
+        assert (soon["reached"], sorted(soon["missing"]), took_s) == (["b3"], ["b1", "b2"], 0.25)
 
-    trio.run(story)
+    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize("loss", [None, {"cause": "its folder was empty", "loss": 3}])
@@ -229,7 +235,8 @@ def test_every_run_repeats_the_loss_that_was_accepted(loss: dict[str, Any] | Non
         log.begin_run = lambda *_: None
         room.commands.accepted_loss = loss
         for number in range(2):
-            await room.ask("begin_run", run_id=f"r{number}", folder="/tmp")
+            begun = await room.ask("begin_run", run_id=f"r{number}", folder="/tmp")
+            assert begun["accepted_loss"] == loss
         accepted = [details for event, details in room.lines if event == LOSS_ACCEPTED]
         assert accepted == ([loss, loss] if loss else [])
 

@@ -185,8 +185,10 @@ async def test_a_short_blackhole_loses_nothing() -> None:
         b1.send(0, copy(1))
         await trio.sleep(0.4)
         assert b0.messages(1) == b1.messages(0) == []
+        assert (b0.links.can_exchange(1), b1.links.can_exchange(0)) == (False, True)
         b0.heal("blackhole")
         await trio.sleep(0.1)
+        assert b0.links.can_exchange(1)
         assert len(b0.messages(1)) == len(b1.messages(0)) == 1
         assert b0.of(SessionLost) == b1.of(SessionLost) == []
 
