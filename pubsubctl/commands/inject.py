@@ -293,14 +293,20 @@ def _preview(
     from pubsubctl.injection.preview import windows as preview_windows
 
     known, placement, protocol = _topology(call, check.topology, check.protocol)
-    settled, warnings = _settle(call, schedule, seed, known, placement, protocol)
+    on = _description(known, protocol, deployed=check.topology is None)
+    try:
+        settled, warnings = _settle(call, schedule, seed, known, placement, protocol)
+    except UserError as error:
+        other = "; --topology NAME names another" if check.topology is None else ""
+        raise UserError(*error.problems, f"checked on {on}{other}") from None
     steps = expand(settled)
     machines = placement.machines() if placement else None
     seen = protocol_on(known, protocol)
     targets = targets_of(settled, seen.topology, machines)
     windows = [] if check.lint else preview_windows(steps, targets, seen)
     shown = [*map(str, steps), *(window.text() for window in windows)]
-    lines = [f"{schedule.source}: ok, {counted(len(steps), 'step')}"] if check.lint else shown
+    line = f"{schedule.source}: ok, {counted(len(steps), 'step')} on {on}"
+    lines = [line] if check.lint else shown
     return Result(
         document={
             "schema": "pubsubctl/inject-preview/1",
@@ -308,10 +314,18 @@ def _preview(
             "seed": settled.seed,
             "steps": [str(step) for step in steps],
             "windows": [window.document() for window in windows],
+            "topology": known.name,
+            "protocol": protocol,
             "warnings": warnings,
         },
         text="\n".join(lines),
     )
+
+
+def _description(known: "Topology", protocol: str | None, *, deployed: bool) -> str:
+    """Return the topology of a check, with its protocol if one was named."""
+    of = " of the deployment" if deployed else ""
+    return f"{known.name}{of}" + (f", {protocol}" if protocol else "")
 
 
 def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:

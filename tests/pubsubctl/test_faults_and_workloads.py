@@ -71,9 +71,12 @@ def test_a_fault_that_cannot_be_is_refused_without_a_lab(
 def test_a_schedule_is_checked_without_a_lab(call: Call, project: Path) -> None:
     answer = call("inject", "demo", "--topology", "demo", "--lint")
     assert answer.status == 0, answer.err
-    assert "ok, 4 steps" in answer.out
+    assert "ok, 4 steps on demo\n" in answer.out
     (project / "s.toml").write_text(SCHEDULE)
-    assert call("inject", "s.toml", "--topology", "chain3", "--lint").status == 0
+    checked = call("inject", "s.toml", "--topology", "chain3", "--lint")
+    assert checked.out == "s.toml: ok, 1 step on chain3\n"
+    elsewhere = call("inject", "s.toml", "--topology", "demo", "--lint")
+    assert (elsewhere.status, elsewhere.err.splitlines()[-1]) == (2, "       checked on demo")
     (project / "s.toml").write_text(SCHEDULE + 'whenn = "2s"\n')
     unknown = call("inject", "s.toml", "--topology", "chain3", "--lint")
     assert unknown.status == 2
