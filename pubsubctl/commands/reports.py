@@ -120,6 +120,7 @@ def _draw(
     master: str,
     output: Path | None,
 ) -> Result:
+    from pubsubctl.runs.paper_experiments import check_figure_of
     from pubsubctl.runs.runs import find_runs, latest_of_figure, replace_series
     from results.checker.spark import spark_session
     from results.figures.catalogue import OF_ONE_RUN, draw
@@ -131,6 +132,8 @@ def _draw(
         folders = [latest_of_figure(call.project, figure, output)]
     if figure in OF_ONE_RUN:
         folders = replace_series(folders)
+    for folder in folders:
+        check_figure_of(figure, folder)
     files: list[str] = []
     if figure in WITHOUT_SPARK:
         for folder in folders:

@@ -274,6 +274,15 @@ class RunRecord:
         words = ("VALID", "INVALID", "UNKNOWN", "")
         return ", ".join(f"{found[each]} {each or 'not judged'}" for each in words if found[each])
 
+    def verdict_or_reason(self) -> str:
+        """Return the verdict; "not judged" or "none" for a complete run without one."""
+        found = self.verdict_text()
+        if found or self.state != "complete":
+            return found
+        from results.papers.experiment_runs import has_verdict
+
+        return "not judged" if self.kind == "run" or has_verdict(self.folder) else "none"
+
     def row(self) -> dict[str, Any]:
         """Return a mapping for --json."""
         return {
@@ -546,7 +555,13 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
     if record.kind != "run":
         yield "kind", record.kind
     yield "state", ", ".join([record.state, *map(str, about.get("reasons") or ())])
-    yield "verdict", record.verdict_text() or "not judged; `pubsubctl check` judges it"
+    verdict = record.verdict_or_reason()
+    reasons = {
+        "": "none before the end of the run",
+        "none": "none; this experiment records no deliveries",
+        "not judged": "not judged; `pubsubctl check` judges it",
+    }
+    yield "verdict", reasons.get(verdict, verdict)
     for name in ("protocol", "workload", "topology", "schedule", "figure", "seed"):
         if about.get(name) not in (None, ""):
             yield name, str(about[name])
