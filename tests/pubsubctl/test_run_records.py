@@ -20,7 +20,8 @@ def make_run(experiment: str, run_id: str, verdict: str = "", **about: Any) -> P
     folder.mkdir(parents=True)
     started = f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}T00:00:00.000Z"
     manifest = {
-        "experiment": experiment, "state": "complete", "protocol": "delta_tree", "seed": 7,
+        "run_id": run_id, "experiment": experiment, "state": "complete",
+        "protocol": "delta_tree", "seed": 7,
         "started_utc": started, "argv": ["pubsubctl", "bench", "demo"], "labels": {}, **about,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
