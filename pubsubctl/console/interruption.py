@@ -53,6 +53,10 @@ class Interruption:
         for scope in self._scopes:
             scope.cancel()
 
+    def errors(self) -> tuple[Interrupted | Terminated, ...]:
+        """Return why a command without anything left to cancel ends; empty without a signal."""
+        return () if self._signal is None else (self.error(),)
+
     def error(self) -> Interrupted | Terminated:
         """Return the error that ends the command."""
         if self._signal == signal.SIGINT:
