@@ -14,6 +14,7 @@ from bench.run.outcome import RunOutcome
 from brokerd.agent.host.server import HostSide
 from brokerd.errors import ControlError
 from pubsubctl.console.interruption import Interruption
+from pubsubctl.errors import HostError, Interrupted, LabDirty, Unreachable
 from tests.helpers.patience import PATIENCE_S
 from tests.pubsubctl.conftest import Call
 
@@ -73,3 +74,27 @@ def test_an_interrupt_at_a_terminal_does_not_reach_an_agent_that_starts(
     with pytest.raises(ControlError, match="the agent did not start") as caught:
         trio.run(HostSide(tmp_path / "root", "n1").start_agent, "deployment")
     assert int(str(caught.value).split()[-1]) != os.getpgrp()
+
+
+@pytest.mark.parametrize(
+    "error, raised",
+    [
+        (HostError("the agent did not start"), Interrupted),
+        (ExceptionGroup("two", [HostError("a"), Unreachable("b")]), Interrupted),
+        (LabDirty("a process remains"), LabDirty),
+        (ZeroDivisionError("a bug"), ZeroDivisionError),
+    ],
+)
+def test_an_error_after_an_interrupt_is_the_interrupts(
+    error: Exception, raised: type[Exception]
+) -> None:
+    async def main() -> None:
+        interruption = Interruption()
+        with pytest.raises(type(error)), interruption.stoppable():
+            raise error
+        with interruption.stoppable():
+            interruption.stop(signal.SIGINT)
+            raise error
+
+    with pytest.raises(raised):
+        trio.run(main)
