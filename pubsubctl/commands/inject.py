@@ -241,14 +241,14 @@ def inject(
 
 def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "FaultSchedule":
     """Return the named schedule, or the schedule of a single step on the command line."""
-    from brokerd.model.fault_verbs import VERBS
+    from brokerd.model.fault_verbs import VERB_TABLE
     from pubsubctl.injection import faults
 
     options, pick, chains = verb.step_options(), verb.pick, verb.chains
     if pick is None and chains is not None:
         raise UserError(f"--chains {chains}: only with --pick")
     if pick is not None:
-        if words and words[0] in VERBS:
+        if words and words[0] in VERB_TABLE:
             picked = {**options, "pick": _pick(words, pick, chains)}
             return faults.one_step(words[0], "", picked)
         raise UserError(f"--pick {pick}: only with a VERB; a schedule has its own")
@@ -256,6 +256,10 @@ def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "Faul
         return faults.one_step(words[0], words[1], options)
     if len(words) != 1:
         raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
+    if words[0] in VERB_TABLE and words[0] not in call.project.names("schedule"):
+        raise UserError(
+            f"inject {words[0]}: name its TARGET, a {' or '.join(VERB_TABLE[words[0]].on)}"
+        )
     given = [f"--{key.replace('_', '-')}" for key, v in options.items() if v is not None]
     if given:
         raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule has its own")

@@ -37,7 +37,8 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
         UserError: there is no such run; names the nearest.
     """
     folder = project.results_folder(results)
-    candidates = [Path(name), folder / name, *folder.glob(f"*/{_literal(name)}")]
+    ids = folder.glob(f"*/{_literal(name)}") if is_plain_name(name) else ()
+    candidates = [Path(name), folder / name, *ids]
     for candidate in candidates:
         if (candidate / MANIFEST).is_file():
             return _short(candidate.resolve())

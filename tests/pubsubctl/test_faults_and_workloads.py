@@ -84,6 +84,13 @@ def test_a_schedule_is_checked_without_a_lab(call: Call, project: Path) -> None:
     assert "unknown key 'whenn'" in unknown.err
 
 
+def test_a_verb_without_a_target_names_the_kinds_of_targets(call: Call) -> None:
+    answer = call("inject", "cut")
+    assert (answer.status, answer.err) == (
+        2, "error: inject cut: name its TARGET, a broker or link\n",
+    )  # fmt: skip
+
+
 def test_without_a_lab_the_topology_has_to_be_named(call: Call) -> None:
     answer = call("inject", "demo", "--lint")
     assert answer.status == 2

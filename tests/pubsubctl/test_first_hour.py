@@ -285,6 +285,10 @@ def test_a_folder_without_a_run_names_the_runs_in_it(
         assert "this folder is no run; it holds" in said
         assert "20260105T000000Z-abcdef, " in said
         assert "and 2 more" in said
+    latest = study / "results/runs/latest"
+    latest.mkdir(parents=True)
+    (latest / "manifest.json").write_text("{}")
+    assert "this folder is no run; it holds" in call("check", ".").err
     missing = call("check", "no/such/run")
     assert (missing.status, missing.err) == (
         2,
