@@ -140,8 +140,8 @@ def compare(
 
     if len(words) == 1 and words[0] in call.project.names("workload"):
         raise UserError(
-            f"compare {words[0]}: a workload has two sides with --against, such as "
-            f"`pubsubctl compare {words[0]} --against protocol=gryphon`"
+            f"compare {words[0]}: a workload has two sides with --against: "
+            f"`pubsubctl compare {words[0]} --against protocol=NAME`"
         )
     call.refuse_dry_run("compare")
     return differences(call, find_runs(call.project, words, output))
