@@ -262,16 +262,28 @@ def program_facts() -> dict[str, Any]:
     }
 
 
+def run_git(source: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run git on the checkout in a folder; the return code is 1 if there is no git.
+
+    A repository around the folder is another's: a program in a virtual environment is no part of
+    the project that holds the environment. The same holds for a repository of a running git hook.
+    """
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(source.resolve().parent)}
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        environment.pop(name, None)
+    try:
+        return subprocess.run(
+            ["git", "-C", str(source), *arguments],
+            capture_output=True, text=True, timeout=120, check=False, env=environment,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.CompletedProcess(arguments, 1, "", str(error))
+
+
 def _git(*arguments: str) -> str | None:
     """Return the output of git for the checkout of this file; None on failure."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(_PROJECT), *arguments],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    done = run_git(_PROJECT, *arguments)
+    return None if done.returncode else done.stdout.strip()
 
 
 def _cpu_model() -> str:

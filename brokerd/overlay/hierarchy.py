@@ -503,7 +503,8 @@ def without_storage(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
     levels = dict(hierarchy.all_storages)
     if broker not in levels or broker in hierarchy.retired:
         storages = [hierarchy.brokers[n] for n in levels if n not in hierarchy.retired]
-        raise ConfigError(f"{where}: {name} is no storage; those are {', '.join(storages)}")
+        known = f"those are {', '.join(storages)}" if storages else "there is none"
+        raise ConfigError(f"{where}: {name} is no storage; {known}")
     if levels[broker] == hierarchy.top:
         raise ConfigError(f"{where}: {name} is the root storage of its unit, which has to have one")
     return replace(hierarchy, changes=(*hierarchy.changes, (broker, None)))

@@ -138,6 +138,11 @@ def compare(
     from pubsubctl.runs.differences import differences
     from pubsubctl.runs.runs import find_runs
 
+    if len(words) == 1 and words[0] in call.project.names("workload"):
+        raise UserError(
+            f"compare {words[0]}: a workload has two sides with --against: "
+            f"`pubsubctl compare {words[0]} --against protocol=NAME`"
+        )
     call.refuse_dry_run("compare")
     return differences(call, find_runs(call.project, words, output))
 

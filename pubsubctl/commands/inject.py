@@ -241,14 +241,14 @@ def inject(
 
 def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "FaultSchedule":
     """Return the named schedule, or the schedule of a single step on the command line."""
-    from brokerd.model.fault_verbs import VERBS
+    from brokerd.model.fault_verbs import VERB_TABLE
     from pubsubctl.injection import faults
 
     options, pick, chains = verb.step_options(), verb.pick, verb.chains
     if pick is None and chains is not None:
         raise UserError(f"--chains {chains}: only with --pick")
     if pick is not None:
-        if words and words[0] in VERBS:
+        if words and words[0] in VERB_TABLE:
             picked = {**options, "pick": _pick(words, pick, chains)}
             return faults.one_step(words[0], "", picked)
         raise UserError(f"--pick {pick}: only with a VERB; a schedule has its own")
@@ -256,6 +256,10 @@ def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "Faul
         return faults.one_step(words[0], words[1], options)
     if len(words) != 1:
         raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
+    if words[0] in VERB_TABLE and words[0] not in call.project.names("schedule"):
+        raise UserError(
+            f"inject {words[0]}: name its TARGET, a {' or '.join(VERB_TABLE[words[0]].on)}"
+        )
     given = [f"--{key.replace('_', '-')}" for key, v in options.items() if v is not None]
     if given:
         raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule has its own")
@@ -293,14 +297,20 @@ def _preview(
     from pubsubctl.injection.preview import windows as preview_windows
 
     known, placement, protocol = _topology(call, check.topology, check.protocol)
-    settled, warnings = _settle(call, schedule, seed, known, placement, protocol)
+    on = _description(known, protocol, deployed=check.topology is None)
+    try:
+        settled, warnings = _settle(call, schedule, seed, known, placement, protocol)
+    except UserError as error:
+        other = "; --topology NAME names another" if check.topology is None else ""
+        raise UserError(*error.problems, f"checked on {on}{other}") from None
     steps = expand(settled)
     machines = placement.machines() if placement else None
     seen = protocol_on(known, protocol)
     targets = targets_of(settled, seen.topology, machines)
     windows = [] if check.lint else preview_windows(steps, targets, seen)
     shown = [*map(str, steps), *(window.text() for window in windows)]
-    lines = [f"{schedule.source}: ok, {counted(len(steps), 'step')}"] if check.lint else shown
+    line = f"{schedule.source}: ok, {counted(len(steps), 'step')} on {on}"
+    lines = [line] if check.lint else shown
     return Result(
         document={
             "schema": "pubsubctl/inject-preview/1",
@@ -308,10 +318,18 @@ def _preview(
             "seed": settled.seed,
             "steps": [str(step) for step in steps],
             "windows": [window.document() for window in windows],
+            "topology": known.name,
+            "protocol": protocol,
             "warnings": warnings,
         },
         text="\n".join(lines),
     )
+
+
+def _description(known: "Topology", protocol: str | None, *, deployed: bool) -> str:
+    """Return the topology of a check, with its protocol if one was named."""
+    of = " of the deployment" if deployed else ""
+    return f"{known.name}{of}" + (f", {protocol}" if protocol else "")
 
 
 def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:

@@ -1,18 +1,22 @@
-"""`check`, `plot` and `report`: verdicts, figures and a page of finished runs."""
+"""`check`, `plot`, `report` and `why`: verdicts, figures, pages and traces of finished runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from brokerd.text import nearest
+from brokerd.units import MILLISECOND_NS
 from pubsubctl.commands import names
 from pubsubctl.commands.options.results import RUNS_HELP, CaseFiles, Master, Runs, RunsFolder
-from pubsubctl.console.console import Result
+from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.console.outputs import output_file
-from pubsubctl.errors import UserError
+from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.hosts.files import shown
+
+if TYPE_CHECKING:
+    from results.report.delivery_trace import DeliveryTrace
 
 LEDGER = Path("results", "reliability.json")
 """The file in which `make campaign` keeps the results of the simulator's seeds."""
@@ -120,6 +124,7 @@ def _draw(
     master: str,
     output: Path | None,
 ) -> Result:
+    from pubsubctl.runs.paper_experiments import check_figure_of
     from pubsubctl.runs.runs import find_runs, latest_of_figure, replace_series
     from results.checker.spark import spark_session
     from results.figures.catalogue import OF_ONE_RUN, draw
@@ -131,6 +136,8 @@ def _draw(
         folders = [latest_of_figure(call.project, figure, output)]
     if figure in OF_ONE_RUN:
         folders = replace_series(folders)
+    for folder in folders:
+        check_figure_of(figure, folder)
     files: list[str] = []
     if figure in WITHOUT_SPARK:
         for folder in folders:
@@ -233,3 +240,78 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
         "claims": {outcome.claim.name: outcome.state for outcome in outcomes},
     }
     return Result(document=document, text=str(page))
+
+
+def why(
+    context: typer.Context,
+    publication: Annotated[
+        str,
+        typer.Argument(
+            metavar="PUBLICATION",
+            help="SOURCE:NUMBER or SOURCE:INCARNATION:NUMBER, such as p1/0:310 or p1-pub-1:310.",
+        ),
+    ],
+    subscription: Annotated[
+        str, typer.Argument(metavar="SUBSCRIPTION", help="For example s3-sub-1, or s3-sub-1/2.")
+    ],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help=RUNS_HELP, autocompletion=names.runs)
+    ] = "latest",
+    output: RunsFolder = None,
+) -> Result:
+    """Trace one publication to one subscription.
+
+    Prints the events in the order of time: sending, acknowledgement, arrival, and gaps, with the
+    faults and lost sessions on the path. The last line is the outcome, by the rules of the verdict.
+    """
+    from pubsubctl.runs.runs import find_one_run
+    from results.reference.files import FileRefusal, is_sealed
+    from results.report.delivery_trace import TraceRefusal, trace_delivery
+
+    call = invocation(context)
+    call.refuse_dry_run("why")
+    folder = find_one_run(call.project, run, output)
+    try:
+        is_sealed(folder)
+        trace = trace_delivery(folder, publication, subscription)
+    except TraceRefusal as error:
+        begin = f"{error.wanted.partition('/')[0]}-"
+        longer = [name for name in error.known if name.startswith(begin)]
+        hint = nearest(error.wanted, error.known) if error.wanted else ""
+        hint = f"; did you mean {longer[0]!r}?" if error.wanted and longer else hint
+        raise UserError(f"{folder}: {error}{hint}") from None
+    except FileRefusal as error:
+        raise IntegrityError(str(error)) from None
+    return Result(
+        document=_document_of(str(folder), trace), text=f"{_text_of(call.console, trace)}\n{folder}"
+    )
+
+
+def _document_of(run: str, trace: "DeliveryTrace") -> dict[str, Any]:
+    return {
+        "schema": "pubsubctl/why/1",
+        "run": run,
+        "publication": trace.publication,
+        "publisher": trace.publisher,
+        "attributes": dict(trace.attributes),
+        "subscription": trace.subscription,
+        "predicate": trace.predicate,
+        "path": [*trace.path],
+        "outcome": trace.outcome,
+        "because": trace.because,
+        "events": [
+            {"at_ns": each.at_ns, "place": each.place, "text": each.text} for each in trace.events
+        ],
+    }
+
+
+def _text_of(console: Console, trace: "DeliveryTrace") -> str:
+    attributes = ", ".join(f"{name} = {value!r}" for name, value in trace.attributes.items())
+    rows = [(f"{each.at_ns / MILLISECOND_NS:,.2f}", each.place, each.text) for each in trace.events]
+    facts = [
+        f"{trace.publication} of {trace.publisher}: {attributes or 'without attributes'}",
+        f"to {trace.subscription}: {trace.predicate}",
+        *([f"path {' > '.join(trace.path)}"] if trace.path else []),
+    ]
+    table = console.table(("MS", "AT", "EVENT"), rows)
+    return "\n".join([*facts, "", table, "", trace.because])

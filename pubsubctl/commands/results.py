@@ -118,7 +118,7 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
     rows = [
         (
             *(each.run_id, each.experiment, each.protocol, each.state),
-            each.verdict_text() or ("not judged" if each.state == "complete" else ""),
+            each.verdict_or_reason(),
             labels_text({key: text for key, text in each.labels.items() if key != "experiment"}),
         )
         for each in found

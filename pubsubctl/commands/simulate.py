@@ -8,7 +8,7 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
-from pubsubctl.commands.options.results import RunsFolder
+from pubsubctl.commands.options.results import Check, RunsFolder
 from pubsubctl.commands.options.simulation import (
     SEEDS,
     Ledger,
@@ -45,9 +45,7 @@ SkipUnsimulated = Annotated[
 ]
 Record = Annotated[
     bool,
-    typer.Option(
-        "--record", help="Write a run folder for `check` and `plot`.", rich_help_panel="Results"
-    ),
+    typer.Option("--record", help="Write a run folder, and judge it.", rich_help_panel="Results"),
 ]
 
 
@@ -66,6 +64,7 @@ def run(
     skip_unsimulated: SkipUnsimulated = False,
     mutants: Mutants = None,
     record: Record = False,
+    check: Check = True,
     output: RunsFolder = None,
 ) -> Result:
     """Simulate a workload with its faults, a scenario or a plan.
@@ -85,6 +84,7 @@ def run(
             "--skip-unsimulated": skip_unsimulated or None,
             "--mutant": mutants,
             "--record": record or None,
+            "--no-check": None if check else True,
             "--output-dir": output,
         }
         for option, value in options.items():
@@ -95,6 +95,8 @@ def run(
         raise UserError(f"{name} is an experiment: `pubsubctl experiment {name}`")
     if load.records is not None:
         raise UserError(f"--records {load.records}: a simulated run records every delivery")
+    if not check and not record:
+        raise UserError("--no-check requires --record")
     if skip_unsimulated and faults is None:
         raise UserError("--skip-unsimulated requires --faults")
     request = workloads.SimulationRequest(
@@ -104,6 +106,7 @@ def run(
         skip_unsimulated=skip_unsimulated,
         mutants=mutants_of(mutants),
         runs=call.project.results_folder(output) if record else None,
+        check=check,
     )
     return workloads.simulate_workload(call, request)
 

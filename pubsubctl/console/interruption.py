@@ -10,9 +10,22 @@ from typing import TypeVar
 import trio
 
 from pubsubctl.console.console import Console
-from pubsubctl.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
+from pubsubctl.errors import (
+    INTERNAL_ERROR,
+    INTERRUPTED,
+    TERMINATED,
+    HostError,
+    Interrupted,
+    PreflightFailed,
+    Terminated,
+    Unreachable,
+    combine_statuses,
+)
 
 T = TypeVar("T")
+
+_OF_AN_INTERRUPTION = (PreflightFailed.exit_status, HostError.exit_status, Unreachable.exit_status)
+"""Statuses of errors that an interruption explains; others, such as remains, must not be missed."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -33,7 +46,8 @@ class Interruption:
         """Cancel this block when a signal arrives, or at once if a signal arrived before.
 
         Raises:
-            Interrupted, Terminated: the block was cancelled.
+            Interrupted, Terminated: the block was cancelled, or failed after a signal. Ctrl-C at a
+                terminal also reaches the processes that the block starts.
         """
         scope = trio.CancelScope()
         self._scopes.append(scope)
@@ -42,6 +56,10 @@ class Interruption:
         try:
             with scope:
                 yield
+        except Exception as error:
+            if self._signal is None or _status_of(error) not in _OF_AN_INTERRUPTION:
+                raise
+            raise self.error() from error
         finally:
             self._scopes.remove(scope)
         if scope.cancelled_caught:
@@ -52,6 +70,10 @@ class Interruption:
         self._signal = number
         for scope in self._scopes:
             scope.cancel()
+
+    def errors(self) -> tuple[Interrupted | Terminated, ...]:
+        """Return why a command without anything left to cancel ends; empty without a signal."""
+        return () if self._signal is None else (self.error(),)
 
     def error(self) -> Interrupted | Terminated:
         """Return the error that ends the command."""
@@ -81,6 +103,13 @@ def run_interruptibly(
         return result
 
     return trio.run(main)
+
+
+def _status_of(error: Exception) -> int:
+    """Return the exit status of an error, or the status of a group that must not be missed."""
+    if isinstance(error, ExceptionGroup):
+        return combine_statuses(map(_status_of, error.exceptions))
+    return int(getattr(error, "exit_status", INTERNAL_ERROR))
 
 
 async def _watch(

@@ -33,7 +33,8 @@ _RANGED_PATH = re.compile(r"(~?)/[A-Za-z0-9._/@+=,:\[\]-]*")
 _KEY_PATH = re.compile(r"(~?)/[A-Za-z0-9._/@+=,: -]*(?<! )")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
-_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.@\\-]{0,63}")
+"""Also logins of a directory, such as joe@corp.example; no shell reads them."""
 _NUMA_NODE = re.compile(r"pin:\d{1,3}")
 _KERNEL = re.compile(r"(>=)?\d{1,3}(\.\d{1,5}){0,3}")
 _GOVERNOR = re.compile(r"[a-z_]{1,32}")
@@ -189,7 +190,9 @@ def _python(value: Any) -> Any:
 
 def _user(value: Any) -> Any:
     if not isinstance(value, str) or not _USER.fullmatch(value):
-        raise ValueError("a user is at most 32 letters, digits and . _ -, beginning with a letter")
+        raise ValueError(
+            "a user is at most 64 letters, digits and . _ - @ \\, beginning with a letter"
+        )
     return value
 
 

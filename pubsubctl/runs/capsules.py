@@ -180,7 +180,9 @@ def figures_of(run: Path) -> list[str]:
 
 def is_judged(run: Path) -> bool:
     """Return True if a run can have a verdict: messages were delivered in the run."""
-    return is_of_brokers(run) or manifest(run).get("kind") in ("simulation", "behaviour")
+    from results.papers.experiment_runs import has_verdict
+
+    return is_of_brokers(run) or has_verdict(run)
 
 
 def is_of_brokers(run: Path) -> bool:

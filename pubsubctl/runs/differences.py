@@ -36,6 +36,7 @@ from pubsubctl.runs.revisions import (
     Program,
     check_out,
     commit_of,
+    is_checkout,
     names_of_revisions,
 )
 from pubsubctl.runs.runs import manifest, run_beside
@@ -330,18 +331,23 @@ def _complete_option(call: Invocation, text: str) -> str:
     known = [*DEFINITIONS, *topologies, *names_of_revisions()]
     raise UserError(
         f"{_OPTION} {text}: write KEY=VALUE, or the name of a protocol, a topology or a git "
-        f"revision of this program{nearest(text, known)}"
+        f"revision of this program{nearest(text, known)}{_explain_no_checkout()}"
     )
 
 
 def _commit_of(revision: str) -> str:
     commit = commit_of(revision)
     if commit is None:
-        raise UserError(
-            f"{_OPTION} {_REVISION}={revision}: no commit of {SOURCE}"
-            f"{nearest(revision, names_of_revisions())}"
-        )
+        hint = _explain_no_checkout() or nearest(revision, names_of_revisions())
+        raise UserError(f"{_OPTION} {_REVISION}={revision}: no commit of {SOURCE}{hint}")
     return commit
+
+
+def _explain_no_checkout() -> str:
+    """Return why no revision can be named; "" in a git checkout."""
+    if is_checkout():
+        return ""
+    return f"; {SOURCE} is no git checkout, so it has no revisions"
 
 
 def _command_line(

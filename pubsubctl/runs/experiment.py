@@ -1,6 +1,6 @@
 """An experiment from workload file to run folder, on a running or a temporary deployment."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,6 +39,10 @@ from pubsubctl.runs.verdicts import JudgedRun, expectations_of, explain_status, 
 
 LEASE_MS_PER_BROKER = 150
 """The lease per broker if larger: an agent beside hundreds of brokers responds later."""
+
+
+Stopped = tuple[RunOutcome, tuple[PubsubctlError, ...]]
+"""A run, and the interruption that arrived when nothing was left to cancel."""
 
 
 @dataclass(frozen=True)
@@ -278,12 +282,16 @@ def run_and_judge(
     purpose = f"bench {spec.workload.name}"
     with call.console.progress() as progress:
 
-        async def work(interruption: Interruption) -> RunOutcome:
-            return await carry_out(experiment, lab, progress, interruption, purpose)
+        async def work(interruption: Interruption) -> Stopped:
+            outcome = await carry_out(experiment, lab, progress, interruption, purpose)
+            return outcome, interruption.errors()
 
-        outcome = run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
-        judged = judge(outcome.run_directory, progress, call.master()) if check else None
-    return result_of(call, outcome, judged)
+        outcome, stops = run_interruptibly(
+            work, call.console, when_not_waiting=describe_abandoned(spec)
+        )
+        is_judged = check and not stops
+        judged = judge(outcome.run_directory, progress, call.master()) if is_judged else None
+    return result_of(call, outcome, judged, stops)
 
 
 def describe_abandoned(spec: ExperimentSpec) -> str:
@@ -335,10 +343,19 @@ def numbers_text(outcome: RunOutcome) -> str:
     return " · ".join(parts)
 
 
-def result_of(call: Invocation, outcome: RunOutcome, judged: JudgedRun | None) -> Result:
-    """Return the result of a run, with the verdict if there is one."""
+def result_of(
+    call: Invocation,
+    outcome: RunOutcome,
+    judged: JudgedRun | None,
+    stops: Sequence[PubsubctlError] = (),
+) -> Result:
+    """Return the result of a run, with the verdict if there is one.
+
+    Args:
+        stops: the interruption that arrived after the run had ended.
+    """
     lines = [numbers_text(outcome), *describe_subscriptions(outcome.around_faults)]
-    because: list[PubsubctlError] = []
+    because: list[PubsubctlError] = [*stops]
     if judged is not None:
         lines.insert(0, judged.paint(call.console))
         because += judged.because

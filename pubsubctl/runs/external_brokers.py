@@ -43,7 +43,14 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.waits import RunTime, describe_series
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.injection.faults import bind_to_load, check_schedule, schedule_of, settle_schedule
-from pubsubctl.runs.experiment import Experiment, carry_out, lab_for, numbers_text, result_of
+from pubsubctl.runs.experiment import (
+    Experiment,
+    Stopped,
+    carry_out,
+    lab_for,
+    numbers_text,
+    result_of,
+)
 from pubsubctl.runs.forecast import Run, announce, describe_doubts, expect_time
 from pubsubctl.runs.outputs import check_results
 from pubsubctl.runs.plan import plan_experiment
@@ -86,13 +93,15 @@ def bench_system(
         return _dry_run(planned, predictions)
     with call.console.progress() as progress:
 
-        async def work(interruption: Interruption) -> RunOutcome:
-            return await run_system(planned, folder, progress, interruption)
+        async def work(interruption: Interruption) -> Stopped:
+            outcome = await run_system(planned, folder, progress, interruption)
+            return outcome, interruption.errors()
 
-        outcome = run_interruptibly(work, call.console, when_not_waiting=SERVERS_END)
-        judged = judge(outcome.run_directory, progress, call.master()) if check else None
+        outcome, stops = run_interruptibly(work, call.console, when_not_waiting=SERVERS_END)
+        is_judged = check and not stops
+        judged = judge(outcome.run_directory, progress, call.master()) if is_judged else None
     configuration = planned.configuration
-    result = result_of(call, outcome, judged)
+    result = result_of(call, outcome, judged, stops)
     promised = f"{configuration.system.title}, {configuration.version}"
     lines = [f"{promised}; promised: {configuration.promise.describe()}", result.text]
     document: dict[str, Any] = {**result.document, "system": configuration.facts()}

@@ -1,11 +1,11 @@
 """Experiments of papers: the runs behind a figure, real or simulated, then the figure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bench.papers.figure_experiments import (
     EXPERIMENTS,
@@ -27,7 +27,10 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
 from pubsubctl.runs.plan import deployment_plan, plan_faults_of_points
 from pubsubctl.runs.repetitions import Design, run_series
-from pubsubctl.runs.runs import refresh_run_index
+from pubsubctl.runs.runs import manifest, refresh_run_index
+
+if TYPE_CHECKING:
+    from pubsubctl.runs.verdicts import JudgedRun
 
 Kind = Literal["deployed", "measured", "simulated", "study"]
 
@@ -116,6 +119,46 @@ def kind_of_experiment(name: str) -> Kind:
     return "simulated"
 
 
+def check_figure_of(figure: str, run: Path) -> None:
+    """Check that a figure can show a run of its kind.
+
+    Raises:
+        UserError: the run is of another kind; names the figures of the run, and the command that
+            makes a run of the figure.
+    """
+    from results.figures.catalogue import FIGURES, OF_ONE_RUN
+    from results.papers.experiment_runs import KINDS as EXPERIMENT_KINDS
+
+    about = manifest(run)
+    kind, own = str(about.get("kind") or "run"), str(about.get("figure") or "")
+    of_experiment = [name for name in FIGURES if name == own or name.startswith(f"{own}.")]
+    of_kind: dict[str, tuple[str, Sequence[str]]] = {
+        "run": ("a run of brokers", OF_ONE_RUN),
+        "series": ("a series", list(map(str, about.get("figures") or ()))),
+        "search": ("a search", ["search.knee"]),
+        **dict.fromkeys(EXPERIMENT_KINDS, (f"a run of {own}", of_experiment[1:])),
+    }
+    if figure in OF_ONE_RUN:
+        fits, maker = kind == "run", "bench WORKLOAD"
+    elif figure.startswith("series."):
+        fits, maker = kind == "series", "sweep WORKLOAD --over KEY=A,B"
+    elif figure == "search.knee":
+        fits, maker = kind == "search", "limit WORKLOAD --p99 20ms"
+    else:
+        experiment = next(
+            name for name in experiment_names() if f"{figure}.".startswith(f"{name}.")
+        )
+        is_deployed = kind_of_experiment(experiment) == "deployed"
+        fits = kind == "series" if is_deployed else figure in of_experiment
+        maker = f"experiment {experiment}"
+    if not fits:
+        words, figures = of_kind.get(kind, (f"of kind {kind}", ()))
+        has = f", with {', '.join(figures)}" if figures else ""
+        raise UserError(
+            f"{run}: no {figure}: this is {words}{has}; `pubsubctl {maker}` makes a run of it"
+        )
+
+
 def run_deployed(
     call: Invocation, name: str, overrides: Overrides, instances: int | None, results: Path | None
 ) -> Result:
@@ -165,7 +208,10 @@ def run_without_brokers(call: Invocation, request: FigureRequest) -> Result:
     folder = call.project.results_folder(request.results)
     with call.console.progress() as progress:
         run = run_figure_experiment(experiment, folder, progress, request.processes)
-        files = _draw(call, experiment.figure, run, progress) if request.figure else []
+        files: list[str] = []
+        judged: JudgedRun | None = None
+        if request.figure:
+            files, judged = _draw(call, experiment.figure, run, progress)
         refresh_run_index([run], progress)
     document = {
         "schema": "pubsubctl/experiment/1",
@@ -173,8 +219,14 @@ def run_without_brokers(call: Invocation, request: FigureRequest) -> Result:
         "experiment": experiment.name,
         "files": files,
         "run_directory": str(run),
+        "verdict": judged.verdict if judged else None,
     }
-    return Result(document=document, text="\n".join([*files, str(run)]))
+    lines = [judged.paint(call.console)] if judged else []
+    return Result(
+        document=document,
+        text="\n".join([*lines, *files, str(run)]),
+        because=tuple(judged.because) if judged else (),
+    )
 
 
 def run_study(
@@ -222,10 +274,14 @@ def _speed(call: Invocation) -> Result:
     )
 
 
-def _draw(call: Invocation, figure: str, run: Path, progress: Progress) -> list[str]:
-    """Return the files of the figures of an experiment's run."""
+def _draw(
+    call: Invocation, figure: str, run: Path, progress: Progress
+) -> "tuple[list[str], JudgedRun | None]":
+    """Return the files of the figures of an experiment's run, and its verdict if it has one."""
+    from pubsubctl.runs.verdicts import judge_with
     from results.checker.spark import spark_session
     from results.figures.catalogue import FIGURES, draw
+    from results.papers.experiment_runs import has_verdict
 
     names = [name for name in FIGURES if name == figure or name.startswith(f"{figure}.")]
     progress.phase("starting Spark")
@@ -234,7 +290,8 @@ def _draw(call: Invocation, figure: str, run: Path, progress: Progress) -> list[
         for name in names:
             progress.phase(f"drawing {name}")
             files += map(str, draw(name, spark, run))
-    return files
+        judged = judge_with(spark, run, progress) if has_verdict(run) else None
+    return files, judged
 
 
 def _is_file_of_one(name: str) -> bool:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Final
 import psutil
 import trio
 
+from bench.run.run_directory import run_git
 from bench.run.testbed import RunFailed
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
@@ -27,8 +27,13 @@ _OURS: Final = re.compile(r"pubsubctl-revision-(\d+)-")
 
 def names_of_revisions(source: Path = SOURCE) -> list[str]:
     """Return branches and tags; empty if the source is no git repository."""
-    done = _git(source, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
+    done = run_git(source, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
     return done.stdout.split() if done.returncode == 0 else []
+
+
+def is_checkout(source: Path = SOURCE) -> bool:
+    """Return True if the source is a git checkout, and git is installed."""
+    return run_git(source, "rev-parse", "--git-dir").returncode == 0
 
 
 def commit_of(word: str, source: Path = SOURCE) -> str | None:
@@ -39,15 +44,15 @@ def commit_of(word: str, source: Path = SOURCE) -> str | None:
     """
     if word.startswith("-"):
         return None
-    done = _git(
+    done = run_git(
         source, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{word}^{{commit}}"
     )
     if done.returncode == 0:
         return done.stdout.split()[-1]
     if re.fullmatch(r"[0-9a-f]{4,39}", word):
-        begun = _git(source, "rev-parse", f"--disambiguate={word}").stdout.split()
+        begun = run_git(source, "rev-parse", f"--disambiguate={word}").stdout.split()
         commits = [
-            each for each in begun if _git(source, "cat-file", "-t", each).stdout == "commit\n"
+            each for each in begun if run_git(source, "cat-file", "-t", each).stdout == "commit\n"
         ]
         if len(commits) > 1:
             raise UserError(f"{word} begins {len(commits)} commits: {', '.join(commits)}")
@@ -68,7 +73,7 @@ def check_out(commit: str, source: Path = SOURCE) -> Iterator[Path]:
         path = Path(folder) / "source"
         try:
             # Hooks of the repository are meant for developers.
-            done = _git(
+            done = run_git(
                 source, "-c", "core.hooksPath=/dev/null",
                 *("worktree", "add", "--detach", "--quiet", str(path), commit),
             )  # fmt: skip
@@ -76,7 +81,7 @@ def check_out(commit: str, source: Path = SOURCE) -> Iterator[Path]:
                 raise UserError(f"revision {commit}: {done.stderr.strip()}")
             yield path
         finally:
-            _git(source, "worktree", "remove", "--force", str(path))
+            run_git(source, "worktree", "remove", "--force", str(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +137,10 @@ async def _stop(process: trio.Process) -> None:
 
 
 def _remove_leftovers(source: Path) -> None:
-    listed = _git(source, "worktree", "list", "--porcelain").stdout.splitlines()
+    listed = run_git(source, "worktree", "list", "--porcelain").stdout.splitlines()
     for line in listed:
         path = line.removeprefix("worktree ")
         match = _OURS.search(path)
         if path != line and match is not None and not psutil.pid_exists(int(match[1])):
-            _git(source, "worktree", "remove", "--force", path)
+            run_git(source, "worktree", "remove", "--force", path)
             Path(path).parent.rmdir()
-
-
-def _git(source: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    try:
-        return subprocess.run(
-            ["git", "-C", str(source), *arguments],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        return subprocess.CompletedProcess(arguments, 1, "", str(error))

@@ -38,7 +38,8 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
         IntegrityError: the manifest of the run is no regular file.
     """
     folder = project.results_folder(results)
-    candidates = [Path(name), folder / name, *folder.glob(f"*/{_literal(name)}")]
+    ids = folder.glob(f"*/{_literal(name)}") if is_plain_name(name) else ()
+    candidates = [Path(name), folder / name, *ids]
     for candidate in candidates:
         if (candidate / MANIFEST).is_file():
             return _short(candidate.resolve())
@@ -279,6 +280,15 @@ class RunRecord:
         found = Counter(_verdict_of(self.folder.parent / run) for run in self.members)
         words = ("VALID", "INVALID", "UNKNOWN", "")
         return ", ".join(f"{found[each]} {each or 'not judged'}" for each in words if found[each])
+
+    def verdict_or_reason(self) -> str:
+        """Return the verdict; "not judged" or "none" for a complete run without one."""
+        found = self.verdict_text()
+        if found or self.state != "complete":
+            return found
+        from results.papers.experiment_runs import has_verdict
+
+        return "not judged" if self.kind == "run" or has_verdict(self.folder) else "none"
 
     def row(self) -> dict[str, Any]:
         """Return a mapping for --json."""
@@ -552,7 +562,13 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
     if record.kind != "run":
         yield "kind", record.kind
     yield "state", ", ".join([record.state, *map(str, about.get("reasons") or ())])
-    yield "verdict", record.verdict_text() or "not judged; `pubsubctl check` judges it"
+    verdict = record.verdict_or_reason()
+    reasons = {
+        "": "none before the end of the run",
+        "none": "none; this experiment records no deliveries",
+        "not judged": "not judged; `pubsubctl check` judges it",
+    }
+    yield "verdict", reasons.get(verdict, verdict)
     for name in ("protocol", "workload", "topology", "schedule", "figure", "seed"):
         if about.get(name) not in (None, ""):
             yield name, str(about[name])

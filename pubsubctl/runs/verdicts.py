@@ -13,6 +13,7 @@ from pubsubctl.errors import (
     ExpectationFailed,
     IntegrityError,
     PubsubctlError,
+    UserError,
     VerdictInvalid,
     VerdictUnknown,
 )
@@ -182,6 +183,9 @@ def judge_each(
     """Load and check runs, with one Spark session; an error in a run spoils no other run."""
     from results.checker.spark import spark_session, translate_errors
 
+    refused = {run: error for run in runs if (error := _refusal_of(run)) is not None}
+    if len(refused) == len(runs):
+        return [MissingVerdict(run, refused[run]) for run in runs]
     found: list[JudgedRun | MissingVerdict] = []
     judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
     progress.phase("starting Spark")
@@ -194,6 +198,15 @@ def judge_each(
                 found.append(MissingVerdict(run, translate_errors(error)))
     refresh_run_index(runs, progress)
     return found
+
+
+def _refusal_of(run: Path) -> UserError | None:
+    """Return why a run cannot be judged, as far as its files show without Spark."""
+    from results.papers.experiment_runs import has_verdict, is_experiment_run
+
+    if not is_experiment_run(run) or has_verdict(run):
+        return None
+    return UserError(f"{run}: no deliveries are recorded, so none can be judged; plot it")
 
 
 def _numbered(place: int, runs: int) -> str:
@@ -216,11 +229,18 @@ def judge_with(
     from results.checker.checks import check_run
     from results.papers.dft11.simulated_deliveries import check_simulated_run
     from results.papers.experiment_runs import is_experiment_run
-    from results.tables.derived import find_unsealed_derived
+    from results.tables.derived import VERDICT, find_unsealed_derived
+    from results.tables.json_files import write_json
 
     progress.phase(f"checking {place}{run.name}")
     if is_experiment_run(run):
-        return JudgedRun(run, find_unsealed_derived(run), check_simulated_run(spark, run))
+        derived = find_unsealed_derived(run)
+        document = {
+            **check_simulated_run(spark, run),
+            "run_id": manifest(run).get("run_id", run.name),
+        }
+        write_json(derived / VERDICT, document)
+        return JudgedRun(run, derived, document)
     check_specification(run)
     verdict = check_run(spark, run, judgement=judgement)
     return JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))
@@ -287,7 +307,7 @@ def draw_and_judge(
     """Draw the figures of experiments without real brokers; the verdicts where brokers ran."""
     from results.checker.spark import spark_session
     from results.figures.catalogue import FIGURES, draw
-    from results.papers.experiment_runs import load_experiment_run
+    from results.papers.experiment_runs import has_verdict, load_experiment_run
     from results.repetitions.series_runs import is_series
 
     judged: dict[Path, JudgedRun] = {}
@@ -300,7 +320,7 @@ def draw_and_judge(
                     draw(name, spark, run)
                 continue
             about = load_experiment_run(spark, run).manifest
-            if about["kind"] != "graph":
+            if has_verdict(run):
                 judged[run] = judge_with(spark, run, progress)
             figure = str(about["figure"])
             for name in FIGURES:

@@ -31,6 +31,7 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictU
 from pubsubctl.runs.forecast import Run, announce, describe_doubts
 from pubsubctl.runs.outputs import check_results
 from pubsubctl.runs.plan import plan_experiment
+from pubsubctl.runs.verdicts import judge
 from pubsubctl.simulation.diagram import Diagram, diagram_of, write_page, write_svg
 from pubsubctl.simulation.explorations import draw_history, play_history
 from pubsubctl.simulation.swarms import play_plan
@@ -46,6 +47,7 @@ class SimulationRequest:
         skip_unsimulated: leave out the steps that need real processes.
         mutants: named bugs of every broker.
         runs: the folder of runs that gets the record; None for no record.
+        check: judge the record with Spark.
     """
 
     workload: str
@@ -54,6 +56,7 @@ class SimulationRequest:
     skip_unsimulated: bool
     mutants: frozenset[str]
     runs: Path | None
+    check: bool = True
 
 
 def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
@@ -82,13 +85,19 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
             verdict = simulate_experiment(
                 spec, schedule, mutants=request.mutants, directory=directory
             )
-    if directory is not None:
-        call.console.print(f"judge its records: pubsubctl check {directory.path}")
+        judged = None
+        if directory is not None and request.check:
+            judged = judge(directory.path, progress, call.master())
     problems: dict[str, tuple[PubsubctlError, ...]] = {
         "INVALID": (VerdictInvalid(f"{spec.name}: promise violated", *verdict.violations),),
         "UNKNOWN": (VerdictUnknown(f"{spec.name}: nothing was at risk, so nothing was shown"),),
         "VALID": (),
     }
+    because = [*problems[verdict.value], *(judged.because if judged else ())]
+    lines = [verdict.describe()]
+    if directory is not None:
+        lines += [judged.paint(call.console)] if judged else ["not judged from its records"]
+        lines.append(str(directory.path))
     return Result(
         document={
             "schema": "pubsubctl/simulation/1",
@@ -101,9 +110,10 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
             "history_digest": verdict.digest,
             "story": list(verdict.story),
             "run_directory": str(directory.path) if directory else None,
+            "recorded_verdict": judged.verdict if judged else None,
         },
-        text="\n".join([verdict.describe(), *([str(directory.path)] if directory else [])]),
-        because=problems[verdict.value],
+        text="\n".join(lines),
+        because=tuple(because),
     )
 
 

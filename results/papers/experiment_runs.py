@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KINDS = ("graph", "simulation", "behaviour", "storage", "consumers")
+_JUDGED_TABLES = ("simulated_points", "judged_draws")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,13 @@ def is_experiment_run(run_dir: Path) -> bool:
     """Return True if the folder contains a run of an experiment without real brokers."""
     manifest = Path(run_dir) / "manifest.json"
     return manifest.is_file() and read_json(manifest).get("kind") in KINDS
+
+
+def has_verdict(run_dir: Path) -> bool:
+    """Return True if an experiment recorded the oracle's judgement of its deliveries."""
+    return any(
+        path for table in _JUDGED_TABLES for path in Path(run_dir).glob(f"raw/*/*/{table}.jsonl")
+    )
 
 
 def load_experiment_run(

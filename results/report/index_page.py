@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import jinja2
 
+from results.papers.experiment_runs import has_verdict
 from results.report import text
 from results.tables.json_files import IntegrityError, read_json, read_json_lines, write_whole
 
@@ -48,6 +49,11 @@ class IndexEntry:
     def run_id(self) -> str:
         """The run id."""
         return self.folder.name
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether `check` has not judged the run yet."""
+        return not self.verdict and (self.kind == "run" or has_verdict(self.folder))
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0)
         word: sum(entry.verdict == word for entry in entries)
         for word in ("VALID", "INVALID", "UNKNOWN")
     }
-    counts["not judged"] = sum(not each.verdict and each.kind == "run" for each in entries)
+    counts["not judged"] = sum(each.is_unjudged for each in entries)
     reports = {
         name: quote(f"{name}/report.html")
         for name in by_experiment
@@ -118,7 +124,7 @@ def _row(entry: IndexEntry, folder: Path) -> dict[str, Any]:
     figures = sorted(path.name for path in entry.folder.glob("figures/*.svg"))
     return {
         "entry": entry,
-        "verdict": entry.verdict or ("" if entry.kind != "run" else "not judged"),
+        "verdict": entry.verdict or ("not judged" if entry.is_unjudged else ""),
         "numbers": _of_damaged(numbers_of, entry.folder) or [],
         "picture": _of_damaged(picture_of, entry.folder) if entry.kind == "run" else None,
         "worst": sorted(entry.members.values(), key=lambda word: _WORST.get(word, 2)),

@@ -103,6 +103,8 @@ def test_counting_seeds_in_the_ledger_is_no_change_of_the_program(
     assert is_dirty() is False
     code.write_text("rate = 1_000\n")
     assert is_dirty() is True
+    monkeypatch.setattr(run_directory, "_PROJECT", tmp_path / "results")
+    assert program_facts.__wrapped__()["git_commit"] is None, "a repository around it"
 
 
 @pytest.mark.parametrize("loss", [None, {"cause": "its folder was empty", "loss": 3}])

@@ -10,6 +10,7 @@ from typing import Final
 from brokerd.client.state import Home
 from brokerd.model.identity import SourceId
 from brokerd.protocols.definition import Order
+from pubsubctl.errors import HostError, Interrupted
 from results.reference import risk as reference_risk
 from results.reference import verdict as reference_verdict
 from results.rules import risks, verdicts
@@ -26,6 +27,7 @@ from tests.storage.test_meta_store import index_lost, on_disk
 _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
+    "error-of-an-interrupt-is-its-own": {"error": HostError("a"), "raised": Interrupted},
     # load generators
     "unfinished-recovery-meets-a-bound": {"holds": None},
     # effects

@@ -110,6 +110,7 @@ def test_a_protocol_without_guarantees_is_run_despite_lost_brokers() -> None:
         (["--comparison", "s5", "--rate", "1/s"], "--rate 1/s: can be used with --against only"),
         (["latest", "--seed", "0"], "--seed 0: can be used with --against only"),
         (["--against", "protocol=ges"], "name one WORKLOAD before"),
+        (["demo"], "a workload has two sides with --against: `pubsubctl compare demo"),
         (["--comparison", "s5", "latest"], "makes the runs that it compares"),
         (["--comparison", "s5", "-d", "30"], "--duration = '30'"),
         (["-d", "30s"], "can be used with --against or --comparison only"),

@@ -71,14 +71,24 @@ def test_a_fault_that_cannot_be_is_refused_without_a_lab(
 def test_a_schedule_is_checked_without_a_lab(call: Call, project: Path) -> None:
     answer = call("inject", "demo", "--topology", "demo", "--lint")
     assert answer.status == 0, answer.err
-    assert "ok, 4 steps" in answer.out
+    assert "ok, 4 steps on demo\n" in answer.out
     (project / "s.toml").write_text(SCHEDULE)
-    assert call("inject", "s.toml", "--topology", "chain3", "--lint").status == 0
+    checked = call("inject", "s.toml", "--topology", "chain3", "--lint")
+    assert checked.out == "s.toml: ok, 1 step on chain3\n"
+    elsewhere = call("inject", "s.toml", "--topology", "demo", "--lint")
+    assert (elsewhere.status, elsewhere.err.splitlines()[-1]) == (2, "       checked on demo")
     (project / "s.toml").write_text(SCHEDULE + 'whenn = "2s"\n')
     unknown = call("inject", "s.toml", "--topology", "chain3", "--lint")
     assert unknown.status == 2
     assert "s.toml" in unknown.err
     assert "unknown key 'whenn'" in unknown.err
+
+
+def test_a_verb_without_a_target_names_the_kinds_of_targets(call: Call) -> None:
+    answer = call("inject", "cut")
+    assert (answer.status, answer.err) == (
+        2, "error: inject cut: name its TARGET, a broker or link\n",
+    )  # fmt: skip
 
 
 def test_without_a_lab_the_topology_has_to_be_named(call: Call) -> None:

@@ -2,12 +2,14 @@
 
 import errno
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+import pubsubctl
 from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import PreflightFailed
 from tests.helpers.small_disk import fill_disk, mounted_disk
@@ -216,3 +218,11 @@ def test_a_label_of_a_run_outside_of_a_folder_of_runs_is_refused(call: Call, pro
     assert answer.status == 2
     assert "samples/delta-tree-crash: not in a folder of runs" in answer.err
     assert sorted(project.rglob("index.*")) == []
+
+
+def test_the_examples_on_topologies_work_in_their_order(call: Call, project: Path) -> None:
+    page = (Path(pubsubctl.__file__).parent / "help" / "topologies.md").read_text("utf-8")
+    examples = re.findall(r"^    pubsubctl (topology [^#&\n]*)", page, re.MULTILINE)
+    assert len(examples) > 12
+    wrong = {line: found.err for line in examples if (found := call(*line.split())).status}
+    assert wrong == {}

@@ -189,7 +189,7 @@ def test_the_predicted_numbers_are_those_of_a_run(
     (study / "bench/workloads/study.toml").write_text(
         STUDY.replace('warmup = "1s"', 'warmup = "0s"')
     )
-    result = call("simulate", "run", "study", "--record", "-o", "runs")
+    result = call("simulate", "run", "study", "--record", "--no-check", "-o", "runs")
     assert result.status == 0, result.err
     (run,) = (path.parent for path in Path("runs/study").glob("2*/manifest.json"))
     judgement = judge_folder(run)
@@ -285,6 +285,10 @@ def test_a_folder_without_a_run_names_the_runs_in_it(
         assert "this folder is no run; it holds" in said
         assert "20260105T000000Z-abcdef, " in said
         assert "and 2 more" in said
+    latest = study / "results/runs/latest"
+    latest.mkdir(parents=True)
+    (latest / "manifest.json").write_text("{}")
+    assert "this folder is no run; it holds" in call("check", ".").err
     missing = call("check", "no/such/run")
     assert (missing.status, missing.err) == (
         2,
@@ -371,7 +375,7 @@ def test_the_predictions_of_a_simulation_count_its_own_rates_and_late_subscripti
     text = STUDY.replace('rate = "2/s"', 'rate = "max"').replace('"12s"', '"2s"')
     text = text.replace('price <= 250"\n', 'price <= 250"\nsubscribes = "1200ms"\n')
     (study / "bench/workloads/study.toml").write_text(text)
-    result = call("simulate", "run", "study", "--record", "-o", "runs")
+    result = call("simulate", "run", "study", "--record", "--no-check", "-o", "runs")
     assert result.status == 0, result.err
     (run,) = (path.parent for path in Path("runs/study").glob("2*/manifest.json"))
     judgement = judge_folder(run)
@@ -426,7 +430,7 @@ def test_a_rate_shape_is_simulated_predicted_and_judged_by_its_own_times(
     (study / "bench/workloads/study.toml").write_text(text)
     spec = load_experiment("study")
     assert str(spec.workload.publishers[0].rate.per_second) == "80"
-    result = call("simulate", "run", "study", "--record", "-o", "runs")
+    result = call("simulate", "run", "study", "--record", "--no-check", "-o", "runs")
     assert result.status == 0, result.err
     (run,) = (path.parent for path in Path("runs/study").glob("2*/manifest.json"))
     judgement = judge_folder(run)

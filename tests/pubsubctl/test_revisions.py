@@ -90,6 +90,18 @@ def test_a_word_that_is_no_commit_is_none(source: Path) -> None:
     assert names_of_revisions(source) == ["main", "old"]
 
 
+def test_a_repository_around_the_program_is_anothers(
+    source: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "site-packages").mkdir()
+    assert commit_of("old", source / "site-packages") is None
+    assert names_of_revisions(source / "site-packages") == []
+    monkeypatch.setattr(differences, "is_checkout", lambda: False)
+    for name in ("olde", "revision=olde"):
+        said = call("--dry-run", "compare", "demo", "--against", name).err
+        assert said.endswith(" is no git checkout, so it has no revisions\n")
+
+
 def test_a_program_that_produces_no_run_reports_the_reason(tmp_path: Path) -> None:
     (tmp_path / "pubsubctl").mkdir()
     (tmp_path / "pubsubctl" / "__main__.py").write_text("raise SystemExit('no such option')")

@@ -9,7 +9,8 @@ import pytest
 
 from bench.run.series import KIND
 from pubsubctl.console.console import Console
-from pubsubctl.runs.runs import RunFilter, RunRecord, refresh_run_index
+from pubsubctl.runs.runs import RunFilter, RunRecord, record_of, refresh_run_index, write_run_index
+from pubsubctl.runs.verdicts import judge_with
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND, SERIES, HALF = (f"2026010{day}T000000Z-aaaaaa" for day in (1, 2, 3, 4))
@@ -20,7 +21,8 @@ def make_run(experiment: str, run_id: str, verdict: str = "", **about: Any) -> P
     folder.mkdir(parents=True)
     started = f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}T00:00:00.000Z"
     manifest = {
-        "experiment": experiment, "state": "complete", "protocol": "delta_tree", "seed": 7,
+        "run_id": run_id, "experiment": experiment, "state": "complete",
+        "protocol": "delta_tree", "seed": 7,
         "started_utc": started, "argv": ["pubsubctl", "bench", "demo"], "labels": {}, **about,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -91,6 +93,85 @@ def test_a_hostile_comparison_of_clocks_is_refused(call: Call, runs: Path, line:
     (runs / "demo" / FIRST / "clock.jsonl").write_text(f"{line}\n")
     answer = call("clock", "show", FIRST)
     assert (answer.status, "clock.jsonl" in answer.err) == (8, True), answer.err
+
+
+def refuse_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("results.checker.spark.spark_session", fail)
+
+
+@pytest.mark.parametrize(
+    "table, word, fact",
+    [
+        ("lost_last_events", "none", "none; this experiment records no deliveries"),
+        ("simulated_points", "not judged", "not judged; `pubsubctl check` judges it"),
+        ("judged_draws", "not judged", "not judged; `pubsubctl check` judges it"),
+    ],
+)
+def test_an_experiment_has_a_verdict_if_it_records_deliveries(
+    call: Call, project: Path, table: str, word: str, fact: str
+) -> None:
+    run = make_run("simulated", FIRST, kind="simulation", figure="gd02.dct", protocol=None)
+    (run / "raw" / "controller" / "simulator").mkdir(parents=True)
+    (run / "raw" / "controller" / "simulator" / f"{table}.jsonl").touch()
+    rows = [" ".join(line.split()) for line in call("results", "list").out.splitlines()]
+    assert f"{FIRST} simulated complete {word}" in rows
+    assert f"verdict     {fact}\n" in call("results", "show", str(run)).out
+    write_run_index(project / "results" / "runs")
+    page = (project / "results" / "runs" / "index.html").read_text()
+    assert ("1 not judged" in page) == (word == "not judged")
+
+
+def test_a_verdict_of_an_experiment_is_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run("simulated", FIRST, kind="simulation", figure="dft11.fig10")
+    document = {"verdict": "valid", "lines": ["VALID"], "because": []}
+    judge = "results.papers.dft11.simulated_deliveries.check_simulated_run"
+    monkeypatch.setattr(judge, lambda *_: document)
+    with Console(quiet=True).progress() as progress:
+        assert judge_with(None, run, progress).verdict == "VALID"
+    assert record_of(run, {}).verdict == "VALID"
+
+
+def test_an_experiment_without_deliveries_is_refused_without_spark(
+    call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_spark(monkeypatch)
+    run = make_run("simulated", FIRST, kind="graph", figure="dft11.fig9", protocol=None)
+    answer = call("check", str(run))
+    assert (answer.status, answer.err) == (
+        2, f"error: {run}: no deliveries are recorded, so none can be judged; plot it\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "figure, kind, words",
+    [
+        ("gd02.dct", "run", "this is a run of brokers, with run.topology, timeline, rate, "
+            "spectrum, run.memory; `pubsubctl experiment gd02.dct` makes a run of it"),
+        ("series.sweep", "run", "`pubsubctl sweep WORKLOAD --over KEY=A,B` makes a run of it"),
+        ("gd02.fig7", "run", "`pubsubctl experiment gd02.fig7` makes a run of it"),
+        ("timeline", "search", "this is a search, with search.knee; `pubsubctl bench WORKLOAD`"),
+        ("ges.load", "simulation", "this is a run of dft11.fig10, with dft11.fig10.seconds"),
+        ("search.knee", KIND, "this is a series, with series.sweep; `pubsubctl limit WORKLOAD"),
+    ],
+)  # fmt: skip
+def test_a_figure_of_another_kind_of_run_is_refused_without_spark(
+    call: Call,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    figure: str,
+    kind: str,
+    words: str,
+) -> None:
+    refuse_spark(monkeypatch)
+    about = {"figures": ["series.sweep"], "figure": "dft11.fig10"} if kind != "run" else {}
+    run = make_run("other", FIRST, **({"kind": kind} if kind != "run" else {}), **about)
+    answer = call("plot", figure, str(run))
+    assert answer.status == 2
+    assert answer.err.startswith(f"error: {run}: no {figure}: this is ")
+    assert words in answer.err
 
 
 def test_a_name_that_no_run_has_is_answered_with_the_nearest() -> None:

@@ -183,7 +183,9 @@ def test_a_workload_is_broken_in_virtual_time_and_judged(call: Call) -> None:
 
 
 def test_a_recorded_simulation_can_be_judged_from_its_records(call: Call, project: Path) -> None:
-    answer = call("simulate", "run", "demo", "--faults", "demo", "--record", "-o", "kept")
+    answer = call(
+        "simulate", "run", "demo", "--faults", "demo", "--record", "--no-check", "-o", "kept"
+    )
     run = Path(answer.out.splitlines()[-1])
     assert run.parts[:2] == ("kept", "demo")
     judgement = check(read_history(run))
@@ -198,7 +200,7 @@ def test_a_record_on_a_full_disk_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("bench.run.run_directory.RunDirectory.end", fail)
-    answer = call("simulate", "run", "chain3", "-d", "1s", "--record", "-o", "kept")
+    answer = call("simulate", "run", "chain3", "-d", "1s", "--record", "--no-check", "-o", "kept")
     assert answer.status == 4, answer.err
     assert [path for path in Path("kept").rglob("*") if not path.is_dir()] == []
 

@@ -242,6 +242,7 @@ class HostSide:
             capture_stdout=True,
             capture_stderr=True,
             check=False,
+            start_new_session=True,  # Ctrl-C at a terminal is for the command, which takes down
         )
         if result.returncode != 0:
             there = await self._agent_status()

@@ -195,6 +195,16 @@ def connection_tokens(target: "Target", jump: str = "") -> dict[str, str]:
     return tokens
 
 
+def read_port(text: str) -> int:
+    """Return a port from a number or the name of a service; 0 if it is neither."""
+    if re.fullmatch(r"\+?\d{1,20}", text):
+        return int(text) if int(text) < 1 << 16 else 0
+    try:
+        return socket.getservbyname(text, "tcp")
+    except OSError:
+        return 0
+
+
 @dataclass(frozen=True)
 class Target:
     """The machine behind a route, for the tokens of the route.

@@ -6,7 +6,6 @@ keywords, so that no later block replaces the value.
 """
 
 import re
-import socket
 import subprocess
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,6 +20,7 @@ from pubsubctl.hosts.ssh.config_syntax import (
     local_user,
     matches,
     matches_list,
+    read_port,
     split_criteria,
 )
 
@@ -325,15 +325,12 @@ class Resolution:
         line = self.values.get("port")
         if self.given_port is not None or line is None:
             return self.given_port
-        text = line.words[0]
-        if text.isalpha():
-            try:
-                return socket.getservbyname(text, "tcp")
-            except OSError:
-                pass
-        if not re.fullmatch(r"\+?\d{1,20}", text) or not 0 < int(text) < 1 << 16:
-            raise UserError(f"{line.where}: Port {shown(text)} is no number from 1 to 65535")
-        return int(text)
+        port = read_port(line.words[0])
+        if not port:
+            raise UserError(
+                f"{line.where}: Port {shown(line.words[0])} is no number from 1 to 65535"
+            )
+        return port
 
     def _user(self) -> str | None:
         if self.given_user is not None or "user" not in self.values:

@@ -17,6 +17,7 @@ from pubsubctl.hosts.ssh.config_syntax import (
     Target,
     connection_tokens,
     fill_tokens,
+    read_port,
     split_words,
 )
 
@@ -24,7 +25,8 @@ LONGEST_COMMAND: Final = 4096
 DEEPEST_COMMAND: Final = 8
 
 _HOP = re.compile(
-    r"(?:(ssh)://)?(?:([^@\s]+)@)?(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^@:\[\]\s/]+)(?::(\d{1,5}))?(/?)"
+    r"(?:(ssh)://)?(?:(\S+)@)?(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^@:\[\]\s/]+)"
+    r"(?::(\d{1,5}|[A-Za-z][\w-]*))?(/?)"
 )
 _TAKE_A_VALUE: Final = "BbcDEeFIiJLlmOoPpQRSWw"
 _DECIDE: Final = "FIOPQw"
@@ -110,9 +112,8 @@ def read_hops(text: str, where: str) -> list[Hop]:
 
 def _read_hop(text: str, where: str) -> Hop:
     match = _HOP.fullmatch(text)
-    port = int(match[4]) if match and match[4] else 0
-    wrong_port = match is not None and match[4] is not None and not 0 < port < 1 << 16
-    if match is None or wrong_port or (match[5] and not match[1]):
+    port = read_port(match[4]) if match and match[4] else 0
+    if match is None or (match[4] and not port) or (match[5] and not match[1]):
         raise UserError(f"{where}: {shown(text)} is no hop")
     return Hop(match[3].strip("[]"), match[2] or "", port)
 
@@ -153,13 +154,14 @@ def hops_of_command_line(line: CommandLine, host: str, where: str, depth: int = 
         UserError: user, port or route are invalid.
     """
     named = _read_hop(host, where)
-    port = line.settings.get("port", "")
-    if port and not (re.fullmatch(r"\d{1,5}", port) and 0 < int(port) < 1 << 16):
-        raise UserError(f"{where}: port {shown(port)} is no number from 1 to 65535")
+    text = line.settings.get("port", "")
+    port = read_port(text) if text else 0
+    if text and not port:
+        raise UserError(f"{where}: port {shown(text)} is no number from 1 to 65535")
     hop = Hop(
         named.host,
         line.settings.get("user", "") or named.user,
-        int(port or 0) or named.port,
+        port or named.port,
         line.settings.get("hostname", ""),
         is_direct=not line.uses_config or bool(line.proxy()),
         uses_config=line.uses_config,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.papers.dft11.connectivity import mean_interval
-from results.papers.experiment_runs import load_experiment_run
+from results.papers.experiment_runs import has_verdict, load_experiment_run
 from results.tables.json_files import IntegrityError, ResultsError
 
 if TYPE_CHECKING:
@@ -141,16 +141,16 @@ def check_simulated_run(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
         because, lines, points, deliveries, past_failures.
 
     Raises:
-        ResultsError: no broker ran, because the experiment concerns the shape of trees.
+        ResultsError: the experiment records no deliveries: it concerns shapes, times or storage.
         IntegrityError: its counts contradict each other.
     """
     from pyspark.sql import functions as F
 
+    if not has_verdict(run_dir):
+        raise ResultsError(f"{run_dir}: no deliveries are recorded, so none can be judged; plot it")
     run = load_experiment_run(spark, run_dir)
     if run.manifest["kind"] == "behaviour":
         return _judge_draws(run.table(spark, "judged_draws"))
-    if run.manifest["kind"] != "simulation":
-        raise ResultsError(f"{run.folder}: no broker ran, so there is nothing to judge; plot it")
     points = run.table(spark, "simulated_points")
     check_tables_agree(
         points, run.table(spark, "simulated_brokers"), run.table(spark, "simulated_seconds")
