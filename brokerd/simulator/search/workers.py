@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-_COLLECT_AFTER = 100_000
+_COLLECT_AFTER = 20_000
 """Number of new objects per collection instead of 700: worlds are large, with few cycles before
 their end."""
 
