@@ -1,10 +1,9 @@
 """Bounds of the memory and disk of a broker, and limits of the code that seeds lower."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from random import Random
 from typing import Any, Final
@@ -156,9 +155,17 @@ class _Shape:
     slots: tuple[str, ...]
 
 
-@cache
 def _shape_of(kind: type) -> _Shape:
-    is_own = kind.__module__.startswith("brokerd.") and not issubclass(kind, Callable)
+    shape = _SHAPES.get(kind)
+    if shape is None:
+        shape = _SHAPES[kind] = _find_shape(kind)
+    return shape
+
+
+def _find_shape(kind: type) -> _Shape:
+    is_own = kind.__module__.startswith("brokerd.") and not any(
+        "__call__" in base.__dict__ for base in kind.__mro__
+    )
     is_container = issubclass(kind, dict | list | set | deque | tuple)
     return _Shape(
         kind.__name__,
@@ -169,6 +176,9 @@ def _shape_of(kind: type) -> _Shape:
         is_own,
         tuple(key for base in kind.__mro__ for key in getattr(base, "__slots__", ())),
     )
+
+
+_SHAPES: Final[dict[type, _Shape]] = {}
 
 
 def _attributes(item: object, shape: _Shape) -> Iterator[tuple[str, Any]]:
