@@ -72,6 +72,14 @@ def test_status_needs_neither_protocols_nor_pydantic(call: Call) -> None:
     assert [name for name in UNUSED_BY_STATUS if name in found] == []
 
 
+def test_bench_finds_its_workload_without_a_simulator_or_a_core(call: Call) -> None:
+    found = modules_of("bench", "no-such-workload")
+    assert "bench.spec.spec" in found
+    own = [name for name in found if name.startswith(("brokerd.simulator", "brokerd.protocols."))]
+    shared = ("registry", "definition", "interface", "parts", "parts.positions")
+    assert {*own} <= {f"brokerd.protocols.{name}" for name in shared}
+
+
 @pytest.mark.parametrize(
     "words, said",
     [
