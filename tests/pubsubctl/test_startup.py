@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from brokerd.protocols.registry import DEFINITIONS
 from tests.pubsubctl.conftest import Call
 
 SLOW = (
@@ -72,12 +73,11 @@ def test_status_needs_neither_protocols_nor_pydantic(call: Call) -> None:
     assert [name for name in UNUSED_BY_STATUS if name in found] == []
 
 
-def test_bench_finds_its_workload_without_a_simulator_or_a_core(call: Call) -> None:
+def test_bench_finds_its_workload_without_a_simulator_or_a_protocol(call: Call) -> None:
     found = modules_of("bench", "no-such-workload")
     assert "bench.spec.spec" in found
-    own = [name for name in found if name.startswith(("brokerd.simulator", "brokerd.protocols."))]
-    shared = ("registry", "definition", "interface", "parts", "parts.positions")
-    assert {*own} <= {f"brokerd.protocols.{name}" for name in shared}
+    unused = "brokerd.simulator.world", *(f"brokerd.protocols.{name}" for name in DEFINITIONS)
+    assert [name for name in found if name.startswith(unused)] == []
 
 
 @pytest.mark.parametrize(
