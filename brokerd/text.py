@@ -128,6 +128,12 @@ def read_utf8(path: Path) -> str:
         raise ValueError(problem_of(error)) from None
 
 
+def first_word(text: str) -> str:
+    """Return the first word of the first line that is neither empty nor a comment."""
+    first = next((line for line in text.splitlines() if line and not line.startswith("#")), "")
+    return first.split(" ")[0]
+
+
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text whose numbers have at most 64 bits.
 

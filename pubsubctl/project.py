@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from bench.spec.named_files import PROJECT_FILE
-from brokerd.text import nearest
+from brokerd.text import first_word, nearest
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import TomlFile, check_schema, load_toml, shown, validate
 
@@ -271,6 +271,14 @@ def _is_circle(path: Path) -> bool:
     except OSError as error:
         return error.errno == errno.ELOOP
     return False
+
+
+def is_plan_file(path: Path) -> bool:
+    """Return True if a path is a file with a plan of a simulation, which is read elsewhere."""
+    try:
+        return first_word(path.read_text(encoding="utf-8")) == "simulation"
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def folder_names() -> list[str]:

@@ -27,7 +27,6 @@ from fault_injection.schedule.schedule import (
     wrong_target,
 )
 from fault_injection.schedule.step import (
-    CHAINS,
     END,
     OBSERVE_WITHIN_NS,
     RECOVER_WITHIN_NS,
@@ -37,6 +36,7 @@ from fault_injection.schedule.step import (
     Span,
     Step,
     expand_short_form,
+    is_to_be_tolerated,
 )
 from fault_injection.schedule.targets import Machines, is_same_target, read_target
 
@@ -297,7 +297,7 @@ def _candidates(
 
 
 def _has_chains(chosen: Sequence[str], chains: str, known: RunningProtocol) -> bool:
-    is_tolerated = CHAINS[chains]
+    is_tolerated = is_to_be_tolerated(chains)
     if is_tolerated is None:
         return True
     lost = FailedElements(tuple(sorted(map(known.topology.number_of, chosen))))

@@ -186,22 +186,27 @@ class Await(Closed):
     within: DurationText = RECOVER_WITHIN_NS
 
 
-CHAINS: Final[Mapping[str, bool | None]] = {
-    "any": None,
-    "tolerated": True,
-    "excess": False,
-    **{
-        word: is_tolerated
-        for each in DEFINITIONS.values()
-        for word, is_tolerated in zip(each.chain_words, (True, False), strict=False)
-    },
-}
-"""Words for drawn targets: True if their joint failure is to be tolerated, None for either."""
+_CHAINS: Final[Mapping[str, bool | None]] = {"any": None, "tolerated": True, "excess": False}
+
+
+def is_to_be_tolerated(chains: str) -> bool | None:
+    """Return True if the joint failure of drawn targets is to be tolerated, None for either.
+
+    Raises:
+        ValueError: no protocol has such a word; suggests the nearest word.
+    """
+    if chains in _CHAINS:
+        return _CHAINS[chains]
+    words = dict(_CHAINS)
+    for each in DEFINITIONS.values():  # imports all of them
+        words.update(zip(each.chain_words, (True, False), strict=False))
+    if chains not in words:
+        raise ValueError(f"no chains called so{nearest(chains, [*words])}")
+    return words[chains]
 
 
 def _parse_chains(word: str) -> str:
-    if word not in CHAINS:
-        raise ValueError(f"no chains called so{nearest(word, [*CHAINS])}")
+    is_to_be_tolerated(word)
     return word
 
 

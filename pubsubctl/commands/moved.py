@@ -13,7 +13,7 @@ from typing import Final, Literal
 from pubsubctl.commands.options.global_options import split_global_options
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
-from pubsubctl.project import Project
+from pubsubctl.project import Project, is_plan_file
 
 NameKind = Literal["sweep", "experiment", "workload", "file", ""]
 
@@ -141,7 +141,6 @@ def kind_of(project: Project, name: str) -> NameKind:
     """Return the kind of a name on the command line; "" if there is no such name."""
     from bench.spec.sweep import is_sweep
     from pubsubctl.runs.paper_experiments import is_experiment
-    from pubsubctl.simulation.workloads import is_plan_file
 
     path = Path(name)
     if path.suffix == ".toml" and is_plan_file(path):

@@ -9,11 +9,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 
 from brokerd.text import BYTE_ORDER_MARK, explain_problem, explain_schema, nearest, parse_toml
 from brokerd.text import shown as shown
 from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 LARGEST_FILE_BYTES = 1 << 20
 
@@ -22,6 +25,8 @@ _KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[A-Za-z0
 
 Place = tuple[str | int, ...]
 Model = TypeVar("Model")
+
+_ADAPTERS: "Final[dict[Any, TypeAdapter[Any]]]" = {}
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,21 @@ def validate(model: type[Model], file: TomlFile) -> Model:
     Raises:
         UserError: with every problem, one line per problem.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(model).validate_python(file.values)
+        return adapter_of(model).validate_python(file.values)
     except ValidationError as error:
         raise UserError(*(_problem(detail, model, file) for detail in error.errors())) from None
+
+
+def adapter_of(model: "type[Model]") -> "TypeAdapter[Model]":
+    """Return the validator of a model; to make one takes far longer than to validate a file."""
+    if model not in _ADAPTERS:
+        from pydantic import TypeAdapter
+
+        _ADAPTERS[model] = TypeAdapter(model)
+    return _ADAPTERS[model]
 
 
 def check_schema(file: TomlFile, schema: str) -> None:

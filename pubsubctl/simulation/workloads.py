@@ -28,6 +28,7 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
+from pubsubctl.project import is_plan_file
 from pubsubctl.runs.forecast import Run, announce, describe_doubts
 from pubsubctl.runs.outputs import check_results
 from pubsubctl.runs.plan import plan_experiment
@@ -174,14 +175,6 @@ def is_file_to_play(name: str, faults: str | None) -> bool:
     if path.suffix == ".toml":
         return is_plan_file(path)
     return faults is None and path.is_file()
-
-
-def is_plan_file(path: Path) -> bool:
-    """Return True if a path is a file with a plan."""
-    try:
-        return is_plan(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return False
 
 
 def play_file(path: Path) -> Result:

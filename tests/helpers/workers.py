@@ -16,6 +16,8 @@ from xdist.workermanage import WorkerController
 ROOT: Final = Path(__file__).parents[2]
 BY_FILE: Final = "loadfile"
 SPARK: Final = "spark"
+ARCHITECTURE: Final = "architecture"
+"""A folder whose tests parse all modules, and share the trees."""
 
 LONGEST: Final = (
     "protocols/gryphon/test_swarm",
@@ -89,6 +91,8 @@ class FilesOfWorkers(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.startswith(f"tests/{ARCHITECTURE}/"):
+            return ARCHITECTURE
         return SPARK if uses_spark(file) else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
@@ -160,6 +164,6 @@ def uses_spark(file: str) -> bool:
 @cache
 def waits(file: str) -> bool:
     """Return whether the tests of this file start real processes, and mostly wait for them."""
-    if file == SPARK:
+    if file in (SPARK, ARCHITECTURE):
         return False
     return _WAITS.search((ROOT / file).read_text(encoding="utf-8")) is not None

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from brokerd.protocols.registry import DEFINITIONS
 from tests.pubsubctl.conftest import Call
 
 SLOW = (
@@ -70,6 +71,13 @@ def test_status_needs_neither_protocols_nor_pydantic(call: Call) -> None:
     found = modules_of("status")
     assert "pubsubctl.hosts.hosts" in found
     assert [name for name in UNUSED_BY_STATUS if name in found] == []
+
+
+def test_bench_finds_its_workload_without_a_simulator_or_a_protocol(call: Call) -> None:
+    found = modules_of("bench", "no-such-workload")
+    assert "bench.spec.spec" in found
+    unused = "brokerd.simulator.world", *(f"brokerd.protocols.{name}" for name in DEFINITIONS)
+    assert [name for name in found if name.startswith(unused)] == []
 
 
 @pytest.mark.parametrize(

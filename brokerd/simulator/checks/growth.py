@@ -112,17 +112,18 @@ def sizes_of(core: object) -> dict[str, int]:
     waiting: list[tuple[str, Any]] = [("core", core)]
     while waiting:
         name, item = waiting.pop()
-        if id(item) in seen or isinstance(item, str | bytes | int | type):
+        shape = _shape_of(type(item))
+        if shape.is_leaf or id(item) in seen:
             continue
         seen[id(item)] = item
-        if isinstance(item, dict | list | set | deque):
-            sizes[name] = sizes.get(name, 0) + len(item)
-            inside = item.values() if isinstance(item, dict) else item
-            waiting += [(f"{name}[]", each) for each in inside]
-        elif isinstance(item, tuple):
-            waiting += [(f"{name}[]", each) for each in item]
-        elif type(item).__module__.startswith("brokerd.") and not callable(item):
-            waiting += [(f"{type(item).__name__}.{key}", each) for key, each in _attributes(item)]
+        if shape.is_container:
+            if not shape.is_tuple:
+                sizes[name] = sizes.get(name, 0) + len(item)
+            inside = item.values() if shape.is_mapping else item
+            element = f"{name}[]"
+            waiting += [(element, each) for each in inside]
+        elif shape.is_own:
+            waiting += [(f"{shape.name}.{key}", each) for key, each in _attributes(item, shape)]
     return sizes
 
 
@@ -132,24 +133,71 @@ def objects_in(core: object) -> Iterator[object]:
     waiting: list[Any] = [core]
     while waiting:
         item = waiting.pop()
-        if id(item) in seen or isinstance(item, str | bytes | int | type):
+        shape = _shape_of(type(item))
+        if shape.is_leaf or id(item) in seen:
             continue
         seen[id(item)] = item
-        if isinstance(item, dict):
-            waiting += [*item.keys(), *item.values()]
-        elif isinstance(item, list | set | deque | tuple):
+        if shape.is_mapping:
+            waiting += item.keys()
+            waiting += item.values()
+        elif shape.is_container:
             waiting += item
-        if type(item).__module__.startswith("brokerd.") and not callable(item):
+        if shape.is_own:
             yield item
-            waiting += [each for _, each in _attributes(item)]
+            waiting += [each for _, each in _attributes(item, shape)]
 
 
-def _attributes(item: object) -> Iterator[tuple[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The contents of the objects of one class.
+
+    Attributes:
+        name: the name of the class.
+        is_leaf: the objects contain nothing of interest.
+        is_own: the class is of this project, and its objects are no functions.
+        slots: names of the attributes with a slot.
+    """
+
+    name: str
+    is_leaf: bool
+    is_container: bool
+    is_mapping: bool
+    is_tuple: bool
+    is_own: bool
+    slots: tuple[str, ...]
+
+
+def _shape_of(kind: type) -> _Shape:
+    shape = _SHAPES.get(kind)
+    if shape is None:
+        shape = _SHAPES[kind] = _find_shape(kind)
+    return shape
+
+
+def _find_shape(kind: type) -> _Shape:
+    is_own = kind.__module__.startswith("brokerd.") and not any(
+        "__call__" in base.__dict__ for base in kind.__mro__
+    )
+    is_container = issubclass(kind, dict | list | set | deque | tuple)
+    return _Shape(
+        kind.__name__,
+        issubclass(kind, str | bytes | int | type) or not (is_container or is_own),
+        is_container,
+        issubclass(kind, dict),
+        issubclass(kind, tuple),
+        is_own,
+        tuple(key for base in kind.__mro__ for key in getattr(base, "__slots__", ())),
+    )
+
+
+_SHAPES: Final[dict[type, _Shape]] = {}
+
+
+def _attributes(item: object, shape: _Shape) -> Iterator[tuple[str, Any]]:
     yield from getattr(item, "__dict__", {}).items()
-    for kind in type(item).__mro__:
-        for key in getattr(kind, "__slots__", ()):
-            if hasattr(item, key):
-                yield key, getattr(item, key)
+    for key in shape.slots:
+        if hasattr(item, key):
+            yield key, getattr(item, key)
 
 
 def _values_in(row: Any) -> int:

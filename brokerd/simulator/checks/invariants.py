@@ -37,6 +37,7 @@ from brokerd.protocols.interface import (
     Send,
     SessionEstablished,
     SessionLost,
+    Started,
 )
 from brokerd.simulator.checks.marks import MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
@@ -141,7 +142,8 @@ class StepChecker:
             self._watcher(broker, event, [])
         if self.marks is not None:
             self.marks.step(broker, event, effects)
-        self.positions.step(broker, event, effects)
+        if effects or type(event) is Started:
+            self.positions.step(broker, event, effects)
         for given_up in self.own.step(broker, event, effects):
             self._started.pop(given_up, None)
         if not self._strict:

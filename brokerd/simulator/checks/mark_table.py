@@ -44,9 +44,14 @@ class MarkStep:
         self.acts: dict[type, list[Any]] = {}
         for effect in effects:
             if type(effect) is Send:
-                self.sent.setdefault(type(effect.message), []).append(effect.message)
+                found, item = self.sent, effect.message
             else:
-                self.acts.setdefault(type(effect), []).append(effect)
+                found, item = self.acts, effect
+            kind = type(item)
+            if kind in found:
+                found[kind].append(item)
+            else:
+                found[kind] = [item]
 
     @property
     def core(self) -> Any:
@@ -101,31 +106,37 @@ class MarkStep:
         return any(True for _ in self.rows(table))
 
 
+_Row = tuple[str, Callable[[Any], int] | None]
+"""Name and condition of a mark."""
+
+
 class _MarkIndex:
     """The marks of a table by the types that they depend on."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
-        self._on: dict[type, list[Mark]] = {}
-        self._by: dict[type, list[Mark]] = {}
+        self._on: dict[type, list[_Row]] = {}
+        self._by: dict[type, list[_Row]] = {}
         for mark in marks:
+            row = mark.name, mark.when
             for kind in mark.on:
-                self._on.setdefault(kind, []).append(mark)
+                self._on.setdefault(kind, []).append(row)
             for kind in mark.by:
-                self._by.setdefault(kind, []).append(mark)
+                self._by.setdefault(kind, []).append(row)
 
-    def names(self, step: MarkStep) -> list[str]:
-        """Return the names of the marks that a step reaches, once per event."""
-        marks = [*self._on.get(type(step.event), ())]
+    def find(self, step: MarkStep) -> Iterator[tuple[str, int]]:
+        """Yield the marks that a step reaches, with the number of events."""
+        on, by = self._on, self._by
+        rows = [*on.get(type(step.event), ())]
         if step.message is not None:
-            marks += self._on.get(type(step.message), ())
-        for kinds in (step.acts, step.sent):
-            for kind in kinds:
-                marks += self._by.get(kind, ())
-        return [
-            mark.name
-            for mark in marks
-            for _ in range(1 if mark.when is None else int(mark.when(step)))
-        ]
+            rows += on.get(type(step.message), ())
+        for kind in step.acts:
+            rows += by.get(kind, ())
+        for kind in step.sent:
+            rows += by.get(kind, ())
+        for name, when in rows:
+            count = 1 if when is None else int(when(step))
+            if count:
+                yield name, count
 
 
 class RisingNumbers:
@@ -149,7 +160,7 @@ class MarkTable:
 
     def __init__(self, marks: Sequence[Mark]) -> None:
         self.counts = {mark.name: 0 for mark in marks}
-        self._names = _MarkIndex(marks).names
+        self._find = _MarkIndex(marks).find
         self._counters = tuple((mark.name, mark.counter) for mark in marks if mark.counter)
         self._statistics: dict[BrokerNumber, Mapping[str, int]] = {}
 
@@ -160,7 +171,8 @@ class MarkTable:
 
     def step(self, step: MarkStep) -> None:
         """Count the marks of one step."""
-        self.count(self._names(step))
+        for name, count in self._find(step):
+            self.counts[name] += count
 
     def count_statistics(self, broker: BrokerView) -> None:
         """Count the marks of statistics that have risen since the last call."""

@@ -42,7 +42,7 @@ from brokerd.simulator.search.moves import (
 )
 from brokerd.simulator.search.plan_scope import PlanError, PlanScope
 from brokerd.simulator.world.sessions import NetworkParameters
-from brokerd.text import counted
+from brokerd.text import counted, first_word
 
 LAYERS = ("timed", "adversarial")
 _BOOLEANS = ("True", "False")
@@ -263,8 +263,7 @@ def _write_overlay(plan: Plan) -> Iterator[str]:
 
 def is_plan(text: str) -> bool:
     """Return True if a text is meant to be a plan."""
-    first = next((line for line in text.splitlines() if line and not line.startswith("#")), "")
-    return first.split(" ")[0] == "simulation"
+    return first_word(text) == "simulation"
 
 
 def read_plan(text: str) -> Plan:

@@ -110,6 +110,7 @@ class _Search:
         self._most_steps = most_steps
         self._chances = 1
         self._rule = ""
+        self._harmless: set[Plan] = set()
 
     def begin(self) -> bool:
         """Run the plan unchanged; return True if the plan fails."""
@@ -147,6 +148,9 @@ class _Search:
         return False
 
     def _try(self, plan: Plan) -> bool:
+        """Run a plan; return True and keep the plan if it fails. No plan runs twice."""
+        if plan in self._harmless:
+            return False
         if self.runs >= self._most_runs or self._steps >= self._most_steps:
             raise _BudgetSpent
         run = PlanRun(plan, check_purity=self._rule in ("", "purity"))
@@ -154,6 +158,7 @@ class _Search:
         self.runs += 1
         self._steps += report.counters["broker_events"]
         if not report.violations or not self._is_like(report.rule):
+            self._harmless.add(plan)
             return False
         if not self._rule:
             self._rule = report.rule

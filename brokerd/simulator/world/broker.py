@@ -259,6 +259,10 @@ class SimulatedBroker(Endpoint):
         """Return the rows for a restart: table → key → value."""
         return self.disk.recovered()
 
+    def rows_of(self, table: str) -> Mapping[str, Any]:
+        """Return the durable rows of one table, for a look only."""
+        return self.disk.rows_of(table)
+
     # ------------------------------------------------------------ events from the network
 
     def on_established(self, end: SessionEnd, incarnation: int) -> None:

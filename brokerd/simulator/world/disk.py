@@ -249,6 +249,10 @@ class SimulatedDisk:
             for table, rows in self._tables.items()
         }
 
+    def rows_of(self, table: str) -> Mapping[str, Any]:
+        """Return the durable rows of one table, as the core committed them; not a copy."""
+        return self._tables.get(table, {})
+
     def _make_ledger(self) -> StateLedger:
         """Return the ledger of a new folder, with a key of its own."""
         self._folders += 1

@@ -21,7 +21,6 @@ from brokerd.protocols.interface import (
 
 LAST_STEPS = 40
 
-_PLAIN = (DeadlineReached, Persisted)  # half of all events
 _RECORDS = (Append, RecordsRead)
 
 _kept_steps: int | None = LAST_STEPS
@@ -106,8 +105,10 @@ def describe(item: Any) -> str:
     kind = type(item)
     if kind is MessageReceived:
         return f"from {item.peer}/{item.session} {describe(item.message)}"
-    if kind in _PLAIN:
-        return repr(item)
+    if kind is DeadlineReached:
+        return "DeadlineReached()"
+    if kind is Persisted:
+        return f"Persisted(token={item.token!r})"
     if kind in _RECORDS:
         count = len(item.records)
         return f"{type(item).__name__} {item.log} {count} record{'s' if count != 1 else ''}"

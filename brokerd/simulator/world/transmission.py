@@ -11,22 +11,34 @@ from brokerd.simulator.world.sessions import LinkStates, NetworkParameters, OldM
 from brokerd.wire.codec import decode, frames
 
 _PREFIX_BYTES = 8
+_RECEIVED = 4_096
+"""Number of frames whose messages are kept."""
 
 
-def transmit(message: Any, limit_bytes: int) -> list[tuple[Any, int]]:
+def transmit(
+    message: Any, limit_bytes: int, received: dict[bytes, Any] | None = None
+) -> list[tuple[Any, int]]:
     """Return the received form of a message: one or several messages, each with its frame's size.
 
     Several messages are returned if one frame would exceed `limit_bytes`, as in the session layer.
+
+    Args:
+        received: the messages of earlier frames; an equal frame is not decoded again.
     """
+    received = {} if received is None else received
     parts = []
     for pieces, size in frames(message, limit_bytes):
         frame = b"".join(pieces)
-        header_end = _PREFIX_BYTES + int.from_bytes(frame[4:_PREFIX_BYTES])
-        assert int.from_bytes(frame[:4]) == len(frame) - 4 == size - 4, (
-            f"a frame of {len(frame)} bytes has another length in its header: {message}"
-        )
-        payload = memoryview(frame)[header_end:]
-        parts.append((decode(frame[_PREFIX_BYTES:header_end], payload), len(frame)))
+        if frame not in received:
+            header_end = _PREFIX_BYTES + int.from_bytes(frame[4:_PREFIX_BYTES])
+            assert int.from_bytes(frame[:4]) == len(frame) - 4 == size - 4, (
+                f"a frame of {len(frame)} bytes has another length in its header: {message}"
+            )
+            payload = memoryview(frame)[header_end:]
+            if len(received) >= _RECEIVED:
+                received.clear()
+            received[frame] = decode(frame[_PREFIX_BYTES:header_end], payload)
+        parts.append((received[frame], len(frame)))
     return parts
 
 
@@ -54,6 +66,7 @@ class Transmission:
         self.counters = counters
         self.bytes_between_brokers = 0
         self.old_messages: list[OldMessage] = []
+        self._received: dict[bytes, Any] = {}
 
     def put(self, end: SessionEnd, message: Any) -> None:
         """Put a message on a session, in one or several frames; a deaf end loses the message."""
@@ -64,7 +77,7 @@ class Transmission:
         if not self._parameters.encode:
             self.post(target, message)
             return
-        parts = transmit(message, self._parameters.session.frame_limit_bytes)
+        parts = transmit(message, self._parameters.session.frame_limit_bytes, self._received)
         self.counters["frames_split"] += len(parts) > 1
         for part, frame_bytes in parts:
             if isinstance(end.peer, int) and isinstance(end.endpoint.key, int):

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from bench.spec.toml_text import toml_text
 from brokerd.text import BYTE_ORDER_MARK, NAME, explain_problem
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
+from pubsubctl.hosts.files import LARGEST_FILE_BYTES, adapter_of, shown
 from pubsubctl.hosts.ssh.config_syntax import abbreviate_home
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.inventory.inventory_schema import (
@@ -165,7 +165,7 @@ def _check_gateway(entry: Mapping[str, Any], where: str) -> None:
 
 def _problems_of(model: Any, values: Mapping[str, Any]) -> list[str]:
     try:
-        TypeAdapter(model).validate_python(values)
+        adapter_of(model).validate_python(values)
     except ValidationError as error:
         return [
             f"{detail['loc'][0]} = {shown(detail['input'])}: " + explain_problem(detail)

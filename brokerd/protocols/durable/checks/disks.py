@@ -156,10 +156,10 @@ class DurableChecks(GryphonChecks):
         request, positions = self._requested[broker.number, client, answer.number]
         if request > answer.request:
             return  # the client has asked for more meanwhile
-        rows = broker.on_disk()
-        identity = rows["subscriptions"][f"{client}/{answer.number}"][0]
+        identity = broker.rows_of("subscriptions")[f"{client}/{answer.number}"][0]
+        acknowledged = broker.rows_of(ACKNOWLEDGED)
         for stream, last in positions:
-            durable = rows.get(ACKNOWLEDGED, {}).get(f"{identity}/{key_of(stream)}", 0)
+            durable = acknowledged.get(f"{identity}/{key_of(stream)}", 0)
             if durable < last:
                 subject = f"{broker.name} announces {last} as committed to {client}"
                 raise InvariantViolated("committed early", f"{subject}, and has {durable} on disk")
@@ -174,7 +174,7 @@ class DurableChecks(GryphonChecks):
         found = []
         for broker in alive:
             for table, parts in ((ARRIVING, 1), (HOLDS, 2)):
-                rows = broker.on_disk().get(table, {})
+                rows = broker.rows_of(table)
                 left = [key for key in rows if key.rsplit("/", parts - 1)[0] not in restored]
                 if left:
                     found.append(f"{broker.name} has {len(left)} rows of {table}")
@@ -304,17 +304,17 @@ def _released_tick(broker: BrokerView, stream: StreamId, *, came: bool = True) -
     Args:
         came: True includes subscriptions that arrived with less than was released here before.
     """
-    rows, key = broker.on_disk(), key_of(stream)
+    key = key_of(stream)
     subscriptions = [
         identity
-        for identity, _, _, unmatched, *_ in rows.get("subscriptions", {}).values()
+        for identity, _, _, unmatched, *_ in broker.rows_of("subscriptions").values()
         if came or key not in [each for each, *_ in unmatched]
     ]
     if not subscriptions:
         return inf
-    acknowledged = rows.get(ACKNOWLEDGED, {})
+    acknowledged = broker.rows_of(ACKNOWLEDGED)
     least = min(acknowledged.get(f"{each}/{key}", 0) for each in subscriptions)
-    return float(min(rows.get(DELIVERED, {}).get(key, 0), least))
+    return float(min(broker.rows_of(DELIVERED).get(key, 0), least))
 
 
 def _check_gap(broker: BrokerView, client: ClientId, gap: Gap) -> None:

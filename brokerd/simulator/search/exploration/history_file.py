@@ -20,6 +20,7 @@ from brokerd.simulator.checks.protocol_checks import named_bug
 from brokerd.simulator.search.exploration.exploration import Finding
 from brokerd.simulator.search.exploration.small_world import SmallWorld
 from brokerd.simulator.world.actions import Action, describe_action
+from brokerd.text import first_word
 
 _NUMBERS: Final = ("brokers", "publications", "subscriptions", "faults", "early")
 _LISTS: Final = ("kinds", "mutants", "settings")
@@ -31,8 +32,7 @@ class HistoryError(ConfigError):
 
 def is_history(text: str) -> bool:
     """Return True if a text is meant to be a history of a small world."""
-    first = next((line for line in text.splitlines() if line and not line.startswith("#")), "")
-    return first.split(" ")[0] == "world"
+    return first_word(text) == "world"
 
 
 def write_history(world: SmallWorld, finding: Finding) -> str:
