@@ -217,7 +217,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             ("broker", "link"),
             True,
             "drops all traffic without an error to either end",
-            "dropped frames or packets, or closed sessions",
+            "dropped frames or packets, closed sessions, or probes without an answer",
             f"{_BROKER}; with nft by deleting its table",
             ("backend",),
             _NFT,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from results.rules.terms import doubt
-from results.tables.seals import CHECKSUMS, is_derived
 from results.witnesses.folder import (
     FAULT_JOURNAL,
     FAULTS,
@@ -30,7 +29,9 @@ _PROCESS_FILES: Final = frozenset(
         *("events.jsonl", "exit.json", "online.json", "setting.json", "stdout.log", "stderr.log"),
     )
 )
-_RUN_FILES: Final = frozenset((CHECKSUMS, "clock.jsonl", JOURNAL, MANIFEST))
+_DERIVED: Final = ("verdict.json", "report.html", "evidence", "figures", "tables")
+"""Files and folders that the judges, figures and pages add to a run."""
+_RUN_FILES: Final = frozenset(("SHA256SUMS", "clock.jsonl", JOURNAL, MANIFEST))
 _FAULT_FILES: Final = frozenset((FAULTS, FAULT_JOURNAL, PLAN))
 _SPECIFICATION: Final = frozenset(
     f"spec/{name}"
@@ -163,9 +164,9 @@ def doubts_about_shapes(folder: RunFolder) -> Iterator[str]:
 def _check_files(folder: RunFolder) -> Iterator[str]:
     for path in sorted(folder.path.rglob("*")):
         name = path.relative_to(folder.path).as_posix()
-        if path.is_dir() or is_derived(name):
-            continue
         first, *rest = name.split("/")
+        if path.is_dir() or first in _DERIVED:
+            continue
         known = name in _RUN_FILES | _FAULT_FILES | _SPECIFICATION
         if first == "raw" and len(rest) == 3:
             client, database, _ = rest[-1].partition(".sqlite")

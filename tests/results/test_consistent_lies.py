@@ -106,7 +106,7 @@ def test_a_lie_of_a_run_is_contradicted(tmp_path: Path, lie: str, name: str) -> 
 
 
 def test_both_readers_count_exchanged_places(tmp_path: Path) -> None:
-    """No two subscriptions share the places, and the places of each source still rise."""
+    """Subscriptions share none of the places, and places of a source still rise."""
     folder = run_named("ges_reliable-calm", tmp_path / "run")
 
     def count() -> tuple[int, int]:

@@ -128,7 +128,7 @@ def test_a_broker_that_was_killed_logs_no_heal_of_its_fault(tmp_path: Path) -> N
 
 
 def test_the_exit_of_a_broker_on_a_lost_machine_is_the_one_of_the_fault() -> None:
-    """Each broker names itself behind the fault, and its agent starts it again."""
+    """The cause of an exit names fault and broker; the agent starts the broker again."""
     at = {"t_applied_ns": 1, "t_observed_ns": 3 * SECOND, "t_requested_ns": 0}
     lost = {"fault_id": "f", "verb": "host-loss", "target": "h", "params": {}, **at}
     stated = {
@@ -157,7 +157,7 @@ def test_the_exit_of_a_broker_on_a_lost_machine_is_the_one_of_the_fault() -> Non
 def test_acknowledgements_without_a_promise_need_no_server(
     monkeypatch: pytest.MonkeyPatch, delivery: str, doubts: int
 ) -> None:
-    """A client with quality of service 0 acknowledges what it has written."""
+    """Clients with quality of service 0 acknowledge written publications."""
     monkeypatch.setattr(
         passage, "_blockages", lambda folder, rows: iter([SimpleNamespace(why="freeze-n1")])
     )
