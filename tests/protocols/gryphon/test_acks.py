@@ -308,3 +308,9 @@ def test_without_aet_a_pubend_never_looks_for_old_events() -> None:
     overdue.schedule(0)
     assert overdue.check(0) == []
     assert deadlines.earliest() is None
+
+
+def test_a_broker_acknowledges_for_its_own_cell_only() -> None:
+    acks, stream = between()
+    with pytest.raises(RemoteProtocolError, match=f"acknowledges for cell {ABOVE}"):
+        acks.check(30, Done(ABOVE, ((stream.identity, 1),)))
