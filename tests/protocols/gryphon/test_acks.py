@@ -14,7 +14,7 @@ from brokerd.protocols.gryphon.acknowledgements import (
     OverdueAcks,
 )
 from brokerd.protocols.gryphon.knowledge import LAST_TICK
-from brokerd.protocols.gryphon.messages import EVERYWHERE, Done
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import Send
@@ -308,3 +308,41 @@ def test_without_aet_a_pubend_never_looks_for_old_events() -> None:
     overdue.schedule(0)
     assert overdue.check(0) == []
     assert deadlines.earliest() is None
+
+
+def test_a_broker_acknowledges_for_its_own_cell_only() -> None:
+    acks, stream = between()
+    with pytest.raises(RemoteProtocolError, match=f"acknowledges for cell {ABOVE}"):
+        acks.check(30, Done(ABOVE, ((stream.identity, 1),)))
+
+
+@pytest.mark.parametrize("through, asked", [(6, []), (7, [7])])
+def test_acks_are_requested_of_cells_that_lack_them(through: int, asked: list[int]) -> None:
+    acks, stream = between(3)
+    stream.note_done(BELOW, 6)
+    sent = [each for each in acks.expect(stream, through) if isinstance(each, Send)]
+    assert [each.message.through for each in sent] == asked
+
+
+@pytest.mark.parametrize("through", [6, 7])
+def test_an_ack_of_one_cell_that_has_arrived_is_confirmed(through: int) -> None:
+    """The answer also names the sender of the stream."""
+    acks, stream = between(3)
+    stream.note_done(BELOW, 6)
+    sent = acks.on_ack_expected(PARENT, stream, AckExpected(stream.identity, through, BELOW))
+    confirmed = [each for each in sent if isinstance(each, Send) and each.peer == PARENT]
+    assert [each.message for each in confirmed] == [Done(BELOW, ((stream.identity, 6),))] * (
+        through == 6
+    )
+    assert stream.via == PARENT
+
+
+def test_old_events_of_any_pubend_are_looked_for_again() -> None:
+    first, second = (Stream(StreamId(1, each, 0), None, (), GryphonParameters()) for each in (0, 1))
+    first.knowledge.accumulate(1, 4, run_at([3]))
+    streams: Any = SimpleNamespace(own=lambda: [first, second])
+    pubends: Any = SimpleNamespace(tick=lambda _: 0, restored_tick=lambda _: 0)
+    deadlines: DeadlineQueue[Any] = DeadlineQueue()
+    unused: Any = None
+    assert OverdueAcks(GryphonParameters(), streams, pubends, unused, deadlines).check(5) == []
+    assert deadlines.earliest() == 5 + GryphonParameters().ack_expected_check_ns

@@ -138,3 +138,27 @@ def test_a_new_session_repeats_beginnings_and_owes_no_change() -> None:
     side.exchange.on_session_lost(2)
     assert side.exchange.on_links() == [Send(2, BEGINNING)]
     assert owed == {}
+
+
+def test_a_restated_filter_has_the_predicates_of_the_present_one() -> None:
+    side = Side(1)
+    side.exchange.change(wanted(3), ())
+    side.receives_from(2, FilterVersions((FilterVersion(1, 1, 50),), ()))
+    stated, *_ = side.sets(2)
+    assert (stated.version.number, [each.predicate for each in stated.predicates]) == (
+        51,
+        [wanted(3)],
+    )
+
+
+def test_one_write_of_versions_is_under_way_and_removals_need_none() -> None:
+    side = Side(1)
+    for number in (5, 6):
+        side.receives_from(2, FilterSet(FilterVersion(2, 1, number), (), True))
+    (write,) = [each for each in side.outcomes if isinstance(each, FilterWrite)]
+    later = [*side.exchange.on_written(write, 0)]
+    assert FilterWrite((FilterVersion(2, 1, 6),)) in later
+    side.exchange.on_written(FilterWrite((FilterVersion(2, 1, 6),)), 0)
+    side.outcomes.clear()
+    side.receives_from(2, FilterChange(FilterVersion(2, 1, 7), (), (1,)))
+    assert not [each for each in side.outcomes if isinstance(each, FilterWrite)]
