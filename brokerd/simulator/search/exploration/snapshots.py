@@ -41,9 +41,6 @@ _FRAMES: Final = ("brokerd.simulator.world.", "brokerd.simulator.checks.")
 _CORES: Final = ("core", "protocol", "_wrapper")
 """Attributes of endpoints with a core."""
 
-_OUTSIDE: Final = frozenset(("counts", "counters"))
-"""Attributes of the frame outside of all snapshots: counters of the whole search."""
-
 _CALLABLES: Final = (FunctionType, MethodType, BuiltinFunctionType, partial, type)
 
 WORLD: Final = ("world",)
@@ -147,7 +144,6 @@ class Snapshots:
     def _is_fixed(self, name: str, value: Any) -> bool:
         return (
             name in self._apart
-            or name in _OUTSIDE
             or id(value) in self._frame_numbers
             or isinstance(value, (*_CALLABLES, *self._classes, OverlayGraph))
             or any(value is each for each in self._fixed)
