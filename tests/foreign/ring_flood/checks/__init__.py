@@ -6,12 +6,20 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.interface import Effect, Event
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.ring_flood.messages import Flooded, StoredThrough
 from brokerd.simulator.checks.growth import ContainerLimits
+from brokerd.simulator.checks.linger import LingerChecker
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+from brokerd.simulator.checks.protocol_checks import (
+    CheckedWorld,
+    ProtocolChecks,
+    SimulatedProtocol,
+)
 from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.step_text import Wording
+from brokerd.simulator.world.views import BrokerView
 
 
 def ring(names: Sequence[str]) -> Topology:
@@ -64,6 +72,22 @@ class RingReach(Reach):
         return len(whole) + 1 >= self._parameters.copies
 
 
+class RingChecks(ProtocolChecks):
+    """A check of the subscriptions that brokers end for their clients' absence."""
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._lingering = LingerChecker(
+            world.schedule, world.oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS
+        )
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        return self._lingering.step(broker, event, effects)
+
+
 class RingWording(Wording):
     """See Wording."""
 
@@ -89,6 +113,7 @@ SIMULATED = SimulatedProtocol(
         ),
         paired=("Subscription.begins_after",),
     ),
+    make_checks=RingChecks,
     make_reach=RingReach,
     make_planning=RingPlanning,
     make_wording=RingWording,
