@@ -33,7 +33,7 @@ _RANGED_PATH = re.compile(r"(~?)/[A-Za-z0-9._/@+=,:\[\]-]*")
 _KEY_PATH = re.compile(r"(~?)/[A-Za-z0-9._/@+=,: -]*(?<! )")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
-_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.@\\-]{0,63}")
+_USER = re.compile(r"(?=.{1,64}\Z)[A-Za-z_][A-Za-z0-9_.-]*([@\\][A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 """Also logins of a directory, such as joe@corp.example; no shell reads them."""
 _NUMA_NODE = re.compile(r"pin:\d{1,3}")
 _KERNEL = re.compile(r"(>=)?\d{1,3}(\.\d{1,5}){0,3}")

@@ -19,7 +19,7 @@ from results.rules.log_doubts import (
 from results.rules.terms import STATE_LOST, Commit, Gap, Notice, Partition, doubt
 from results.tables.json_files import IntegrityError, read_json_lines
 from results.tables.manifest import Run
-from results.tables.record_files import LARGEST_SEQUENCE, RecordFile, read_record_file
+from results.tables.record_files import LARGEST_SEQUENCE, RECORDS, RecordFile, read_record_file
 
 _LATEST_LOSS: Final = (1 << 31) - 1
 _LAST_POSITION: Final = (1 << 63) - 1
@@ -48,13 +48,15 @@ class Process:
 
 
 def read_processes(run: Run) -> list[Process]:
-    """Return every process of a run, with checked record files.
+    """Return every process of a run, with checked record files; witnesses doubt unknown files.
 
     Raises:
         IntegrityError: a record file does not fit its sidecar.
     """
     folders = sorted(path for path in run.folder.glob("raw/*/*") if path.is_dir())
-    paths = [path for folder in folders for path in sorted(folder.glob("*.rec"))]
+    paths = [
+        path for folder in folders for path in sorted(folder.glob("*.rec")) if path.stem in RECORDS
+    ]
     # Hashing releases the interpreter's lock, so threads are enough.
     with ThreadPoolExecutor() as pool:
         files = [*pool.map(lambda path: read_record_file(path, run.run_id), paths)]

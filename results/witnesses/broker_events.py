@@ -22,6 +22,9 @@ from results.witnesses.folder import (
 _BOTH_ENDS_NS = 200_000_000
 """Both ends of a session log its start in so short a time."""
 
+_SETTLED_NS = 2_000_000_000
+"""Two brokers that open sessions at once have only one of them this time later."""
+
 
 def doubts_about_events(folder: RunFolder) -> Iterator[str]:
     """Yield events of brokers that other files do not explain."""
@@ -99,30 +102,36 @@ def _check_ends(name: str, events: Sequence[Line]) -> Iterator[str]:
 
 
 def _check_openers(folder: RunFolder) -> Iterator[str]:
-    """Yield sessions that both ends opened, or none; a client opens its sessions itself."""
+    """Yield sessions that both ends opened, or none; a client opens its sessions itself.
+
+    Sessions that two brokers open at once are left out: each end may log another one.
+    """
     brokers = {*folder.brokers}
-    at: dict[tuple[str, str], list[tuple[int, bool, ProcessFolder]]] = {}
+    at: dict[tuple[str, str], list[tuple[int, bool | None, ProcessFolder]]] = {}
     for process in folder.processes:
         for line in process.lines("events.jsonl"):
-            if line.get("event") != "session_established":
+            if line.get("event") not in ("session_established", "session_lost"):
                 continue
             peer, name = str(line.get("peer")), f"{process.place}/events.jsonl"
+            is_start = line["event"] == "session_established"
+            opened = line.get("opened") if is_start else None
             if peer in brokers:
                 at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
-                at.setdefault((process.name, peer), []).append((at_ns, line["opened"], process))
-            elif line.get("opened") is not False:
-                yield differ(name, "sessions.jsonl", f"opener of {peer}", line["opened"], False)
+                at.setdefault((process.name, peer), []).append((at_ns, opened, process))
+            elif is_start and opened is not False:
+                yield differ(name, "sessions.jsonl", f"opener of {peer}", opened, False)
                 return
     for (one, other), here in at.items():
         there = at.get((other, one), ())
         for at_ns, opened, process in here if one < other else ():
+            settling = [row for row in (*here, *there) if abs(row[0] - at_ns) <= _SETTLED_NS]
             near = [
                 (each_opened, end)
                 for each_ns, each_opened, end in there
                 if abs(each_ns - at_ns) <= _BOTH_ENDS_NS
                 and folder.timeline.error_ns(process.host, end.host) is not None
             ]
-            if len(near) == 1 and near[0][0] == opened:
+            if len(settling) == 2 and len(near) == 1 and near[0][0] == opened is not None:
                 yield differ(
                     f"{process.place}/events.jsonl", f"{near[0][1].place}/events.jsonl",
                     f"opener of a session of {one} and {other}", opened, not opened,

@@ -77,10 +77,11 @@ def document_of(path: Path) -> dict[str, Any]:
         return json.loads(archive.extractfile(DOCUMENT).read())  # type: ignore[union-attr,no-any-return]
 
 
-def test_a_capsule_contains_no_user_name(capsule: Path, tmp_path: Path) -> None:
+def test_a_capsule_contains_no_user_name(capsule: Path, runs: list[Path], tmp_path: Path) -> None:
     held = unpacked(capsule, tmp_path / "held")
     everything = b"".join(path.read_bytes() for path in held.folder.rglob("*") if path.is_file())
-    assert b"/home/user" in everything
+    assert b"/home/bob/demo.toml" in (runs[0] / "manifest.json").read_bytes()
+    assert b"demo.toml" in everything
     assert b"bob" not in everything
 
 

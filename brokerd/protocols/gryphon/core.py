@@ -624,8 +624,13 @@ class Gryphon(LogFirstMachine):
         elif (run := subend.next_run(knowledge)) is not None:
             self._deliver((run,))
         if stream.upstream is not None:
-            self._delays.receive(stream, self.now_ns)
-            self._gaps.update(stream, self.now_ns)
+            if self._parameters.delay_curiosity_ns:
+                self._delays.receive(stream, self.now_ns)
+            subend.see_gaps(knowledge, self.now_ns)
+            if subend.gaps.pieces:
+                self._gaps.schedule(stream)
+            else:
+                self.deadlines.cancel((GAPS, stream.identity))
         self.settle(stream)
         if self.drains.waiting:
             for client in self.drains.settle():

@@ -146,15 +146,15 @@ class GapCuriosity:
         stream = self._streams.get(identity)
         pieces = [(piece,) for piece in stream.subend.gaps.due(now_ns)]
         effects = self._curiosity.request(stream, pieces, now_ns)
-        self._schedule(stream)
+        self.schedule(stream)
         return effects
 
     def update(self, stream: Stream, now_ns: Instant) -> None:
         """Record the gaps of a stream, and the time of their nacks."""
         stream.subend.see_gaps(stream.knowledge, now_ns)
-        self._schedule(stream)
+        self.schedule(stream)
 
-    def _schedule(self, stream: Stream) -> None:
+    def schedule(self, stream: Stream) -> None:
         """Set the deadline for nacks of gaps, but not without a receiver."""
         gaps = stream.subend.gaps
         due_ns = gaps.earliest() if gaps.pieces else None
