@@ -23,7 +23,7 @@ _BOTH_ENDS_NS = 200_000_000
 """Both ends of a session log its start in so short a time."""
 
 _SETTLED_NS = 2_000_000_000
-"""Two brokers that open sessions at once have only one of them this time later."""
+"""The time after which two brokers with simultaneous sessions have a single session."""
 
 
 def doubts_about_events(folder: RunFolder) -> Iterator[str]:
@@ -102,9 +102,9 @@ def _check_ends(name: str, events: Sequence[Line]) -> Iterator[str]:
 
 
 def _check_openers(folder: RunFolder) -> Iterator[str]:
-    """Yield sessions that both ends opened, or none; a client opens its sessions itself.
+    """Yield sessions with two openers or without an opener; brokers open no session with clients.
 
-    Sessions that two brokers open at once are left out: each end may log another one.
+    The check ignores simultaneous sessions of two brokers: their logs may name different sessions.
     """
     brokers = {*folder.brokers}
     at: dict[tuple[str, str], list[tuple[int, bool | None, ProcessFolder]]] = {}
