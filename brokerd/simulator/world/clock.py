@@ -7,7 +7,6 @@ the head of any lane, so that every order allowed by the assumptions can occur.
 """
 
 import heapq
-import itertools
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -104,7 +103,7 @@ class Schedule:
     def __init__(self) -> None:
         self.now_ns: Instant = 0
         self.pending = 0
-        self._numbers = itertools.count()
+        self._number = 0
         self._lanes = 0
 
     def next_serial(self) -> int:
@@ -146,15 +145,18 @@ class TimedSchedule(Schedule):
         lane.queue.append((action, arguments))
         if not lane.holds:
             self.pending += 1
-        heapq.heappush(self._heap, (when_ns, next(self._numbers), lane, None))
+        self._number += 1
+        heapq.heappush(self._heap, (when_ns, self._number, lane, None))
 
     def at(self, when_ns: Instant, action: Action, *arguments: Any) -> None:
         when_ns = max(when_ns, self.now_ns)
-        heapq.heappush(self._heap, (when_ns, next(self._numbers), None, (action, arguments)))
+        self._number += 1
+        heapq.heappush(self._heap, (when_ns, self._number, None, (action, arguments)))
 
     def lane_released(self, lane: Lane) -> None:
         for _ in range(lane._overdue):
-            heapq.heappush(self._heap, (self.now_ns, next(self._numbers), lane, None))
+            self._number += 1
+            heapq.heappush(self._heap, (self.now_ns, self._number, lane, None))
         lane.last_ns = max(lane.last_ns, self.now_ns) if lane._overdue else lane.last_ns
         lane._overdue = 0
 
@@ -221,7 +223,8 @@ class AdversarialSchedule(Schedule):
 
     def at(self, when_ns: Instant, action: Action, *arguments: Any) -> None:
         when_ns = max(when_ns, self.now_ns)
-        heapq.heappush(self._timers, (when_ns, next(self._numbers), action, arguments))
+        self._number += 1
+        heapq.heappush(self._timers, (when_ns, self._number, action, arguments))
 
     def lane_held(self, lane: Lane) -> None:
         self._remove(lane)
