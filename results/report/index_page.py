@@ -52,7 +52,7 @@ class IndexEntry:
 
     @property
     def is_unjudged(self) -> bool:
-        """Whether `check` has not judged the run yet."""
+        """True if `check` can judge the run, and has not."""
         return not self.verdict and (self.kind == "run" or has_verdict(self.folder))
 
 

@@ -548,7 +548,7 @@ class Pubends:
         return [LogRelease(rows, first)]
 
     def on_written(self, fact: LogRelease | Reservation, _now_ns: Instant) -> list[Any]:
-        """Return what follows durable rows: permanent silence, or truncations of the log."""
+        """Return the permanent silence, or the log truncations, that durable rows permit."""
         if isinstance(fact, Reservation):
             return self._on_reserved(fact.tick)
         self._is_releasing = False
