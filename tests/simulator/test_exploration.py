@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.simulator.checks.protocol_checks import simulation_of, with_bugs
+from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.search.exploration.exploration import Exploration
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
 from brokerd.simulator.search.exploration.history_file import (
@@ -124,7 +124,7 @@ def test_snapshots_share_the_cores_that_no_action_has_touched() -> None:
 def test_a_restart_after_a_crash_always_leads_to_the_same_state(protocol: str) -> None:
     state = WorldState.begin(replace(TINY, protocol=protocol, faults=1))
     fingerprints = Fingerprints()
-    snapshots = Snapshots(state, is_whole=simulation_of(protocol).holds_cores)
+    snapshots = Snapshots(state)
     before, found = snapshots.take(), {}
     for _ in range(4):
         snapshots.restore(before)
@@ -135,14 +135,14 @@ def test_a_restart_after_a_crash_always_leads_to_the_same_state(protocol: str) -
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_checks_keep_objects_of_cores_only_where_the_protocol_says_so(protocol: str) -> None:
+def test_checks_keep_no_objects_of_cores(protocol: str) -> None:
     state = WorldState.begin(replace(TINY, protocol=protocol, faults=1))
     random, kept = Random(3), dict[str, None]()
     for _ in range(30):
         if enabled := state.enabled():
             state.perform(random.choice(enabled))
             kept |= dict.fromkeys(list_kept_objects(state))
-    assert bool(kept) == simulation_of(protocol).holds_cores, kept
+    assert not kept
 
 
 BUGS: Sequence[tuple[str, str, str]] = (

@@ -200,7 +200,6 @@ class SimulatedProtocol:
         make_observer: returns the counter of marks in one cluster; None without marks.
         make_checks: returns the checks of steps and of the state of cores.
         forgiven: rules of the oracle that the protocol may break, which are counted.
-        holds_cores: the checks keep objects of cores, beyond messages.
         checks_always: the checks apply although less than exactly once is promised.
         make_reach: returns the reachability, given the parameters and links that stay broken.
         kept: limits of the containers of cores.
@@ -219,7 +218,6 @@ class SimulatedProtocol:
     marks: tuple[Mark, ...] = ()
     make_observer: Callable[[OverlayGraph], MarkObserver] | None = None
     make_checks: Callable[[CheckedWorld], ProtocolChecks] = ProtocolChecks
-    holds_cores: bool = False
     checks_always: bool = False
     forgiven: tuple[str, ...] = ()
     make_reach: Callable[[OverlayGraph, Any, Iterable[Link], Iterable[BrokerNumber]], Reach] = Reach

@@ -69,7 +69,6 @@ SIMULATED = SimulatedProtocol(
         Position(HOLDS, lambda row: row[0], ends=True),
     ),
     make_checks=DurableChecks,
-    holds_cores=True,
     recounts=RECOUNTS,
     make_planning=DurablePlanning,
 )

@@ -6,13 +6,15 @@ Paper: [DS03] §2 (checkpoint tokens), §4.1 (released(s, p)).
 from collections.abc import Sequence
 
 from brokerd.model.client_messages import Acknowledge, CommitConsumed, Connect
-from brokerd.model.identity import BrokerNumber, Peer, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.state import Lane
 from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
+
+_Lane = tuple[int, ClientId, int, StreamId]
+"""The identity of a subscription, its client, its number there, and a stream."""
 
 
 class AcknowledgementChecks(ProtocolChecks):
@@ -25,7 +27,7 @@ class AcknowledgementChecks(ProtocolChecks):
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
         self._acknowledged: dict[tuple[BrokerNumber, Peer, StreamId], int] = {}
-        self._begun: dict[BrokerNumber, tuple[int, dict[Lane, int]]] = {}
+        self._begun: dict[BrokerNumber, tuple[int, dict[_Lane, int]]] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -53,14 +55,17 @@ class AcknowledgementChecks(ProtocolChecks):
         """See ProtocolChecks; the first observed position of a subscription is always valid."""
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        incarnation, begun = self._begun.get(broker.number, (0, {}))
+        incarnation, before = self._begun.get(broker.number, (0, {}))
         if incarnation != broker.incarnation:
-            begun = {}
-            self._begun[broker.number] = broker.incarnation, begun
+            before = {}
+        begun: dict[_Lane, int] = {}
+        self._begun[broker.number] = broker.incarnation, begun
         for local in core.registered.present.values():
             for stream, lane in local.lanes.items():
                 acknowledged = lane.acknowledged
-                if acknowledged <= begun.setdefault(lane, acknowledged):
+                key = local.identity, local.client, local.number, stream
+                begun[key] = before.get(key, acknowledged)
+                if acknowledged <= begun[key]:
                     continue
                 last_stated = self._acknowledged.get((broker.number, local.client, stream), 0)
                 if acknowledged > last_stated:

@@ -11,7 +11,7 @@ from brokerd.protocols.durable.consolidated_stream import HostedStream
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.filtering_subsystem import NO_RECORD, MatchRecord
 from brokerd.protocols.durable.state import DurableSubscription
-from brokerd.protocols.gryphon import LOG, Subend
+from brokerd.protocols.gryphon import LOG
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.interface import (
     Append,
@@ -79,7 +79,6 @@ class MatchChecks(ProtocolChecks):
         self._ghosts = ghosts
         self._released = released
         self._logs: dict[tuple[BrokerNumber, str], _Written] = {}
-        self._hosted: dict[BrokerNumber, list[tuple[HostedStream, Subend, _Written]]] = {}
         self._positions: dict[BrokerNumber, list[int]] = {}
 
     def step(
@@ -89,13 +88,11 @@ class MatchChecks(ProtocolChecks):
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if type(event) is Started:
-            here = self._hosted[broker.number] = []
             self._positions.pop(broker.number, None)
             for hosted in core.hosted.values():
                 name = hosted.log.name
                 written = _Written(hosted.delivered, event.logs[name].first)
                 self._logs[broker.number, name] = written
-                here.append((hosted, hosted.stream.subend, written))
         elif type(event) is RecordsRead and event.log != LOG:
             self._read(self._logs[broker.number, event.log], event, effects)
         fresh: dict[str, dict[int, MatchRecord]] = {}
@@ -105,13 +102,13 @@ class MatchChecks(ProtocolChecks):
                 fresh.setdefault(effect.log, {}).update((each.tick, each) for each in records)
         everybody: _Everybody | None = None
         chops = [each for each in effects if type(each) is Chop]
-        here = self._hosted[broker.number]
-        positions = [subend.position for _, subend, _ in here]
+        positions = [hosted.stream.subend.position for hosted in core.hosted.values()]
         if positions == self._positions.get(broker.number) and not chops:
             return ()
         self._positions[broker.number] = positions
-        for hosted, subend, written in here:
-            if subend.position > written.position:
+        for hosted in core.hosted.values():
+            written = self._logs[broker.number, hosted.log.name]
+            if hosted.position > written.position:
                 if everybody is None:
                     everybody = {each.identity: each for each in core.registered.present.values()}
                 records_of = fresh.get(hosted.log.name, {})

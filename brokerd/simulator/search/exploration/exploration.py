@@ -142,8 +142,7 @@ class Exploration:
         self.ends: dict[bytes, None] = {}
         self._tasks: deque[_Task] = deque()
         self._held = 0
-        simulated = simulation_of(world.protocol)
-        self._forgiven, self._holds_cores = simulated.forgiven, simulated.holds_cores
+        self._forgiven = simulation_of(world.protocol).forgiven
 
     @property
     def fingerprints(self) -> frozenset[bytes]:
@@ -187,7 +186,7 @@ class Exploration:
         except InvariantViolated as violation:
             self.progress.finding = Finding(violation.rule, str(violation), ())
             return
-        self._snapshots = Snapshots(state, self._static, is_whole=self._holds_cores)
+        self._snapshots = Snapshots(state, self._static)
         self._fingerprints = Fingerprints(self._static, self._snapshots)
         self._first = self._snapshots.take()
         self._add_each(state, -1, (), frozenset(), self._delays)

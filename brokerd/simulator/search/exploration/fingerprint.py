@@ -72,7 +72,7 @@ class Fingerprints:
     def __init__(self, static: tuple[type, ...] = (), snapshots: Snapshots | None = None) -> None:
         self._static = (*STATIC, *static)
         self._readers: dict[type, _Reader] = {}
-        self._snapshots = snapshots if snapshots is not None and snapshots.has_parts else None
+        self._snapshots = snapshots
         self._known: dict[tuple[bytes, int], bytes] = {}
 
     def of(self, state: WorldState) -> bytes:

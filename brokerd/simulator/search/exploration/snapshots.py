@@ -70,25 +70,18 @@ class Snapshots:
     Args:
         state: the world, from which all snapshots are taken.
         shared: further classes of shared objects.
-        is_whole: one part has everything, because checks keep objects of cores.
 
     Attributes:
         written: number of written parts.
-        has_parts: True if cores and checks have parts of their own.
         plain: the classes of objects that need no reduction of their own.
     """
 
-    def __init__(
-        self, state: WorldState, shared: tuple[type, ...] = (), *, is_whole: bool = False
-    ) -> None:
+    def __init__(self, state: WorldState, shared: tuple[type, ...] = ()) -> None:
         self._state = state
         self._classes = frozenset((*SHARED_CLASSES, *shared))
         self._objects: list[Any] = []
         self._numbers: dict[Any, int] = {}
         self._endpoints = dict(state.acted.network.endpoints)
-        self._apart = () if is_whole else _CORES
-        self.has_parts = not is_whole
-        self._with_parts = {} if is_whole else self._endpoints
         self._frame: list[Any] = []
         self._variables: dict[Key, list[tuple[Any, tuple[str, ...]]]] = {WORLD: [], CHECKS: []}
         self._interned: dict[bytes, bytes] = {}
@@ -139,11 +132,11 @@ class Snapshots:
     def _part_of(self, item: Any) -> Key:
         is_mark = item is self._state.acted.cluster.checker.marks
         is_check = ".checks" in type(item).__module__ and not is_mark
-        return CHECKS if self.has_parts and is_check else WORLD
+        return CHECKS if is_check else WORLD
 
     def _is_fixed(self, name: str, value: Any) -> bool:
         return (
-            name in self._apart
+            name in _CORES
             or id(value) in self._frame_numbers
             or isinstance(value, (*_CALLABLES, *self._classes, OverlayGraph))
             or any(value is each for each in self._fixed)
@@ -154,7 +147,7 @@ class Snapshots:
 
     def take(self) -> Snapshot:
         """Return a snapshot of the present state."""
-        for key in (*self._with_parts, CHECKS, WORLD):
+        for key in (*self._endpoints, CHECKS, WORLD):
             self.part(key)
         return Snapshot(dict(self._present))
 
@@ -175,7 +168,7 @@ class Snapshots:
             return self._write([getattr(endpoint, each, None) for each in _CORES], {})
         roots = {
             id(core): (owner, name)
-            for owner, endpoint in self._with_parts.items()
+            for owner, endpoint in self._endpoints.items()
             for name in _CORES
             if (core := getattr(endpoint, name, None)) is not None
         }
@@ -196,7 +189,7 @@ class Snapshots:
         state, present = self._state, self._present
         self._drop_touched()
         _reading[:] = [self]
-        for key, endpoint in self._with_parts.items():
+        for key, endpoint in self._endpoints.items():
             content = snapshot.parts[key]
             if present.get(key) is not content:
                 for name, core in zip(_CORES, pickle.loads(content), strict=True):
