@@ -107,6 +107,13 @@ def format_number(value: float, digits: int = 4) -> str:
     return "0" if text == "-0" else text
 
 
+def size_text(size_bytes: int) -> str:
+    """Return a size in MB with one decimal place, or in kB below 0.1 MB."""
+    if size_bytes < 100_000:
+        return f"{size_bytes / 1e3:,.1f} kB"
+    return f"{size_bytes / 1e6:,.1f} MB"
+
+
 def problem_of(error: Exception) -> str:
     """Return why a text cannot be read, without the words of a codec."""
     if isinstance(error, UnicodeDecodeError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brokerd.text import counted
+from brokerd.text import counted, size_text
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.commands.options.results import (
@@ -189,7 +189,6 @@ def remove(
         refresh_run_index,
         removal_of,
         remove,
-        size_text,
     )
 
     call = invocation(context)
@@ -219,7 +218,7 @@ def remove(
 
 def size(context: typer.Context, output: RunsFolder = None) -> Result:
     """Print the size of runs by experiment, the largest last."""
-    from pubsubctl.runs.runs import records_in, size_bytes_of, size_text
+    from pubsubctl.runs.runs import records_in, size_bytes_of
 
     call = invocation(context)
     call.refuse_dry_run("results size")
@@ -307,7 +306,7 @@ def archive(
     archives until there is a later run.
     """
     from pubsubctl.runs.figure_archives import archive_run
-    from pubsubctl.runs.runs import find_runs, size_text
+    from pubsubctl.runs.runs import find_runs
 
     call = invocation(context)
     call.refuse_dry_run("results archive")

@@ -10,6 +10,7 @@ from typing import Final
 
 from bench.spec.predictions import find_owed_pairs
 from bench.spec.spec import ExperimentSpec
+from brokerd.text import size_text
 from pubsubctl.console.outputs import create_folder, reason_of
 from pubsubctl.errors import PreflightFailed
 
@@ -63,8 +64,8 @@ def _explain_room(folder: Path, free_bytes: int, needed_bytes: int) -> str:
     if needed_bytes <= free_bytes:
         return ""
     return (
-        f"{folder}: {_megabytes(free_bytes)} free, and the run needs about "
-        f"{_megabytes(needed_bytes)}; choose another folder with -o"
+        f"{folder}: {size_text(free_bytes)} free, and the run needs about "
+        f"{size_text(needed_bytes)}; choose another folder with -o"
     )
 
 
@@ -82,7 +83,3 @@ def bytes_of(spec: ExperimentSpec) -> int:
         + published * _PUBLICATION_BYTES
         + owed * _DELIVERY_BYTES
     )
-
-
-def _megabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:,.1f} MB"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bench.run.run_directory import RUN_ID, append_line, utc_now
 from bench.run.series import KIND as SERIES
-from brokerd.text import counted, is_plain_name, nearest, parse_json, problem_of
+from brokerd.text import counted, is_plain_name, nearest, parse_json, problem_of, size_text
 from brokerd.units import parse_duration_ns
 from pubsubctl.console.console import Console, Progress
 from pubsubctl.errors import IntegrityError, PreflightFailed, UserError
@@ -591,11 +591,6 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
 def labels_text(labels: Mapping[str, str]) -> str:
     """Return labels as K=V, in the order of keys."""
     return " ".join(f"{key}={value}" for key, value in sorted(labels.items()))
-
-
-def size_text(size_bytes: int) -> str:
-    """Return a size in MB, with one decimal place."""
-    return f"{size_bytes / 1e6:,.1f} MB"
 
 
 def _verdict_of(folder: Path) -> str:
