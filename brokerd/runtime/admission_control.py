@@ -9,7 +9,19 @@ from brokerd.model.identity import ClientId
 from brokerd.units import SECOND_NS
 
 DESCRIPTOR_RESERVE: Final = 256
-"""File descriptors reserved for other uses: files, control sockets, dialled brokers."""
+"""File descriptors reserved for other uses: files, control sockets, dialled brokers.
+
+With few descriptors, half of them are reserved."""
+
+
+def places_within(descriptors: int) -> int:
+    """Return the number of connections that a broker accepts with a limit of descriptors."""
+    return max(1, descriptors - min(DESCRIPTOR_RESERVE, descriptors // 2))
+
+
+def descriptors_for(places: int) -> int:
+    """Return the least limit of descriptors with which a broker accepts so many connections."""
+    return places + min(DESCRIPTOR_RESERVE, places)
 
 
 class AdmissionControl:
@@ -24,7 +36,7 @@ class AdmissionControl:
         self._parameters = parameters
         self._limit = parameters.connections_limit
         if descriptors is not None:
-            self._limit = max(1, min(self._limit, descriptors - DESCRIPTOR_RESERVE))
+            self._limit = min(self._limit, places_within(descriptors))
         self._by_address: Counter[str] = Counter()
         self._strangers = 0
         self._strangers_at: defaultdict[str, dict[AdmittedConnection, None]] = defaultdict(dict)

@@ -30,6 +30,7 @@ from brokerd.agent.host import probe as host_probe
 from brokerd.history.records import ROW_BYTES
 from brokerd.model.fault_verbs import CLIENT_VERBS, LINK_VERBS, VERBS
 from brokerd.protocols.registry import protocol_on
+from brokerd.runtime.admission_control import descriptors_for
 from brokerd.text import counted, nearest
 from brokerd.units import SECOND_NS
 from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
@@ -43,6 +44,7 @@ FASTEST_PER_S = 200_000
 """The assumed rate of a publisher without a configured rate, per second."""
 SPARE = 1.2
 DESCRIPTORS_OF_A_PROCESS = 64
+"""File descriptors of a load generator beyond its connections."""
 
 Row = tuple[Literal["ok", "warn", "fail"], str, str]
 
@@ -83,8 +85,10 @@ def connections(spec: ExperimentSpec, descriptors: int) -> Iterator[Row]:
         name: clients[name] + len(known.possible_peers(name)) for name in spec.topology.present()
     }
     busiest = max(of_broker, key=lambda name: of_broker[name])
-    needed = max(sum(clients.values()), of_broker[busiest])
-    wanted = round(needed * SPARE) + DESCRIPTORS_OF_A_PROCESS
+    wanted = max(
+        round(sum(clients.values()) * SPARE) + DESCRIPTORS_OF_A_PROCESS,
+        descriptors_for(round(of_broker[busiest] * SPARE)),
+    )
     text = f"{busiest} has up to {of_broker[busiest]} connections, load generators "
     text += f"{sum(clients.values())}; a process may have {descriptors} files open"
     if wanted > descriptors:

@@ -18,7 +18,11 @@ from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import SessionEstablished, SessionLost
-from brokerd.runtime.admission_control import DESCRIPTOR_RESERVE, AdmissionControl
+from brokerd.runtime.admission_control import (
+    AdmissionControl,
+    descriptors_for,
+    places_within,
+)
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.links import Links
 from brokerd.runtime.streams import dial_tcp
@@ -125,12 +129,20 @@ def test_a_full_broker_refuses_connections_and_evicts_no_member() -> None:
 
 
 def test_places_leave_file_descriptors_for_everything_else() -> None:
-    door = Door(descriptors=DESCRIPTOR_RESERVE + 3, connections_limit=1_000, broker_reserve=0)
+    door = Door(descriptors=descriptors_for(3), connections_limit=1_000, broker_reserve=0)
     members = [door.knock(f"10.0.0.{number}", "m") for number in range(4)]
     for member in members[:3]:
         member.on_handshake_end()
     assert door.admission.open == 4, "one of them was evicted and has not left yet"
     assert door.evicted == ["m"]
+
+
+@pytest.mark.parametrize(
+    "descriptors, places", [(1, 1), (6, 3), (64, 32), (256, 128), (512, 256), (1024, 768)]
+)
+def test_few_descriptors_leave_half_of_them_for_connections(descriptors: int, places: int) -> None:
+    assert places_within(descriptors) == places
+    assert places_within(descriptors_for(places)) == places
 
 
 class TcpBroker:
