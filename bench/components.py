@@ -20,7 +20,6 @@ The history is correct, and any other verdict is no measurement.
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import Final
 
 from bench.papers.dft11.simulator_speed import measure_speed
 from bench.run.expectations import Component
+from brokerd.interpreter import module_command
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
 from brokerd.model.predicate_text import parse_predicate
@@ -120,8 +120,9 @@ def measure_verdict(deliveries: int = DELIVERIES) -> Mapping[str, float]:
 
 
 def _called(module: str, *arguments: str) -> bytes:
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    return subprocess.run(
+        module_command(module, *arguments), check=True, stdout=subprocess.PIPE
+    ).stdout
 
 
 MEASURES: Final[Mapping[Component, Callable[[], Mapping[str, float]]]] = {

@@ -25,6 +25,7 @@ from bench.load.load_files import ClientHost
 from bench.load.subscriber_process import MOMENTS, read_lines
 from bench.load.subscribers import SubscriberSetting
 from brokerd.client.events import GapAnnounced
+from brokerd.interpreter import module_command
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import Place, PublicationRun
 
@@ -107,7 +108,7 @@ class ProcessSubscriber:
     async def _live(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "bench.load.subscriber_process"],
+            module_command("bench.load.subscriber_process"),
             stdin=PIPE, stdout=PIPE, env=environment, cwd=str(Path.cwd()),
         )  # fmt: skip
         try:

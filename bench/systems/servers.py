@@ -7,7 +7,6 @@ its lease if the controller dies. So no remains of a run disturb the next run.
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from bench.systems.configuration import Configuration
 from bench.systems.drivers import call_driver
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.errors import BrokerError, ControlError
+from brokerd.interpreter import module_command
 from brokerd.overlay.topology import SCHEMA, Topology
 
 HOST: Final = "local"
@@ -291,7 +291,7 @@ def _make_testbed(
 
 
 async def _start_agent(root: Path, deployment: str) -> None:
-    command = [sys.executable, "-m", "bench.run.machine", "agent", "--root", str(root)]
+    command = module_command("bench.run.machine", "agent", "--root", str(root))
     done = await trio.run_process(
         [*command, "--name", HOST, "--deployment", deployment], cwd=_PROJECT, env=os.environ,
         capture_stderr=True, capture_stdout=True, stdin=subprocess.DEVNULL, check=False,

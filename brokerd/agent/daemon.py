@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from brokerd.agent.agent import WATCHDOG_ROLES, Agent
 from brokerd.agent.fork_server import EXIT_INTERNAL, ForkServer, Role, fork_image
 from brokerd.agent.paths import AgentPaths
 from brokerd.errors import BrokerError, ConfigError
+from brokerd.interpreter import raise_descriptor_limit
 from brokerd.runtime.program import read_own_program
 
 EXIT_USAGE: Final = 2
@@ -36,7 +36,7 @@ def run_agent(
     or the reason for the failure.
     """
     os.umask(0o077)
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
     )
@@ -121,15 +121,6 @@ def _run_in_background(
         logging.getLogger(__name__).exception("the agent failed")
     finally:
         os._exit(status)
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the limit: an agent of hundreds of processes needs a descriptor per process.
-
-    The child processes need the limit as well.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -18,6 +18,7 @@ import trio
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StateLost
+from brokerd.interpreter import raise_descriptor_limit
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.overlay.topology import Topology
@@ -151,7 +152,7 @@ class BrokerProcess:
         if config.memory_limit_bytes:
             limit_bytes = config.memory_limit_bytes
             resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         listeners = await _listen(config.listen, off_loopback=config.tls is not None)
         # From here on a new incarnation exists, in every case.
         try:
@@ -498,12 +499,6 @@ def _read_topology(config: BrokerConfig) -> Topology:
             f"at least {8 * CLIENT_MARGIN_BYTES}"
         )
     return topology
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:  # a service manager may have seen to it, and forbid the call
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _first(error: BaseException) -> BaseException:

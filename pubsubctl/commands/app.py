@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, NoReturn
 import typer
 from typer.completion import get_completion_inspect_parameters
 
+from brokerd.interpreter import raise_descriptor_limit
 from pubsubctl.commands import moved, project
 from pubsubctl.commands.failures import errors_of, report_errors
 from pubsubctl.commands.options.global_options import (
@@ -167,6 +168,7 @@ def global_options(context: typer.Context, options: GlobalOptions) -> None:
 
 def main() -> NoReturn:
     """Run the console script."""
+    raise_descriptor_limit()
     signal.signal(signal.SIGTERM, _raise_terminated)
     signal.signal(signal.SIGHUP, _raise_terminated)
     old = sys.stdout

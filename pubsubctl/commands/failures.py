@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import resource
 import shutil
 import tempfile
 import traceback
@@ -86,7 +87,22 @@ def _reportable(error: BaseException) -> PubsubctlError | None:
         return UserError(*_usage_lines(error))
     if isinstance(error, OSError) and error.filename == OUTPUT:
         return PreflightFailed(f"{OUTPUT}: {(error.strerror or str(error)).lower()}")
-    return _unusable_file(error) if isinstance(error, OSError) else None
+    if isinstance(error, OSError):
+        return _out_of_descriptors(error) or _unusable_file(error)
+    return None
+
+
+def _out_of_descriptors(error: OSError) -> PubsubctlError | None:
+    """Return the error for a file or connection beyond the limit of this process or machine."""
+    if error.errno == errno.ENFILE:
+        return PreflightFailed("this machine has no more open files (`sysctl fs.file-max`)")
+    if error.errno != errno.EMFILE:
+        return None
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return PreflightFailed(
+        f"this process may have no more than {hard} files and connections open",
+        "raise the limit with `ulimit -Hn` and in /etc/security/limits.conf, or use fewer hosts",
+    )
 
 
 def _unusable_file(error: OSError) -> PubsubctlError | None:

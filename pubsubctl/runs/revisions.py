@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import trio
 
 from bench.run.run_directory import run_git
 from bench.run.testbed import RunFailed
+from brokerd.interpreter import module_command
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.errors import UserError
@@ -110,7 +110,7 @@ class Program:
         """
         environment = {**os.environ, "PYTHONPATH": str(self.source), "PYTHONSAFEPATH": "1"}
         command = [
-            *(sys.executable, "-m", "pubsubctl", "--json", "--no-progress"),
+            *module_command("pubsubctl", "--json", "--no-progress"),
             *(*self.arguments, "--output-dir", str(results.resolve())),
         ]
         with interruption.stoppable():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.agent.host.private_files import write_private
+from brokerd.interpreter import module_command
 from pubsubctl.console.console import Progress
 from pubsubctl.errors import HostError, PreflightFailed, PubsubctlError
 from pubsubctl.hosts.connectors.base import Connector
@@ -176,7 +177,7 @@ class SparkCluster:
 
     async def _call(self, connector: Connector, verb: str, *words: str) -> dict[str, Any]:
         """Return a host's answer to a verb of `results.checker.cluster_host`."""
-        command = ["env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", MODULE, verb]
+        command = ["env", f"PYTHONPATH={PROJECT}", *module_command(MODULE, verb)]
         done = await connector.run([*command, str(self.folder), *words], TIMEOUT_S)
         lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
         try:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import estimate_ns
 from bench.spec.targets import Target, experiment_of, load_targets
 from brokerd.errors import ControlError
+from brokerd.interpreter import module_command
 from brokerd.text import counted
 from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
@@ -145,7 +145,7 @@ def _plan(call: Invocation, target: Target, path: Path) -> _Planned:
 
 async def _measure(target: Target) -> dict[str, Any]:
     """Return the numbers of a component, measured in a child process that ends with ours."""
-    command = [sys.executable, "-m", "bench.components", str(target.component)]
+    command = module_command("bench.components", str(target.component))
     try:
         done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
     except subprocess.CalledProcessError as error:

@@ -167,6 +167,8 @@ def spark_environment(java: Java, folder: Path) -> dict[str, str]:
         # Without these variables, workers run the system's python3, without our packages.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Otherwise a user's `random.py` in the current folder replaces the library's in workers.
+        "PYTHONSAFEPATH": "1",
         # Otherwise Spark resolves its host name, listens off loopback and warns about both.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -14,7 +14,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +24,7 @@ from pydantic import Field
 from bench.papers.record import ExperimentRecord, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
 from brokerd.client.client import connect
+from brokerd.interpreter import module_command
 from brokerd.wire.attributes import encode_attributes
 
 NAMES = ("p1", "s1")
@@ -183,7 +183,7 @@ def _configure(folder: Path, lanes: int, batch: int) -> Mapping[str, str]:
 
 def _start(module: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        module_command(module, *arguments),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 

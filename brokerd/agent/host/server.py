@@ -37,6 +37,7 @@ from brokerd.agent.host.private_files import (
 from brokerd.agent.paths import read_announcement, socket_folder
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
+from brokerd.interpreter import module_command
 from brokerd.runtime.control import ControlServer, Handler
 from brokerd.runtime.state_folder import read_loss
 
@@ -233,8 +234,9 @@ class HostSide:
 
     async def _start_agent(self, deployment_id: str, lease_ms: int) -> None:
         make_private_folder(self.root)
-        isolated = ["-I"] if sys.flags.isolated else []
-        command = [sys.executable, *isolated, "-m", "bench.run.machine", "agent"]
+        command = module_command("bench.run.machine", "agent")
+        if sys.flags.isolated:
+            command.insert(1, "-I")
         command += ["--root", str(self.root), "--name", self.name, "--deployment", deployment_id]
         result = await trio.run_process(
             command,
