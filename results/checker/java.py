@@ -169,6 +169,9 @@ def spark_environment(java: Java, folder: Path) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Otherwise a user's `random.py` in the current folder replaces the library's in workers.
         "PYTHONSAFEPATH": "1",
+        # With warnings as errors, or as an interactive interpreter, a worker never ends.
+        "PYTHONWARNINGS": "",
+        "PYTHONINSPECT": "",
         # Otherwise Spark resolves its host name, listens off loopback and warns about both.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

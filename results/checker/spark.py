@@ -88,6 +88,7 @@ def check_localhost() -> None:
 def translate_errors(error: Exception) -> Exception:
     """Return an error of this module for Java's, which loses its words with its process."""
     from py4j.protocol import Py4JError
+    from pyspark.errors.exceptions.captured import CapturedException
 
     try:
         words = str(error)
@@ -98,7 +99,7 @@ def translate_errors(error: Exception) -> Exception:
             f"Spark ran out of memory, of which its process here has {_heap_mebibytes()} MiB; "
             "`pubsubctl spark up --memory` starts workers with more"
         )
-    return SparkFailed(words) if isinstance(error, Py4JError) else error
+    return SparkFailed(words) if isinstance(error, Py4JError | CapturedException) else error
 
 
 @contextmanager

@@ -37,6 +37,7 @@ def test_nothing_executes_data_or_trusts_an_unknown_host() -> None:
         "subprocess.run('ls', shell=flag)",
         "client.set_missing_host_key_policy(paramiko.AutoAddPolicy())",
         "from paramiko import AutoAddPolicy",
+        "command = [sys.executable, '-m', module]",
     ],
 )
 def test_a_danger_is_found(tmp_path: Path, source: str) -> None:

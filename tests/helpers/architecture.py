@@ -446,6 +446,10 @@ def _dangers(module: Module) -> Iterator[tuple[int, str, str]]:
                 if keyword.arg == "shell" and not _is_false(keyword.value):
                     reason = "file and host names would be read as shell code; pass a list"
                     yield keyword.value.lineno, "shell= is used", reason
+        elif isinstance(node, ast.List | ast.Tuple):
+            words = [ast.unparse(word) for word in node.elts]
+            if words[:2] == ["sys.executable", "'-m'"] and not module.name.startswith("tests."):
+                yield node.lineno, "a module is run without -P", _MODULE_OF_THE_USER
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names]
             sources = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
@@ -458,6 +462,7 @@ def _dangers(module: Module) -> Iterator[tuple[int, str, str]]:
             yield node.lineno, *_AUTO_ADD  # type: ignore[attr-defined]
 
 
+_MODULE_OF_THE_USER = "a user's random.py would replace the library's; use module_command"
 _AUTO_ADD = ("AutoAddPolicy is used", "an unknown host key is refused, never taken on trust")
 
 

@@ -61,6 +61,12 @@ def test_a_file_beyond_the_limit_of_the_account_is_no_bug() -> None:
     assert (found.exit_status, "ulimit -f" in str(found)) == (4, True)
 
 
+@pytest.mark.parametrize("code, limit", [(errno.EMFILE, "ulimit -Hn"), (errno.ENFILE, "sysctl")])
+def test_too_many_open_files_are_no_bug(code: int, limit: str) -> None:
+    (found,) = errors_of(Invocation(), OSError(code, "Too many open files"))
+    assert (found.exit_status, limit in str(found)) == (4, True)
+
+
 def test_a_bug_without_room_for_its_report_keeps_its_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

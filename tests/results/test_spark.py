@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.captured import CapturedException
 
 from results.checker.java import find_java
 from results.checker.spark import (
@@ -89,11 +90,17 @@ def test_spark_works_without_a_java_on_the_machine_and_leaves_nothing_behind(
         "PATH": str(path_without_java(tmp_path / "programs")),
         "TMPDIR": str(tmp_path),
         "TZ": "Asia/Tokyo",
+        "PYTHONWARNINGS": "error",
         **OF_A_CLUSTER,
     }
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("json", "random", "types"):
+        (here / f"{name}.py").write_text("raise SystemExit('a file of the user')")
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", STORY, str(tmp_path / "table")],
+        [sys.executable, "-P", "-c", STORY, str(tmp_path / "table")],
         env=environment,
+        cwd=here,
         capture_output=True,
         text=True,
         check=False,
@@ -172,9 +179,20 @@ class Gone(Py4JError):  # type: ignore[misc]
         raise ConnectionRefusedError("nobody listens")
 
 
+class Captured(CapturedException):
+    """An error of a query, whose text needs the Java process."""
+
+    def __init__(self) -> None:
+        self._desc = "a worker failed"
+
+    def __str__(self) -> str:
+        return self._desc
+
+
 @pytest.mark.parametrize(
     "error, kind, said",
     [
+        (Captured(), SparkFailed, "a worker failed"),
         (Gone("?"), SparkFailed, "its Java process has ended"),
         (Py4JError("java.lang.OutOfMemoryError: Java heap space"), TooLittleMemory, "spark up"),
         (
