@@ -335,31 +335,3 @@ def test_a_plan_may_put_an_older_disk_back(how: str) -> None:
     assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
     assert report.counters["deliveries"] == 4
-
-
-LATER_GAP = """
-simulation timed
-protocol delta_tree delta=1
-brokers b5 b6
-links b5-b6
-limits failed=1 links=1
-core publication_log=True
-chance 1
-publisher p0-b5
-at 0.1 subscribe s1-b5 true
-at 1 publish p0-b5 d,10,3
-at 2 fault restored b5 empty then 3 4
-at 8 publish p0-b5 d,10,3
-at 9 subscribe s2-b6 kind = 'd'
-at 10 publish p0-b5 a,10,3
-at 11 fault kill b5 then 11.5
-heal 14
-end 14
-"""
-
-
-def test_a_gap_of_lost_publications_begins_behind_the_start_of_its_subscription() -> None:
-    """Seed 278: each restart after a loss announces all that the log has released."""
-    report = PlanRun(read_plan(LATER_GAP)).report(-1, "")
-    assert not report.violations, report.describe()
-    assert report.counters["deliveries"] == 3
