@@ -274,7 +274,9 @@ class Clients:
         for subscription, seen in message.resume:
             local = client.subscriptions.get(subscription)
             if local is not None and local.phase is not Phase.PENDING:
-                local.forgotten = gaps_of_older_copy(local.number, local.acknowledged, seen)
+                local.forgotten = gaps_of_older_copy(
+                    local.number, local.acknowledged, seen, local.start_cut
+                )
                 raise_cut(local.begins_after, seen)
 
     def _on_connected(self, client: Client) -> None:
