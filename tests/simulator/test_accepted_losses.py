@@ -147,6 +147,29 @@ def test_a_gap_of_a_stream_excuses_nothing_after_the_subscription_has_started_ag
         story.oracle.judge_end()
 
 
+@pytest.mark.parametrize("name", ["s", "t"])
+def test_a_loss_excuses_nothing_of_a_subscription_that_was_requested_later(name: str) -> None:
+    """The subscription is of a client from before the loss, or of a later one."""
+    story = LossStory(home=HOME)
+    story.start()
+    story.oracle.homes["t"] = HOME
+    story.oracle.on_subscribed(name, 2, parse_predicate("true"))
+    story.oracle.started(name, 2)
+    story.publish(6)
+    with pytest.raises(InvariantViolated, match="no broker has lost 6"):
+        story.oracle.gap(name, 2, SOURCE, 6, 6, STATE_LOST)
+
+
+def test_a_client_that_moves_has_the_losses_of_its_earlier_broker() -> None:
+    story = LossStory(home=HOME)
+    story.oracle.homes["s."] = AWAY
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"), "s")
+    story.oracle.started("s.", 1)
+    story.oracle.on_moved("s", "s.", whole=False)
+    story.oracle.gap("s.", 1, SOURCE, 4, 5, STATE_LOST)
+    assert story.oracle.in_gaps == {STATE_LOST: 2}
+
+
 def test_a_subscription_that_its_broker_lost_has_to_start_again() -> None:
     story = LossStory(home=HOME)
     story.announce(2, 5)

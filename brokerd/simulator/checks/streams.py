@@ -120,6 +120,7 @@ class Subscription:
             restarts when the client is notified of a start again.
         lost: the broker has lost state, and the client has not requested the subscription again.
         is_restarted: the broker has started the lost subscription again.
+        since: the number of accepted losses before the first request.
         closed: source brokers behind a closed gate.
         before: the client's earlier subscription at its loss of memory.
         streams: streams by publisher.
@@ -135,6 +136,7 @@ class Subscription:
     given_up: bool = False
     lost: bool = False
     is_restarted: bool = False
+    since: int = 0
     closed: frozenset[BrokerNumber] = frozenset()
     before: "Subscription | None" = None
     streams: dict[str, Stream] = field(default_factory=dict)
