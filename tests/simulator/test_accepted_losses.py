@@ -23,9 +23,15 @@ class LossStory(Story):
     """
 
     def __init__(
-        self, acknowledged: int = 3, copied: int = 0, *, home: int = AWAY, late: int = 0
+        self,
+        acknowledged: int = 3,
+        copied: int = 0,
+        *,
+        home: int = AWAY,
+        late: int = 0,
+        gap_age_ns: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(gaps=("released",) if gap_age_ns else (), gap_age_ns=gap_age_ns)
         self.oracle.homes |= {"p": HOME, "s": home}
         self.oracle.logged = True
         self.start()
@@ -135,6 +141,20 @@ def test_a_gap_of_a_lost_subscription_ends_where_it_has_started_again() -> None:
     story.publish(6)
     with pytest.raises(InvariantViolated, match="no broker has lost 6"):
         story.announce(6, 6)
+
+
+@pytest.mark.parametrize("age_ns", [9, 10])
+def test_a_gap_of_a_loss_may_end_behind_publications_released_early(age_ns: int) -> None:
+    """Seed 78500024: the pubend reports both as one range."""
+    story = LossStory(home=HOME, gap_age_ns=10)
+    story.start()
+    story.publish(6)
+    story.now_ns = age_ns
+    if age_ns < 10:
+        with pytest.raises(InvariantViolated, match="no broker has lost 6"):
+            story.announce(2, 6)
+    else:
+        story.announce(2, 6)
 
 
 def test_a_gap_of_a_stream_excuses_nothing_after_the_subscription_has_started_again() -> None:

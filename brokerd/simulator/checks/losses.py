@@ -195,8 +195,8 @@ class StateLosses:
     ) -> bool:
         """Return True if a publication may be missing because a subscriber's broker lost state.
 
-        All publications since the broker has started the subscription again are owed. A
-        subscription that was requested after the loss is not affected.
+        All publications since the broker has started the subscription again are owed. So are those
+        since the start of a subscription that was requested after the loss.
         """
         home = self._register.homes.get(subscription.client, -1)
         if not self.has_lossy_home(subscription.client):
@@ -209,7 +209,9 @@ class StateLosses:
             return True
         if subscription.is_restarted:
             return sequence <= self._register.stream(subscription, publisher).lost_until
-        return home in later or (subscription.client in self._clients and bool(later))
+        if home in later or (subscription.client in self._clients and later):
+            return True
+        return sequence <= self._register.stream(subscription, publisher).requested
 
     def has_lost(self, subscription: Subscription, source: SourceId, sequence: int) -> bool:
         """Return True if lost positions took a publication; else it is published again."""
