@@ -5,6 +5,7 @@ import pytest
 from brokerd.model.identity import SourceId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.definition import Order
 from brokerd.simulator.checks.losses import AccessBrokerDisks, Stretch
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.consumers import Redeliveries
@@ -141,6 +142,34 @@ def test_a_gap_of_a_lost_subscription_ends_where_it_has_started_again() -> None:
     story.publish(6)
     with pytest.raises(InvariantViolated, match="no broker has lost 6"):
         story.announce(6, 6)
+
+
+@pytest.mark.parametrize("acknowledged", [0, 1])
+def test_a_publication_that_is_sent_again_has_another_place_in_a_total_order(
+    acknowledged: int,
+) -> None:
+    """Seed 78200196: one subscriber has the publication of before the loss."""
+    story = Story(order=Order.TOTAL)
+    oracle, other = story.oracle, SOURCE._replace(publisher=8)
+    oracle.logged = True
+    oracle.homes |= {"p": HOME, "q": AWAY, "s": AWAY, "t": AWAY}
+    oracle.on_subscribed("t", 1, parse_predicate("true"))
+    oracle.on_connected("q", other)
+    for name in ("s", "t"):
+        oracle.started(name, 1)
+    story.publish(1)
+    oracle.published("q", 1, b"1", b"x")
+    story.deliver(1)
+    oracle.delivered("s", 1, other, 1, b"1", b"x")
+    if acknowledged:
+        oracle.acknowledged("p", 1)
+    oracle.losses.accept(HOME)
+    oracle.delivered("t", 1, other, 1, b"1", b"x")
+    if acknowledged:
+        with pytest.raises(InvariantViolated, match="another order"):
+            oracle.delivered("t", 1, SOURCE, 1, b"1", b"x")
+    else:
+        oracle.delivered("t", 1, SOURCE, 1, b"1", b"x")
 
 
 @pytest.mark.parametrize("age_ns", [9, 10])

@@ -128,7 +128,7 @@ class StateLosses:
         for source, number in self.list_unacknowledged(broker):
             publisher = register.by_source[source]
             if self.disk_view.keeper_of(source, number, broker) == broker:
-                publisher.in_transit[number] = None
+                publisher.in_transit[number] = publisher.published_again[number] = None
         for subscription in register.subscriptions.values():
             if register.homes[subscription.client] == broker:
                 subscription.lost, subscription.before = True, None

@@ -22,6 +22,8 @@ class Publisher:
         copied: numbers in the last copy of that broker's disk.
         lost: acknowledged numbers that their broker lost, with an accepted loss.
         in_transit: numbers whose acknowledgement from before that loss may still arrive.
+        published_again: numbers without an acknowledgement at that loss; the broker gives them
+            another place in a total order.
     """
 
     client: ClientId
@@ -36,6 +38,7 @@ class Publisher:
     copied: dict[int, None] = field(default_factory=dict)
     lost: dict[int, None] = field(default_factory=dict)
     in_transit: dict[int, None] = field(default_factory=dict)
+    published_again: dict[int, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
