@@ -112,8 +112,8 @@ class PublicationLog:
         self._state.log_is_read = True
         while self._found:
             index, run = self._found.popleft()
-            done = max(self._done_since.get(run.source, 0), self._row(run.source).done)
-            if run.last > done:
+            last = max(self._done_since.get(run.source, 0), self._row(run.source).done)
+            if run.last > last:
                 self._take_over(index, run)
             else:
                 self._finish(run.source, run.last)

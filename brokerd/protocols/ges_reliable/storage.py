@@ -52,8 +52,8 @@ from brokerd.protocols.ges_reliable.state import (
 )
 from brokerd.protocols.ges_reliable.storage_tree import INTAKE, StorageFeeds, UnitProfile
 from brokerd.protocols.ges_reliable.subscriptions import DependentStorages, Registrations
-from brokerd.protocols.interface import Change as Row
 from brokerd.protocols.interface import LOSS_PROVED, Chop, Commit, LogEnds, Read, RecordsRead
+from brokerd.protocols.interface import Change as Row
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.selection import RunSelection
