@@ -168,7 +168,7 @@ def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int |
             row.state,
             f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
             row.exit
-            or row.loss
+            or _describe_loss(row)
             or ", ".join(row.faults)
             or _describe_waiting(row.wanted, row.ready),
         )
@@ -219,6 +219,11 @@ def _cores(row: "BrokerState") -> str:
         return ""
     seen = ",".join(map(str, row.cores))
     return seen if row.core < 0 or row.cores == (row.core,) else f"{seen}, not {row.core}"
+
+
+def _describe_loss(row: "BrokerState") -> str:
+    """Return a loss that a client has proved, with the command that helps; "" without a loss."""
+    return f"{row.loss}: see `pubsubctl help restore`" if row.loss else ""
 
 
 def _describe_waiting(wanted: tuple[str, ...], ready: tuple[str, ...]) -> str:

@@ -246,7 +246,11 @@ def _check_accepted(wanted: DesiredState, plan: Plan) -> None:
         if name not in names:
             raise UserError(f"--accept-loss {shown(name)}: no such broker{nearest(name, names)}")
         if name not in starting:
-            raise UserError(f"--accept-loss {name}: {name} is running, so no loss is known")
+            raise UserError(
+                f"--accept-loss {name}: {name} is running, and a loss is accepted at a start. If "
+                f"`pubsubctl status` shows a loss of {name}, stop it first: "
+                f"`pubsubctl inject term {name}`"
+            )
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ import pytest
 from brokerd.model.identity import SourceId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.definition import Order
 from brokerd.simulator.checks.losses import AccessBrokerDisks, Stretch
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.consumers import Redeliveries
@@ -23,9 +24,15 @@ class LossStory(Story):
     """
 
     def __init__(
-        self, acknowledged: int = 3, copied: int = 0, *, home: int = AWAY, late: int = 0
+        self,
+        acknowledged: int = 3,
+        copied: int = 0,
+        *,
+        home: int = AWAY,
+        late: int = 0,
+        gap_age_ns: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(gaps=("released",) if gap_age_ns else (), gap_age_ns=gap_age_ns)
         self.oracle.homes |= {"p": HOME, "s": home}
         self.oracle.logged = True
         self.start()
@@ -137,6 +144,48 @@ def test_a_gap_of_a_lost_subscription_ends_where_it_has_started_again() -> None:
         story.announce(6, 6)
 
 
+@pytest.mark.parametrize("acknowledged", [0, 1])
+def test_a_publication_that_is_sent_again_has_another_place_in_a_total_order(
+    acknowledged: int,
+) -> None:
+    """Seed 78200196: one subscriber has the publication of before the loss."""
+    story = Story(order=Order.TOTAL)
+    oracle, other = story.oracle, SOURCE._replace(publisher=8)
+    oracle.logged = True
+    oracle.homes |= {"p": HOME, "q": AWAY, "s": AWAY, "t": AWAY}
+    oracle.on_subscribed("t", 1, parse_predicate("true"))
+    oracle.on_connected("q", other)
+    for name in ("s", "t"):
+        oracle.started(name, 1)
+    story.publish(1)
+    oracle.published("q", 1, b"1", b"x")
+    story.deliver(1)
+    oracle.delivered("s", 1, other, 1, b"1", b"x")
+    if acknowledged:
+        oracle.acknowledged("p", 1)
+    oracle.losses.accept(HOME)
+    oracle.delivered("t", 1, other, 1, b"1", b"x")
+    if acknowledged:
+        with pytest.raises(InvariantViolated, match="another order"):
+            oracle.delivered("t", 1, SOURCE, 1, b"1", b"x")
+    else:
+        oracle.delivered("t", 1, SOURCE, 1, b"1", b"x")
+
+
+@pytest.mark.parametrize("age_ns", [9, 10])
+def test_a_gap_of_a_loss_may_end_behind_publications_released_early(age_ns: int) -> None:
+    """Seed 78500024: the pubend reports both as one range."""
+    story = LossStory(home=HOME, gap_age_ns=10)
+    story.start()
+    story.publish(6)
+    story.now_ns = age_ns
+    if age_ns < 10:
+        with pytest.raises(InvariantViolated, match="no broker has lost 6"):
+            story.announce(2, 6)
+    else:
+        story.announce(2, 6)
+
+
 def test_a_gap_of_a_stream_excuses_nothing_after_the_subscription_has_started_again() -> None:
     story = LossStory(home=HOME)
     story.start()
@@ -145,6 +194,29 @@ def test_a_gap_of_a_stream_excuses_nothing_after_the_subscription_has_started_ag
     assert story.oracle.in_gaps == {STATE_LOST: 4}
     with pytest.raises(InvariantViolated, match="misses 6"):
         story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("name", ["s", "t"])
+def test_a_loss_excuses_nothing_of_a_subscription_that_was_requested_later(name: str) -> None:
+    """The subscription is of a client from before the loss, or of a later one."""
+    story = LossStory(home=HOME)
+    story.start()
+    story.oracle.homes["t"] = HOME
+    story.oracle.on_subscribed(name, 2, parse_predicate("true"))
+    story.oracle.started(name, 2)
+    story.publish(6)
+    with pytest.raises(InvariantViolated, match="no broker has lost 6"):
+        story.oracle.gap(name, 2, SOURCE, 6, 6, STATE_LOST)
+
+
+def test_a_client_that_moves_has_the_losses_of_its_earlier_broker() -> None:
+    story = LossStory(home=HOME)
+    story.oracle.homes["s."] = AWAY
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"), "s")
+    story.oracle.started("s.", 1)
+    story.oracle.on_moved("s", "s.", whole=False)
+    story.oracle.gap("s.", 1, SOURCE, 4, 5, STATE_LOST)
+    assert story.oracle.in_gaps == {STATE_LOST: 2}
 
 
 def test_a_subscription_that_its_broker_lost_has_to_start_again() -> None:

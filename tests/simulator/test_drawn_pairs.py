@@ -15,13 +15,18 @@ AT_ONE_BROKER = {
     "durable": [("kill_for_good", "restored"), ("client_away", "kill_for_good")],
     "ges": [
         ("depart", "kill"), ("cut", "depart"), ("cut", "delay"),
-        ("depart", "publish"), ("depart", "slow_client"),
+        ("depart", "publish"), ("depart", "slow_client"), ("depart", "lost"), ("join", "lost"),
     ],
     "ges_reliable": [
         ("lost", "restored"), ("client_away", "lost"), ("depart", "restored"),
         ("depart", "forget"), ("depart", "partition"), ("depart", "publish"),
+        ("depart", "lost"), ("join", "lost"), ("kill", "lost"), ("kill_twice", "lost"),
+        ("absorb_then_release", "lost"),
     ],
-    "multi_proxy": [("client_away", "kill_for_good"), ("kill_for_good", "restored")],
+    "multi_proxy": [
+        ("client_away", "kill_for_good"), ("kill_for_good", "restored"),
+        ("kill_for_good", "publish"),
+    ],
 }  # fmt: skip
 
 

@@ -337,29 +337,36 @@ def test_a_plan_may_put_an_older_disk_back(how: str) -> None:
     assert report.counters["deliveries"] == 4
 
 
-LATER_GAP = """
-simulation timed
-protocol delta_tree delta=1
-brokers b5 b6
-links b5-b6
-limits failed=1 links=1
-core publication_log=True
-chance 1
-publisher p0-b5
-at 0.1 subscribe s1-b5 true
-at 1 publish p0-b5 d,10,3
-at 2 fault restored b5 empty then 3 4
-at 8 publish p0-b5 d,10,3
-at 9 subscribe s2-b6 kind = 'd'
-at 10 publish p0-b5 a,10,3
-at 11 fault kill b5 then 11.5
-heal 14
-end 14
-"""
-
-
-def test_a_gap_of_lost_publications_begins_behind_the_start_of_its_subscription() -> None:
-    """Seed 278: each restart after a loss announces all that the log has released."""
-    report = PlanRun(read_plan(LATER_GAP)).report(-1, "")
-    assert not report.violations, report.describe()
-    assert report.counters["deliveries"] == 3
+@pytest.mark.parametrize("stays", [True, False], ids=["connected", "reconnects"])
+def test_a_publisher_proves_the_loss_of_a_storage_and_is_refused(stays: bool) -> None:
+    """No neighbour has a mark; later publications would wait for the lost ones for ever."""
+    topology, parameters = unit("p1", "b1", "s1", storage="b1"), GesReliableParameters()
+    cluster = SimulatedCluster(
+        topology, "ges_reliable", network=STEADY, parameters=parameters, strict=True
+    )
+    cluster.start()
+    cluster.run_until_quiet()
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    storage = cluster.broker("b1")
+    copy = storage.copy(is_empty=False)
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    publisher, refusals = cluster.clients["p-p1"], list[str]()
+    publisher.on_refused = lambda refused: refusals.append(refused.reason)
+    storage.kill()
+    if not stays:
+        cluster.link("p-p1", "p1").cut()
+    cluster.run_for(2)
+    storage.broker.disk.put_back(copy)
+    storage.start()
+    cluster.run_for(5)
+    if not stays:
+        cluster.link("p-p1", "p1").heal()
+        cluster.run_for(5)
+    publish(cluster, 1)
+    cluster.run_for(10)
+    assert "publications 6 to 10 were acknowledged, and are missing at storage 1" in refusals[0]
+    recorded = [each for event, each in storage.broker.recorded if event == "loss_proved"]
+    assert len(recorded) == 1
+    assert "publications 6 to 10 of source (0, 0, 1)" in recorded[0]["cause"]

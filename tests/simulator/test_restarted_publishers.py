@@ -225,13 +225,13 @@ def test_a_publisher_that_returns_waits_for_its_storage_once() -> None:
 
 
 def _receive_further(
-    cluster: SimulatedCluster, at: str, home: str
+    cluster: SimulatedCluster, at: str, home: str, before: int = 5
 ) -> tuple[Subscription, ClientState]:
-    """Publish 8; return a complete subscription, and the client's state after 5."""
+    """Publish 8; return a complete subscription, and the client's state after some of them."""
     subscription = cluster.subscribe(home)
     cluster.run_until_quiet()
     states = []
-    for count in (5, 3):
+    for count in (before, 8 - before):
         for number in range(count):
             cluster.publish(at, n=number, client="shop")
         cluster.run_for(4)
@@ -271,17 +271,21 @@ def _return_with(
     cluster.run_for(4)
 
 
+@pytest.mark.parametrize("before", [0, 5])
 @pytest.mark.parametrize(
     "protocol", ["delta_tree", "gryphon", "durable", "multi_proxy", "ges_reliable"]
 )
-def test_a_subscriber_with_an_older_copy_of_its_store_receives_a_gap(protocol: str) -> None:
+def test_a_subscriber_with_an_older_copy_of_its_store_receives_a_gap(
+    protocol: str, before: int
+) -> None:
     """No broker keeps the publications acknowledged since; a second session repeats nothing."""
     cluster, at, home = _cluster(protocol)
-    subscription, older = _receive_further(cluster, at, home)
+    subscription, older = _receive_further(cluster, at, home, before)
     subscriber = subscription.client
     _return_with(subscription, cluster, older)
     assert subscriber.started_numbers
     assert [gap.number for gap in subscriber.gaps] == [1]
+    assert subscriber.gaps[0].last - subscriber.gaps[0].first >= 7 - before
     cluster.network.close(subscriber, subscriber.broker, "closed_by_us")
     subscriber.core.on_lost()
     subscriber.dial()

@@ -261,7 +261,7 @@ def test_type_numbers_are_unique_and_stable() -> None:
         112: "GraphStated", 113: "ProfileStated", 114: "ProfileChanged", 115: "ProfileReached",
         116: "RoutedPublications", 117: "Lost",
         118: "Change", 119: "Changed", 120: "Store", 121: "Stored", 122: "Fetch",
-        123: "Events", 124: "Fetched",
+        123: "Events", 124: "Fetched", 125: "LossProof",
         128: "Periodic", 129: "Carry", 130: "Transfer", 131: "Transferred",
         132: "Decommissioned", 133: "Move", 134: "Give",
         135: "LoadProbe", 136: "LoadAnswered", 137: "ClientsCounted",
@@ -290,12 +290,12 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     publishers that receive their incarnation from the broker, and signatures of operators' acts;
     version 29 inexact starts of subscriptions; version 30 generations of clients that storages
     report, acknowledged publications in receipts, duties of brokers of a hierarchy to keep
-    profiles, attestations of these duties, released ticks of cells, doubts about streams, and
-    positions at which a departing client begins elsewhere.
+    profiles, attestations of these duties, released ticks of cells, doubts about streams, positions
+    at which a departing client begins elsewhere, and proofs of lost publications at a storage.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in all_kinds().values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (30, "de0d955bb57609fa")
+    assert (WIRE_VERSION, digest) == (30, "ac006b1ffb1dbe7d")
 
 
 def shape(kind: Any) -> Any:

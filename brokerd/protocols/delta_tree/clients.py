@@ -112,7 +112,7 @@ class Clients:
             self.table.find(name)
             self.table.linger(name)
         if self._log is not None:
-            self._log.recover(logs[LOG])
+            self._log.recover(logs[LOG], recovered, self.table.lineage)
 
     def on_records(self, event: RecordsRead) -> None:
         """Restore publications of an earlier incarnation.
@@ -124,7 +124,7 @@ class Clients:
         self._log.on_records(event)
         if not self._state.log_is_read:
             return
-        for source, last in self._log.durable().items():
+        for source, last in self._log.unfinished().items():
             self._sequences.use(source, last)
         early, self._deferred = self._deferred, []
         for client, session, message in early:
@@ -251,9 +251,9 @@ class Clients:
     def _logged(self, source: SourceId | None) -> int | None:
         """Return the last logged publication of a source after an accepted loss, if it matters.
 
-        The log drops finished sources, so it proves no loss. Once a loss was accepted, all
-        publications missing in the log are announced. A broker that has received them drops the
-        marker as a duplicate.
+        Before a loss the log drops finished sources, so it proves none. Once a loss was accepted,
+        all publications without a record are announced, once. A broker that has received them drops
+        the marker as a duplicate.
         """
         if self._log is None or source is None or not self.table.lineage:
             return None
@@ -274,7 +274,9 @@ class Clients:
         for subscription, seen in message.resume:
             local = client.subscriptions.get(subscription)
             if local is not None and local.phase is not Phase.PENDING:
-                local.forgotten = gaps_of_older_copy(local.number, local.acknowledged, seen)
+                local.forgotten = gaps_of_older_copy(
+                    local.number, local.acknowledged, seen, local.start_cut
+                )
                 raise_cut(local.begins_after, seen)
 
     def _on_connected(self, client: Client) -> None:
@@ -378,7 +380,7 @@ class Clients:
     def _announce_loss(self, log: PublicationLog) -> None:
         """Announce a loss of logged publications, because their publishers may never return.
 
-        The same marker is published at each start; brokers drop it as a duplicate.
+        The log publishes the marker again at each start until it is done everywhere.
         """
         if self.table.lineage:
             marker = stream_marker(self._state.broker, self.table.lineage, 0, 1)

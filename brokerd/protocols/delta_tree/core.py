@@ -112,7 +112,6 @@ class DeltaTree(EventMachine):
             self._state.deadlines,
             parameters,
             Client,
-            unseen_first=1,
             writes_published=True,
         )
         self._queue = PublicationQueue(

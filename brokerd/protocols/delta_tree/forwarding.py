@@ -274,8 +274,7 @@ class Publications:
 def _find_later_gap(run: PublicationRun, local: LocalSubscription) -> Gap | None:
     """Return the gap to send for a loss marker that also names publications before the start.
 
-    Until its log has a publication of a source again, a broker with a loss announces at each start
-    all that its publisher has acknowledged.
+    A subscription may have started between the loss and the return of the publisher.
     """
     begins_after = local.begins_after.get(run.source, 0)
     if not begins_after or len(run) > 1 or not has_marker(run) or is_stream_marker(run.source):

@@ -7,6 +7,10 @@ a crash the others are published again under the old numbers, before new publica
 A record contains publications of a source, behind the finished numbers at that time of sources
 with older records: an unfinished record keeps all later records.
 
+After an accepted loss, a publisher that states more than the log contains proves a further loss. So
+such a broker acknowledges only what is on disk, and before it chops a source's last record, the
+source's finished number is durable in a row.
+
 Paper: none; in [DFT11] the publisher's broker loses publications that were not forwarded.
 """
 
@@ -14,21 +18,27 @@ import struct
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
+from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import PublishAcknowledged
-from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.protocols.delta_tree.definition import LOG
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
-from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.interface import Chop, LogEnds, LogRecord, Read, RecordsRead
+from brokerd.protocols.delta_tree.state import Rows, State
+from brokerd.protocols.interface import Change, Chop, LogEnds, LogRecord, Read, RecordsRead
 from brokerd.protocols.parts.records import pack_run, unpack_run
 
 _COUNT: Final = struct.Struct(">I")
 
 
 _DONE: Final = struct.Struct(">QQQQ")  # source, its last publication that is done
+
+
+FINISHED: Final = "finished_publications"
+"""Rows of a broker that accepted a loss: by publisher, its incarnation and last finished number."""
 
 
 @dataclass(slots=True)
@@ -70,13 +80,21 @@ class PublicationLog:
         self._ends = LogEnds()
         self._living: deque[tuple[int, SourceId, int]] = deque()  # index, source, last
         self._done_since: dict[SourceId, int] = {}
+        self._lineage = 0
         self._found: deque[tuple[int, PublicationRun]] = deque()
         self.changed: dict[SourceId, None] = {}
         queue.finished = self.changed
 
-    def recover(self, ends: LogEnds) -> None:
-        """Read the log of earlier incarnations."""
+    def recover(self, ends: LogEnds, recovered: Rows, lineage: int) -> None:
+        """Restore finished sources, and read the log of earlier incarnations.
+
+        Args:
+            lineage: see Started.
+        """
         self._ends = ends
+        self._lineage = lineage
+        for source, last in _read_finished(self._state.broker, recovered).items():
+            self._finish(source, last)
         self._state.log_is_read = ends.first == ends.next
         if not self._state.log_is_read:
             self._state.machine.emit(Read(LOG, ends.first, ends.next))
@@ -94,9 +112,18 @@ class PublicationLog:
         self._state.log_is_read = True
         while self._found:
             index, run = self._found.popleft()
-            if run.last > self._done_since.get(run.source, 0):
+            last = max(self._done_since.get(run.source, 0), self._row(run.source).done)
+            if run.last > last:
                 self._take_over(index, run)
+            else:
+                self._finish(run.source, run.last)
+                self._living.append((index, run.source, run.last))
         self._chop()
+
+    def _finish(self, source: SourceId, last: int) -> None:
+        """Restore that all publications of a source up to `last` are done."""
+        row = self._row(source)
+        row.appended = row.durable = row.done = max(row.done, last)
 
     def _take_over(self, index: int, run: PublicationRun) -> None:
         row = self._row(run.source)
@@ -109,6 +136,12 @@ class PublicationLog:
     def durable(self) -> dict[SourceId, int]:
         """Return the last publication on disk of every source."""
         return {source: row.durable for source, row in self._sources.items()}
+
+    def unfinished(self) -> dict[SourceId, int]:
+        """Return the last publication on disk of every source with unfinished publications."""
+        return {
+            source: row.durable for source, row in self._sources.items() if row.durable > row.done
+        }
 
     def take_unpublished(self) -> list[PublicationRun]:
         """Return the publications to publish after the recovery, in order, and clear them."""
@@ -165,7 +198,9 @@ class PublicationLog:
             done = max(self._queue.confirmed_through(source), row.done)
             if done > row.done:
                 row.done = self._done_since[source] = done
-            safe = max(done, min(row.durable, done + self._state.parameters.queue_limit))
+            safe = min(row.durable, done + self._state.parameters.queue_limit)
+            if not self._lineage:
+                safe = max(done, safe)
             last = min(safe, row.offered)
             if row.client and last > row.acknowledged:
                 first, row.acknowledged = row.acknowledged + 1, last
@@ -175,13 +210,14 @@ class PublicationLog:
 
     def _chop(self) -> None:
         """Release all records before the first unfinished one."""
-        living = self._living
-        while living and living[0][2] <= self._sources[living[0][1]].done:
-            living.popleft()
+        living, finished = self._living, dict[SourceId, int]()
+        while living and living[0][2] <= (done := self._sources[living[0][1]].done):
+            finished[living.popleft()[1]] = done
         first = living[0][0] if living else self._ends.next
         if first > self._ends.first:
             self._ends = LogEnds(first, self._ends.next)
-            self._state.machine.emit(Chop(LOG, first))
+            rows = [_finished_change(*each) for each in finished.items()] if self._lineage else []
+            self._state.commit(rows, partial(self._state.machine.emit, Chop(LOG, first)))
         if not living:
             self._done_since.clear()
 
@@ -201,6 +237,27 @@ class PublicationLog:
         if row is None:
             row = self._sources[source] = SourceProgress()
         return row
+
+
+def _finished_change(source: SourceId, last: int) -> Change:
+    return Change(FINISHED, str(source.publisher), (source.incarnation, last))
+
+
+def _read_finished(broker: BrokerNumber, recovered: Rows) -> dict[SourceId, int]:
+    """Return the last finished publication of each source in the rows.
+
+    Raises:
+        StorageCorrupt: a row is not one that this broker writes.
+    """
+    rows: Mapping[str, Any] = recovered.get(FINISHED, {})
+    found: dict[SourceId, int] = {}
+    for key, value in rows.items():
+        try:
+            incarnation, last = value
+            found[SourceId(broker, int(key), incarnation)] = last
+        except (TypeError, ValueError) as error:
+            raise StorageCorrupt(f"table {FINISHED}, row {key!r}: {error}") from error
+    return found
 
 
 def _pack(done: Mapping[SourceId, int], run: PublicationRun) -> LogRecord:

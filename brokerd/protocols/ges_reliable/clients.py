@@ -41,6 +41,7 @@ from brokerd.protocols.ges_reliable.messages import (
     Fetched,
     Forwarding,
     Key,
+    LossProof,
     RequestAnswer,
     Sequences,
     Stored,
@@ -235,6 +236,7 @@ class RoamingClients:
         return {
             Changed: self._on_changed,
             Stored: self._on_stored,
+            LossProof: self._on_loss_proof,
             Events: self._on_events,
             Fetched: self._on_fetched,
         }
@@ -253,6 +255,16 @@ class RoamingClients:
             self.take((lost,))
         elif self.publishes.on_stored(message, self._machine.now_ns):
             self._report_stored(message.source)
+
+    def _on_loss_proof(self, _peer: Peer, message: LossProof) -> None:
+        if not self.publishes.refuse_loss(message):
+            return
+        self._refuse_publisher(
+            message.source,
+            f"publications {message.through + 1} to {message.acknowledged} were acknowledged, and "
+            f"are missing at storage {message.storage}: an older copy of its state folder was put "
+            "back",
+        )
 
     def _on_events(self, _peer: Peer, message: Events) -> None:
         self.take(self.fetches.on_events(message))
@@ -583,6 +595,11 @@ class RoamingClients:
         for client in self.table.clients.values():
             if client.source == message.source and client.connected:
                 reason = older_copy(client.name, highest, message.through)
+                self._machine.send(client.name, Refused("connect", 0, reason, False))
+
+    def _refuse_publisher(self, source: SourceId, reason: str) -> None:
+        for client in self.table.clients.values():
+            if client.source == source and client.connected:
                 self._machine.send(client.name, Refused("connect", 0, reason, False))
 
     def _report_stored(self, source: SourceId) -> None:

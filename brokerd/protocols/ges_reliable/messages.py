@@ -160,6 +160,23 @@ class Stored:
 
 
 @record
+class LossProof:
+    """Storage → access broker: acknowledged publications of a source are not on disk here.
+
+    Attributes:
+        through: the last number on disk.
+        acknowledged: the last number that was acknowledged.
+    """
+
+    target: Target
+    hops: int
+    storage: BrokerNumber
+    source: SourceId
+    through: int
+    acknowledged: int
+
+
+@record
 class Fetch:
     """Access broker or storage → storage: a request for publications after an epoch.
 
@@ -255,5 +272,6 @@ KINDS: Final = (
     MessageKind(122, Fetch),
     MessageKind(123, Events, None, _halves),
     MessageKind(124, Fetched),
+    MessageKind(125, LossProof),
 )
 """With their numbers on the wire; 118 to 127 are ges_reliable's."""

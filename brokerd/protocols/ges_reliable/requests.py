@@ -21,6 +21,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.messages import (
     Change,
     Changed,
+    LossProof,
     Store,
     Stored,
     SubscriptionRequest,
@@ -273,6 +274,18 @@ class PublishRequests:
         pending.is_probing, pending.is_refused = False, True
         pending.runs.clear()
         return pending.highest
+
+    def refuse_loss(self, message: LossProof) -> bool:
+        """Stop a source whose storage has lost publications; return False if the source lost none.
+
+        The publications after the lost ones would wait for them for ever.
+        """
+        pending = self._sources.get(message.source)
+        if pending is None or pending.is_refused or message.acknowledged > pending.done:
+            return False
+        pending.is_probing, pending.is_refused = False, True
+        pending.runs.clear()
+        return True
 
     def on_probed(self, source: SourceId, now_ns: Instant) -> Iterator[Store]:
         """Send the publications that waited for the report of the storage."""

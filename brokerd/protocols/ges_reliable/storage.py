@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.model.losses import has_marker
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.ges_reliable.definition import LOG, StoragePlace
@@ -30,6 +31,7 @@ from brokerd.protocols.ges_reliable.messages import (
     Fetch,
     Fetched,
     Forwarding,
+    LossProof,
     RequestAnswer,
     Store,
     Stored,
@@ -50,8 +52,8 @@ from brokerd.protocols.ges_reliable.state import (
 )
 from brokerd.protocols.ges_reliable.storage_tree import INTAKE, StorageFeeds, UnitProfile
 from brokerd.protocols.ges_reliable.subscriptions import DependentStorages, Registrations
+from brokerd.protocols.interface import LOSS_PROVED, Chop, Commit, LogEnds, Read, RecordsRead
 from brokerd.protocols.interface import Change as Row
-from brokerd.protocols.interface import Chop, Commit, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.selection import RunSelection
@@ -119,6 +121,7 @@ class Storage:
             broker, deadlines, parameters, forwarding, purpose=PROFILE, stores=True
         )
         self._parent = place.parent
+        self._place = place
         self._broker = broker
         self._disk = disk
         self._machine = disk.machine
@@ -260,6 +263,7 @@ class Storage:
 
     def change(self, place: StoragePlace) -> None:
         """Take storages that were added or retired."""
+        self._place = place
         self.dependents.change(place)
 
     def latest(self, home: BrokerNumber, *, stores: bool = False) -> tuple[int, int]:
@@ -295,10 +299,31 @@ class Storage:
         self._counters["publications_received"] += len(run)
         self._take(self.log.store(run, self._broker))
         source, home = run.source, message.home
-        if self.log.stored(source) >= run.last:
+        if has_marker(run) and self._proves_loss(run):
+            self._report_loss(home, run)
+        elif self.log.stored(source) >= run.last:
             self._report_stored(home, run)
         else:
             self._disk.sync(LOG, partial(self._report_stored, home, run))
+
+    def _proves_loss(self, run: PublicationRun) -> bool:
+        """Return True if acknowledged publications are missing, and no loss was accepted.
+
+        An access broker sends a marker for acknowledged numbers only. One of several roots may have
+        yet to receive what another one has acknowledged.
+        """
+        is_only = self.profile is None and not self._place.siblings
+        return is_only and not self.log.lost_through and not self.log.has(run.source, 1, run.last)
+
+    def _report_loss(self, home: BrokerNumber, run: PublicationRun) -> None:
+        source, through = run.source, self.log.stored(run.source)
+        cause = (
+            f"publications {through + 1} to {run.last} of source {tuple(source)} were "
+            "acknowledged, and are missing on this storage's disk"
+        )
+        self._machine.record(LOSS_PROVED, source=[*source], cause=cause)
+        target = self._forwarding.to(home)
+        self._forwarding.send(LossProof(target, 0, self._broker, source, through, run.last))
 
     def _report_stored(self, home: BrokerNumber, run: PublicationRun) -> None:
         through = self.log.stored(run.source)

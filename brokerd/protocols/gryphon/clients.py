@@ -151,7 +151,7 @@ class Clients:
         own_filter: OwnFilter | None,
     ) -> None:
         machine = disk.machine
-        self.table = ClientTable(broker, machine, deadlines, parameters, Client, unseen_first=1)
+        self.table = ClientTable(broker, machine, deadlines, parameters, Client)
         windows: DeliveryWindows[InFlightEvents, OwnSubscription] = DeliveryWindows(
             machine, parameters.client_window, counters
         )

@@ -82,7 +82,7 @@ class Clients:
     ) -> None:
         machine, kind = disk.machine, Client
         self.table = ClientTable(
-            broker, machine, deadlines, parameters, kind, unseen_first=1, writes_published=True
+            broker, machine, deadlines, parameters, kind, writes_published=True
         )
         windows: DeliveryWindows[InFlightDelivery, OwnSubscription] = DeliveryWindows(
             machine, parameters.client_window, counters

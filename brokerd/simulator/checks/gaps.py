@@ -72,6 +72,7 @@ class GapJudge:
             is_lost = is_lost_state and (
                 sequence in publisher.lost
                 or self._losses.is_lost_at_home(subscription, publisher, sequence)
+                or self._is_released_early(publisher, sequence)
             )
             if not is_promised and not is_lost and sequence not in stream.got:
                 self._violations.add(
@@ -138,6 +139,13 @@ class GapJudge:
         if not is_lost_there and not losses.is_lost_at_home(subscription, publisher, sequence):
             return False
         return losses.disk_view.is_in_gap(gap, source, sequence, is_lost_there=is_lost_there)
+
+    def _is_released_early(self, publisher: Publisher, sequence: int) -> bool:
+        """Return True if a gap of a loss may end behind a publication that was released early.
+
+        The pubend reports both causes as one range.
+        """
+        return bool(self._promises.gaps) and self._is_old(publisher, sequence)
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
         """Return True if a publication may be in a gap that is announced now."""

@@ -83,6 +83,7 @@ class StateLosses:
     Attributes:
         are_accepted: the operator has accepted a loss, so gaps with this reason are permitted.
         are_known: the brokers with losses are known; if not, any broker may have had the loss.
+        count: the number of accepted losses.
         disk_view: the contents of disks.
         is_owed_everywhere: an acknowledgement means that every owed subscription has the
             publication, so that no loss takes it.
@@ -90,10 +91,11 @@ class StateLosses:
 
     def __init__(self, register: StreamRegister) -> None:
         self._register = register
-        self._brokers: dict[BrokerNumber, None] = {}
+        self._brokers: dict[BrokerNumber, int] = {}
         self._clients: dict[ClientId, None] = {}
         self.are_accepted = False
         self.are_known = True
+        self.count = 0
         self.is_owed_everywhere = False
         self.disk_view: DiskView = AccessBrokerDisks()
 
@@ -114,7 +116,8 @@ class StateLosses:
         """
         register, stores_for = self._register, self.disk_view.stores_for
         self.are_accepted = True
-        self._brokers[broker] = None
+        self.count += 1
+        self._brokers[broker] = self.count
         self._clients |= {
             client: None for client, home in register.homes.items() if stores_for(broker, home)
         }
@@ -125,7 +128,7 @@ class StateLosses:
         for source, number in self.list_unacknowledged(broker):
             publisher = register.by_source[source]
             if self.disk_view.keeper_of(source, number, broker) == broker:
-                publisher.in_transit[number] = None
+                publisher.in_transit[number] = publisher.published_again[number] = None
         for subscription in register.subscriptions.values():
             if register.homes[subscription.client] == broker:
                 subscription.lost, subscription.before = True, None
@@ -192,18 +195,23 @@ class StateLosses:
     ) -> bool:
         """Return True if a publication may be missing because a subscriber's broker lost state.
 
-        All publications since the broker has started the subscription again are owed.
+        All publications since the broker has started the subscription again are owed. So are those
+        since the start of a subscription that was requested after the loss.
         """
         home = self._register.homes.get(subscription.client, -1)
         if not self.has_lossy_home(subscription.client):
             return False
+        if subscription.lost or not self.are_known:
+            return True
         stores_for = self.disk_view.stores_for
-        is_stored_elsewhere = any(stores_for(each, home) for each in self._brokers if each != home)
-        if subscription.lost or not subscription.is_restarted:
+        later = [each for each, at in self._brokers.items() if at > subscription.since]
+        if any(stores_for(each, home) for each in later if each != home):
             return True
-        if is_stored_elsewhere or not self.are_known:
+        if subscription.is_restarted:
+            return sequence <= self._register.stream(subscription, publisher).lost_until
+        if home in later or (subscription.client in self._clients and later):
             return True
-        return sequence <= self._register.stream(subscription, publisher).lost_until
+        return sequence <= self._register.stream(subscription, publisher).requested
 
     def has_lost(self, subscription: Subscription, source: SourceId, sequence: int) -> bool:
         """Return True if lost positions took a publication; else it is published again."""

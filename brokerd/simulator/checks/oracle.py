@@ -137,10 +137,16 @@ class Oracle:
             if self.wants(subscription.predicate, blob):
                 self.register.stream(subscription, publisher).add(sequence)
 
-    def on_subscribed(self, client: ClientId, number: int, predicate: Predicate) -> None:
-        """Record a requested subscription."""
+    def on_subscribed(
+        self,
+        client: ClientId,
+        number: int,
+        predicate: Predicate,
+        predecessor: ClientId | None = None,
+    ) -> None:
+        """Record a requested subscription; see SubscriptionLives for the predecessor."""
         log = self.arrivals.total_order.begin()
-        subscription = self.lives.begin(client, number, predicate, log)
+        subscription = self.lives.begin(client, number, predicate, log, predecessor)
         for publisher in self.register.publishers.values():
             stream = self.register.stream(subscription, publisher)
             for sequence, (blob, _) in enumerate(publisher.contents, 1):

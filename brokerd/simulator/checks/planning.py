@@ -31,6 +31,8 @@ class ProtocolPlanning:
         compounds: compound faults that a swarm must reach, each once in a number of seeds; see
             `checks.compounds`.
         draws_restored: some plans restore a broker from an older copy of its disk.
+        stores_elsewhere: a publisher may leave before the decommission of its broker, because other
+            brokers have its acknowledged publications.
     """
 
     profiles: ClassVar[Mapping[str, frozenset[str]]] = {}
@@ -39,6 +41,7 @@ class ProtocolPlanning:
     fixed: ClassVar[Mapping[str, str]] = {}
     compounds: ClassVar[Mapping[str, int]] = {}
     draws_restored: ClassVar[bool] = False
+    stores_elsewhere: ClassVar[bool] = False
 
     def __init__(self, definition: ProtocolDefinition) -> None:
         self._definition = definition

@@ -22,6 +22,8 @@ class Publisher:
         copied: numbers in the last copy of that broker's disk.
         lost: acknowledged numbers that their broker lost, with an accepted loss.
         in_transit: numbers whose acknowledgement from before that loss may still arrive.
+        published_again: numbers without an acknowledgement at that loss; the broker gives them
+            another place in a total order.
     """
 
     client: ClientId
@@ -36,6 +38,7 @@ class Publisher:
     copied: dict[int, None] = field(default_factory=dict)
     lost: dict[int, None] = field(default_factory=dict)
     in_transit: dict[int, None] = field(default_factory=dict)
+    published_again: dict[int, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -120,6 +123,7 @@ class Subscription:
             restarts when the client is notified of a start again.
         lost: the broker has lost state, and the client has not requested the subscription again.
         is_restarted: the broker has started the lost subscription again.
+        since: the number of accepted losses before the first request.
         closed: source brokers behind a closed gate.
         before: the client's earlier subscription at its loss of memory.
         streams: streams by publisher.
@@ -135,6 +139,7 @@ class Subscription:
     given_up: bool = False
     lost: bool = False
     is_restarted: bool = False
+    since: int = 0
     closed: frozenset[BrokerNumber] = frozenset()
     before: "Subscription | None" = None
     streams: dict[str, Stream] = field(default_factory=dict)

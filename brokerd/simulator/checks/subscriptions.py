@@ -19,13 +19,23 @@ class SubscriptionLives:
         self._losses = losses
         self._gates = gates
 
-    def begin(self, client: ClientId, number: int, predicate: Predicate, log: int) -> Subscription:
+    def begin(
+        self,
+        client: ClientId,
+        number: int,
+        predicate: Predicate,
+        log: int,
+        predecessor: ClientId | None = None,
+    ) -> Subscription:
         """Return a requested subscription, without streams.
 
         Args:
             log: its number among all subscriptions.
+            predecessor: the name of a moving client at its earlier broker.
         """
-        subscription = Subscription(client, number, predicate, log)
+        subscription = Subscription(client, number, predicate, log, since=self._losses.count)
+        if predecessor is not None:
+            subscription.since = self._register.subscriptions[predecessor, number].since
         subscription.closed = self._gates.closed_of(client, number)
         before = self._register.before.pop((client, number), None)
         if before is not None and before.predicate == predicate:

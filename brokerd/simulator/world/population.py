@@ -158,7 +158,7 @@ class ClientPopulation:
             core = old.core.successor()
             new = self.add(name, broker, old.publishes, core)
             for number, predicate in core.subscriptions.predicates.items():
-                state.oracle.on_subscribed(name, number, predicate)
+                state.oracle.on_subscribed(name, number, predicate, old.name)
             self._requests[name] = self._requests.get(old.name, [])
             self.held[name] = None
             new.is_moving = True

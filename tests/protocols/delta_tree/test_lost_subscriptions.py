@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from brokerd.model.client_messages import Gap, Notice
-from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.identity import ClientId
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Deliver, Effect, Event
@@ -147,12 +147,17 @@ def test_a_later_subscription_of_a_client_restarts_beside_an_ended_one() -> None
 
 
 def test_a_loss_of_logged_publications_is_announced_although_no_publisher_returns() -> None:
-    """Every subscription receives one gap, also after later restarts of the broker."""
-    gaps: list[tuple[ClientId, BrokerNumber]] = []
+    """Every subscription receives one gap, also after later restarts of all brokers.
+
+    When the publisher returns, the gap of its publications begins behind a subscription's start.
+    """
+    gaps: dict[ClientId, list[Gap]] = {}
 
     def watch(_: BrokerView, _event: Event, effects: Sequence[Effect]) -> None:
         items = [(each.client, each.item) for each in effects if type(each) is Deliver]
-        gaps.extend((client, gap.stream.broker) for client, gap in items if type(gap) is Gap)
+        for client, item in items:
+            if type(item) is Gap:
+                gaps.setdefault(client, []).append(item)
 
     cluster = begun(logged=True, watcher=watch)
     subscribers = [cluster.subscribe(broker, client=f"s-{broker}") for broker in ("b1", "s1")]
@@ -160,26 +165,77 @@ def test_a_loss_of_logged_publications_is_announced_although_no_publisher_return
     publish(cluster, 3)
     cluster.run_until_quiet()
     broker = cluster.broker("p1")
-    for near in ("b1", "s1", "p-p1"):
+    for near in ("b1", "s1"):
         cluster.link("p1", near).cut()
     cluster.run_for(1)
+    publish(cluster, 2)
+    cluster.run_for(1)
+    cluster.link("p1", "p-p1").cut()
     broker.kill().put_back(None)
     for near in ("b1", "s1"):
         cluster.link("p1", near).heal()
     cluster.run_for(30)
-    assert sorted(gaps) == [("s-b1", 0), ("s-s1", 0)]
-    late = cluster.subscribe("s1", client="late-s1")
+    subscribers.append(cluster.subscribe("s1", client="late-s1"))
     cluster.run_for(5)
-    for _ in range(2):
-        broker.restart()
+    for other in ("b1", "s1"):
+        cluster.broker(other).restart()
         cluster.run_for(30)
+    broker.kill()
+    cluster.run_for(2)
+    subscribers.append(cluster.subscribe("s1", client="later-s1"))
+    cluster.run_for(5)
+    broker.start()
+    cluster.run_for(30)
+    assert sorted(gaps) == ["s-b1", "s-s1"]
+    assert [(gap.first, gap.last) for each in gaps.values() for gap in each] == [(1, 1)] * 2
     cluster.link("p1", "p-p1").heal()
     cluster.run_for(5)
     publish(cluster, 2)
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
+    assert [received(each) for each in subscribers] == [[1, 2, 3, 6, 7]] * 2 + [[6, 7]] * 2
+    (late,) = gaps["late-s1"]
+    assert (late.first, late.last) == (4, 5)
+
+
+def test_a_restart_after_a_loss_announces_no_further_loss() -> None:
+    """The log has released all publications, and the other brokers have received none.
+
+    The last one is delivered before it is on disk, and then the broker crashes.
+    """
+    gaps: list[Gap] = []
+
+    def watch(_: BrokerView, _event: Event, effects: Sequence[Effect]) -> None:
+        items = [each.item for each in effects if type(each) is Deliver and each.client == "o-s1"]
+        gaps.extend(item for item in items if type(item) is Gap)
+
+    cluster = begun(logged=True, watcher=watch)
+    subscriber = cluster.subscribe("p1", "kind = 'a'")
+    other = cluster.subscribe("s1", "kind = 'b'", client="o-s1")
+    cluster.run_until_quiet()
+    publish(cluster, 3)
+    cluster.run_until_quiet()
+    broker = cluster.broker("p1")
+    broker.kill().put_back(None)
+    cluster.run_for(30)
+    publish(cluster, 3)
+    cluster.run_until_quiet()
+    assert sorted(gap.stream.broker for gap in gaps) == [0, 0], "one of the source, one of the log"
+    for crashes_early in (False, True):
+        broker.restart()
+        cluster.run_for(30)
+        if crashes_early:
+            for lane in (broker.broker.disk.lane, broker.broker.disk.log_lane):
+                lane.hold()
+        publish(cluster, 1)
+        cluster.run_for(1)
+    broker.broker.kill(kept=0)
+    broker.start()
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
     assert len(gaps) == 2
-    assert [received(each) for each in (*subscribers, late)] == [[*range(1, 6)]] * 2 + [[4, 5]]
+    assert [event for event, _ in broker.broker.recorded].count("loss_announced") == 1
+    assert [received(subscriber), received(other)] == [[*range(1, 9)], []]
 
 
 def test_a_loss_is_announced_to_a_subscription_behind_a_partition() -> None:

@@ -35,7 +35,6 @@ class World:
             BestEffortParameters(),
             HostedClient[Any],
             writes_published=is_written,
-            unseen_first=1,
         )
 
     def written(self) -> list[Change]:

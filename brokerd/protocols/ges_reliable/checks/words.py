@@ -15,6 +15,7 @@ from brokerd.protocols.ges_reliable.messages import (
     Events,
     Fetch,
     Fetched,
+    LossProof,
     Store,
     Stored,
 )
@@ -31,6 +32,8 @@ class GesReliableWording(Wording):
                 return f"store {self.run(run)}"
             case Stored(through=through):
                 return f"stored up to {through}"
+            case LossProof(through=through, acknowledged=last):
+                return f"lost {through + 1} up to {last}"
             case Change(requests=wishes):
                 parts = [
                     f"{'with' if wish.predicate else 'without'} {wish.key.client}/{wish.key.number}"

@@ -50,6 +50,7 @@ class MultiProxyPlanning(ProtocolPlanning):
         ABSENT_CLIENT_REMOVED: 600,
     }
     draws_restored: ClassVar[bool] = True
+    stores_elsewhere: ClassVar[bool] = True
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **CLIENT_LIMITS,
         "topic_attribute": ("price",),

@@ -56,6 +56,8 @@ NO_PEER: Final = -1
 LINGER: Final = "linger"
 """Purpose of the deadline at which a client's subscriptions end."""
 
+_NOWHERE: Final[Mapping[StreamId, int]] = {}
+
 
 class ClientParameters(Protocol):
     """A protocol's parameters of clients."""
@@ -143,9 +145,6 @@ class ClientTable(Generic[Client]):
     Args:
         kind: the class of the protocol's clients.
         takes_sources: whether a client may continue with a source of another broker.
-        unseen_first: the first position of a gap of a lost subscription in a stream of which the
-            client has no position; None, for the last position alone, if positions count no
-            publications.
         writes_published: whether the numbers of publishers are written, because no disk has the
             publications themselves.
 
@@ -166,7 +165,6 @@ class ClientTable(Generic[Client]):
         kind: type[Client],
         *,
         takes_sources: bool = False,
-        unseen_first: int | None = None,
         writes_published: bool = False,
     ) -> None:
         self.incarnation = 0
@@ -180,7 +178,6 @@ class ClientTable(Generic[Client]):
         self._limits = parameters
         self._kind = kind
         self._takes_sources = takes_sources
-        self._unseen_first = unseen_first
         self._publishers = PublisherTable(broker)
         self._published = PublisherProgress(is_written=writes_published)
         self._advanced: dict[Progressive, None] = {}
@@ -394,6 +391,8 @@ class ClientTable(Generic[Client]):
     ) -> Iterator[Gap]:
         """Yield a gap for each stream in which a lost subscription restarts.
 
+        The gap of a stream of which the client has no position begins at the first position.
+
         Args:
             begins_after: positions behind which the subscription restarts.
         """
@@ -401,7 +400,7 @@ class ClientTable(Generic[Client]):
         if had is None:
             return
         for stream, last in begins_after.items():
-            first = had[stream] + 1 if stream in had else self._unseen_first or last
+            first = had.get(stream, 0) + 1
             if first <= last and last:
                 yield Gap((number,), stream, first, last, STATE_LOST)
 
@@ -552,7 +551,10 @@ def older_copy(name: ClientId, highest: int, received: int) -> str:
 
 
 def gaps_of_older_copy(
-    number: int, acknowledged: Mapping[StreamId, int], stated: Iterable[tuple[StreamId, int]]
+    number: int,
+    acknowledged: Mapping[StreamId, int],
+    stated: Iterable[tuple[StreamId, int]],
+    begins_after: Mapping[StreamId, int] = _NOWHERE,
 ) -> tuple[Gap, ...]:
     """Return the gaps of a subscription whose client has acknowledged more than it states.
 
@@ -560,12 +562,13 @@ def gaps_of_older_copy(
 
     Args:
         acknowledged: by stream, the last acknowledged position.
-        stated: the positions that the client states; the first lost one of another stream is
-            unknown.
+        stated: the positions that the client states.
+        begins_after: by stream, the position behind which the subscription began, if the client
+            does not state it.
     """
-    had = dict(stated)
+    had = {**begins_after, **dict(stated)}
     return tuple(
-        Gap((number,), stream, had.get(stream, last - 1) + 1, last, OLDER_COPY)
+        Gap((number,), stream, had.get(stream, 0) + 1, last, OLDER_COPY)
         for stream, last in acknowledged.items()
         if had.get(stream, 0) < last
     )

@@ -1,8 +1,9 @@
 """Compound faults: moves that meet at one broker, or between the same two units.
 
 Other draws choose the target of each move independently, so some pairs of moves almost never meet.
-A broker with an accepted loss is lost, decommissioned, or departs; a joined broker fails; a broker
-joins beside a departure; the clients of a decommissioned broker are absent; all links between two
+A broker with an accepted loss is lost, decommissioned, or departs; a joined broker fails, is lost,
+and departs thereafter; a broker fails before its loss; a broker joins beside a departure; the
+clients of a decommissioned broker are absent, and its publishers have left; all links between two
 units fail while other routes are slow.
 """
 
@@ -77,6 +78,8 @@ def draw_compounds(
     for move in (*moves, *found):
         if type(move) is BrokerDeparture and move.broker in joins:
             found += departing.draw_departing(joins[move.broker], move.when)
+    beside = _Compounds(Random(f"beside losses {seed}"), definition, planning, draft, heal)
+    found += beside.draw_beside_losses([*moves, *found])
     return found
 
 
@@ -242,6 +245,45 @@ class _Compounds:
                 yield FaultInjection(begin, "client_away", (client,), stages)
             if random.random() < 0.2:
                 yield MemoryLoss(max(0, when - self._draw_gap()), client, 99)
+
+    def draw_beside_losses(self, moves: Sequence[Move]) -> Iterator[Move]:
+        """Yield faults of brokers before their loss, and losses of joined brokers.
+
+        The publishers of decommissioned brokers leave before, if others store their publications.
+        """
+        random = self._random
+        faults = [move for move in moves if type(move) is FaultInjection]
+        lost = [move for move in faults if move.kind == LOST]
+        for loss in lost:
+            for broker in loss.on:
+                yield from self._fail_before(broker, loss.when)
+        members_change = self._definition.promises.members_may_change
+        for join in moves if lost and members_change else ():
+            if type(join) is BrokerJoin and join.when < self._heal - 1 and random.random() < 0.5:
+                when = random.randrange(join.when + 1, self._heal)
+                yield FaultInjection(when, LOST, (join.broker,))
+                if random.random() < 0.6:
+                    yield BrokerDeparture(random.randrange(when, self._heal), join.broker)
+        if self._planning.stores_elsewhere:
+            for place, move in enumerate(faults):
+                if move.kind == KILL_FOR_GOOD and move.when > 1:
+                    yield from self._publish_before(f"q{70 + place}-{move.on[0]}", move.when)
+
+    def _fail_before(self, broker: str, when: int) -> Iterator[Move]:
+        """Yield faults of a broker that end before its loss."""
+        for kind in self._random.sample(BROKER_KINDS, 3):
+            if when >= STAGES[kind] and self._random.random() < 0.7:
+                begin, *stages = sorted(self._random.sample(range(when), STAGES[kind]))
+                yield FaultInjection(begin, kind, (broker,), tuple(stages))
+
+    def _publish_before(self, client: str, when: int) -> Iterator[Move]:
+        """Yield publications of a client that leaves its broker before an instant."""
+        random = self._random
+        detaches = random.randrange(1, when)
+        for _ in range(random.randrange(1, 4)):
+            contents = (Contents(random.choice("abcd"), random.choice((10, 40, 60, 90)), 3),)
+            yield PublicationRun(random.randrange(detaches), client, contents)
+        yield from (Detachment(at, client) for at in (detaches, when - 1))
 
     def _restore_again(self) -> Iterator[Move]:
         """Yield crashes of a restored broker before its clients return, and further restores.
