@@ -38,6 +38,8 @@ from brokerd.storage.log_groups import (
     Group,
     LogEntry,
     LogRun,
+    LogState,
+    SegmentState,
     body_bytes,
     ends_entry,
     entries_of,
@@ -49,7 +51,6 @@ from brokerd.storage.log_groups import (
     pack_segment,
     salt_of,
 )
-from brokerd.storage.log_state import LogState, SegmentState
 from brokerd.storage.synced_mark import SyncedMark
 
 SEGMENT_BYTES: Final = 16 << 20

@@ -68,7 +68,7 @@ UNDRAWN: Final = {
         "UNREACHABLE_AFTER_S; client.broker_choice: RECONNECT_FIRST_S RECONNECT_LIMIT_S "
         "REDIRECTED_FOR_S; client.broker_connection: RETRY_S LEAVING_S; "
         "client.inbox: INBOX_LIMIT_BYTES; client.waits: _CHECKPOINT_EVERY; "
-        "storage.log_state: _PLACE_EVERY_BYTES; storage.log_volume: SEGMENT_BYTES; "
+        "storage.log_groups: _PLACE_EVERY_BYTES; storage.log_volume: SEGMENT_BYTES; "
         "storage.sqlite_store: MOST_SHARES"
     ),
 }

@@ -8,11 +8,13 @@ import pytest
 
 from brokerd.storage.files import DiskFiles
 from brokerd.storage.log_groups import (
+    _PLACE_EVERY_BYTES,
     HEAD_BYTES,
     SALT_BYTES,
     SEGMENT,
     EntryKind,
     LogEntry,
+    LogState,
     entries_of,
     group_at,
     is_one_bit_off,
@@ -20,7 +22,6 @@ from brokerd.storage.log_groups import (
     pack_segment,
     salt_of,
 )
-from brokerd.storage.log_state import _PLACE_EVERY_BYTES, LogState
 from brokerd.storage.log_volume import MARK_NAME, LogVolume
 from brokerd.storage.synced_mark import SyncedMark
 from tests.storage.test_log_volume import LOGS, A, entry, opened
