@@ -25,6 +25,7 @@ from brokerd.errors import StorageCorrupt
 from brokerd.storage.files import (
     DISK,
     Files,
+    SyncedMark,
     is_no_room,
     is_out_of_descriptors,
     is_transient,
@@ -51,7 +52,6 @@ from brokerd.storage.log_groups import (
     pack_segment,
     salt_of,
 )
-from brokerd.storage.synced_mark import SyncedMark
 
 SEGMENT_BYTES: Final = 16 << 20
 MARK_NAME: Final = "synced"

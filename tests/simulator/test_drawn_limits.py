@@ -43,7 +43,7 @@ UNDRAWN: Final = {
         "delta_tree.tombstones: NUMBER_BITS LAST_NUMBER; "
         "durable.filtering_subsystem: _WORD; parts.clients.table: MOST_INSTANCE_BYTES; "
         "client.client: _INSTANCE_BYTES; client.state_encoding: _CHECKSUM_BYTES; "
-        "storage.log_groups: SALT_BYTES SEAL_BYTES; storage.synced_mark: TAG_BYTES"
+        "storage.log_groups: SALT_BYTES SEAL_BYTES; storage.files: TAG_BYTES"
     ),
     TIMED: (
         "durable.retention: _EXCESS_PAUSE_NS; ges.dissemination: DEAREST; ges.membership: LOOKS; "

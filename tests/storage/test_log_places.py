@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from brokerd.storage.files import DiskFiles
+from brokerd.storage.files import DiskFiles, SyncedMark
 from brokerd.storage.log_groups import (
     _PLACE_EVERY_BYTES,
     HEAD_BYTES,
@@ -23,7 +23,6 @@ from brokerd.storage.log_groups import (
     salt_of,
 )
 from brokerd.storage.log_volume import MARK_NAME, LogVolume
-from brokerd.storage.synced_mark import SyncedMark
 from tests.storage.test_log_volume import LOGS, A, entry, opened
 
 SALT = bytes(range(SALT_BYTES))
