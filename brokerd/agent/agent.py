@@ -41,7 +41,7 @@ from brokerd.agent.watchdog import (
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import ControlServer, Handler
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
 from brokerd.runtime.program import Program, read_own_program
 
 WATCHDOG_ROLES: Final[Mapping[str, Role]] = {

@@ -24,7 +24,7 @@ from brokerd.agent.watchdog import read_identity
 from brokerd.client.client import Client, connect
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
 from brokerd.units import SECOND_NS
 from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
