@@ -27,7 +27,7 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.version_bounds",
     "brokerd.protocols.parts.neighbours",
     "brokerd.protocols.parts.log_bounds",
-    "brokerd.protocols.parts.positions",
+    "brokerd.protocols.parts.records",
     "brokerd.protocols.parts.publishers",
     "brokerd.protocols.parts.records",
     "brokerd.protocols.parts.selection",
