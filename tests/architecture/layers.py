@@ -205,13 +205,13 @@ LAYERS = (
                 "brokerd.model",
                 "brokerd.sessions",
                 "brokerd.wire",
-                "brokerd.client.window",
+                "brokerd.client.outgoing",
             ),
         )
         for module in CLIENT_CORE
     ),
     Layer(
-        "brokerd.client.window",
+        "brokerd.client.outgoing",
         "the publications of a client are a part of its pure decisions",
         ours=(*_BASE, "brokerd.model"),
     ),

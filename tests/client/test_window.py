@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.client import window as window_module
-from brokerd.client.window import Window, select_used_attributes
+from brokerd.client import outgoing as window_module
+from brokerd.client.outgoing import Window, select_used_attributes
 from brokerd.model.identity import SourceId
 from brokerd.model.joined_runs import RunJoiner
 from brokerd.model.publication import PublicationRun
