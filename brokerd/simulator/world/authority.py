@@ -3,8 +3,15 @@
 import hashlib
 from typing import Final
 
-from brokerd.model.ed25519 import BASE, ORDER, compress, digest_number, multiply
-from brokerd.model.operator_acts import OperatorAct, OperatorAuthority
+from brokerd.model.operator_acts import (
+    BASE,
+    ORDER,
+    OperatorAct,
+    OperatorAuthority,
+    compress,
+    digest_number,
+    multiply,
+)
 
 DEPLOYMENT: Final = "simulated"
 _SECRET: Final = bytes(32)
