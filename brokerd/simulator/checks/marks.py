@@ -3,12 +3,18 @@
 A rule of a protocol that no seed has exercised is untested. Each rule names a mark in the
 protocol's document. Every seed counts its marks, and a campaign with too few seeds at a mark
 returns UNKNOWN.
+
+Most draws choose each target independently, so these pairs are rare without draws of their own; see
+`search/planning/compounds`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Effect, Event
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.world.views import BrokerView
@@ -161,3 +167,38 @@ def measure_novelty(reports: Sequence[SeedReport]) -> Novelty:
         sum(len(places) == 1 for places in seen.values()),
         sum(places[0] >= half for places in seen.values()),
     )
+
+
+Units = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+RESTORED_THEN_REMOVED: Final = "restored-then-removed"
+JOINED_FAILED: Final = "joined-failed"
+JOINED_BESIDE_REMOVAL: Final = "joined-beside-removal"
+ABSENT_CLIENT_REMOVED: Final = "absent-client-removed"
+PARALLEL_LINKS_FAILED: Final = "parallel-links-failed"
+
+COMPOUNDS: Final[Mapping[str, str]] = {
+    RESTORED_THEN_REMOVED: "a broker with an accepted loss was lost, decommissioned, or departed",
+    JOINED_FAILED: "a joined broker failed",
+    JOINED_BESIDE_REMOVAL: "a broker joined after a removal, or was present at the removal",
+    ABSENT_CLIENT_REMOVED: "a broker was lost or decommissioned in the absence of its client",
+    PARALLEL_LINKS_FAILED: "two links between the same two units were down at once",
+}
+"""The events of compound faults, in a sentence, by mark."""
+
+
+def make_marks(seeds: Mapping[str, int]) -> tuple[Mark, ...]:
+    """Return the marks of compound faults, each reached once in a number of seeds."""
+    return tuple(Mark(name, COMPOUNDS[name], number) for name, number in seeds.items())
+
+
+def units_between(topology: Topology, a: BrokerNumber, b: BrokerNumber) -> Units | None:
+    """Return the largest units at both ends of a link, in order; None outside of a hierarchy."""
+    if topology.kind != "hierarchy":
+        return None
+    section = topology.restrict_to_kind("hierarchy").section
+    assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
+    one, other = sorted((section.addresses[a], section.addresses[b]))
+    depth = next((n for n, (x, y) in enumerate(zip(one, other, strict=True), 1) if x != y), 0)
+    return (one[:depth], other[:depth])

@@ -18,10 +18,9 @@ from brokerd.overlay.topology import nearest
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, definition_of
-from brokerd.simulator.checks.compounds import make_marks
 from brokerd.simulator.checks.growth import SHARED, ContainerLimits, Limit
 from brokerd.simulator.checks.losses import Stretch
-from brokerd.simulator.checks.marks import ADVANCED_AGAIN, Mark, MarkObserver
+from brokerd.simulator.checks.marks import ADVANCED_AGAIN, Mark, MarkObserver, make_marks
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.reach import Reach

@@ -13,7 +13,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.sessions.messages import StateMark
-from brokerd.simulator.checks.compounds import (
+from brokerd.simulator.checks.marks import (
     ABSENT_CLIENT_REMOVED,
     COMPOUNDS,
     JOINED_BESIDE_REMOVAL,
