@@ -46,8 +46,7 @@ from brokerd.simulator.world.handles import (
     Subscription,
 )
 from brokerd.simulator.world.membership import Membership
-from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.network_faults import LinkFaults
+from brokerd.simulator.world.network import LinkFaults, Network
 from brokerd.simulator.world.population import ClientPopulation
 from brokerd.simulator.world.restoration import DiskRestoration
 from brokerd.simulator.world.sessions import NetworkParameters
