@@ -28,8 +28,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.messages import RoutedPublications
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.sessions import NetworkParameters, SessionEnd
-from brokerd.simulator.world.transmission import Transmission
+from brokerd.simulator.world.sessions import NetworkParameters, SessionEnd, Transmission
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 

@@ -22,8 +22,9 @@ from brokerd.simulator.world.sessions import (
     LinkStates,
     NetworkParameters,
     SessionEnd,
+    SilenceDetector,
+    Transmission,
 )
-from brokerd.simulator.world.transmission import SilenceDetector, Transmission
 
 
 class Network:
