@@ -50,9 +50,8 @@ from brokerd.simulator.world.network import LinkFaults, Network
 from brokerd.simulator.world.population import ClientPopulation
 from brokerd.simulator.world.restoration import DiskRestoration
 from brokerd.simulator.world.sessions import NetworkParameters
-from brokerd.simulator.world.state import ClusterState
+from brokerd.simulator.world.state import ClusterState, Waits
 from brokerd.simulator.world.trace import Trace
-from brokerd.simulator.world.waits import Waits
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attributes, encode_attributes
 
