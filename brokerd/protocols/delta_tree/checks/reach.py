@@ -27,7 +27,7 @@ from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.routes import Link
 from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.protocol_checks import Reach
 
 
 class DeltaTreeReach(Reach):

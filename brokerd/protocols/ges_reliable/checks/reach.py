@@ -6,7 +6,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.section_checks import find_unconnected
 from brokerd.protocols.ges.units import hierarchy_from
-from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.protocol_checks import Reach
 
 
 class GesReliableReach(Reach):

@@ -11,8 +11,7 @@ from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.protocols.gryphon.state import FILTERED, PUBLISHED, RELEASED, RESERVED
 from brokerd.simulator.checks.growth import LATE, ContainerLimits, Limit
-from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
-from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.protocol_checks import Reach, SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position
 
 

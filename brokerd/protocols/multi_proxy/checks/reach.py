@@ -6,7 +6,7 @@ from itertools import combinations
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.bipartite import Bipartite
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS
-from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.protocol_checks import Reach
 
 
 class MultiProxyReach(Reach):
