@@ -15,7 +15,7 @@ from brokerd.model.operator_acts import (
     decompress,
     is_signed,
 )
-from brokerd.simulator.world.authority import AUTHORITY, make_signature, public_key, sign
+from brokerd.simulator.world.broker_factory import AUTHORITY, make_signature, public_key, sign
 
 VECTORS = (  # RFC 8032 §7.1, tests 1 to 3: secret, public key, message, signature
     (
