@@ -8,7 +8,7 @@ the core: pauses before a retry are the shell's.
 from dataclasses import replace
 
 from brokerd.client.attachment import Attachment, Unfinished
-from brokerd.client.commit_modes import CommitMode
+from brokerd.client.commits import CommitMode
 from brokerd.client.events import (
     Attached,
     ClientEvent,

@@ -36,8 +36,8 @@ _FOR_ALL_PROTOCOLS = (
 
 CLIENT_CORE = (
     "brokerd.client.attachment",
-    "brokerd.client.commit_modes",
-    "brokerd.client.commit_requests",
+    "brokerd.client.commits",
+    "brokerd.client.commits",
     "brokerd.client.commitment",
     "brokerd.client.consumption",
     "brokerd.client.core",
