@@ -20,7 +20,7 @@ from brokerd.protocols.interface import (
     Read,
     RecordsRead,
 )
-from brokerd.protocols.parts.log_bounds import LogBounds
+from brokerd.protocols.parts.bounds import LogBounds
 from brokerd.runtime.disk import DiskThread, DurableWrites
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume

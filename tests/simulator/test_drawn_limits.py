@@ -55,7 +55,7 @@ UNDRAWN: Final = {
         "delta_tree.partition_table: LIVE_LIMIT; delta_tree.vectors: HIGHEST_STAMP LONGEST_SPAN; "
         "durable.consumers: MOST_UNCOMMITTED; "
         "ges.propagation: ENTRIES_LIMIT; ges.router: HOPS_PER_LEVEL; "
-        "ges_reliable.core: HOPS_PER_LEVEL; parts.version_bounds: NUMBER_LEAP; "
+        "ges_reliable.core: HOPS_PER_LEVEL; parts.bounds: NUMBER_LEAP; "
         "client.arguments: _LARGEST _SHOWN; client.consumer: _MOST_UNCOMMITTED; "
         "client.store: STORE_LIMIT_BYTES"
     ),
