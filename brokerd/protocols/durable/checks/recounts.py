@@ -7,7 +7,7 @@ from brokerd.protocols.durable.fetching import FetchedEvents, Fetching
 from brokerd.protocols.durable.passed_events import PassedEvents
 from brokerd.protocols.durable.state import Lane
 from brokerd.protocols.gryphon import InFlightEvents, weight_bytes
-from brokerd.protocols.gryphon.checks.recounts import RECOUNTS as CORE
+from brokerd.protocols.gryphon.checks.steps import RECOUNTS as CORE
 from brokerd.simulator.checks.recounts import Recount, nonzero
 
 

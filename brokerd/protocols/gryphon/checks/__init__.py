@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
-from brokerd.protocols.gryphon.checks.recounts import RECOUNTS
-from brokerd.protocols.gryphon.checks.steps import GryphonChecks
+from brokerd.protocols.gryphon.checks.steps import RECOUNTS, GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.protocols.gryphon.state import FILTERED, PUBLISHED, RELEASED, RESERVED
