@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from results.figures.catalogue import draw
-from results.figures.data import figure_data
+from results.figures.context import figure_data
 from results.figures.run_figures import narrow_svg, numbers_beside
 from results.figures.topology import paint, topology_rows, topology_svg
 from results.figures.topology_key import natural
