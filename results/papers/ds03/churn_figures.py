@@ -11,7 +11,7 @@ from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
-from results.papers.ds03.recovery import DELIVERED, RELEASED, SECOND_NS, Line, stream_lines
+from results.papers.ds03.recovery_figures import DELIVERED, RELEASED, SECOND_NS, Line, stream_lines
 from results.repetitions.timelines import first_deliveries
 from results.repetitions.series_runs import SeriesRuns, load_series
 from results.rules.absences import absences_of
