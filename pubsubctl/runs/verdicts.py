@@ -227,7 +227,7 @@ def judge_with(
         place: the place of the run among several, for people.
     """
     from results.checker.checks import check_run
-    from results.papers.dft11.simulated_deliveries import check_simulated_run
+    from results.papers.dft11.delivery_figures import check_simulated_run
     from results.papers.experiment_runs import is_experiment_run
     from results.tables.derived import VERDICT, find_unsealed_derived
     from results.tables.json_files import write_json

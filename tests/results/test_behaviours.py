@@ -18,7 +18,7 @@ from results.papers.dft11.behaviours import (
     exclusions_by_partition,
     gate_openings,
 )
-from results.papers.dft11.simulated_deliveries import check_simulated_run
+from results.papers.dft11.delivery_figures import check_simulated_run
 from results.report import write_experiment_report
 from results.tables.json_files import ResultsError
 from results.tables.schema import TABLES
