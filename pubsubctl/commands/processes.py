@@ -323,8 +323,7 @@ class _Reader:
         return [line for lines in found.values() for line in lines]
 
     async def _find(self) -> None:
-        from pubsubctl.deployment.deployment import find_placement
-        from pubsubctl.deployment.other_deployments import nothing_deployed
+        from pubsubctl.deployment.deployment import find_placement, nothing_deployed
         from pubsubctl.deployment.placement import Placement
         from pubsubctl.monitor.logbook import AGENT
         from pubsubctl.state import read_deployment

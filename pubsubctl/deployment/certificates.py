@@ -9,7 +9,7 @@ import trio
 from brokerd.agent.host.server import SECRETS_FOLDER
 from brokerd.errors import ControlError
 from brokerd.sessions.messages import CertifiedRole
-from pubsubctl.deployment.other_deployments import nothing_deployed
+from pubsubctl.deployment.deployment import nothing_deployed
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import ObservedState
 from pubsubctl.errors import HostError, PreflightFailed

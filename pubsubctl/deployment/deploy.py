@@ -34,9 +34,14 @@ from pubsubctl.deployment.certificates import (
     check_transport,
     transport_of,
 )
-from pubsubctl.deployment.deployment import Deployment, check_agents, check_wire_versions
+from pubsubctl.deployment.deployment import (
+    Deployment,
+    OtherDeployment,
+    check_agents,
+    check_wire_versions,
+    describe_ports,
+)
 from pubsubctl.deployment.membership import change_members
-from pubsubctl.deployment.other_deployments import OtherDeployment, describe_ports
 from pubsubctl.deployment.placement import PlacedBroker, Placement, check_pinning
 from pubsubctl.deployment.placement_choice import PlacementChoice, choose_placement
 from pubsubctl.deployment.plan import (

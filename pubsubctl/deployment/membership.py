@@ -19,8 +19,7 @@ from brokerd.protocols.registry import definition_of
 from brokerd.runtime.growth import topology_change
 from brokerd.text import counted, nearest
 from pubsubctl.console.console import Progress
-from pubsubctl.deployment.deployment import Deployment
-from pubsubctl.deployment.other_deployments import nothing_deployed
+from pubsubctl.deployment.deployment import Deployment, nothing_deployed
 from pubsubctl.deployment.plan import list_decommissioned
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 from pubsubctl.hosts.connectors.base import Connector
