@@ -457,7 +457,7 @@ LAYERS = (
         "it measures the log of a broker at the disk",
         ours=(
             "brokerd.protocols.interface",
-            "brokerd.runtime.log_writer",
+            "brokerd.runtime.disk",
             "brokerd.storage",
         ),
         third_party=frozenset({"trio"}),
