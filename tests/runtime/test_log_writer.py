@@ -96,7 +96,7 @@ def test_a_chop_alone_writes_nothing(tmp_path):
 
 
 def test_a_lazy_append_is_written_with_the_next_awaited_append(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "LAZY_NS", 10**15)
+    monkeypatch.setattr(disk, "LAZY_RECORDS_NS", 10**15)
 
     async def first(story: Story) -> None:
         story.append("a", None, b"one")
