@@ -6,7 +6,7 @@ import pytest
 
 from bench.papers.dft11.behaviour_experiments import draw
 from bench.papers.dft11.behaviour_files import KINDS
-from bench.papers.figure_experiments import (
+from bench.papers.experiments import (
     EXPERIMENTS,
     load_figure_experiment,
     run_figure_experiment,

@@ -32,7 +32,7 @@ _DURATIONS: Final = ("-1s", "99999999999999999999s", "0s", "9999h")
 _MARK: Final = "@hostile@"
 
 
-_EXPERIMENT: Final = "bench.papers.figure_experiments:load_figure_experiment"
+_EXPERIMENT: Final = "bench.papers.experiments:load_figure_experiment"
 
 
 class Kind(NamedTuple):

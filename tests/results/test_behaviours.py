@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.papers.record import NoProgress
+from bench.papers.experiments import NoProgress, load_figure_experiment, run_figure_experiment
 from bench.spec.toml_text import toml_text
 from brokerd.simulator.search.ledger import Campaign, empty_ledger, with_runs
 from pubsubctl.commands.app import run

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.toml_text import toml_text
 from pubsubctl.commands.app import run
 from results.figures.catalogue import draw

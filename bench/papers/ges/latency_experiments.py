@@ -19,8 +19,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from bench.papers.experiments import ExperimentRecord, Point, RunContext, Tables, draw_points
 from bench.papers.ges.transmission_experiments import EACH_CLIENT, PUBLISHER, Setting
-from bench.papers.record import ExperimentRecord, Point, RunContext, Tables, draw_points
 from bench.spec.experiment import ExperimentFile, Row
 from bench.spec.spec import load_topology
 from brokerd.model.client_messages import Deliveries
