@@ -10,8 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from bench.peers.servers import PeerFailed
-from bench.peers.system import Figures
+from bench.peers.system import Figures, PeerFailed
 
 NAME: Final = "pubsubctl"
 PROMISE: Final = "exactly once, by content"

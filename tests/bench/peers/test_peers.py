@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from bench.peers import __main__ as peers
-from bench.peers import ours, servers
+from bench.peers import ours, system
 from bench.peers.__main__ import SYSTEMS, Promises, table
 from bench.peers.measure import measure
 from bench.peers.system import Figures, System, limit_of
@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[3]
 def installed(name: str) -> System:
     """Return a system with an installed program."""
     system = next(each for each in SYSTEMS if each.name == name)
-    if servers.program_of(system) is None:
-        pytest.skip(str(servers.PackagesMissing([system])))
+    if system.program_of(system) is None:
+        pytest.skip(str(system.PackagesMissing([system])))
     return system
 
 
@@ -85,8 +85,8 @@ def misconfigured(program: str, chain: Sequence[boundary.Server]) -> list[bounda
 
 def test_a_server_that_does_not_start_is_reported_with_its_output() -> None:
     broken = replace(installed("nats"), start=misconfigured)
-    with pytest.raises(servers.PeerFailed, match=r"ended: .*Parse error"):
-        servers.run_chain(broken, 1).__enter__()
+    with pytest.raises(system.PeerFailed, match=r"ended: .*Parse error"):
+        system.run_chain(broken, 1).__enter__()
 
 
 def test_a_missing_peer_is_named_with_its_package(
