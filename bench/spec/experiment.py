@@ -37,8 +37,8 @@ from bench.spec.spec import (
     read_toml,
     validate,
 )
-from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology
+from brokerd.text import toml_text
 
 HOST = "controller"
 

@@ -12,7 +12,7 @@ from bench.papers.experiments import (
     run_figure_experiment,
 )
 from bench.spec.spec import SpecError
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 
 ABOUT = {"schema": "pubsubctl/behaviour-experiment/1", "name": "small", "seed": 3}
 SMALL = {

@@ -27,9 +27,9 @@ from bench.papers.experiments import (
 )
 from bench.spec.experiment import is_deployed_experiment
 from bench.spec.spec import SpecError
-from bench.spec.toml_text import toml_text
 from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
+from brokerd.text import toml_text
 from tests.helpers.patience import PATIENCE_S
 
 SMALL = {

@@ -16,7 +16,6 @@ import pytest
 import trio
 
 from bench.run.testbed import BrokerPlace, Testbed
-from bench.spec.toml_text import toml_text
 from brokerd.agent.client import AgentClient, open_agent
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
@@ -25,6 +24,7 @@ from brokerd.client.client import Client, connect
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from brokerd.runtime.control_socket import open_control
+from brokerd.text import toml_text
 from brokerd.units import SECOND_NS
 from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from tests.helpers.patience import PATIENCE_S
 
 REPOSITORY: Final = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bench.papers.experiments import NoProgress, load_figure_experiment, run_figure_experiment
-from bench.spec.toml_text import toml_text
 from brokerd.simulator.search.ledger import Campaign, empty_ledger, with_runs
+from brokerd.text import toml_text
 from pubsubctl.commands.app import run
 from results.figures.catalogue import draw
 from results.papers.dft11.behaviours import (

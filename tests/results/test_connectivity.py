@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.papers.experiments import load_figure_experiment, run_figure_experiment
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from results.papers.dft11.connectivity import (
     compute_disconnected_percent,
     mean_interval,

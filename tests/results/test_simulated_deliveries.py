@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import Row
 
 from bench.papers.experiments import load_figure_experiment, run_figure_experiment
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from pubsubctl.commands.app import run
 from results.figures.catalogue import draw
 from results.papers.dft11.delivery_figures import check_simulated_run, delivered_percent, draw_fig10
