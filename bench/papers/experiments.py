@@ -1,12 +1,10 @@
 """Experiments of papers' figures: records without deployed brokers, and files by name.
 
 An experiment is a file in `bench/experiments`. Its schema selects the record that carries it out,
-without deployed brokers (`bench.papers.record`), or the runs of deployed brokers
-(`bench.spec.experiment`).
+without deployed brokers, or the runs of deployed brokers (`bench.spec.experiment`).
 
 A paper's folder has one module per kind of experiment, named `*_experiments`, with a `RECORD`: the
 models of its files, the function that computes its rows, and the marks of its runs.
-`bench.papers.figure_experiments` finds the records and carries out any of them.
 """
 
 import multiprocessing
@@ -20,7 +18,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, get_args
 
-import bench.control_traffic
 import bench.papers
 from bench.spec.experiment import SCHEMA as DEPLOYED_SCHEMA
 from bench.spec.experiment import ExperimentFile, Kind, Row, write_experiment
@@ -208,11 +205,10 @@ class Experiment:
 def records() -> Mapping[str, ExperimentRecord]:
     """Return the records of all kinds of experiments without deployed brokers, by schema."""
     found = {}
-    for package in (bench.control_traffic, bench.papers):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name.endswith("_experiments") and module.name != __name__:
-                record: ExperimentRecord = import_module(module.name).RECORD
-                found[record.schema] = record
+    for module in pkgutil.walk_packages(bench.papers.__path__, f"{bench.papers.__name__}."):
+        if module.name.endswith("_experiments"):
+            record: ExperimentRecord = import_module(module.name).RECORD
+            found[record.schema] = record
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.control_traffic.churn_experiments import ChurnExperiment, Side, count, topology_of
+from bench.papers.control_traffic_experiments import ChurnExperiment, Side, count, topology_of
 from bench.papers.experiments import EXPERIMENTS, load_figure_experiment
 from bench.spec.spec import SpecError
 from brokerd.protocols.registry import check_runs_on
