@@ -62,7 +62,7 @@ class ClientCore:
     delivery is on record after a restart.
 
     Args:
-        mode: the commit mode; see `commit_modes`.
+        mode: the commit mode; see `commits`.
 
     Attributes:
         name: name of the client at its broker.
