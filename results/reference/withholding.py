@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from results.reference.fault_log import DEAFENING_VERBS, ENDING_VERBS, HOLDING_VERBS
-from results.reference.paths import Tree
+from results.reference.risk import Tree
 from results.rules.terms import NEVER_NS, Fault, Partition
 
 SETTLING_NS = 15 * 10**9
