@@ -30,7 +30,7 @@ MODULES: Final = (
     *("results.reference.risk", "results.reference.withholding"),
     *("results.reference.verdict", "results.rules.risks"),
     *("results.rules.withholding", "results.rules.faults", "results.rules.verdicts"),
-    *("results.reference.clocks", "results.reference.row_counts", "results.reference.fault_log"),
+    *("results.reference.times", "results.reference.row_counts", "results.reference.fault_log"),
     *("results.reference.times", "results.reference.absences", "results.reference.busyness"),
     *("results.reference.streams", "results.rules.timing"),
     *("results.rules.busyness", "results.rules.absences", "results.rules.doubts"),
