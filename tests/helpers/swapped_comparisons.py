@@ -31,7 +31,7 @@ MODULES: Final = (
     *("results.reference.verdict", "results.rules.risks"),
     *("results.rules.withholding", "results.rules.faults", "results.rules.verdicts"),
     *("results.reference.times", "results.reference.row_counts", "results.reference.fault_log"),
-    *("results.reference.times", "results.reference.absences", "results.reference.busyness"),
+    *("results.reference.times", "results.reference.withholding", "results.reference.busyness"),
     *("results.reference.streams", "results.rules.timing"),
     *("results.rules.busyness", "results.rules.absences", "results.rules.doubts"),
     *("results.rules.expectation", "results.rules.fault_log", "results.rules.findings"),
@@ -56,7 +56,7 @@ EQUIVALENT: Final[Mapping[str, str]] = {
     "results.reference.streams: there[after] < there[before]  ->  there[after] <= there[before]": (
         "two publications never have one place in a log"
     ),
-    "results.reference.absences: at_ns > gap.received_ns  ->  at_ns >= gap.received_ns": (
+    "results.reference.withholding: at_ns > gap.received_ns  ->  at_ns >= gap.received_ns": (
         "an absence that begins or ends with the gap's announcement is as long as its last instant"
     ),
     "results.reference.row_counts: rows_seen <= _SAMPLE  ->  rows_seen < _SAMPLE": (

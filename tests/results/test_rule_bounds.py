@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from results.reference.absences import explained_until_ns
+from results.reference.withholding import explained_until_ns
 from results.rules.absences import _absences, _explained_until_ns, _Line, _lines, absences_of
 from results.rules.announcements import (
     AnnouncedRange,
