@@ -26,8 +26,6 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.event_machine",
     "brokerd.protocols.parts.bounds",
     "brokerd.protocols.parts.neighbours",
-    "brokerd.protocols.parts.bounds",
-    "brokerd.protocols.parts.records",
     "brokerd.protocols.parts.publishers",
     "brokerd.protocols.parts.records",
     "brokerd.protocols.parts.selection",
@@ -36,7 +34,6 @@ _FOR_ALL_PROTOCOLS = (
 
 CLIENT_CORE = (
     "brokerd.client.attachment",
-    "brokerd.client.commits",
     "brokerd.client.commits",
     "brokerd.client.commitment",
     "brokerd.client.consumption",
@@ -205,15 +202,9 @@ LAYERS = (
                 "brokerd.model",
                 "brokerd.sessions",
                 "brokerd.wire",
-                "brokerd.client.outgoing",
             ),
         )
         for module in CLIENT_CORE
-    ),
-    Layer(
-        "brokerd.client.outgoing",
-        "the publications of a client are a part of its pure decisions",
-        ours=(*_BASE, "brokerd.model"),
     ),
     Layer(
         "brokerd.client.arguments",
