@@ -4,19 +4,19 @@ A socket of mode 0600 in a folder of mode 0700 that belongs to this user: the fi
 authentication.
 """
 
-import fcntl
 import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
 from brokerd.errors import ConfigError, ControlError, RemoteProtocolError
+from brokerd.files import lock_folder
 from brokerd.wire.control import (
     PREFIX,
     Answer,
@@ -49,7 +49,8 @@ def bind_control_socket(path: str | Path) -> trio.socket.SocketType:
     check_private_folder(path.parent)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _folder_lock(path.parent):
+        # Two starting servers must not replace each other's socket.
+        with lock_folder(path.parent):
             if path.is_symlink() or path.exists():
                 _remove_stale(path)
             os.fchmod(listener.fileno(), 0o600)  # Linux binds with it: never seen with another
@@ -83,17 +84,6 @@ def _check_path(path: str | Path) -> None:
         raise ConfigError(
             f"{path}: a socket path of {length} bytes; the kernel takes {MAXIMUM_PATH_BYTES}"
         )
-
-
-@contextmanager
-def _folder_lock(folder: Path) -> Iterator[None]:
-    """Prevent two starting servers from replacing each other's socket; held for an instant."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_stale(path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from brokerd import files
 from brokerd.text import is_plain_name, parse_json, problem_of
 
 
@@ -111,15 +112,9 @@ def write_json_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: a reader finds the old content or the new, never a part."""
+    """Replace a file with its folder: a reader finds the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    files.write_whole(path, content)
 
 
 _MOST_RUNS: Final = 100_000

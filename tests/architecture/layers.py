@@ -90,9 +90,13 @@ LAYERS = (
         ours=_BASE,
     ),
     Layer(
+        "brokerd.files",
+        "every process replaces and locks files alike",
+    ),
+    Layer(
         "brokerd.history",
         "the result pipeline reads these records without any broker code",
-        ours=(*_BASE, "brokerd.model"),
+        ours=(*_BASE, "brokerd.files", "brokerd.model"),
     ),
     Layer(
         "brokerd.matching",
