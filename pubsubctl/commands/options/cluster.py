@@ -5,42 +5,31 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.errors import UserError
 
-_PANEL = "Cluster"
+_option = options_in("Cluster")
 
-Rolling = Annotated[
-    bool,
-    typer.Option(
-        "--rolling", help="Replace all brokers, one after the other.", rich_help_panel=_PANEL
-    ),
-]
+Rolling = Annotated[bool, _option("--rolling", help="Replace all brokers, one after the other.")]
 MaxUnavailable = Annotated[
     int,
-    typer.Option(
+    _option(
         "--max-unavailable",
         metavar="N",
         min=1,
-        rich_help_panel=_PANEL,
         help="Replace N brokers at a time. Requires --rolling.",
     ),
 ]
 Roles = Annotated[
     list[str] | None,
-    typer.Option(
+    _option(
         "--role",
         metavar="BROKER=ROLE",
-        rich_help_panel=_PANEL,
         help="Change the role of a broker during the run: b11=1 for a storage, b11=retired. "
         "Repeatable.",
     ),
 ]
-NoTeardown = Annotated[
-    bool,
-    typer.Option(
-        "--no-teardown", help="Keep the brokers of this run running.", rich_help_panel=_PANEL
-    ),
-]
+NoTeardown = Annotated[bool, _option("--no-teardown", help="Keep the brokers of this run running.")]
 Verify = Annotated[
     bool,
     typer.Option("--verify", help="Look again afterwards. Exit with status 7 if anything is left."),
@@ -56,8 +45,7 @@ Broker = Annotated[
     ),
 ]
 ClientName = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", help="The name of the client. A new name."),
+    str | None, typer.Option("--name", metavar="NAME", help="The name of the client. A new name.")
 ]
 
 

@@ -7,7 +7,7 @@ A parameter of another type than these is left to typer.
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
@@ -74,6 +74,11 @@ def read_plainly(parameters: Sequence[Any]) -> list[Any]:
         if described.annotation in _TYPES and not is_checked and about.parser is None:
             parameter._runtime_param = PlainValue(described.annotation, about.min, about.max)
     return [*parameters]
+
+
+def options_in(panel: str) -> Callable[..., Any]:
+    """Return the declaration of an option with this panel of the help text."""
+    return partial(typer.Option, rich_help_panel=panel)
 
 
 GLOBAL_OPTIONS = "Global options (pubsubctl --help) may stand here too."

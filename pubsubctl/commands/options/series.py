@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from pubsubctl.commands.options.cluster import NoTeardown
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.commands.options.results import Check, Labels, labels_of
 from pubsubctl.errors import UserError
 
@@ -13,33 +12,26 @@ if TYPE_CHECKING:
     from pubsubctl.runs.series import Habits
 
 _OF_SERIES: Final = ("experiment", "point")
-_PANEL: Final = "Repetitions"
+_option = options_in("Repetitions")
 
 Instances = Annotated[
     int | None,
-    typer.Option(
+    _option(
         "--instances",
         metavar="N",
         min=1,
-        rich_help_panel=_PANEL,
         help="Run each point N times. The same command resumes an interrupted series.",
     ),
 ]
 Budget = Annotated[
     str | None,
-    typer.Option(
-        "--budget",
-        metavar="TIME",
-        rich_help_panel=_PANEL,
-        help="Start no run that would end later: 30min.",
-    ),
+    _option("--budget", metavar="TIME", help="Start no run that would end later: 30min."),
 ]
 Bounds = Annotated[
     list[str] | None,
-    typer.Option(
+    _option(
         "--bound",
         metavar="NUMBER=VALUE",
-        rich_help_panel=_PANEL,
         help="Mark points with a mean beyond this bound: latency_p99_ms=500. Repeatable.",
     ),
 ]
