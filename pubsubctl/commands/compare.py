@@ -8,7 +8,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.commands.options.results import RunsFolder
-from pubsubctl.commands.options.series import Budget, Instances, SeriesOptions
+from pubsubctl.commands.options.runs import Budget, Instances, SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation

@@ -9,8 +9,8 @@ import typer
 
 from brokerd.text import counted
 from pubsubctl.commands import names
-from pubsubctl.commands.options.cluster import MaxUnavailable, Rolling, Verify
 from pubsubctl.commands.options.grouping import options_in
+from pubsubctl.commands.options.runs import MaxUnavailable, Rolling, Verify
 from pubsubctl.commands.options.workload import Protocol
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation

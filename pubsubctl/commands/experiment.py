@@ -8,7 +8,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.commands.options.results import RunsFolder
-from pubsubctl.commands.options.series import Instances
+from pubsubctl.commands.options.runs import Instances
 from pubsubctl.commands.options.simulation import SEEDS, Processes, Seeds, processes_of, seeds_of
 from pubsubctl.commands.options.workload import LoadOptions
 from pubsubctl.console.console import Result
