@@ -253,8 +253,7 @@ def _on_brokers(
     from bench.spec.experiment import Point
     from pubsubctl.deployment.updates import read_roles
     from pubsubctl.runs.experiment import run_and_judge
-    from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
-    from pubsubctl.runs.plan import deployment_plan
+    from pubsubctl.runs.plan import Run, SeriesPlan, announce, deployment_plan, expect_time
     from pubsubctl.runs.repetitions import Design, run_series
     from pubsubctl.runs.series import Habits
 

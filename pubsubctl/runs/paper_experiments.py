@@ -24,8 +24,14 @@ from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
-from pubsubctl.runs.plan import deployment_plan, plan_faults_of_points
+from pubsubctl.runs.plan import (
+    Run,
+    SeriesPlan,
+    announce,
+    deployment_plan,
+    expect_time,
+    plan_faults_of_points,
+)
 from pubsubctl.runs.repetitions import Design, run_series
 from pubsubctl.runs.runs import manifest, refresh_run_index
 
