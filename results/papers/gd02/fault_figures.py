@@ -15,8 +15,8 @@ from brokerd.model.fault_verbs import HOLDING_VERBS
 from results.figures.drawing import Drawing, Metric, house_style
 from results.figures.series import series_latency
 from results.figures.style import line_with_band
-from results.repetitions.numbers import first_deliveries
 from results.repetitions.series_runs import SeriesRuns, load_series, metric_of
+from results.repetitions.timelines import first_deliveries
 from results.tables.json_files import ResultsError
 from results.tables.load import LoadedRun
 
