@@ -2,7 +2,8 @@
 
 Ranges of names: `b[1:500]`, `b[1:500:2]` for every second name, `n[01:16]` with leading zeros.
 
-tomli-w would write each element of a list on its own line: 400 lines for 100 links of a topology.
+TOML is written here, because tomli-w would write each element of a list on its own line: 400 lines
+for 100 links of a topology.
 """
 
 import json

@@ -5,8 +5,8 @@ deployment, a target and a version, and travels with the act between brokers. A 
 an act on cannot change the act, and a replay is the same act again. Every broker verifies an act
 before carrying it out.
 
-Used only for signatures of operators' acts, a few in the life of a deployment: one verification
-takes milliseconds. It handles public values only, so it needs no constant time.
+A deployment has a few signatures in its life, so a verification may take milliseconds. It handles
+public values only, and so needs no constant time.
 
 Source: RFC 8032 §5.1 (Ed25519, pure), with the strict checks of §5.1.7: canonical encodings, and a
 scalar below the order of the group.

@@ -1,10 +1,10 @@
 """Predicates and attributes as text: `symbol = 'IBM' and price > 100`, `price=30`.
 
-Grammar, loosest first: `or`, `and`, `not`, then a bracket, `true`, or one test. `not` and brackets
-are resolved into an OR of conjunctions before the limits are applied.
+Grammar of predicates, loosest first: `or`, `and`, `not`, then a bracket, `true`, or one test. `not`
+and brackets are resolved into an OR of conjunctions before the limits are applied.
 
-A list of names and values, with commas between. A value is a number, `true` or `false`, a string in
-single quotes with quotes doubled inside, or bare text up to the next comma.
+Attributes are a list of names and values, with commas between. A value is a number, `true` or
+`false`, a string in single quotes with quotes doubled inside, or bare text up to the next comma.
 """
 
 import re

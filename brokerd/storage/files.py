@@ -1,9 +1,9 @@
 """The file operations that logs use, and the transient failures of the operating system.
 
 A damaged end of a log, or of the journal of a database, looks like an end that a crash tore off.
-The mark distinguishes the two: a write at or before the mark was durable, and is not torn. The mark
-is written after the write is durable, and never waits for the disk. After a power failure it may be
-behind, and then proves less.
+`SyncedMark` distinguishes the two: a write at or before the mark was durable, and is not torn. The
+mark is written after the write is durable, and never waits for the disk. After a power failure it
+may be behind, and then proves less.
 """
 
 import errno

@@ -5,11 +5,9 @@ reaches to its neighbours, over its own links and over those of other members of
 and fail-back follow from that: the best broker at present is chosen, and among equals a fixed order
 of each pubend decides.
 
-Paper: [GD02] §3 (virtual brokers, spanning trees), §3.1 (link bundles, static rotation, sideways
-routing, link status). Deviates: a status covers all cells behind a link and is sent when it
-changes, because sessions lose nothing.
-
-Paper: [GD02] §3 (links between the brokers of neighbouring cells).
+Paper: [GD02] §3 (virtual brokers, spanning trees, links between the brokers of neighbouring cells),
+§3.1 (link bundles, static rotation, sideways routing, link status). Deviates: a status covers all
+cells behind a link and is sent when it changes, because sessions lose nothing.
 """
 
 from collections.abc import Container, Iterator, Sequence

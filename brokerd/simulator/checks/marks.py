@@ -4,7 +4,8 @@ A rule of a protocol that no seed has exercised is untested. Each rule names a m
 protocol's document. Every seed counts its marks, and a campaign with too few seeds at a mark
 returns UNKNOWN.
 
-Most draws choose each target independently, so these pairs are rare without draws of their own; see
+Compound faults are moves that meet at one broker, or between the same two units. Most draws choose
+each target independently, so compounds are rare without draws of their own; see
 `search/planning/compounds`.
 
 A mark names the type that it depends on: with `on`, of the event or of the message that arrived;

@@ -1,8 +1,6 @@
 """Figure 10 of [DFT11]: deliveries past failures, by the protocol on simulated brokers.
 
-Paper: [DFT11] §IX-B. The ticks of its axes and its curves are lost; its text is not.
-
-Paper: [DFT11] §IX-B, Fig. 10.
+Paper: [DFT11] §IX-B, Fig. 10. The ticks of its axes and its curves are lost; its text is not.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

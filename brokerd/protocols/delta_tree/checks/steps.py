@@ -36,8 +36,6 @@ And, so that no crash makes a statement untrue:
     on disk before a statement, and nothing published or confirmed in an incomplete state
                                durability: `_faults`
 
-Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
-
 A source at P reaches a subscription at S if the walk of next hops from P reaches S: every broker
 hands over to the first broker on the path to S with a possible session, at most δ + 1 links
 away. Nothing is owed if a broker on the walk has no broker to hand over to. That is the
@@ -55,7 +53,8 @@ Without relays, brokers are exempt that had not recovered yet when a link of the
 the only complete broker may have a session with an exempt broker that is not active at the other
 end. Nothing is owed from publishers, or to subscriptions, at exempt brokers.
 
-Paper: [DFT11] §II (one-sided activity), §VI lines 646-652 (next hop).
+Paper: [DFT11] §I (reliability), §II (one-sided activity), §V-VI (awareness before delivery), §VI
+lines 646-652 (next hop).
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,6 @@
 """Invariants of durable: positions of clients, the rate of requests, and counters at rest.
 
-Paper: [DS03] §2 (checkpoint tokens), §4.1 (released(s, p)).
-
-Paper: [DS03] §3, §4.1 (nacks are consolidated).
+Paper: [DS03] §2 (checkpoint tokens), §3, §4.1 (nacks are consolidated; released(s, p)).
 """
 
 from collections import Counter, deque

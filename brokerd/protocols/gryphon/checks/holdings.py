@@ -1,10 +1,10 @@
 """Checks of owed events by disks of subscribers' brokers, and of retained events.
 
-Paper: [GD02] §2.1 (an ever-growing prefix is final), §2.2 (form of a pubend's stream), §3.1.
-
 A subscription is owed the matching events behind the ticks where it has begun, independent of
 the filters at any broker. A subscription that had ended, and is on an older copy of the disk that
 its broker has accepted, is owed no events: other brokers may have released them.
+
+Paper: [GD02] §2.1 (an ever-growing prefix is final), §2.2 (form of a pubend's stream), §3.1.
 """
 
 from collections.abc import Sequence
