@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+from brokerd.files import sync_folder
+
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 """The process, or the whole machine, has reached its limit of open files."""
@@ -115,11 +117,7 @@ class DiskFiles:
 
     def sync_folder(self, folder: Path) -> None:
         """See Files."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
 
     def create(self, path: Path) -> int:
         """See Files."""

@@ -189,7 +189,7 @@ LAYERS = (
     Layer(
         "brokerd.storage",
         "it stores bytes for every protocol, and interprets none",
-        ours=_BASE,
+        ours=(*_BASE, "brokerd.files"),
     ),
     Layer(
         "brokerd.client",

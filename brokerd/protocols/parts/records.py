@@ -1,4 +1,4 @@
-"""The encodings of runs as log records, of predicates as plain lists, and of positions as bytes.
+"""The encodings of runs as log records, of predicates as lists, of positions, and of states.
 
 Payloads are neither read nor copied.
 
@@ -6,7 +6,7 @@ Paper: none.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.errors import ResumeTokenRefused
@@ -152,3 +152,12 @@ def unpack_positions(content: bytes) -> tuple[tuple[StreamId, int], ...]:
     if streams != sorted(dict.fromkeys(streams)):
         raise ResumeTokenRefused("positions that are out of order, or of one stream twice")
     return tuple(read)
+
+
+def json_value(value: Any) -> Any:
+    """Return a value for JSON, in which all keys are texts, and all sequences lists."""
+    if isinstance(value, Mapping):
+        return {str(key): json_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    return value
