@@ -305,7 +305,6 @@ def run_figure_experiment(
     runs: Path,
     progress: Progress | None = None,
     processes: int = 1,
-    labels: Mapping[str, str] | None = None,
 ) -> Path:
     """Carry out an experiment without deployed brokers.
 
@@ -328,7 +327,6 @@ def run_figure_experiment(
         runs,
         record.kind,
         record.protocol,
-        labels,
         topologies,
         lambda: record.rows(experiment, context),
     )

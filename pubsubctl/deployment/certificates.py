@@ -187,9 +187,9 @@ async def all_certificates_end(lab: Lab) -> dict[str, datetime]:
     return ends
 
 
-def warn_of_expiry(ends: Mapping[str, datetime], now: datetime | None = None) -> str:
+def warn_of_expiry(ends: Mapping[str, datetime]) -> str:
     """Return a warning about certificates that end soon or have ended; "" for none."""
-    now = now or datetime.now(UTC)
+    now = datetime.now(UTC)
     late = sorted(
         (end, name) for name, end in ends.items() if end - now < timedelta(days=WARNING_DAYS)
     )
