@@ -598,7 +598,10 @@ LAYERS = (
     Layer(
         "results",
         "verdicts and figures come from the records of a run, not from the code that ran",
-        ours=("brokerd.history", "brokerd.model.fault_verbs", "brokerd.text", "brokerd.units"),
+        ours=(
+            *("brokerd.files", "brokerd.history", "brokerd.model.fault_verbs"),
+            *("brokerd.text", "brokerd.units"),
+        ),
         third_party=frozenset(
             {
                 *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "scipy"),
