@@ -3,6 +3,7 @@
 The host of load clients: the part of a load generator that its clients use.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +171,18 @@ class LoadFiles:
         self.write_line(
             "sessions", {**line, "session": client.session, "event": event, "reason": reason}
         )
+
+    def write_subscription(self, setting: SubscriberSetting, issued_ns: int) -> None:
+        """Append a line of subscriptions: a subscription is accepted now."""
+        line = {
+            "sub_id": setting.subscription,
+            "subscriber": setting.name,
+            "broker": setting.broker,
+            "predicate": setting.predicate,
+            "t_issued_ns": issued_ns,
+            "t_accepted_ns": time.monotonic_ns(),
+        }
+        self.write_line("subscriptions", line)
 
     def sync(self, layout: str) -> None:
         """Fsync flushed rows; may run in another thread."""
