@@ -36,7 +36,7 @@ MODULES: Final = (
     *("results.rules.busyness", "results.rules.absences", "results.rules.doubts"),
     *("results.rules.expectation", "results.rules.fault_log", "results.rules.findings"),
     *("results.rules.log_doubts", "results.rules.losses"),
-    *("results.rules.pairs", "results.rules.protocol_words", "results.rules.specification"),
+    *("results.rules.pairs", "results.rules.verdict_text", "results.rules.specification"),
     *("results.rules.terms", "results.rules.verdict_text", "results.reference.predicates"),
     *("results.reference.specification", "results.reference.files"),
     *("results.reference.contents", "results.reference.history_reader"),
