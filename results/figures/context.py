@@ -13,7 +13,7 @@ from typing import Any
 from brokerd.model.fault_verbs import VERB_TABLE
 from results.figures.drawing import FIGURE_SCHEMA
 from results.rules.facts import RunFacts
-from results.rules.faults import FaultSpan, fault_spans
+from results.rules.fault_log import FaultSpan, fault_spans
 from results.rules.risks import Exposure, Routes, Tree, certain_window_ns, risk_windows
 from results.rules.verdict_text import former_words
 from results.tables.json_files import IntegrityError, read_json

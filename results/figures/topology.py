@@ -39,7 +39,7 @@ from results.figures.topology_key import (
     host_inks,
     key_lines,
 )
-from results.rules.faults import FaultSpan, fault_spans
+from results.rules.fault_log import FaultSpan, fault_spans
 from results.tables.json_files import read_json
 from results.tables.manifest import Run
 

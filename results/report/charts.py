@@ -15,8 +15,7 @@ from typing import Final, Literal
 from results.report import text
 from results.report.run_reader import Row, RunStory
 from results.report.text import SECOND_NS, seconds
-from results.rules.fault_log import FAULT_STAMPS
-from results.rules.faults import FaultSpan, fault_spans
+from results.rules.fault_log import FAULT_STAMPS, FaultSpan, fault_spans
 from results.tables.manifest import Run
 
 Size = Literal["wide", "narrow"]

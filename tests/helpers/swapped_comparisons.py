@@ -29,7 +29,7 @@ MODULES: Final = (
     *("results.reference.rule", "results.reference.source", "results.reference.pair"),
     *("results.reference.risk", "results.reference.withholding"),
     *("results.reference.verdict", "results.rules.risks"),
-    *("results.rules.withholding", "results.rules.faults", "results.rules.verdicts"),
+    *("results.rules.withholding", "results.rules.fault_log", "results.rules.verdicts"),
     *("results.reference.times", "results.reference.row_counts", "results.reference.fault_log"),
     *("results.reference.times", "results.reference.withholding", "results.reference.busyness"),
     *("results.reference.streams", "results.rules.timing"),
