@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from results.figures import series as series_figure
-from results.papers.gd02.fault_figures import FIG7, FaultStory, draw
+from results.papers.gd02.fault_figures import FIG7, draw
+from results.papers.gd02.faults import FaultStory
 from results.papers.gd02.overhead_figures import Cost, draw_fig4, draw_fig5
 from results.repetitions.series_runs import Point, SeriesRuns
 from results.repetitions.spread import spread_of
