@@ -25,7 +25,7 @@ from typing import Final
 import trio
 
 from brokerd.protocols.interface import Append, Event, LogEnds, Persisted
-from brokerd.runtime.log_writer import LogWriter
+from brokerd.runtime.disk import LogWriter
 from brokerd.storage.files import DiskFiles
 from brokerd.storage.log_volume import LogVolume
 

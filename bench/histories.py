@@ -26,12 +26,12 @@ from bench.load.expected_content import MatchingSequences, MatchTables
 from bench.load.records import delivery_rows, publication_rows
 from bench.load.splitmix import splitmix64
 from bench.run.run_directory import RunDirectory, new_run_directory
-from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError
 from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT
+from brokerd.text import toml_text
 from brokerd.wire.attributes import encode_attributes
 from results.rules.expectation import encode_attributes as expected_blob
 from results.rules.expectation import parse_predicate

@@ -297,12 +297,12 @@ def xdg_folder(
     return base / "pubsubctl"
 
 
-def authority_folder(inventory: str, environment: Mapping[str, str] | None = None) -> Path:
+def authority_folder(inventory: str) -> Path:
     """Return the folder of an inventory's certificate authority.
 
     Its key never leaves the folder.
     """
-    return xdg_folder("state", environment) / "authorities" / inventory
+    return xdg_folder("state") / "authorities" / inventory
 
 
 def labs_folder(environment: Mapping[str, str] | None = None) -> Path:

@@ -33,8 +33,8 @@ from results.tables.record_readers import (
     DeliveryReader,
     PublicationReader,
     RecordReader,
+    StretchReader,
 )
-from results.tables.stretches import StretchReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

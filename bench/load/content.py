@@ -154,7 +154,7 @@ def _draw(name: str, definition: Mapping[str, Any], number: int, random: int) ->
     return chosen
 
 
-def draw_payloads(seed: int, size_bytes: int, payloads: int = PAYLOADS) -> list[bytes]:
+def draw_payloads(seed: int, size_bytes: int) -> list[bytes]:
     """Return the payload table for publications of `size_bytes`."""
     start = splitmix64(seed ^ 0x5A5A)
     words = -(-size_bytes // 8)
@@ -163,7 +163,7 @@ def draw_payloads(seed: int, size_bytes: int, payloads: int = PAYLOADS) -> list[
             splitmix64(start + number * _STRIDE + word).to_bytes(8, "little")
             for word in range(words)
         )[:size_bytes]
-        for number in range(payloads)
+        for number in range(PAYLOADS)
     ]
 
 

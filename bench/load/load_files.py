@@ -3,6 +3,7 @@
 The host of load clients: the part of a load generator that its clients use.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,9 @@ from bench.load.pacing import Turn
 from bench.load.publishers import PublisherSetting
 from bench.load.records import Level
 from bench.load.subscribers import Receiver, SubscriberSetting
-from bench.run.run_directory import file_sha256, json_text, write_whole
+from bench.run.run_directory import file_sha256, json_text
 from brokerd.config import SessionParameters, TlsFiles
+from brokerd.files import write_whole
 from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
 
@@ -169,6 +171,18 @@ class LoadFiles:
         self.write_line(
             "sessions", {**line, "session": client.session, "event": event, "reason": reason}
         )
+
+    def write_subscription(self, setting: SubscriberSetting, issued_ns: int) -> None:
+        """Append a line of subscriptions: a subscription is accepted now."""
+        line = {
+            "sub_id": setting.subscription,
+            "subscriber": setting.name,
+            "broker": setting.broker,
+            "predicate": setting.predicate,
+            "t_issued_ns": issued_ns,
+            "t_accepted_ns": time.monotonic_ns(),
+        }
+        self.write_line("subscriptions", line)
 
     def sync(self, layout: str) -> None:
         """Fsync flushed rows; may run in another thread."""

@@ -195,18 +195,7 @@ class ProcessSubscriber:
         if self.is_started:
             return
         self.is_started = True
-        setting = self._setting
-        self._generator.files.write_line(
-            "subscriptions",
-            {
-                "sub_id": setting.subscription,
-                "subscriber": setting.name,
-                "broker": setting.broker,
-                "predicate": setting.predicate,
-                "t_issued_ns": self._issued_ns,
-                "t_accepted_ns": time.monotonic_ns(),
-            },
-        )
+        self._generator.files.write_subscription(self._setting, self._issued_ns)
 
     # ------------------------------------------------------------ orders
 

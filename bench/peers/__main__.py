@@ -16,8 +16,14 @@ from types import FrameType
 from typing import NoReturn
 
 from bench.peers import measure, mosquitto, nats, ours
-from bench.peers.servers import PackagesMissing, PeerFailed, check_installed, version_of
-from bench.peers.system import Figures, System
+from bench.peers.system import (
+    Figures,
+    PackagesMissing,
+    PeerFailed,
+    System,
+    check_installed,
+    version_of,
+)
 from brokerd.overlay.topology import nearest
 
 SYSTEMS: tuple[System, ...] = (*nats.SYSTEMS, *mosquitto.SYSTEMS)

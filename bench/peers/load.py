@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Any, Final, Protocol
 
-from bench.peers.servers import PeerFailed, end_with_parent
-from bench.peers.system import Client, ReceivedContent, ServerRefused
+from bench.peers.system import Client, PeerFailed, ReceivedContent, ServerRefused, end_with_parent
 
 READ_BYTES: Final = 1 << 18
 PROBE_EVERY_S: Final = 0.02

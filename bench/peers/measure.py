@@ -12,8 +12,15 @@ from typing import Any, Final, NamedTuple
 import psutil
 
 from bench.peers.load import SETTLE_S, Board, Load, run_publisher, run_subscriber
-from bench.peers.servers import PeerFailed, Servers, run_chain
-from bench.peers.system import PERCENTILES, Figures, System, limit_of
+from bench.peers.system import (
+    PERCENTILES,
+    Figures,
+    PeerFailed,
+    Servers,
+    System,
+    limit_of,
+    run_chain,
+)
 from brokerd.quantiles import percentiles_us
 
 BEGIN_WITHIN_S: Final = 60.0

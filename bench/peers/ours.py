@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from bench.peers.servers import PeerFailed
-from bench.peers.system import Figures
+from bench.peers.system import Figures, PeerFailed
 from brokerd.interpreter import module_command
 
 NAME: Final = "pubsubctl"

@@ -11,10 +11,18 @@ Results of one measurement, of any system.
 The definition of a system under comparison: the start of its servers, and its clients.
 """
 
+import ctypes
 import math
+import signal
+import socket
+import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from bench.systems import boundary
 
@@ -167,3 +175,157 @@ class System:
     largest_chain: int
     start: Callable[[str, Sequence[boundary.Server]], list[boundary.Start]]
     client: Callable[[bool], Client]
+
+
+START_WITHIN_S: Final = 15.0
+STOP_WITHIN_S: Final = 5.0
+_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
+
+
+class PeerFailed(Exception):
+    """A failed server or load client, with its output."""
+
+    exit_status: ClassVar[int] = 3
+
+
+class PackagesMissing(Exception):
+    """Programs that are not installed, with their packages."""
+
+    exit_status: ClassVar[int] = 4
+
+    def __init__(self, systems: Sequence[System]) -> None:
+        programs = sorted({system.product.program for system in systems})
+        packages = sorted({system.product.package for system in systems})
+        super().__init__(
+            f"not installed: {', '.join(programs)} (Debian: apt-get install {' '.join(packages)})"
+        )
+
+
+def program_of(system: System) -> str | None:
+    """Return the path of the system's program; None if not installed."""
+    return boundary.program_of(system.product.program)
+
+
+def check_installed(systems: Sequence[System]) -> None:
+    """Check that all programs are installed.
+
+    Raises:
+        PackagesMissing: a program is missing.
+    """
+    if missing := [system for system in systems if program_of(system) is None]:
+        raise PackagesMissing(missing)
+
+
+def version_of(system: System) -> str:
+    """Return the version of the system's program, the first line of the output."""
+    program = program_of(system)
+    assert program is not None, system.name
+    return boundary.version_of(program, system.product.version_option)
+
+
+class Servers:
+    """Running servers that accept connections.
+
+    Attributes:
+        ports: ports for clients, by server.
+        pids: process ids.
+    """
+
+    def __init__(
+        self, ports: Sequence[int], processes: Sequence["subprocess.Popen[bytes]"]
+    ) -> None:
+        self.ports = tuple(ports)
+        self.pids = tuple(process.pid for process in processes)
+        self._processes = processes
+
+    def check(self) -> None:
+        """Check that all servers run.
+
+        Raises:
+            PeerFailed: a server has ended.
+        """
+        for process in self._processes:
+            if process.poll() is not None:
+                raise PeerFailed(f"{process.args!r} has ended with status {process.returncode}")
+
+
+@contextmanager
+def run_chain(system: System, brokers: int) -> Iterator[Servers]:
+    """Run a chain of a system's brokers until the block ends.
+
+    Raises:
+        PeerFailed: a broker ends at once, or accepts no connections.
+    """
+    program = program_of(system)
+    if program is None:
+        raise PackagesMissing([system])
+    with TemporaryDirectory(prefix="peers-") as root:
+        ports = boundary.free_ports(2 * brokers)
+        servers = [
+            boundary.Server(name, Path(root) / name, port, (further,))
+            for name, port, further in zip(
+                [f"broker{number}" for number in range(1, brokers + 1)],
+                ports[:brokers],
+                ports[brokers:],
+                strict=True,
+            )
+        ]
+        starts = system.start(program, servers)
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            # Start the last server first, because each server connects to the next.
+            for server, start in reversed(list(zip(servers, starts, strict=True))):
+                processes.insert(0, _start(server.folder, start))
+                _wait_up(server, processes[0])
+            yield Servers([server.port for server in servers], processes)
+        finally:
+            _stop(processes)
+
+
+def _start(folder: Path, start: boundary.Start) -> "subprocess.Popen[bytes]":
+    folder.mkdir()
+    for name, content in start.files.items():
+        (folder / name).write_text(content)
+    with (folder / "output").open("wb") as output:
+        return subprocess.Popen(
+            start.command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=end_with_parent,
+        )
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process at the end of its parent, for any reason."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+
+
+def _wait_up(server: boundary.Server, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + START_WITHIN_S
+    while True:
+        ended = process.poll() is not None
+        if not ended:
+            try:
+                socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
+                return
+            except OSError:
+                pass  # not yet
+        if ended or time.monotonic() > until:
+            reason = "has ended" if ended else f"takes no connections after {START_WITHIN_S:g} s"
+            output = (server.folder / "output").read_text(errors="replace").strip()[-500:]
+            raise PeerFailed(f"{server.name}: {process.args!r} {reason}: {output or 'no output'}")
+        time.sleep(0.02)
+
+
+def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + STOP_WITHIN_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -25,8 +25,8 @@ from bench.run.run_statistics import ProcessorTime
 from bench.run.system_under_test import OurBrokers, UnderTest
 from bench.run.testbed import ListingRefused, Progress, RunFailed, Testbed
 from bench.spec.spec import ExperimentSpec
-from bench.spec.toml_text import toml_text
 from brokerd.errors import ControlError
+from brokerd.text import toml_text
 from fault_injection.apply.backends import ClientFaults, WithClients
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog

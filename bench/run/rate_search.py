@@ -26,7 +26,6 @@ from bench.run.run_directory import (
     json_text,
     new_run_directory,
     point_latest,
-    write_whole,
 )
 from bench.run.series import (
     HOSTS,
@@ -38,6 +37,7 @@ from bench.run.series import (
     read_whole_lines,
 )
 from brokerd.errors import ConfigError
+from brokerd.files import write_whole
 from brokerd.text import is_plain_name
 
 SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05)

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from brokerd.files import write_whole
 from brokerd.overlay.routes import list_possible_elements
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.protocols.registry import protocol_on
@@ -191,17 +192,6 @@ def utc_now() -> str:
 def json_text(value: Any) -> str:
     """Return JSON in the layout of a run's files."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees either the old or the new content."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:

@@ -31,9 +31,9 @@ from bench.run.run_directory import (
     new_run_directory,
     point_latest,
     program_facts,
-    write_whole,
 )
 from brokerd.errors import ConfigError
+from brokerd.files import write_whole
 from brokerd.storage.files import DISK
 from brokerd.text import is_plain_name, parse_json
 

@@ -14,7 +14,6 @@ from bench.load.pacing import offsets_of
 from bench.load.records import notice_rows
 from bench.run.run_directory import OVERLAY_FILE, RunDirectory, overlay_document
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SpecError
-from bench.spec.toml_text import toml_text
 from bench.spec.values import FASTEST_SIMULATED
 from brokerd.history.records import (
     ACKNOWLEDGED,
@@ -40,6 +39,7 @@ from brokerd.simulator.experiment import (
     SimulatedVerdict,
     simulate_schedule,
 )
+from brokerd.text import toml_text
 from brokerd.wire.attributes import encode_attributes
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.plan import PlannedStep, expand

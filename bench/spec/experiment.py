@@ -37,8 +37,8 @@ from bench.spec.spec import (
     read_toml,
     validate,
 )
-from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology
+from brokerd.text import toml_text
 
 HOST = "controller"
 
@@ -76,7 +76,6 @@ def write_experiment(
     runs: Path,
     kind: Kind,
     protocol: str | None,
-    labels: Mapping[str, str] | None,
     topologies: Mapping[Any, Topology],
     carry_out: Callable[[], Mapping[str, Iterable[Row]]],
 ) -> Path:
@@ -99,7 +98,7 @@ def write_experiment(
             "figure": experiment.figure,
             "protocol": protocol,
             "seed": experiment.seed,
-            "labels": dict(labels or {}),
+            "labels": {},
             "scale": dict(experiment.scale()),
         },
     )

@@ -25,7 +25,6 @@ from bench.spec.keys import (
     with_overrides,
 )
 from bench.spec.named_files import find_named_file, is_bare, names_in
-from bench.spec.toml_text import toml_text
 from bench.spec.values import Segment
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
@@ -45,7 +44,7 @@ from brokerd.protocols.registry import (
     protocol_on,
     read_topology,
 )
-from brokerd.text import explain_problem, explain_schema, parse_toml, read_utf8, shown
+from brokerd.text import explain_problem, explain_schema, parse_toml, read_utf8, shown, toml_text
 from brokerd.units import format_duration
 from fault_injection.schedule.targets import Role
 

@@ -14,11 +14,13 @@ from bench.systems.boundary import (
     Setting,
     Settings,
     System,
+    WrongDriver,
     WrongSettings,
+    call_driver,
+    load_driver,
     program_of,
     version_of,
 )
-from bench.systems.drivers import WrongDriver, call_driver, load_driver
 from bench.systems.synced_files import is_possible
 from brokerd.errors import BrokerError
 from brokerd.overlay.topology import nearest

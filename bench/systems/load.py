@@ -20,8 +20,14 @@ from bench.load.load_generator import LoadGenerator
 from bench.load.publishers import PublisherSetting
 from bench.load.subscribers import SubscriberSetting
 from bench.spec.values import topics_of
-from bench.systems.boundary import Attachment, ConnectionLost, Delivery, System, SystemClient
-from bench.systems.drivers import load_driver
+from bench.systems.boundary import (
+    Attachment,
+    ConnectionLost,
+    Delivery,
+    System,
+    SystemClient,
+    load_driver,
+)
 from bench.systems.publications import FenceCopies, NotOurs, OutgoingPublications, Places, unpack
 from brokerd.client.client import Gate
 from brokerd.model.identity import SourceId

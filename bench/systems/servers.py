@@ -20,9 +20,8 @@ import trio
 
 from bench.run.coordinator import find_only_cause
 from bench.run.testbed import BrokerPlace, Testbed
-from bench.systems.boundary import Server, Start, free_ports, is_taken
+from bench.systems.boundary import Server, Start, call_driver, free_ports, is_taken
 from bench.systems.configuration import Configuration
-from bench.systems.drivers import call_driver
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.errors import BrokerError, ControlError
 from brokerd.interpreter import module_command

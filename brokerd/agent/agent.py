@@ -27,7 +27,7 @@ from brokerd.agent.faults import FaultKeeper
 from brokerd.agent.fork_server import ForkServer, Role
 from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from brokerd.agent.metrics import Family, MetricsServer, host_families
-from brokerd.agent.paths import AgentPaths, replace_file, socket_folder
+from brokerd.agent.paths import AgentPaths, socket_folder
 from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s, take_sample
 from brokerd.agent.supervisor import Supervisor, parse_signal
 from brokerd.agent.watchdog import (
@@ -39,9 +39,10 @@ from brokerd.agent.watchdog import (
     write_lease,
 )
 from brokerd.errors import ControlError
+from brokerd.files import write_whole
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import ControlServer, Handler
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
 from brokerd.runtime.program import Program, read_own_program
 
 WATCHDOG_ROLES: Final[Mapping[str, Role]] = {
@@ -183,7 +184,7 @@ class Agent:
             "boot_id": boot_id(),
             "socket": str(self.socket_path),
         }
-        replace_file(self.paths.announcement, json.dumps(content) + "\n")
+        write_whole(self.paths.announcement, json.dumps(content) + "\n")
 
     def _on_process_event(self, name: str, details: dict[str, Any]) -> None:
         self._server.publish_event(name, details)

@@ -9,7 +9,7 @@ import trio
 
 from brokerd.agent.paths import read_announcement
 from brokerd.errors import ControlError
-from brokerd.runtime.control_client import Happening, open_control
+from brokerd.runtime.control_socket import Happening, open_control
 from brokerd.runtime.program import Program, read_own_program
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from brokerd.errors import StorageCorrupt
+from brokerd.files import sync_folder
 
 Entry = dict[str, Any]
 
@@ -29,7 +30,7 @@ class Journal:
         self._path = path
         _cut_torn_line(path)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        _sync_folder(path.parent)  # a file that is not in its folder is no journal
+        sync_folder(path.parent)  # a file that is not in its folder is no journal
         self._limiter = trio.CapacityLimiter(1)
 
     async def write(self, entry: str, **details: Any) -> None:
@@ -141,11 +142,3 @@ def _cut_torn_line(path: Path) -> None:
     end = content.rfind(b"\n") + 1
     if end != len(content):
         os.truncate(path, end)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

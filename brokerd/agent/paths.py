@@ -101,10 +101,3 @@ def read_announcement(root: Path) -> dict[str, Any] | None:
         return None
     assert isinstance(found, dict), found
     return found
-
-
-def replace_file(path: Path, content: str) -> None:
-    """Put `content` at `path` so that a reader sees the old or the new content, never a part."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(content, encoding="utf-8")
-    os.replace(fresh, path)

@@ -17,10 +17,11 @@ import trio
 
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.journal import Entry, Journal, Recollection
-from brokerd.agent.paths import PROCESS_NAME, AgentPaths, replace_file
+from brokerd.agent.paths import PROCESS_NAME, AgentPaths
 from brokerd.agent.processes import ProcessIdentity, boot_id, take_sample
 from brokerd.agent.watchdog import read_identity
 from brokerd.errors import ControlError
+from brokerd.files import write_whole
 from brokerd.overlay.topology import nearest
 from brokerd.storage.files import is_out_of_descriptors
 
@@ -463,6 +464,6 @@ def _write_exit(process: ManagedProcess, row: dict[str, Any], usage: dict[str, A
         "usage": usage,
     }
     try:
-        replace_file(process.log_folder / "exit.json", json.dumps(content) + "\n")
+        write_whole(process.log_folder / "exit.json", json.dumps(content) + "\n")
     except OSError as error:  # its folder was taken away; the journal has it
         logger.warning("%s: exit.json: %s", process.name, error)

@@ -18,9 +18,10 @@ from types import FrameType
 from typing import Any, Final
 
 from brokerd.agent.nft import Table, delete_table
-from brokerd.agent.paths import AgentPaths, replace_file
+from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.errors import ControlError
+from brokerd.files import write_whole
 
 GRACE_NS: Final = 500_000_000
 """Time between the lease and the action of a watchdog: a living agent acts first."""
@@ -36,7 +37,7 @@ def write_lease(path: Path, deadline_ns: int, *, has_begun: bool = True) -> None
     Args:
         has_begun: True if a watchdog that acts during the lease must act.
     """
-    replace_file(path, json.dumps({"deadline_ns": deadline_ns, "has_begun": has_begun}))
+    write_whole(path, json.dumps({"deadline_ns": deadline_ns, "has_begun": has_begun}))
 
 
 def read_heal_time(path: Path) -> int | None:
@@ -104,7 +105,7 @@ def run_nft_watchdog(config: dict[str, Any]) -> None:
             if error.kind == "user" or attempts_left == 1:
                 raise
             time.sleep(_RETRY_S)
-    replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
+    write_whole(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
 
 
 def run_hold_watchdog(config: dict[str, Any]) -> None:
@@ -155,7 +156,7 @@ def _watch(config: dict[str, Any]) -> tuple[int, select.poll]:
 
 def _resume(descriptor: int, lease_file: Path) -> None:
     signal.pidfd_send_signal(descriptor, signal.SIGCONT)
-    replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
+    write_whole(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
 
 
 class _StopRequest(BaseException):

@@ -8,7 +8,7 @@ the core: pauses before a retry are the shell's.
 from dataclasses import replace
 
 from brokerd.client.attachment import Attachment, Unfinished
-from brokerd.client.commit_modes import CommitMode
+from brokerd.client.commits import CommitMode
 from brokerd.client.events import (
     Attached,
     ClientEvent,
@@ -62,7 +62,7 @@ class ClientCore:
     delivery is on record after a restart.
 
     Args:
-        mode: the commit mode; see `commit_modes`.
+        mode: the commit mode; see `commits`.
 
     Attributes:
         name: name of the client at its broker.

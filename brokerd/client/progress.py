@@ -8,8 +8,8 @@ origins and places differ, the parts of this module translate between them.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from brokerd.client.commit_modes import CommitMode, policy_of
 from brokerd.client.commitment import Commitment
+from brokerd.client.commits import CommitMode, policy_of
 from brokerd.client.events import Announced, ClientEvent, GapsAnnounced, Received, Withheld
 from brokerd.client.received_positions import ReceivedPositions
 from brokerd.client.state import KeptSubscription, Positions, Revision

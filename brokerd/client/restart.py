@@ -1,6 +1,6 @@
 """The restart of a client: the state that a process leaves, and the core that continues from it."""
 
-from brokerd.client.commit_modes import CommitMode
+from brokerd.client.commits import CommitMode
 from brokerd.client.core import ClientCore
 from brokerd.client.state import ClientState, KeptSubscription
 

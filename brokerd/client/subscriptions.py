@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from brokerd.client.commit_requests import CommitRequests
+from brokerd.client.commits import CommitRequests
 from brokerd.client.events import SubscriptionEnded
 from brokerd.client.state import ClientState, Revision
 from brokerd.errors import RemoteProtocolError

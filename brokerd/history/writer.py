@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from brokerd.files import write_whole
 from brokerd.history.records import ROW_BYTES, SIDECAR_SCHEMA, Layout
 
 _BUFFER_BYTES = 256 * 1024
@@ -92,9 +93,7 @@ class RecordWriter:
             content["blake2b"] = self._hash.hexdigest()
         content["closed"] = self._closed
         path = self.path.with_name(f"{self.path.name}.json")
-        temporary = path.with_name(f".{path.name}.new")
-        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, json.dumps(content) + "\n")
 
 
 class LineWriter:

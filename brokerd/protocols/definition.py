@@ -20,7 +20,7 @@ from brokerd.overlay.outage import Outage, Reached, find_closed_route, open_rout
 from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import DeliveryProtocol
-from brokerd.protocols.parts.positions import Positions
+from brokerd.protocols.parts.records import Positions
 
 
 class Order(StrEnum):

@@ -1,7 +1,7 @@
 """Control servers: local requests to a process.
 
 One connection carries any number of requests, each answered once by its id, and events for
-subscribed listeners. `control_socket` has the authentication, and `control_client` the other side.
+subscribed listeners. `control_socket` has the authentication, and the clients.
 """
 
 import difflib

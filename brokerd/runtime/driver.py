@@ -37,9 +37,8 @@ from brokerd.protocols.interface import (
     Truncate,
 )
 from brokerd.runtime.connection import Connection, clock_ns
-from brokerd.runtime.disk import Disk
+from brokerd.runtime.disk import Disk, LogWriter
 from brokerd.runtime.links import Links
-from brokerd.runtime.log_writer import LogWriter
 from brokerd.units import SECOND_NS
 
 RecordEvent = Callable[[str, dict[str, Any]], None]

@@ -38,12 +38,11 @@ from brokerd.protocols.registry import definition_of, read_topology
 from brokerd.runtime.commands import Commands
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
 from brokerd.runtime.control import ControlServer
-from brokerd.runtime.disk import Disk, DurableWrites
+from brokerd.runtime.disk import Disk, DurableWrites, LogWriter
 from brokerd.runtime.driver import Driver
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
-from brokerd.runtime.log_writer import LogWriter
 from brokerd.runtime.probing import PeerProbes
 from brokerd.runtime.state_folder import PreflightError, StateFolder, held, loss_text, record_loss
 from brokerd.runtime.stores import Stores, WitnessRows, begin_with_room

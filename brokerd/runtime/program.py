@@ -24,7 +24,7 @@ UNVERSIONED_WIRE_VERSION: Final = 27
 
 PACKAGES: Final = ("bench", "brokerd", "fault_injection")
 NOT_ON_HOSTS: Final = re.compile(
-    r"bench/((papers|control_traffic)/.*|components\.py)"
+    r"bench/(papers/.*|components\.py)"
     r"|brokerd/(simulator/.*|protocols/\w+/checks/.*)"
 )
 """Sources of these packages that only the simulator or the controller needs."""

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, MustNotGoOn
+from brokerd.files import sync_folder
 from brokerd.storage.files import is_no_room
 
 LOSS: Final = "loss.json"
@@ -176,13 +177,13 @@ def record_loss(
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    _sync(folder)
+    sync_folder(folder)
 
 
 def forget_loss(folder: Path) -> None:
     """Remove the record of an accepted loss."""
     (folder / LOSS).unlink(missing_ok=True)
-    _sync(folder)
+    sync_folder(folder)
 
 
 def loss_text(config: BrokerConfig, cause: str, keeps_loss: str) -> str:
@@ -213,11 +214,3 @@ def _identity(path: Path) -> tuple[int, int]:
     except (FileNotFoundError, NotADirectoryError):
         return 0, 0
     return found.st_dev, found.st_ino
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

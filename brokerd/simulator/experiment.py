@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.model.identity import ClientId
@@ -12,7 +12,6 @@ from brokerd.protocols.interface import Instant
 from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.world.clients import ClientObserver
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 DRAIN_NS = 30 * SECOND_NS
@@ -152,8 +151,6 @@ def simulate_schedule(
     duration_ns: int,
     seed: int = 0,
     calm: bool = False,
-    parameters: Any = None,
-    network: NetworkParameters | None = None,
     mutants: frozenset[str] = frozenset(),
     recorder: ExperimentRecorder | None = None,
 ) -> SimulatedVerdict:
@@ -172,8 +169,6 @@ def simulate_schedule(
             topology,
             protocol,
             seed=seed,
-            parameters=parameters,
-            network=network,
             strict=False,
             observer=recorder,
         )

@@ -25,6 +25,7 @@ from brokerd.errors import StorageCorrupt
 from brokerd.storage.files import (
     DISK,
     Files,
+    SyncedMark,
     is_no_room,
     is_out_of_descriptors,
     is_transient,
@@ -38,6 +39,8 @@ from brokerd.storage.log_groups import (
     Group,
     LogEntry,
     LogRun,
+    LogState,
+    SegmentState,
     body_bytes,
     ends_entry,
     entries_of,
@@ -49,8 +52,6 @@ from brokerd.storage.log_groups import (
     pack_segment,
     salt_of,
 )
-from brokerd.storage.log_state import LogState, SegmentState
-from brokerd.storage.synced_mark import SyncedMark
 
 SEGMENT_BYTES: Final = 16 << 20
 MARK_NAME: Final = "synced"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import ForeignState, StorageCorrupt
-from brokerd.storage.files import DISK, is_transient
+from brokerd.storage.files import DISK, TAG_BYTES, SyncedMark, is_transient
 from brokerd.storage.meta_store import (
     VOUCHED,
     WITNESSED,
@@ -26,7 +26,6 @@ from brokerd.storage.meta_store import (
     decode_value,
     encode_value,
 )
-from brokerd.storage.synced_mark import TAG_BYTES, SyncedMark
 
 SCHEMA: Final = "pubsubctl/meta/2"
 OLD_SCHEMA: Final = "pubsubctl/meta/1"

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubsubctl.commands import moved, names
-from pubsubctl.commands.options.cluster import MaxUnavailable, NoTeardown, Roles, Rolling
 from pubsubctl.commands.options.results import CaseFiles, Check, Labels, RunsFolder, labels_of
-from pubsubctl.commands.options.series import Bounds, Budget, Instances, SeriesOptions
+from pubsubctl.commands.options.runs import (
+    Bounds,
+    Budget,
+    Instances,
+    MaxUnavailable,
+    NoTeardown,
+    Roles,
+    Rolling,
+    SeriesOptions,
+)
 from pubsubctl.commands.options.workload import Faults, LoadOptions, Workload
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -245,8 +253,7 @@ def _on_brokers(
     from bench.spec.experiment import Point
     from pubsubctl.deployment.updates import read_roles
     from pubsubctl.runs.experiment import run_and_judge
-    from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
-    from pubsubctl.runs.plan import deployment_plan
+    from pubsubctl.runs.plan import Run, SeriesPlan, announce, deployment_plan, expect_time
     from pubsubctl.runs.repetitions import Design, run_series
     from pubsubctl.runs.series import Habits
 

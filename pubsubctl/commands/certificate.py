@@ -40,7 +40,7 @@ def certificate(
 
     from pubsubctl.deployment.certificates import check_authority
     from pubsubctl.deployment.client_access import check_client_name
-    from pubsubctl.deployment.other_deployments import nothing_deployed
+    from pubsubctl.deployment.deployment import nothing_deployed
     from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)

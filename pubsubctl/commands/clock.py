@@ -140,7 +140,7 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
     import trio
 
     from bench.run.clocks import sample
-    from pubsubctl.deployment.other_deployments import nothing_deployed
+    from pubsubctl.deployment.deployment import nothing_deployed
     from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.state import read_deployment
 

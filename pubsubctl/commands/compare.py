@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.commands.options.results import RunsFolder
-from pubsubctl.commands.options.series import Budget, Instances, SeriesOptions
+from pubsubctl.commands.options.runs import Budget, Instances, SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from pubsubctl.runs.differences import VariantRequest
 
 _SIDES = "Two variants of a workload"
-_COMPARISON = "Comparison of a file"
-_SELFTEST = "Self-test"
+_comparison_option = options_in("Comparison of a file")
+_selftest_option = options_in("Self-test")
 
 _LONG_NAMES = {"settings": "--set"}
 """Options of a group whose names differ from their fields."""
@@ -40,10 +41,9 @@ class SourceOptions:
     ] = None
     comparison: Annotated[
         str | None,
-        typer.Option(
+        _comparison_option(
             "--comparison",
             metavar="NAME",
-            rich_help_panel=_COMPARISON,
             help="Run the comparison of a file, or of bench/comparisons (s1, s3, all), and "
             "write one report.",
             autocompletion=names.comparisons,
@@ -51,40 +51,25 @@ class SourceOptions:
     ] = None
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="NAME",
-            rich_help_panel=_COMPARISON,
-            help="Run this entry only. Repeatable.",
-        ),
+        _comparison_option("--only", metavar="NAME", help="Run this entry only. Repeatable."),
     ] = None
     also: Annotated[
         list[str] | None,
-        typer.Option(
-            "--also",
-            metavar="FILE",
-            rich_help_panel=_COMPARISON,
-            help="Run a broker of your own, too. Repeatable.",
+        _comparison_option(
+            "--also", metavar="FILE", help="Run a broker of your own, too. Repeatable."
         ),
     ] = None
     selftest: Annotated[
         bool,
-        typer.Option(
+        _selftest_option(
             "--selftest",
-            rich_help_panel=_SELFTEST,
             help="Test on this machine if equal series compare as equal, and if a slowdown of "
             "10 % is found.",
         ),
     ] = False
     trials: Annotated[
         int | None,
-        typer.Option(
-            "--trials",
-            metavar="N",
-            min=1,
-            rich_help_panel=_SELFTEST,
-            help="Make N trials of each kind (20).",
-        ),
+        _selftest_option("--trials", metavar="N", min=1, help="Make N trials of each kind (20)."),
     ] = None
 
 
@@ -183,11 +168,7 @@ def _request(
 
 
 def _refuse_foreign(
-    kind: str,
-    source: SourceOptions,
-    load: LoadOptions,
-    faults: str | None,
-    instances: int | None,
+    kind: str, source: SourceOptions, load: LoadOptions, faults: str | None, instances: int | None
 ) -> None:
     """Refuse options without an effect on this kind of comparison.
 

@@ -9,7 +9,8 @@ import typer
 
 from brokerd.text import counted
 from pubsubctl.commands import names
-from pubsubctl.commands.options.cluster import MaxUnavailable, Rolling, Verify
+from pubsubctl.commands.options.grouping import options_in
+from pubsubctl.commands.options.runs import MaxUnavailable, Rolling, Verify
 from pubsubctl.commands.options.workload import Protocol
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from pubsubctl.deployment.updates import RollOutcome
     from pubsubctl.hosts.hosts import Lab
 
-_PLACEMENT = "Placement"
-_REPLACEMENT = "Replacement"
+_placement_option = options_in("Placement")
+_replacement_option = options_in("Replacement")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,30 +34,27 @@ class PlacementOptions:
 
     policy: Annotated[
         str | None,
-        typer.Option(
+        _placement_option(
             "--policy",
             metavar="spread|pack|pin",
             help="Place brokers by this policy. See `topology place`.",
-            rich_help_panel=_PLACEMENT,
         ),
     ] = None
     safe: Annotated[
         bool,
-        typer.Option(
+        _placement_option(
             "--safe",
             "--delta-safe",
             help="Refuse a placement in which one machine fails more brokers than the protocol "
             "tolerates.",
-            rich_help_panel=_PLACEMENT,
         ),
     ] = False
     file: Annotated[
         Path | None,
-        typer.Option(
+        _placement_option(
             "--placement",
             metavar="FILE",
             help="Place brokers as this file of `topology place -o` has it.",
-            rich_help_panel=_PLACEMENT,
         ),
     ] = None
 
@@ -83,21 +81,19 @@ class ReplacementOptions:
     max_unavailable: MaxUnavailable = 1
     at_once: Annotated[
         bool,
-        typer.Option(
+        _replacement_option(
             "--at-once",
             help="Stop all brokers of an older program, then start them. Requires --rolling. "
             "Needed after a change of the wire version.",
-            rich_help_panel=_REPLACEMENT,
         ),
     ] = False
     accept_loss: Annotated[
         list[str] | None,
-        typer.Option(
+        _replacement_option(
             "--accept-loss",
             metavar="BROKER",
             help="Start a broker that lost durable state, and announce the loss. See "
             "`help restore`. Repeatable.",
-            rich_help_panel=_REPLACEMENT,
         ),
     ] = None
     timeout: Annotated[

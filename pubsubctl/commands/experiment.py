@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.commands.options.results import RunsFolder
-from pubsubctl.commands.options.series import Instances
+from pubsubctl.commands.options.runs import Instances
 from pubsubctl.commands.options.simulation import SEEDS, Processes, Seeds, processes_of, seeds_of
 from pubsubctl.commands.options.workload import LoadOptions
 from pubsubctl.console.console import Result
@@ -15,7 +16,7 @@ from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
-_SIMULATED = "Simulated experiments"
+_simulated_option = options_in("Simulated experiments")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,21 +24,12 @@ class SimulationOptions:
     """Options of experiments without brokers."""
 
     full: Annotated[
-        bool,
-        typer.Option(
-            "--full", help="Make all draws, which takes hours.", rich_help_panel=_SIMULATED
-        ),
+        bool, _simulated_option("--full", help="Make all draws, which takes hours.")
     ] = False
     seeds: Seeds = SEEDS
     schedules: Annotated[
         int | None,
-        typer.Option(
-            "--schedules",
-            metavar="N",
-            min=1,
-            help="Run N of each class (25).",
-            rich_help_panel=_SIMULATED,
-        ),
+        _simulated_option("--schedules", metavar="N", min=1, help="Run N of each class (25)."),
     ] = None
     processes: Processes = 0
     figure: Annotated[

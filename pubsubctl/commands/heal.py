@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from brokerd.errors import ControlError
-from pubsubctl.commands.options.cluster import Verify
+from pubsubctl.commands.options.runs import Verify
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError, Unreachable

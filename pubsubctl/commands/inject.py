@@ -7,6 +7,7 @@ import typer
 
 from brokerd.text import counted
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PubsubctlError, UserError
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from fault_injection.schedule.schedule import FaultSchedule
     from pubsubctl.deployment.placement import Placement
 
-_VERB = "Verb"
-_CHECK = "Check"
+_verb_option = options_in("Verb")
+_check_option = options_in("Check")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,105 +27,66 @@ class VerbOptions:
 
     lasts: Annotated[
         str | None,
-        typer.Option(
-            "--for",
-            metavar="TIME",
-            help="End the fault after 2.5s, or 2s..3s.",
-            rich_help_panel=_VERB,
-        ),
+        _verb_option("--for", metavar="TIME", help="End the fault after 2.5s, or 2s..3s."),
     ] = None
     stall: Annotated[
         str | None,
-        typer.Option(
-            "--stall",
-            metavar="TIME",
-            help="Absorb for this time before a crash.",
-            rich_help_panel=_VERB,
-        ),
+        _verb_option("--stall", metavar="TIME", help="Absorb for this time before a crash."),
     ] = None
     down: Annotated[
         str | None,
-        typer.Option(
-            "--down",
-            metavar="TIME",
-            help="Restart after this time, in a crash.",
-            rich_help_panel=_VERB,
-        ),
+        _verb_option("--down", metavar="TIME", help="Restart after this time, in a crash."),
     ] = None
     sig: Annotated[
-        str | None,
-        typer.Option(
-            "--signal", metavar="NAME", help="Kill with this signal (KILL).", rich_help_panel=_VERB
-        ),
+        str | None, _verb_option("--signal", metavar="NAME", help="Kill with this signal (KILL).")
     ] = None
     latency: Annotated[
         str | None,
-        typer.Option(
-            "--latency",
-            metavar="TIME",
-            help="Add this time, in delay and slow-fsync.",
-            rich_help_panel=_VERB,
-        ),
+        _verb_option("--latency", metavar="TIME", help="Add this time, in delay and slow-fsync."),
     ] = None
     bytes_per_second: Annotated[
         int | None,
-        typer.Option(
+        _verb_option(
             "--bytes-per-second",
             metavar="N",
             min=1,
             help="Let N bytes per second pass, in bandwidth.",
-            rich_help_panel=_VERB,
         ),
     ] = None
     free_bytes: Annotated[
         int | None,
-        typer.Option(
-            "--free-bytes",
-            metavar="N",
-            min=0,
-            help="Leave N bytes free, in disk-full.",
-            rich_help_panel=_VERB,
-        ),
+        _verb_option("--free-bytes", metavar="N", min=0, help="Leave N bytes free, in disk-full."),
     ] = None
     share: Annotated[
         str | None,
-        typer.Option(
-            "--share",
-            metavar="SHARE",
-            help="Run for this share of the time, in cpu-share: 25%.",
-            rich_help_panel=_VERB,
+        _verb_option(
+            "--share", metavar="SHARE", help="Run for this share of the time, in cpu-share: 25%."
         ),
     ] = None
     mode: Annotated[
-        str | None,
-        typer.Option(
-            "--mode", metavar="blackhole|cut", help="Partition in this way.", rich_help_panel=_VERB
-        ),
+        str | None, _verb_option("--mode", metavar="blackhole|cut", help="Partition in this way.")
     ] = None
     backend: Annotated[
         str | None,
-        typer.Option(
+        _verb_option(
             "--backend",
             metavar="broker|nft",
             help="Apply blackhole, cut and partition by this backend.",
-            rich_help_panel=_VERB,
         ),
     ] = None
     pick: Annotated[
         str | None,
-        typer.Option(
+        _verb_option(
             "--pick",
             metavar="N|SHARE",
-            rich_help_panel=_VERB,
             help="Draw 2 targets, or 17%, out of TARGET (b1,b2), or out of all.",
         ),
     ] = None
     chains: Annotated[
         str | None,
-        typer.Option(
+        _verb_option(
             "--chains",
             metavar="LIMIT",
-            rich_help_panel=_VERB,
             help="Draw at most delta in a row (<=delta), or one longer chain (>delta). Requires "
             "--pick.",
         ),
@@ -152,32 +114,24 @@ class CheckOptions:
 
     topology: Annotated[
         str | None,
-        typer.Option(
-            "--topology",
-            metavar="NAME",
-            help="Check on this topology, not on the deployed one.",
-            rich_help_panel=_CHECK,
+        _check_option(
+            "--topology", metavar="NAME", help="Check on this topology, not on the deployed one."
         ),
     ] = None
     protocol: Annotated[
         str | None,
-        typer.Option(
+        _check_option(
             "--protocol",
             metavar="NAME",
             help="Check for this protocol. Requires --topology.",
             autocompletion=names.protocols,
-            rich_help_panel=_CHECK,
         ),
     ] = None
-    lint: Annotated[
-        bool, typer.Option("--lint", help="Check only. Needs no host.", rich_help_panel=_CHECK)
-    ] = False
+    lint: Annotated[bool, _check_option("--lint", help="Check only. Needs no host.")] = False
     preview: Annotated[
         bool,
-        typer.Option(
-            "--preview",
-            rich_help_panel=_CHECK,
-            help="Print the steps with drawn values, and the pairs that are cut off.",
+        _check_option(
+            "--preview", help="Print the steps with drawn values, and the pairs that are cut off."
         ),
     ] = False
 
@@ -285,10 +239,7 @@ def _settle(
 
 
 def _preview(
-    call: Invocation,
-    schedule: "FaultSchedule",
-    seed: int | None,
-    check: CheckOptions,
+    call: Invocation, schedule: "FaultSchedule", seed: int | None, check: CheckOptions
 ) -> Result:
     """Return the effects of a schedule, without faults."""
     from brokerd.protocols.registry import protocol_on

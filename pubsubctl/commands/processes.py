@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.console.console import Result, visible
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable, UserError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pubsubctl.hosts.hosts import Lab
     from pubsubctl.monitor.logbook import LogLine, Tail
 
-_SELECTION = "Selection"
+_selection_option = options_in("Selection")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,44 +28,22 @@ class LineOptions:
 
     since: Annotated[
         str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help="Print lines of this age at most: 30s, 5min.",
-            rich_help_panel=_SELECTION,
+        _selection_option(
+            "--since", metavar="TIME", help="Print lines of this age at most: 30s, 5min."
         ),
     ] = None
     grep: Annotated[
-        str | None,
-        typer.Option(
-            "--grep", metavar="RE", help="Print lines that match.", rich_help_panel=_SELECTION
-        ),
+        str | None, _selection_option("--grep", metavar="RE", help="Print lines that match.")
     ] = None
     merge: Annotated[
-        bool,
-        typer.Option(
-            "--merge",
-            help="Sort lines of all hosts by time.",
-            rich_help_panel=_SELECTION,
-        ),
+        bool, _selection_option("--merge", help="Sort lines of all hosts by time.")
     ] = False
     lines: Annotated[
         int,
-        typer.Option(
-            "--lines",
-            metavar="N",
-            min=1,
-            help="Print at most N lines per file.",
-            rich_help_panel=_SELECTION,
-        ),
+        _selection_option("--lines", metavar="N", min=1, help="Print at most N lines per file."),
     ] = 100
     statistics: Annotated[
-        bool,
-        typer.Option(
-            "--statistics",
-            help="Print the counters of each second, too.",
-            rich_help_panel=_SELECTION,
-        ),
+        bool, _selection_option("--statistics", help="Print the counters of each second, too.")
     ] = False
 
 
@@ -323,8 +302,7 @@ class _Reader:
         return [line for lines in found.values() for line in lines]
 
     async def _find(self) -> None:
-        from pubsubctl.deployment.deployment import find_placement
-        from pubsubctl.deployment.other_deployments import nothing_deployed
+        from pubsubctl.deployment.deployment import find_placement, nothing_deployed
         from pubsubctl.deployment.placement import Placement
         from pubsubctl.monitor.logbook import AGENT
         from pubsubctl.state import read_deployment

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pubsubctl.commands.options.cluster import Broker, ClientName, seconds_of
+from pubsubctl.commands.options.runs import Broker, ClientName, seconds_of
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import HostError, Unreachable, UserError

@@ -10,7 +10,7 @@ import typer
 
 from brokerd.text import counted, size_text
 from pubsubctl.commands import names
-from pubsubctl.commands.options.grouping import add_command, verbs
+from pubsubctl.commands.options.grouping import add_command, options_in, verbs
 from pubsubctl.commands.options.results import (
     ARCHIVES,
     Author,
@@ -31,7 +31,7 @@ from pubsubctl.hosts.files import shown
 if TYPE_CHECKING:
     from pubsubctl.runs.runs import RunFilter
 
-_FILTER = "Filter"
+_filter_option = options_in("Filter")
 _INSPECT = "Find runs"
 _JUDGE = "Judge and draw"
 _SHARE = "Share"
@@ -45,48 +45,35 @@ class FilterOptions:
 
     experiment: Annotated[
         str | None,
-        typer.Option(
-            "--experiment",
-            metavar="NAME",
-            help="List runs of this experiment only.",
-            rich_help_panel=_FILTER,
-        ),
+        _filter_option("--experiment", metavar="NAME", help="List runs of this experiment only."),
     ] = None
     protocol: Annotated[
         str | None,
-        typer.Option(
+        _filter_option(
             "--protocol",
             metavar="NAME",
             help="List runs of this protocol only.",
             autocompletion=names.protocols,
-            rich_help_panel=_FILTER,
         ),
     ] = None
     verdict: Annotated[
         str | None,
-        typer.Option(
-            "--verdict",
-            metavar="valid|invalid|unknown",
-            help="List runs with this verdict only.",
-            rich_help_panel=_FILTER,
+        _filter_option(
+            "--verdict", metavar="valid|invalid|unknown", help="List runs with this verdict only."
         ),
     ] = None
     labels: Annotated[
         list[str] | None,
-        typer.Option(
-            "--label",
-            metavar="K[=V]",
-            help="List runs with this label only. Repeatable.",
-            rich_help_panel=_FILTER,
+        _filter_option(
+            "--label", metavar="K[=V]", help="List runs with this label only. Repeatable."
         ),
     ] = None
     since: Annotated[
         str | None,
-        typer.Option(
+        _filter_option(
             "--since",
             metavar="TIME",
             help="List runs of this age (7d, 12h) or date (2026-11-30) and later.",
-            rich_help_panel=_FILTER,
         ),
     ] = None
 
@@ -153,13 +140,7 @@ def label(
     output: RunsFolder = None,
 ) -> Result:
     """Label a run, for `results list --label`."""
-    from pubsubctl.runs.runs import (
-        find_run,
-        label_runs,
-        labels_text,
-        record_of,
-        refresh_run_index,
-    )
+    from pubsubctl.runs.runs import find_run, label_runs, labels_text, record_of, refresh_run_index
 
     call = invocation(context)
     call.refuse_dry_run("results label")
@@ -184,12 +165,7 @@ def remove(
     Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
     remaining series needs.
     """
-    from pubsubctl.runs.runs import (
-        find_runs,
-        refresh_run_index,
-        removal_of,
-        remove,
-    )
+    from pubsubctl.runs.runs import find_runs, refresh_run_index, removal_of, remove
 
     call = invocation(context)
     results = call.project.results_folder(output)

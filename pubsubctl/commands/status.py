@@ -64,7 +64,7 @@ def status(
 
 def _nothing(call: Invocation, state: "LabState") -> Result:
     """Return the result without a deployment, with the name of the inventory."""
-    from pubsubctl.deployment.other_deployments import describe_nothing
+    from pubsubctl.deployment.deployment import describe_nothing
 
     return Result(
         document={

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubsubctl.commands.options.cluster import Broker, ClientName, seconds_of
+from pubsubctl.commands.options.runs import Broker, ClientName, seconds_of
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import ExpectationFailed, HostError, Unreachable, UserError
 

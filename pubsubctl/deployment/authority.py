@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from brokerd.files import sync_folder
 from brokerd.model.operator_acts import OperatorAct
 from brokerd.sessions.messages import CertifiedRole, Identity
 from pubsubctl.errors import PreflightFailed, UserError
@@ -294,8 +295,4 @@ def _make(path: Path) -> None:
             os.link(new, path)
     finally:
         new.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

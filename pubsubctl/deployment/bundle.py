@@ -9,7 +9,6 @@ import base64
 import hashlib
 import io
 import json
-import os
 import re
 import sys
 import zipfile
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from brokerd.files import write_whole
 from brokerd.runtime.program import host_sources
 from pubsubctl.errors import IntegrityError, PreflightFailed
 
@@ -169,9 +169,7 @@ def _cache(cache: Path, name: str, content: bytes) -> Blob:
     path = cache / digest
     if not path.is_file() or _sha256(path) != digest:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = cache / f".{digest}.{os.getpid()}"
-        fresh.write_bytes(content)
-        fresh.replace(path)
+        write_whole(path, content)
     return Blob(name, digest, path, len(content))
 
 

@@ -9,7 +9,7 @@ import trio
 from brokerd.agent.host.server import SECRETS_FOLDER
 from brokerd.errors import ControlError
 from brokerd.sessions.messages import CertifiedRole
-from pubsubctl.deployment.other_deployments import nothing_deployed
+from pubsubctl.deployment.deployment import nothing_deployed
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import ObservedState
 from pubsubctl.errors import HostError, PreflightFailed
@@ -187,9 +187,9 @@ async def all_certificates_end(lab: Lab) -> dict[str, datetime]:
     return ends
 
 
-def warn_of_expiry(ends: Mapping[str, datetime], now: datetime | None = None) -> str:
+def warn_of_expiry(ends: Mapping[str, datetime]) -> str:
     """Return a warning about certificates that end soon or have ended; "" for none."""
-    now = now or datetime.now(UTC)
+    now = datetime.now(UTC)
     late = sorted(
         (end, name) for name, end in ends.items() if end - now < timedelta(days=WARNING_DAYS)
     )

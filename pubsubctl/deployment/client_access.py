@@ -16,7 +16,7 @@ from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.text import nearest
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.certificates import check_authority
-from pubsubctl.deployment.other_deployments import nothing_deployed
+from pubsubctl.deployment.deployment import nothing_deployed
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import list_decommissioned
 from pubsubctl.errors import UserError

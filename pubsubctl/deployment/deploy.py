@@ -18,14 +18,13 @@ from typing import Any
 
 import trio
 
-from bench.spec.toml_text import toml_text
 from brokerd.agent.host.server import TOPOLOGY_FILE
 from brokerd.errors import ControlError
 from brokerd.model.operator_acts import ACCEPT_LOSS, OperatorAct
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import DEFINITIONS, parameters_on, protocol_on
 from brokerd.runtime.program import read_own_program
-from brokerd.text import nearest
+from brokerd.text import nearest, toml_text
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deployment.certificates import (
@@ -34,9 +33,14 @@ from pubsubctl.deployment.certificates import (
     check_transport,
     transport_of,
 )
-from pubsubctl.deployment.deployment import Deployment, check_agents, check_wire_versions
+from pubsubctl.deployment.deployment import (
+    Deployment,
+    OtherDeployment,
+    check_agents,
+    check_wire_versions,
+    describe_ports,
+)
 from pubsubctl.deployment.membership import change_members
-from pubsubctl.deployment.other_deployments import OtherDeployment, describe_ports
 from pubsubctl.deployment.placement import PlacedBroker, Placement, check_pinning
 from pubsubctl.deployment.placement_choice import PlacementChoice, choose_placement
 from pubsubctl.deployment.plan import (

@@ -10,17 +10,15 @@ from typing import Any, Protocol
 
 import trio
 
-from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import CoreStatus, Farewell
 from brokerd.protocols.registry import definition_of
 from brokerd.runtime.growth import topology_change
-from brokerd.text import counted, nearest
+from brokerd.text import counted, nearest, toml_text
 from pubsubctl.console.console import Progress
-from pubsubctl.deployment.deployment import Deployment
-from pubsubctl.deployment.other_deployments import nothing_deployed
+from pubsubctl.deployment.deployment import Deployment, nothing_deployed
 from pubsubctl.deployment.plan import list_decommissioned
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 from pubsubctl.hosts.connectors.base import Connector

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from brokerd.client.application import Publication
 from brokerd.client.events import GapAnnounced
-from brokerd.model.attribute_text import parse_attributes
 from brokerd.model.predicate import Scalar
+from brokerd.model.predicate_text import parse_attributes
 from brokerd.text import nearest, shown
 from brokerd.wire.attributes import encode_attributes
 from pubsubctl.errors import UserError

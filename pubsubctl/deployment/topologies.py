@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import (
     bipartite,
@@ -20,7 +19,7 @@ from brokerd.overlay.generate import (
 )
 from brokerd.overlay.topology import ALL_PROTOCOLS, TREE, Topology
 from brokerd.protocols.registry import check_runs_on, parameters_on, read_topology
-from brokerd.text import NAME, counted, nearest
+from brokerd.text import NAME, counted, nearest, toml_text
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import load_toml, shown

@@ -7,7 +7,6 @@ changed. An unreachable host is a finding, and does not keep the others from bei
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ import trio
 
 from brokerd.agent.host import probe as host_probe
 from brokerd.errors import ConfigError, ControlError
+from brokerd.files import write_whole
 from pubsubctl.deployment.certificates import certificates_end
 from pubsubctl.deployment.placement import cores_of, processors_here
 from pubsubctl.deployment.plan import ObservedState
@@ -75,9 +75,7 @@ def remember_facts(inventory: Inventory, found: Mapping[str, Mapping[str, Any]])
     }
     path = facts_file(inventory.name, inventory.path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps({"schema": SCHEMA, "hosts": rows}, indent=1), encoding="utf-8")
-    fresh.replace(path)
+    write_whole(path, json.dumps({"schema": SCHEMA, "hosts": rows}, indent=1))
 
 
 def cached_cores(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, list[int]]:

@@ -11,7 +11,7 @@ import trio
 
 from brokerd.agent.client import AgentClient, Control
 from brokerd.errors import ControlError
-from brokerd.runtime.control_client import Happening
+from brokerd.runtime.control_socket import Happening
 from pubsubctl.errors import Unreachable
 
 T = TypeVar("T")

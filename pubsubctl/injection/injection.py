@@ -18,8 +18,7 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.deploy import attached
-from pubsubctl.deployment.deployment import Deployment
-from pubsubctl.deployment.other_deployments import nothing_deployed
+from pubsubctl.deployment.deployment import Deployment, nothing_deployed
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import DesiredState
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError

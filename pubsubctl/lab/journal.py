@@ -15,6 +15,7 @@ from typing import Any
 from brokerd.agent.host.private_files import lock_holder, operator_lock
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
+from brokerd.files import sync_folder
 from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.lab.network import NAMESPACES
 from pubsubctl.lab.spec import PORT, SCHEMA, LabSpec
@@ -55,8 +56,8 @@ def write_line(folder: Path, line: dict[str, Any]) -> None:
     finally:
         os.close(descriptor)
     if is_new:
-        _sync_folder(folder)
-        _sync_folder(folder.parent)
+        sync_folder(folder)
+        sync_folder(folder.parent)
 
 
 def read_journal(folder: Path) -> Journal:
@@ -142,14 +143,6 @@ def _is_running(pid: Any) -> bool:
         return ProcessIdentity.of(pid).is_alive()
     except ProcessLookupError:
         return False
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _LISTENING = "0A"

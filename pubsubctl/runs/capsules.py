@@ -26,15 +26,17 @@ from typing import IO, Any, Final
 from pubsubctl.console.console import Progress
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.runs.capsule_index import (
+    CRATE,
     DOCUMENT,
     MOST_INDEX_BYTES,
     RUNS,
     SCHEMA,
+    CrateFile,
+    crate_of,
     digest_of,
     normalise_name,
     read_index,
 )
-from pubsubctl.runs.crates import CRATE, CrateFile, crate_of
 from pubsubctl.runs.redaction import copy_without_place, pack_run
 from pubsubctl.runs.runs import manifest, run_beside
 

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 from brokerd.text import parse_json
 from pubsubctl.console.console import Result, visible
-from pubsubctl.console.outputs import output_file, reason_of
-from pubsubctl.errors import PreflightFailed, VerdictInvalid
+from pubsubctl.console.outputs import write_output
+from pubsubctl.errors import VerdictInvalid
 
 COLUMNS: Final = ("case", "protocol", "verdict", "owed", "delivered", "per second", "p50", "p99")
 _LATEX: Final = {
@@ -225,9 +225,4 @@ def write_cases(files: Mapping[str, Path], verb: str, cases: Sequence[Case]) -> 
         PreflightFailed: a file cannot be written; names it.
     """
     for form, path in files.items():
-        try:
-            fresh = output_file(path).with_name(f".{path.name}.new")
-            fresh.write_text(FORMS[form](verb, cases), encoding="utf-8")
-            fresh.replace(path)
-        except OSError as error:
-            raise PreflightFailed(f"{path}: cannot be written: {reason_of(error)}") from None
+        write_output(path, FORMS[form](verb, cases))

@@ -21,8 +21,7 @@ from pubsubctl.runs.experiment import (
     lab_for,
     numbers_text,
 )
-from pubsubctl.runs.plain_verdicts import announce_verdicts
-from pubsubctl.runs.verdicts import JudgedRun, judge_and_report
+from pubsubctl.runs.verdicts import JudgedRun, announce_verdicts, judge_and_report
 
 if TYPE_CHECKING:
     from results.reference.history import Judgement

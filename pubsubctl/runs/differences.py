@@ -28,8 +28,7 @@ from brokerd.text import counted, format_number, nearest
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictUnknown
-from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
-from pubsubctl.runs.plan import plan_faults_of_points
+from pubsubctl.runs.plan import Run, SeriesPlan, announce, expect_time, plan_faults_of_points
 from pubsubctl.runs.repetitions import Design, run_series
 from pubsubctl.runs.revisions import (
     SOURCE,

@@ -51,9 +51,8 @@ from pubsubctl.runs.experiment import (
     numbers_text,
     result_of,
 )
-from pubsubctl.runs.forecast import Run, announce, describe_doubts, expect_time
 from pubsubctl.runs.outputs import check_results
-from pubsubctl.runs.plan import plan_experiment
+from pubsubctl.runs.plan import Run, announce, describe_doubts, expect_time, plan_experiment
 from pubsubctl.runs.series import check_deployment
 from pubsubctl.runs.verdicts import JudgedRun, judge, judge_and_report
 

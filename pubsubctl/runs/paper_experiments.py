@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from bench.papers.figure_experiments import (
+from bench.papers.experiments import (
     EXPERIMENTS,
     is_figure_experiment,
     list_measured_figures,
@@ -15,7 +15,7 @@ from bench.papers.figure_experiments import (
     run_figure_experiment,
     with_all_draws,
 )
-from bench.papers.figure_experiments import figures as figures_of
+from bench.papers.experiments import figures as figures_of
 from bench.spec.experiment import figures as deployed_figures
 from bench.spec.experiment import is_deployed_experiment, load_deployed_experiment, points_of
 from bench.spec.keys import Overrides
@@ -24,8 +24,14 @@ from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
-from pubsubctl.runs.plan import deployment_plan, plan_faults_of_points
+from pubsubctl.runs.plan import (
+    Run,
+    SeriesPlan,
+    announce,
+    deployment_plan,
+    expect_time,
+    plan_faults_of_points,
+)
 from pubsubctl.runs.repetitions import Design, run_series
 from pubsubctl.runs.runs import manifest, refresh_run_index
 

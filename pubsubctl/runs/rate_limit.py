@@ -17,7 +17,7 @@ from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.runs.experiment import Experiment, carry_out, describe_abandoned, lab_for
-from pubsubctl.runs.forecast import Run, announce, describe_doubts
+from pubsubctl.runs.plan import Run, announce, describe_doubts
 
 FIGURE: Final = "search.knee"
 

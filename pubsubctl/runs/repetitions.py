@@ -27,13 +27,12 @@ from pubsubctl.deployment.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.runs.experiment import Experiment, carry_out, describe_abandoned, lab_for
-from pubsubctl.runs.forecast import expect_time
 from pubsubctl.runs.outputs import bytes_of, check_results
-from pubsubctl.runs.plain_verdicts import announce_verdicts
+from pubsubctl.runs.plan import expect_time
 from pubsubctl.runs.revisions import Program
 from pubsubctl.runs.runs import manifest, refresh_run_index
 from pubsubctl.runs.series import Habits, check_deployment, merge_equal, verdict_table
-from pubsubctl.runs.verdicts import JudgedRun
+from pubsubctl.runs.verdicts import JudgedRun, announce_verdicts
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"

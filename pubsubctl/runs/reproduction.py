@@ -180,7 +180,7 @@ def simulate_again(call: Invocation, capsule: Capsule, progress: Progress) -> It
 
 
 def _is_simulated(run: Path) -> bool:
-    from bench.papers.figure_experiments import is_simulated
+    from bench.papers.experiments import is_simulated
 
     return is_simulated(run / "spec" / "experiment.toml")
 
@@ -197,7 +197,7 @@ def _simulate_verdict(call: Invocation, run: Path) -> tuple[str, str]:
 
 
 def _rows_again(run: Path, progress: Progress) -> dict[str, bytes]:
-    from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+    from bench.papers.experiments import load_figure_experiment, run_figure_experiment
 
     experiment = load_figure_experiment(run / "spec" / "experiment.toml")
     with tempfile.TemporaryDirectory(prefix="pubsubctl-again-") as folder:

@@ -31,9 +31,9 @@ def names_of_revisions(source: Path = SOURCE) -> list[str]:
     return done.stdout.split() if done.returncode == 0 else []
 
 
-def is_checkout(source: Path = SOURCE) -> bool:
+def is_checkout() -> bool:
     """Return True if the source is a git checkout, and git is installed."""
-    return run_git(source, "rev-parse", "--git-dir").returncode == 0
+    return run_git(SOURCE, "rev-parse", "--git-dir").returncode == 0
 
 
 def commit_of(word: str, source: Path = SOURCE) -> str | None:

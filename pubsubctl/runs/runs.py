@@ -184,7 +184,7 @@ def manifest(run: Path) -> Mapping[str, Any]:
         UserError: there is none.
         IntegrityError: it is not JSON, or a value has another type; names key and value.
     """
-    from results.tables.manifest_shape import problem_of_manifest
+    from results.tables.json_files import problem_of_manifest
 
     found = read_json(run / MANIFEST)
     if problem := problem_of_manifest(found):

@@ -24,8 +24,7 @@ from brokerd.units import SECOND_NS, format_duration
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
-from pubsubctl.runs.forecast import Run, SeriesPlan, announce, expect_time
-from pubsubctl.runs.plan import plan_faults_of_points
+from pubsubctl.runs.plan import Run, SeriesPlan, announce, expect_time, plan_faults_of_points
 from pubsubctl.runs.repetitions import FIGURE as LATENCY
 from pubsubctl.runs.repetitions import Design, SimulatedRuns, run_series
 from pubsubctl.runs.series import Habits

@@ -1,13 +1,11 @@
 """The ledger's file: counts per version of the code, with safe concurrent updates."""
 
-import fcntl
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from brokerd.files import lock_folder, write_whole
 from brokerd.simulator.search.ledger import Campaign, LedgerError, check_ledger, empty_ledger
 from pubsubctl.errors import UserError
 
@@ -64,22 +62,9 @@ def update_ledger(
     if path is None:
         return add(empty_ledger())
     try:
-        with _lock(path.parent):
+        with lock_folder(path.parent):
             document = add(read_ledger(path))
-            draft = path.with_name(f"{path.name}.new")
-            draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-            os.replace(draft, path)
+            write_whole(path, json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     return document
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on this folder; leaves no file behind."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -29,9 +29,8 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.project import is_plan_file
-from pubsubctl.runs.forecast import Run, announce, describe_doubts
 from pubsubctl.runs.outputs import check_results
-from pubsubctl.runs.plan import plan_experiment
+from pubsubctl.runs.plan import Run, announce, describe_doubts, plan_experiment
 from pubsubctl.runs.verdicts import judge
 from pubsubctl.simulation.diagram import Diagram, diagram_of, write_page, write_svg
 from pubsubctl.simulation.explorations import draw_history, play_history

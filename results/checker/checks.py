@@ -30,7 +30,7 @@ from results.reference.history import Judgement
 from results.rules.doubts import doubts_of
 from results.rules.evidence import evidence_rows
 from results.rules.facts import RunFacts
-from results.rules.faults import fault_spans
+from results.rules.fault_log import fault_spans
 from results.rules.findings import Findings, describe_nothing_owed
 from results.rules.terms import (
     CHURN,

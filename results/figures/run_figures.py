@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pyspark.sql import SparkSession
 
-    from results.figures.data import FigureData
+    from results.figures.context import FigureData
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def numbers_beside(name: str, run_dir: Path) -> "FigureData":
         ResultsError: the figure was not drawn.
         IntegrityError: the files belong to another figure.
     """
-    from results.figures.data import FigureData
+    from results.figures.context import FigureData
 
     folder = read_run(run_dir).derived / "figures"
     if not (folder / f"{name}.json").is_file():

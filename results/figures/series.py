@@ -15,7 +15,7 @@ from results.repetitions.numbers import NUMBERS
 from results.repetitions.series_runs import Point, SeriesRuns, load_series
 from results.repetitions.spread import Spread
 from results.repetitions.timelines import first_deliveries
-from results.rules.faults import FaultSpan, fault_spans
+from results.rules.fault_log import FaultSpan, fault_spans
 from results.tables.load import LoadedRun
 
 if TYPE_CHECKING:

@@ -10,8 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from brokerd.units import SECOND_NS
-from results.figures.context import describe_run, exposure_rows, fault_label, scale_text
-from results.figures.data import FigureData, figure_data
+from results.figures.context import (
+    FigureData,
+    describe_run,
+    exposure_rows,
+    fault_label,
+    figure_data,
+    scale_text,
+)
 from results.figures.style import (
     BLUE,
     DOWN,

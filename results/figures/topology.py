@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from brokerd.units import SECOND_NS
-from results.figures.context import wiring_of
-from results.figures.data import FigureData, figure_data
+from results.figures.context import FigureData, figure_data, wiring_of
 from results.figures.drawing import adapt_to_dark_pages, house_style
 from results.figures.style import (
     INK,
@@ -40,7 +39,7 @@ from results.figures.topology_key import (
     host_inks,
     key_lines,
 )
-from results.rules.faults import FaultSpan, fault_spans
+from results.rules.fault_log import FaultSpan, fault_spans
 from results.tables.json_files import read_json
 from results.tables.manifest import Run
 

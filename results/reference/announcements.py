@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from results.reference.absences import SessionRow, explained_until_ns
 from results.reference.files import FileRefusal, read_lines
+from results.reference.withholding import SessionRow, explained_until_ns
 from results.rules.terms import STATE_LOST, Commit, Fault, Gap, Promises
 
 ToTimeline = Callable[[int, str], int]

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results.reference.clocks import Clocks
 from results.reference.files import FileRefusal, read_json, read_lines
+from results.reference.times import Clocks
 from results.rules.terms import Fault, doubt
 
 HOLDING_VERBS = {"absorb", "send-omission", "receive-omission"}

@@ -9,7 +9,6 @@ from typing import Any
 
 from results.reference import busyness, specification
 from results.reference.announcements import absences_of, commits_of, gaps_of
-from results.reference.clocks import Clocks
 from results.reference.contents import Contents, clients_of
 from results.reference.fault_log import FaultLog
 from results.reference.files import (
@@ -38,7 +37,7 @@ from results.reference.predicates import wants
 from results.reference.row_counts import Count
 from results.reference.rule import check
 from results.reference.stretches import Stretches
-from results.reference.times import TimeFacts
+from results.reference.times import Clocks, TimeFacts
 from results.rules.terms import (
     STREAMS,
     WITHOUT_PROCESSES,

@@ -29,8 +29,7 @@ from results.reference.history import (
     Violation,
 )
 from results.reference.pair import Pair
-from results.reference.paths import Routes, Tree
-from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
+from results.reference.risk import DeliveryPaths, Routes, Tree, is_certainly_sent_in, times_of_risk
 from results.reference.source import Source, steps_back
 from results.reference.streams import PlacedPublication, Publication
 from results.reference.withholding import Reasons

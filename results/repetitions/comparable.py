@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from results.tables.json_files import IntegrityError, ResultsError, read_json, read_toml
-from results.tables.manifest_shape import problem_of_manifest
+from results.tables.json_files import (
+    IntegrityError,
+    ResultsError,
+    problem_of_manifest,
+    read_json,
+    read_toml,
+)
 from results.tables.seals import CHECKSUMS, verify_derived, verify_seal
 
 _WORKLOAD_MAY_DIFFER: Final = ("protocol", "topology", "name")

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Metric
 from results.repetitions.spread import spread_of
-from results.tables.json_files import IntegrityError, ResultsError, read_json
+from results.tables.json_files import IntegrityError, ResultsError, problem_of_manifest, read_json
 from results.tables.load import LoadedRun, load_run
-from results.tables.manifest_shape import problem_of_manifest
 from results.tables.seals import CHECKSUMS, verify_seal
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from results.reference.history import (
     SubscriptionLog,
 )
 from results.reference.history_reader import read_streams, timeline_of
-from results.reference.paths import Tree, steps
 from results.reference.predicates import wants
+from results.reference.risk import Tree, steps
 from results.reference.rule import check
 from results.rules.terms import Fault, Gap, Notice
 

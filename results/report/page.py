@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from results.figures.context import find_limiting_load_generator
-from results.report import fault_chart, shared_latency, text
+from results.report import charts, text
 from results.report.run_reader import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
 from results.tables.json_files import write_whole
 
@@ -130,8 +130,8 @@ def render(
     protocols = [story.run.protocol for story in stories]
     losing = [story for story in stories if story.violations]
     faulty = [story for story in stories if story.run.fault_rows]
-    lanes = [fault_chart.lanes_picture(story) for story in stories]
-    narrow_lanes = [fault_chart.lanes_picture(story, "narrow") for story in stories]
+    lanes = [charts.lanes_picture(story) for story in stories]
+    narrow_lanes = [charts.lanes_picture(story, "narrow") for story in stories]
     kept = _promise_rows(stories)
     comparison = _comparison(stories)
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
@@ -146,19 +146,19 @@ def render(
         anchor=anchor,
         kept=kept,
         terms=[(name, term_anchor(name), text) for name, text in TERMS.items()],
-        shared=shared_latency.latency_picture(stories, _names_of(stories)),
-        chart=shared_latency,
+        shared=charts.latency_picture(stories, _names_of(stories)),
+        chart=charts,
         earlier_rows=_earlier_rows,
         several=several,
         apart=apart,
         lane_pictures=lanes,
         narrow_lane_pictures=narrow_lanes,
-        lane_kinds=[kind for kind in fault_chart.LANE_KINDS if kind in kinds],
+        lane_kinds=[kind for kind in charts.LANE_KINDS if kind in kinds],
         repeated={name: protocols.count(name) > 1 for name in protocols},
         headline=title or _headline(stories),
         figure_titles=SHOWN_FIGURES,
         percentiles={name: _percentile_name(name) for name in SHOWN_PERCENTILES},
-        stamps=fault_chart.STAMP_NAMES,
+        stamps=charts.STAMP_NAMES,
         most_evidence=MOST_EVIDENCE,
         most_rows=MOST_ROWS,
         chapters=_chapters(

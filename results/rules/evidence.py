@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.checker.delivery import DeliveryCheck
 from results.rules.facts import RunFacts
-from results.rules.faults import FaultSpan, fault_spans
+from results.rules.fault_log import FaultSpan, fault_spans
 from results.rules.risks import Tree, client_part
 from results.rules.terms import NEVER_NS, VIOLATIONS
 from results.tables.frames import SEQUENCE_BITS

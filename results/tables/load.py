@@ -15,9 +15,9 @@ from results.checker.spark import plan_for
 from results.tables.derived import Tables
 from results.tables.logs import Logs, read_logs
 from results.tables.manifest import Run, read_run
+from results.tables.record_readers import StretchReader
 from results.tables.schema import SCHEMA_VERSION, TABLES
 from results.tables.small_tables import small_tables
-from results.tables.stretches import StretchReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

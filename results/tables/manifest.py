@@ -13,7 +13,6 @@ from brokerd.units import HOUR_NS, LONGEST_NS
 from results.checker.clocks import CLOCK_FILE, Clocks
 from results.rules.expectation import ExpectedContent
 from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
-from results.rules.protocol_words import ProtocolWords, former_words
 from results.rules.risks import Routes
 from results.rules.terms import (
     PUBLISHER_ORDER,
@@ -23,6 +22,7 @@ from results.rules.terms import (
     Promises,
     doubt,
 )
+from results.rules.verdict_text import ProtocolWords, former_words
 from results.tables.derived import find_derived_folder
 from results.tables.json_files import (
     IntegrityError,

@@ -24,10 +24,8 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.deadlines",
     "brokerd.protocols.parts.decommissioning",
     "brokerd.protocols.parts.event_machine",
-    "brokerd.protocols.parts.version_bounds",
+    "brokerd.protocols.parts.bounds",
     "brokerd.protocols.parts.neighbours",
-    "brokerd.protocols.parts.log_bounds",
-    "brokerd.protocols.parts.positions",
     "brokerd.protocols.parts.publishers",
     "brokerd.protocols.parts.records",
     "brokerd.protocols.parts.selection",
@@ -36,8 +34,7 @@ _FOR_ALL_PROTOCOLS = (
 
 CLIENT_CORE = (
     "brokerd.client.attachment",
-    "brokerd.client.commit_modes",
-    "brokerd.client.commit_requests",
+    "brokerd.client.commits",
     "brokerd.client.commitment",
     "brokerd.client.consumption",
     "brokerd.client.core",
@@ -93,9 +90,13 @@ LAYERS = (
         ours=_BASE,
     ),
     Layer(
+        "brokerd.files",
+        "every process replaces and locks files alike",
+    ),
+    Layer(
         "brokerd.history",
         "the result pipeline reads these records without any broker code",
-        ours=(*_BASE, "brokerd.model"),
+        ours=(*_BASE, "brokerd.files", "brokerd.model"),
     ),
     Layer(
         "brokerd.matching",
@@ -188,7 +189,7 @@ LAYERS = (
     Layer(
         "brokerd.storage",
         "it stores bytes for every protocol, and interprets none",
-        ours=_BASE,
+        ours=(*_BASE, "brokerd.files"),
     ),
     Layer(
         "brokerd.client",
@@ -205,15 +206,9 @@ LAYERS = (
                 "brokerd.model",
                 "brokerd.sessions",
                 "brokerd.wire",
-                "brokerd.client.window",
             ),
         )
         for module in CLIENT_CORE
-    ),
-    Layer(
-        "brokerd.client.window",
-        "the publications of a client are a part of its pure decisions",
-        ours=(*_BASE, "brokerd.model"),
     ),
     Layer(
         "brokerd.client.arguments",
@@ -457,7 +452,7 @@ LAYERS = (
         "it measures the log of a broker at the disk",
         ours=(
             "brokerd.protocols.interface",
-            "brokerd.runtime.log_writer",
+            "brokerd.runtime.disk",
             "brokerd.storage",
         ),
         third_party=frozenset({"trio"}),
@@ -603,7 +598,10 @@ LAYERS = (
     Layer(
         "results",
         "verdicts and figures come from the records of a run, not from the code that ran",
-        ours=("brokerd.history", "brokerd.model.fault_verbs", "brokerd.text", "brokerd.units"),
+        ours=(
+            *("brokerd.files", "brokerd.history", "brokerd.model.fault_verbs"),
+            *("brokerd.text", "brokerd.units"),
+        ),
         third_party=frozenset(
             {
                 *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "scipy"),

@@ -11,7 +11,7 @@ PURE = (
     "brokerd.client.broker_choice",
     *CLIENT_CORE,
     "brokerd.client.state_encoding",
-    "brokerd.client.window",
+    "brokerd.client.outgoing",
 )
 
 

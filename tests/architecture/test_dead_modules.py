@@ -23,7 +23,6 @@ FOUND_BY_NAME = (
     "brokerd.protocols.*.definition",
     *{f"pubsubctl.commands.{verb.place.partition(':')[0]}" for verb in VERBS},
     "bench.papers.*_experiments",
-    "bench.control_traffic.*_experiments",
     *(f"results.figures.{figure.module}" for figure in RUN_FIGURES),
     "results.papers.*figures",
 )

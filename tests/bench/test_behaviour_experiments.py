@@ -6,13 +6,13 @@ import pytest
 
 from bench.papers.dft11.behaviour_experiments import draw
 from bench.papers.dft11.behaviour_files import KINDS
-from bench.papers.figure_experiments import (
+from bench.papers.experiments import (
     EXPERIMENTS,
     load_figure_experiment,
     run_figure_experiment,
 )
 from bench.spec.spec import SpecError
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 
 ABOUT = {"schema": "pubsubctl/behaviour-experiment/1", "name": "small", "seed": 3}
 SMALL = {

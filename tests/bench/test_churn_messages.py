@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.control_traffic.churn_experiments import ChurnExperiment, Side, count, topology_of
-from bench.papers.figure_experiments import EXPERIMENTS, load_figure_experiment
+from bench.papers.control_traffic_experiments import ChurnExperiment, Side, count, topology_of
+from bench.papers.experiments import EXPERIMENTS, load_figure_experiment
 from bench.spec.spec import SpecError
 from brokerd.protocols.registry import check_runs_on
 from results.figures.control_traffic import draw_churn

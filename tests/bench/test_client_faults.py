@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from brokerd.errors import ControlError
-from brokerd.runtime.control_client import ControlClient
+from brokerd.runtime.control_socket import ControlClient
 from tests.bench.test_load_generator import (
     fence,
     folder,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.papers.ds03.consumer_experiments import ConsumerExperiment
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
 
 SMALL = ConsumerExperiment(
     schema_="pubsubctl/consumer-experiment/1",

@@ -7,11 +7,11 @@ import tomllib
 import pytest
 
 from bench.papers.dft11.graph_experiments import draw_failed_brokers
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.spec import SpecError
-from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.text import toml_text
 
 SMALL = {
     "schema": "pubsubctl/graph-experiment/1",

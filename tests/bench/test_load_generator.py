@@ -21,7 +21,7 @@ from bench.load.load_files import LoadSetting
 from bench.load.load_generator import LoadGenerator
 from brokerd.history.writer import RecordWriter
 from brokerd.model.publication import PublicationRun
-from brokerd.runtime.control_client import ControlClient, open_control
+from brokerd.runtime.control_socket import ControlClient, open_control
 from brokerd.runtime.streams import first_message
 from brokerd.sessions.messages import Hello
 from brokerd.wire.fast_path import StraightReader

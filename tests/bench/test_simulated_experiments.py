@@ -18,7 +18,7 @@ from bench.papers.dft11.simulated_experiments import (
     status_of,
 )
 from bench.papers.dft11.simulator_speed import measure_speed
-from bench.papers.figure_experiments import (
+from bench.papers.experiments import (
     EXPERIMENTS,
     figures,
     load_figure_experiment,
@@ -27,9 +27,9 @@ from bench.papers.figure_experiments import (
 )
 from bench.spec.experiment import is_deployed_experiment
 from bench.spec.spec import SpecError
-from bench.spec.toml_text import toml_text
 from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
+from brokerd.text import toml_text
 from tests.helpers.patience import PATIENCE_S
 
 SMALL = {
@@ -191,7 +191,7 @@ def test_an_interrupted_experiment_records_its_state_and_leaves_no_process(tmp_p
     program = """
 import sys
 from pathlib import Path
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
 
 class Progress:
     def phase(self, name, expected_s=None): ...

@@ -12,8 +12,8 @@ from bench.load.publishers import PublisherSetting
 from bench.load.subscribers import SubscriberSetting
 from bench.spec.keys import Overrides
 from bench.spec.spec import WORKLOADS, ExperimentSpec, SpecError, load_experiment, load_topology
-from bench.spec.toml_text import toml_text
 from bench.spec.values import parse_rate
+from brokerd.text import toml_text
 from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 from results.rules.expectation import parse_predicate
 

@@ -10,8 +10,7 @@ from bench.papers.ds03.storage_experiments import (
     StorageExperiment,
     measure,
 )
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.papers.record import NoProgress
+from bench.papers.experiments import NoProgress, load_figure_experiment, run_figure_experiment
 
 SMALL = StorageExperiment(
     schema_="pubsubctl/storage-experiment/1",

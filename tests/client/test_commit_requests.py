@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from brokerd.client.commit_requests import CommitRequests
+from brokerd.client.commits import CommitRequests
 from brokerd.model.client_messages import CommitConsumed
 from brokerd.model.identity import SourceId
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from brokerd.client.commitment import Commitment
+from brokerd.client.outgoing import RUN_LIMIT_PUBLICATIONS, SHORT_RUN, merge_short, split_by_size
 from brokerd.client.received_positions import ReceivedPositions
 from brokerd.client.state import Revision
-from brokerd.client.window import RUN_LIMIT_PUBLICATIONS, SHORT_RUN, merge_short, split_by_size
 from brokerd.model.client_messages import Acknowledge, Deliveries, Gap
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.losses import STATE_LOST

@@ -21,7 +21,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.resume_token import ResumeToken, read_resume_token
-from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 OURS = SourceId(0, 3, 2)
 THEIRS = SourceId(1, 0, 1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.client import window as window_module
-from brokerd.client.window import Window, select_used_attributes
+from brokerd.client import outgoing
+from brokerd.client.outgoing import Window, select_used_attributes
 from brokerd.model.identity import SourceId
 from brokerd.model.joined_runs import RunJoiner
 from brokerd.model.publication import PublicationRun
@@ -37,8 +37,8 @@ def test_the_window_retains_exactly_the_unconfirmed_publications(
     twin: dict[int, tuple[int, bytes, bytes]] = {}
     window, first = Window(), 1
     due = list(done)
-    with_small = window_module.JOINED_RUNS
-    window_module.JOINED_RUNS = 4
+    with_small = outgoing.JOINED_RUNS
+    outgoing.JOINED_RUNS = 4
     try:
         for count in counts:
             added = run(first, count)
@@ -54,7 +54,7 @@ def test_the_window_retains_exactly_the_unconfirmed_publications(
             assert window.publications == len(twin)
             assert window.first() == min(twin, default=0)
     finally:
-        window_module.JOINED_RUNS = with_small
+        outgoing.JOINED_RUNS = with_small
 
 
 def test_the_window_uses_at_most_half_again_the_size_of_its_payloads() -> None:
@@ -93,7 +93,7 @@ class CountedJoiner:
 def test_a_run_is_joined_once_although_those_before_it_are_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(window_module, "JOINED_RUNS", 4)
+    monkeypatch.setattr(outgoing, "JOINED_RUNS", 4)
     window, joiner = Window(), CountedJoiner()
     window._joiner = joiner  # type: ignore[assignment]
     for number in range(1, 101):

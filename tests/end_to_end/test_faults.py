@@ -16,7 +16,6 @@ import pytest
 import trio
 
 from bench.run.testbed import BrokerPlace, Testbed
-from bench.spec.toml_text import toml_text
 from brokerd.agent.client import AgentClient, open_agent
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
@@ -24,7 +23,8 @@ from brokerd.agent.watchdog import read_identity
 from brokerd.client.client import Client, connect
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
+from brokerd.text import toml_text
 from brokerd.units import SECOND_NS
 from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector

@@ -112,9 +112,9 @@ def test_absorb_then_kill_then_restart_on_real_processes(lab: Lab) -> None:
             before, began_ns = await identity_of(backend, "c2"), injectors_clock_ns()
             injection, log = await inject(
                 backend,
-                step(id='"a"', at='"50ms"', do='"absorb"', on='"c2"', for_='"300ms"')
-                + step(id='"k"', after='"a"', do='"kill"', on='"c2"', expect="{ exit_signal = 9 }")
-                + step(id='"r"', after='"k.applied"', delay='"100ms"', do='"restart"', on='"c2"'),
+                step(id="a", at="50ms", do="absorb", on="c2", for_="300ms")
+                + step(id="k", after="a", do="kill", on="c2", expect={"exit_signal": 9})
+                + step(id="r", after="k.applied", delay="100ms", do="restart", on="c2"),
             )
             assert injection.problems == ()
             assert injection.not_healed == ()
@@ -143,7 +143,7 @@ def test_a_cut_link_is_down_at_both_ends_and_recovers(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
             injection, _ = await inject(
-                backend, step(id='"c"', at='"0s"', do='"cut"', on='"c1-c2"', for_='"200ms"')
+                backend, step(id="c", at="0s", do="cut", on="c1-c2", for_="200ms")
             )
             assert injection.problems == ()
             (row,) = injection.rows
@@ -158,7 +158,7 @@ def test_an_absorb_without_traffic_is_not_believed(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab, idle=True) as backend:
             injection, _ = await inject(
-                backend, step(id='"a"', at='"0s"', do='"absorb"', on='"c2"', for_='"200ms"')
+                backend, step(id="a", at="0s", do="absorb", on="c2", for_="200ms")
             )
             assert injection.rows[0]["state"] == "unknown"
             (problem,) = injection.problems
@@ -171,7 +171,7 @@ def test_an_absorb_that_lets_something_out_is_not_believed(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab, leaks=True) as backend:
             injection, _ = await inject(
-                backend, step(id='"a"', at='"0s"', do='"absorb"', on='"c2"', for_='"200ms"')
+                backend, step(id="a", at="0s", do="absorb", on="c2", for_="200ms")
             )
             assert injection.rows[0]["state"] == "unknown"
 
@@ -184,7 +184,7 @@ def test_a_broker_killed_by_another_cause_is_not_attributed_to_the_fault(lab: La
             identity = await identity_of(backend, "c2")
             identity.signal(signal.SIGKILL)
             await until(lambda: not identity.is_alive())
-            injection, _ = await inject(backend, step(id='"k"', at='"0s"', do='"kill"', on='"c2"'))
+            injection, _ = await inject(backend, step(id="k", at="0s", do="kill", on="c2"))
             assert injection.rows[0]["state"] == "failed"
             assert "broker-c2 is not running" in injection.problems[0]
             assert injection.down == ()
@@ -196,7 +196,7 @@ def test_ctrl_c_during_a_freeze_leaves_no_process_frozen(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
             identity = await identity_of(backend, "c2")
-            text = step(id='"f"', at='"0s"', do='"freeze"', on='"c2"', for_='"60s"')
+            text = step(id="f", at="0s", do="freeze", on="c2", for_="60s")
             schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
             injector = Injector(schedule, backend, FaultLog(), clock_ns=injectors_clock_ns)
             async with trio.open_nursery() as nursery:

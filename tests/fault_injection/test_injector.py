@@ -155,7 +155,7 @@ def test_absorbed_publications_are_counted_until_the_end_of_the_fault() -> None:
 
 def test_a_fault_that_lasts_is_healed_at_the_end_of_its_time_and_seen_to_recover() -> None:
     backend = MadeUpBackend()
-    cut = step(id='"c"', at='"3s"', do='"cut"', on='"b3-s3"', for_='"5s"')
+    cut = step(id="c", at="3s", do="cut", on="b3-s3", for_="5s")
     injection, lines = play(cut, backend)
     cut_stages = stages(lines, "c")
     assert cut_stages["heal_requested"] == pytest.approx(8, abs=0.01)
@@ -166,8 +166,8 @@ def test_a_fault_that_lasts_is_healed_at_the_end_of_its_time_and_seen_to_recover
 
 def test_an_absorb_followed_by_a_cut_is_healed_after_the_cut() -> None:
     backend = MadeUpBackend()
-    absorb = step(id='"a"', at='"1s"', do='"absorb"', on='"b1-s1"', for_='"2s"')
-    cut = step(id='"c"', after='"a"', do='"cut"', on='"b1-s1"', for_='"2s"')
+    absorb = step(id="a", at="1s", do="absorb", on="b1-s1", for_="2s")
+    cut = step(id="c", after="a", do="cut", on="b1-s1", for_="2s")
     injection, lines = play(absorb + cut, backend)
     order = [call for call in backend.calls if not call.startswith("renew")]
     assert order == ["apply a", "apply c", "undo a", "undo c"]
@@ -178,9 +178,7 @@ def test_an_absorb_followed_by_a_cut_is_healed_after_the_cut() -> None:
 def test_anchors_wait_for_observed_events_instead_of_planned_events() -> None:
     backend = MadeUpBackend()
     backend.recovers_after_s = 7.0
-    after = step(
-        id='"c"', after='"r.recovered"', delay='"2s"', do='"cut"', on='"b3-s3"', for_='"1s"'
-    )
+    after = step(id="c", after="r.recovered", delay="2s", do="cut", on="b3-s3", for_="1s")
     _, lines = play(ABSORB + KILL + RESTART + after, backend)
     recovered = stages(lines, "r")["recovered"]
     assert recovered == pytest.approx(stages(lines, "r")["applied"] + 7, abs=0.05)
@@ -189,7 +187,7 @@ def test_anchors_wait_for_observed_events_instead_of_planned_events() -> None:
 
 def test_leases_are_renewed_each_third_as_long_as_a_fault_lasts() -> None:
     backend = MadeUpBackend()
-    freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"30s"')
+    freeze = step(id="f", at="1s", do="freeze", on="b1", for_="30s")
     play(freeze, backend, head=HEAD + '[guard]\nlease = "15s"\n')
     assert backend.calls.count("renew f") == 5
     assert backend.calls[-1] == "undo f"
@@ -260,7 +258,7 @@ def test_a_fault_counts_as_healed_only_after_its_end_was_verified() -> None:
             assert trio.current_time() >= self.gone_at_s > 0, "nobody has seen that it is gone"
             return {"state": "running"}
 
-    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"2s"')
+    cut = step(id="c", at="1s", do="cut", on="b3-s3", for_="2s")
     late = Slow(lingers_s=5.0)
     injection, lines = play(cut, late)
     assert (injection.problems, injection.not_healed) == ((), ())
@@ -277,7 +275,7 @@ def test_a_fault_counts_as_healed_only_after_its_end_was_verified() -> None:
 def test_a_kill_recorded_with_another_signal_did_not_land() -> None:
     backend = MadeUpBackend()
     backend.exit_signal = 15
-    kill = step(id='"k"', at='"1s"', do='"kill"', on='"b1"', expect="{ exit_signal = 9 }")
+    kill = step(id="k", at="1s", do="kill", on="b1", expect={"exit_signal": 9})
     injection, _ = play(kill, backend)
     assert injection.problems == ("k: ended by signal 15, and 9 was expected",)
     assert row(injection, "k")["state"] == "unknown"
@@ -286,7 +284,7 @@ def test_a_kill_recorded_with_another_signal_did_not_land() -> None:
 def test_a_refused_fault_has_failed_and_its_dependent_steps_never_start() -> None:
     backend = MadeUpBackend()
     backend.refuses["apply k"] = ControlError("user", "b1 is not running")
-    independent = step(id='"c"', at='"40s"', do='"cut"', on='"b3-s3"', for_='"1s"')
+    independent = step(id="c", at="40s", do="cut", on="b3-s3", for_="1s")
     injection, _ = play(ABSORB + KILL + RESTART + independent, backend)
     assert row(injection, "k")["state"] == "failed"
     assert row(injection, "r")["state"] == "failed"
@@ -300,7 +298,7 @@ def test_a_lasting_fault_with_a_lost_reply_is_healed_at_once() -> None:
     """The fault may have been applied."""
     backend = MadeUpBackend()
     backend.refuses["apply c"] = ControlError("closed", "connection lost")
-    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"50s"')
+    cut = step(id="c", at="1s", do="cut", on="b3-s3", for_="50s")
     injection, lines = play(cut, backend)
     assert backend.calls == ["apply c", "undo c"]
     assert stages(lines, "c")["healed"] < 2
@@ -320,16 +318,16 @@ def test_no_more_elements_fail_at_once_than_the_guard_allows() -> None:
     """Lint could not foresee the long recovery."""
     backend = MadeUpBackend()
     backend.recovers_after_s = 30
-    other = step(id='"f"', at='"45s"', do='"freeze"', on='"b3"', for_='"1s"')
+    other = step(id="f", at="45s", do="freeze", on="b3", for_="1s")
     injection, _ = play(ABSORB + KILL + RESTART + other, backend)
     assert injection.problems == ("f: not begun: b1, b3 would be failed at once; at most 1 may",)
     assert "apply f" not in backend.calls
 
 
-FREEZE = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"5s"')
+FREEZE = step(id="f", at="1s", do="freeze", on="b1", for_="5s")
 CUT_AFTER_ABSORB = step(
-    id='"a"', at='"1s"', do='"absorb"', on='"b1-s1"', for_='"2s"'
-) + step(id='"c"', after='"a"', do='"cut"', on='"b1-s1"', for_='"2s"')  # fmt: skip
+    id="a", at="1s", do="absorb", on="b1-s1", for_="2s"
+) + step(id="c", after="a", do="cut", on="b1-s1", for_="2s")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -353,7 +351,7 @@ def test_a_fault_that_has_ended_in_any_way_leaves_room_for_the_next(
     backend.hides = {hides}
     backend.refuses = {call: ControlError(kind, "refused") for call, kind in refuses.items()}
     head = HEAD + '[guard]\nlease = "3s"\nmax_faulty_brokers = 1\n'
-    later = step(id='"z"', at='"60s"', do='"freeze"', on='"b3"', for_='"1s"')
+    later = step(id="z", at="60s", do="freeze", on="b3", for_="1s")
     injection, _ = play(text + later, backend, head=head)
     assert "apply z" in backend.calls, injection.problems
     assert not [each for each in injection.problems if each.startswith("z")]
@@ -361,7 +359,7 @@ def test_a_fault_that_has_ended_in_any_way_leaves_room_for_the_next(
 
 def test_a_fault_that_fails_nothing_is_admitted_beside_a_failed_broker() -> None:
     backend = MadeUpBackend()
-    slow = step(id='"d"', at='"2s"', do='"delay"', on='"b3-s3"', for_='"1s"', latency='"5ms"')
+    slow = step(id="d", at="2s", do="delay", on="b3-s3", for_="1s", latency="5ms")
     injection, _ = play(FREEZE + slow, backend, head=HEAD + "[guard]\nmax_faulty_brokers = 1\n")
     assert "apply d" in backend.calls
     assert not [each for each in injection.problems if each.startswith("d: not begun")]
@@ -370,7 +368,7 @@ def test_a_fault_that_fails_nothing_is_admitted_beside_a_failed_broker() -> None
 @pytest.mark.parametrize("stage", ["applied", "observed", "healed", "recovered"])
 def test_a_step_may_begin_at_each_stage_of_another(stage: str) -> None:
     backend = MadeUpBackend()
-    later = step(id='"z"', after=f'"f.{stage}"', do='"freeze"', on='"b3"', for_='"1s"')
+    later = step(id="z", after=f"f.{stage}", do="freeze", on="b3", for_="1s")
     _, lines = play(FREEZE + later, backend, head=HEAD + "[guard]\nmax_faulty_brokers = 2\n")
     assert stages(lines, "z")["planned"] == stages(lines, "f")[stage]
 
@@ -379,7 +377,7 @@ def test_a_step_may_begin_at_each_stage_of_another(stage: str) -> None:
 def test_the_effect_of_a_kill_is_awaited_for_its_own_time_only(within: str, until_s: int) -> None:
     backend = MadeUpBackend()
     backend.hides = {"effect k"}
-    kill = step(id='"k"', at='"1s"', do='"kill"', on='"b1"', expect=f'{{ within = "{within}" }}')
+    kill = step(id="k", at="1s", do="kill", on="b1", expect={"within": within})
     injection, lines = play(kill, backend)
     assert injection.problems == (f"k: no effect seen within {within}",)
     assert round(stages(lines, "k")["failed"]) == until_s
@@ -388,7 +386,7 @@ def test_the_effect_of_a_kill_is_awaited_for_its_own_time_only(within: str, unti
 def test_a_lease_that_expires_early_is_reported() -> None:
     backend = MadeUpBackend()
     backend.refuses["renew f"] = ControlError("user", "fault f is healed")
-    freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"30s"')
+    freeze = step(id="f", at="1s", do="freeze", on="b1", for_="30s")
     injection, _ = play(freeze, backend)
     assert row(injection, "f")["healed_by"] == "lease"
     assert injection.problems == ("f: its lease ran out before it was to end",)
@@ -397,7 +395,7 @@ def test_a_lease_that_expires_early_is_reported() -> None:
 def test_a_renewal_without_answer_is_tried_again_before_the_lease_ends() -> None:
     backend = MadeUpBackend()
     backend.refuses["renew f"] = ControlError("busy", "no answer")
-    freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"14s"')
+    freeze = step(id="f", at="1s", do="freeze", on="b1", for_="14s")
     play(freeze, backend, head=HEAD + '[guard]\nlease = "12s"\n')
     assert backend.calls.count("renew f") >= 8
 
@@ -405,7 +403,7 @@ def test_a_renewal_without_answer_is_tried_again_before_the_lease_ends() -> None
 def test_a_fault_that_cannot_be_healed_is_named() -> None:
     backend = MadeUpBackend()
     backend.refuses["undo c"] = ControlError("closed", "nobody answers")
-    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"2s"')
+    cut = step(id="c", at="1s", do="cut", on="b3-s3", for_="2s")
     injection, _ = play(cut, backend)
     assert injection.not_healed[0] == "c"
     assert "c: may still be there: nobody answers" in injection.problems
@@ -417,7 +415,7 @@ def test_a_fault_that_cannot_be_healed_is_named() -> None:
 @pytest.mark.parametrize("until_s", [8.5, 9.99, 10.001, 10.5, 20.0, 30.5, 35.0])
 def test_an_interruption_at_any_moment_leaves_no_fault_behind(until_s: float) -> None:
     backend = MadeUpBackend()
-    other = step(id='"c"', after='"r.recovered"', do='"cut"', on='"b3-s3"', for_='"50s"')
+    other = step(id="c", after="r.recovered", do="cut", on="b3-s3", for_="50s")
     injection, _ = play(ABSORB + KILL + RESTART + other, backend, until_s=until_s)
     lasting = {"a", "c"} & set(backend.active)
     killed = "apply k" in backend.calls
@@ -437,7 +435,7 @@ def test_an_interruption_while_a_fault_is_being_applied_undoes_it() -> None:
         return evidence
 
     backend.apply = apply  # type: ignore[method-assign]
-    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"50s"')
+    cut = step(id="c", at="1s", do="cut", on="b3-s3", for_="50s")
     injection, lines = play(cut, backend, until_s=3)
     assert backend.active == {}
     assert row(injection, "c")["healed_by"] == "user"
@@ -453,8 +451,8 @@ def test_a_bug_in_the_backend_propagates_and_leaves_no_fault() -> None:
         return await MadeUpBackend.verify_effect(backend, fault)
 
     backend.verify_effect = fail  # type: ignore[method-assign]
-    freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"60s"')
-    kill = step(id='"k"', at='"9s"', do='"kill"', on='"b1"')
+    freeze = step(id="f", at="1s", do="freeze", on="b1", for_="60s")
+    kill = step(id="k", at="9s", do="kill", on="b1")
 
     with pytest.raises(ExceptionGroup) as caught:
         play(freeze + kill, backend)

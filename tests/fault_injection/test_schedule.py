@@ -1,5 +1,6 @@
 """Stories about fault schedules without a lab: reading, drawing and refusals."""
 
+import json
 import tomllib
 from pathlib import Path
 from random import Random
@@ -43,10 +44,23 @@ def read(text: str, head: str = HEAD) -> FaultSchedule:
     return read_schedule(tomllib.loads(head + text), "story.toml")
 
 
-def step(**keys: str) -> str:
-    """Return a [[step]] with the given keys; values are TOML."""
+def step(**keys: Any) -> str:
+    """Return a [[step]] with the given keys; a key without a value is left out."""
     names = {"for_": "for", "await_": "await"}
-    return "\n[[step]]\n" + "\n".join(f"{names.get(k, k)} = {v}" for k, v in keys.items())
+    lines = [f"{names.get(k, k)} = {toml(v)}" for k, v in keys.items() if v is not None]
+    return "\n".join(("", "[[step]]", *lines))
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML writes it in a line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {toml(each)}' for key, each in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def fault(do: str, on: str | None = "b1", **keys: Any) -> str:
+    """Return step a, at 1s."""
+    return step(id="a", at="1s", do=do, on=on, **keys)
 
 
 def problems(text: str, head: str = HEAD, **more: Any) -> list[str]:
@@ -58,9 +72,9 @@ def problems(text: str, head: str = HEAD, **more: Any) -> list[str]:
     return [f"{'warning: ' * (each.severity == 'warning')}{each}" for each in found]
 
 
-ABSORB = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"2s"')
-KILL = step(id='"k"', after='"a"', do='"kill"', on='"b1"')
-RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on='"b1"')
+ABSORB = step(id="a", at="8s", do="absorb", on="b1", for_="2s")
+KILL = step(id="k", after="a", do="kill", on="b1")
+RESTART = step(id="r", after="k.applied", delay="20s", do="restart", on="b1")
 
 
 # ---------------------------------------------------------------- existing schedules
@@ -127,10 +141,10 @@ def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> No
 
 def test_a_target_may_be_named_by_its_role_in_the_load() -> None:
     steps = (
-        step(id='"a"', at='"1s"', do='"kill"', on='"publishers"'),
-        step(id='"b"', at='"2s"', do='"kill"', on='"subscribers"'),
-        step(id='"c"', at='"3s"', do='"client-disconnect"', on='"subscriber 2"', for_='"1s"'),
-        step(id='"d"', at='"4s"', do='"kill"', on='"b1"'),
+        fault("kill", on="publishers"),
+        step(id="b", at="2s", do="kill", on="subscribers"),
+        step(id="c", at="3s", do="client-disconnect", on="subscriber 2", for_="1s"),
+        step(id="d", at="4s", do="kill", on="b1"),
     )
     schedule = read("".join(steps))
     publishers = [("x-pub-1", "x"), ("y-pub-1", "y")]
@@ -173,8 +187,8 @@ def test_a_seed_always_draws_the_same_and_stays_within_bounds(seed: int) -> None
 
 
 def test_a_step_draws_its_own_values_whatever_other_steps_there_are() -> None:
-    absorb = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"1s..9s"')
-    other = step(id='"b"', at='"1s"', do='"cut"', on='"b1-s1"', for_='"1s..9s"')
+    absorb = step(id="a", at="8s", do="absorb", on="b1", for_="1s..9s")
+    other = step(id="b", at="1s", do="cut", on="b1-s1", for_="1s..9s")
     alone = expand(read(absorb))[0]
     assert alone in expand(read(other + absorb))
     drawn = {expand(read(absorb), seed)[0].duration_ns for seed in range(50)}
@@ -182,7 +196,7 @@ def test_a_step_draws_its_own_values_whatever_other_steps_there_are() -> None:
 
 
 def test_a_crash_is_short_for_absorb_kill_and_restart() -> None:
-    schedule = read(step(id='"x"', at='"5s"', do='"crash"', on='"b1"', stall='"2s"', down='"30s"'))
+    schedule = read(step(id="x", at="5s", do="crash", on="b1", stall="2s", down="30s"))
     stall, kill, restart = expand(schedule)
     assert (stall.verb, stall.at_ns, stall.duration_ns) == ("absorb", 5 * SECOND_NS, 2 * SECOND_NS)
     assert (stall.id, stall.ended_by) == ("x-stall", "x-kill")
@@ -201,12 +215,12 @@ def test_a_crash_is_short_for_absorb_kill_and_restart() -> None:
 
 
 def test_a_crash_without_stall_is_a_kill_at_its_time() -> None:
-    (kill,) = expand(read(step(id='"x"', at='"5s"', do='"crash"', on='"b1"')))
+    (kill,) = expand(read(step(id="x", at="5s", do="crash", on="b1")))
     assert (kill.verb, kill.at_ns) == ("kill", 5 * SECOND_NS)
 
 
 def test_a_step_with_times_is_done_again_after_each_pause() -> None:
-    text = step(id='"w"', at='"2s"', do='"freeze"', on='"b1"', for_='"1s"', times="3", pause='"4s"')
+    text = step(id="w", at="2s", do="freeze", on="b1", for_="1s", times=3, pause="4s")
     first, *others = expand(read(text))
     assert (first.id, first.verb, first.at_ns) == ("w-1", "freeze", 2 * SECOND_NS)
     assert [(each.id, each.after, each.delay_ns) for each in others] == [
@@ -217,10 +231,8 @@ def test_a_step_with_times_is_done_again_after_each_pause() -> None:
 
 
 def test_a_client_roams_to_one_place_after_the_other_and_again() -> None:
-    where = '["b1", "b2"]'
-    text = step(
-        id='"w"', at='"2s"', do='"client-roam"', on='"s1-sub-1"', to=where, times="3", pause='"1s"'
-    )
+    where = ["b1", "b2"]
+    text = step(id="w", at="2s", do="client-roam", on="s1-sub-1", to=where, times=3, pause="1s")
     moves = expand(read(text))
     assert [move.parameters["to"] for move in moves] == ["b1", "b2", "b1"]
     assert [move.after for move in moves[1:]] == [("w-1", "observed"), ("w-2", "observed")]
@@ -230,15 +242,15 @@ def test_a_client_roams_to_one_place_after_the_other_and_again() -> None:
     "steps,ended_by",
     [
         (ABSORB + KILL, "k"),
-        (ABSORB + step(id='"k"', after='"a"', do='"term"', on='"b1"'), "k"),
-        (ABSORB + step(id='"k"', after='"a"', delay='"0s"', do='"kill"', on='"b1"'), "k"),
-        (ABSORB + step(id='"k"', after='"a"', delay='"1s"', do='"kill"', on='"b1"'), ""),
-        (ABSORB + step(id='"k"', after='"a.healed"', do='"kill"', on='"b1"'), ""),
-        (ABSORB + step(id='"k"', after='"a"', do='"kill"', on='"b2"'), ""),
+        (ABSORB + step(id="k", after="a", do="term", on="b1"), "k"),
+        (ABSORB + step(id="k", after="a", delay="0s", do="kill", on="b1"), "k"),
+        (ABSORB + step(id="k", after="a", delay="1s", do="kill", on="b1"), ""),
+        (ABSORB + step(id="k", after="a.healed", do="kill", on="b1"), ""),
+        (ABSORB + step(id="k", after="a", do="kill", on="b2"), ""),
         (ABSORB, ""),
         (
-            step(id='"a"', at='"8s"', do='"absorb"', on='"b1-s1"', for_='"2s"')
-            + step(id='"k"', after='"a"', do='"cut"', on='"s1-b1"', for_='"2s"'),
+            step(id="a", at="8s", do="absorb", on="b1-s1", for_="2s")
+            + step(id="k", after="a", do="cut", on="s1-b1", for_="2s"),
             "k",
         ),
     ],
@@ -256,171 +268,126 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
     "text,complaint",
     [
         ("", "story.toml: key 'step' is missing"),
-        (step(do='"kill"', on='"b1"'), "step kill-b1: needs either at or after"),
+        (step(do="kill", on="b1"), "step kill-b1: needs either at or after"),
+        (step(at="1s", after="x", do="kill", on="b1"), "step kill-b1: needs either at or after"),
+        (fault("kill", times=2, pause="1s"), "step a: times = '2': kill takes none; only"),
+        (fault("freeze", for_="1s", times=2), "step a: times and pause go together"),
         (
-            step(at='"1s"', after='"x"', do='"kill"', on='"b1"'),
-            "step kill-b1: needs either at or after",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', times="2", pause='"1s"'),
-            "step a: times = '2': kill takes none; only",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"', times="2"),
-            "step a: times and pause go together",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"client-roam"', on='"s1-sub-1"', to='["b1", "b2"]'),
+            fault("client-roam", on="s1-sub-1", to=["b1", "b2"]),
             "step a: to = ['b1', 'b2']: several places are for a step with times",
         ),
         (
-            step(
-                id='"a"', at='"1s"', do='"freeze"', pick="1", for_='"1s"', times="2", pause='"1s"'
-            ),
+            fault("freeze", on=None, pick=1, for_="1s", times=2, pause="1s"),
             "step a: times = 2: what is drawn is done once",
         ),
+        (fault("cpu-share", for_="1s", share=25), 'step a: share = 25: a share is "1%" to "99%"'),
+        (fault("cpu-share", for_="1s"), "step a: do = 'cpu-share': needs share"),
         (
-            step(id='"a"', at='"1s"', do='"cpu-share"', on='"b1"', for_='"1s"', share="25"),
-            'step a: share = 25: a share is "1%" to "99%"',
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"cpu-share"', on='"b1"', for_='"1s"'),
-            "step a: do = 'cpu-share': needs share",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"', share='"25%"'),
+            fault("freeze", for_="1s", share="25%"),
             "step a: share = '25%': freeze takes none; only cpu-share",
         ),
+        (fault("absorp", for_="1s"), "step a: do = 'absorp': no such verb; did you mean 'absorb'?"),
+        (fault("stall", for_="1s"), "step a: do = 'stall': no such verb; did you mean 'absorb'?"),
+        (step(id="a", at=8, do="kill", on="b1"), 'step a: at = 8: a duration is "2.5s"'),
         (
-            step(id='"a"', at='"1s"', do='"absorp"', on='"b1"', for_='"1s"'),
-            "step a: do = 'absorp': no such verb; did you mean 'absorb'?",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"stall"', on='"b1"', for_='"1s"'),
-            "step a: do = 'stall': no such verb; did you mean 'absorb'?",
-        ),
-        (
-            step(id='"a"', at="8", do='"kill"', on='"b1"'),
-            'step a: at = 8: a duration is "2.5s"',
-        ),
-        (
-            step(id='"a"', at='"8"', do='"kill"', on='"b1"'),
+            step(id="a", at="8", do="kill", on="b1"),
             "step a: at = '8': a duration has a number and a unit",
         ),
+        (fault("absorb", for_="3s..2s"), "step a: for = '3s..2s': write the shorter bound first"),
         (
-            step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='"3s..2s"'),
-            "step a: for = '3s..2s': write the shorter bound first",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='{ normal = ["1s", "2s"] }'),
+            fault("absorb", for_={"normal": ["1s", "2s"]}),
             "step a: for = {'normal': ['1s', '2s']}: a duration is",
         ),
+        (fault("absorb"), "step a: do = 'absorb': needs a for"),
+        (fault("absorb", for_="0s"), "step a: for = '0s': lasts no time at all"),
         (
-            step(id='"a"', at='"1s"', do='"absorb"', on='"b1"'),
-            "step a: do = 'absorb': needs a for",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='"0s"'),
-            "step a: for = '0s': lasts no time at all",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', for_='"1s"'),
+            fault("kill", for_="1s"),
             "step a: for = '1s': kill takes none; only absorb, send-omission",
         ),
+        (fault("kill", signal="STOP"), "step a: signal = 'STOP': no signal that kills"),
         (
-            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', signal='"STOP"'),
-            "step a: signal = 'STOP': no signal that kills",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"', signal='"KILL"'),
+            fault("freeze", for_="1s", signal="KILL"),
             "step a: signal = 'KILL': freeze takes none; only kill",
         ),
         (
-            step(id='"a"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"', latency='"5ms"'),
+            fault("freeze", for_="1s", latency="5ms"),
             "step a: latency = '5ms': freeze takes none; only delay, slow-fsync",
         ),
+        (fault("kill", xyz="hard"), "step a: unknown key 'xyz'; known: id, at, after"),
         (
-            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', xyz='"hard"'),
-            "step a: unknown key 'xyz'; known: id, at, after",
-        ),
-        (
-            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', expect='{ exit_signal = "9" }'),
+            fault("kill", expect={"exit_signal": "9"}),
             "step a: expect.exit_signal = '9': a whole number",
         ),
         (
-            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', expect="{ exit_sgnal = 9 }"),
+            fault("kill", expect={"exit_sgnal": 9}),
             "step a: unknown key 'expect.exit_sgnal'; did you mean 'exit_signal'?",
         ),
-        (
-            step(id='"a"', at='"1s"', delay='"1s"', do='"kill"', on='"b1"'),
-            "step a: delay = '1s': can be used with `after` only",
-        ),
-        (step(id='"A b"', at='"1s"', do='"kill"', on='"b1"'), "id = 'A b': ids are of"),
+        (fault("kill", delay="1s"), "step a: delay = '1s': can be used with `after` only"),
+        (step(id="A b", at="1s", do="kill", on="b1"), "id = 'A b': ids are of"),
         (KILL + KILL + ABSORB, "step k: id = 'k': another step has this id"),
         (
-            ABSORB + step(id='"k"', after='"a.applyed"', do='"kill"', on='"b1"'),
+            ABSORB + step(id="k", after="a.applyed", do="kill", on="b1"),
             "step k: after = 'a.applyed': no stage 'applyed'; did you mean 'applied'?",
         ),
         (
-            ABSORB + step(id='"k"', after='"ab"', do='"kill"', on='"b1"'),
+            ABSORB + step(id="k", after="ab", do="kill", on="b1"),
             "step k: after = 'ab': no step called 'ab'; did you mean 'a'?",
         ),
         (
-            step(id='"c"', at='"1s"', do='"crash"', on='"b1"', down='"1s"')
-            + step(id='"k"', after='"c.recovered"', do='"kill"', on='"b2"'),
+            step(id="c", at="1s", do="crash", on="b1", down="1s")
+            + step(id="k", after="c.recovered", do="kill", on="b2"),
             "step k: after = 'c.recovered': no step called 'c'; it is c-kill, then c-restart",
         ),
         (
-            step(id='"k"', at='"1s"', do='"kill"', on='"b7"'),
+            step(id="k", at="1s", do="kill", on="b7"),
             "step k: on = 'b7': no broker called 'b7'; did you mean",
         ),
         (
-            step(id='"k"', at='"1s"', do='"cut"', on='"b1-s3"', for_='"1s"'),
+            step(id="k", at="1s", do="cut", on="b1-s3", for_="1s"),
             "step k: on = 'b1-s3': b1-s3 is no link of demo; there are p1-b1, b1-s1, b1-s2, b1-b2",
         ),
         (
-            step(id='"k"', at='"1s"', do='"cut"', on='"b1->x1"', for_='"1s"'),
+            step(id="k", at="1s", do="cut", on="b1->x1", for_="1s"),
             "step k: on = 'b1->x1': no broker called 'x1'",
         ),
         (
-            step(id='"k"', at='"1s"', do='"freeze"', on='"b1-s1"', for_='"1s"'),
+            step(id="k", at="1s", do="freeze", on="b1-s1", for_="1s"),
             "step k: on = 'b1-s1': freeze is for brokers, not for links",
         ),
         (
-            step(id='"k"', at='"1s"', do='"kill"', on='"b1->s1"'),
+            step(id="k", at="1s", do="kill", on="b1->s1"),
             "step k: on = 'b1->s1': kill is for brokers, not for links",
         ),
         (
-            step(id='"a"', after='"b.applied"', do='"kill"', on='"b1"')
-            + step(id='"b"', after='"c.applied"', do='"kill"', on='"b2"')
-            + step(id='"c"', after='"a.applied"', do='"kill"', on='"b3"'),
+            step(id="a", after="b.applied", do="kill", on="b1")
+            + step(id="b", after="c.applied", do="kill", on="b2")
+            + step(id="c", after="a.applied", do="kill", on="b3"),
             "step a: after = 'b.applied': a after b after c after a: none of them ever begins",
         ),
         (
-            step(id='"a"', after='"a.applied"', do='"kill"', on='"b1"'),
+            step(id="a", after="a.applied", do="kill", on="b1"),
             "step a: after = 'a.applied': a after a: none of them ever begins",
         ),
         (
-            step(id='"k"', at='"1s"', do='"kill"', on='"b1"')
-            + step(id='"l"', after='"k"', do='"kill"', on='"b2"'),
+            step(id="k", at="1s", do="kill", on="b1") + step(id="l", after="k", do="kill", on="b2"),
             "step l: after = 'k': kill has no end of its own; k.applied is when it was done",
         ),
         (
-            ABSORB + KILL + RESTART + step(id='"l"', after='"k.recovered"', do='"term"', on='"b2"'),
+            ABSORB + KILL + RESTART + step(id="l", after="k.recovered", do="term", on="b2"),
             "step l: after = 'k.recovered': a broker that was ended does not recover by itself; "
             "r.recovered does",
         ),
         (
-            ABSORB + KILL + step(id='"l"', after='"a.healed"', do='"kill"', on='"b2"'),
+            ABSORB + KILL + step(id="l", after="a.healed", do="kill", on="b2"),
             "step l: after = 'a.healed': a is never healed: its target is killed or cut",
         ),
         (
-            step(id='"r"', at='"1s"', do='"restart"', on='"b1"'),
+            step(id="r", at="1s", do="restart", on="b1"),
             "step r: do = 'restart': no step surely ends b1 before it is started again",
         ),
         (
-            step(id='"k"', at='"1s"', do='"kill"', on='"b1"')
-            + step(id='"c"', at='"2s"', do='"cut"', on='"b1-s1"', for_='"1s"'),
+            step(id="k", at="1s", do="kill", on="b1")
+            + step(id="c", at="2s", do="cut", on="b1-s1", for_="1s"),
             "step c: on = 'b1-s1': k has ended b1 by then",
         ),
     ],
@@ -499,21 +466,20 @@ def problems_on_machines(text: str, machines: dict[str, tuple[str, ...]] | None)
 def test_the_newer_verbs_are_checked_as_the_others_are(
     keys: dict[str, str], complaint: str
 ) -> None:
-    quoted = {key: f'"{value}"' for key, value in keys.items()}
-    text = step(id='"a"', at='"1s"', for_='"1s"', **quoted)
+    text = step(id="a", at="1s", for_="1s", **keys)
     found = problems_on_machines(text, MACHINES)
     assert any(complaint in line for line in found), found
 
 
 def test_delays_and_full_disks_do_not_count_as_failures() -> None:
-    both = step(id='"d"', at='"1s"', do='"delay"', on='"b1"', latency='"1s"', for_='"9s"') + step(
-        id='"f"', at='"2s"', do='"disk-full"', on='"b3"', for_='"9s"'
+    both = step(id="d", at="1s", do="delay", on="b1", latency="1s", for_="9s") + step(
+        id="f", at="2s", do="disk-full", on="b3", for_="9s"
     )
-    assert problems(both + step(id='"c"', at='"3s"', do='"cut"', on='"p1-b1"', for_='"1s"')) == []
+    assert problems(both + step(id="c", at="3s", do="cut", on="p1-b1", for_="1s")) == []
 
 
 def test_machines_are_believed_where_nothing_is_placed() -> None:
-    text = step(id='"a"', at='"1s"', do='"host-loss"', on='"anything"', for_='"1s"')
+    text = fault("host-loss", on="anything", for_="1s")
     (found,) = lint(read(text), TOPOLOGY, machines=None)
     assert found.severity == "warning"
 
@@ -521,7 +487,7 @@ def test_machines_are_believed_where_nothing_is_placed() -> None:
 def test_a_machine_full_of_brokers_is_judged_at_once() -> None:
     """A hundred brokers that fail together count as one element, not as 2^100 sets."""
     topology = load_topology(FOLDER.parent / "bench" / "topologies" / "tree100.toml")
-    text = step(id='"a"', at='"1s"', do='"host-loss"', on='"n"', for_='"1s"')
+    text = fault("host-loss", on="n", for_="1s")
     wide = HEAD + "[guard]\nmax_faulty_brokers = 100\n"
     machines = {"n": topology.brokers}
     found = lint(read(text, wide), topology, machines=machines)
@@ -557,20 +523,17 @@ def severities(text: str, head: str = HEAD) -> list[str]:
     "other,severity",
     [
         # b1 is down from 8 s on and started again at 30 s (worst case of the absorb).
-        (step(at='"9s"', do='"cut"', on='"b3-s3"', for_='"1s"'), ["error"]),
-        (step(at='"20s"', do='"freeze"', on='"b3"', for_='"1s"'), ["error"]),
-        (step(at='"40s"', do='"freeze"', on='"b3"', for_='"1s"'), ["warning"]),
-        (step(at='"1s"', do='"freeze"', on='"b3"', for_='"7s"'), []),
-        (step(at='"1s"', do='"freeze"', on='"b3"', for_='"6s..8s"'), ["error"]),
-        (step(after='"r.recovered"', do='"freeze"', on='"b3"', for_='"1s"'), []),
-        (step(after='"r.applied"', do='"freeze"', on='"b3"', for_='"1s"'), ["error"]),
-        (
-            step(after='"r.applied"', delay='"5s"', do='"freeze"', on='"b3"', for_='"1s"'),
-            ["warning"],
-        ),
+        (step(at="9s", do="cut", on="b3-s3", for_="1s"), ["error"]),
+        (step(at="20s", do="freeze", on="b3", for_="1s"), ["error"]),
+        (step(at="40s", do="freeze", on="b3", for_="1s"), ["warning"]),
+        (step(at="1s", do="freeze", on="b3", for_="7s"), []),
+        (step(at="1s", do="freeze", on="b3", for_="6s..8s"), ["error"]),
+        (step(after="r.recovered", do="freeze", on="b3", for_="1s"), []),
+        (step(after="r.applied", do="freeze", on="b3", for_="1s"), ["error"]),
+        (step(after="r.applied", delay="5s", do="freeze", on="b3", for_="1s"), ["warning"]),
         # The same element twice, or a link of a failed broker, is one failure.
-        (step(after='"r.applied"', do='"freeze"', on='"b1"', for_='"1s"'), []),
-        (step(after='"a.applied"', do='"cut"', on='"b1-s1"', for_='"1s"'), []),
+        (step(after="r.applied", do="freeze", on="b1", for_="1s"), []),
+        (step(after="a.applied", do="cut", on="b1-s1", for_="1s"), []),
     ],
 )
 def test_more_than_delta_at_once_is_found_where_the_times_can_meet(
@@ -580,7 +543,7 @@ def test_more_than_delta_at_once_is_found_where_the_times_can_meet(
 
 
 def test_a_bounded_recovery_settles_what_an_unbounded_one_leaves_open() -> None:
-    other = step(at='"45s"', do='"freeze"', on='"b3"', for_='"1s"')
+    other = step(at="45s", do="freeze", on="b3", for_="1s")
     bounded = RESTART + '\nawait = { state = "ready", within = "10s" }'
     assert severities(ABSORB + KILL + RESTART + other) == ["warning"]
     (found,) = problems(ABSORB + KILL + RESTART + other)
@@ -590,8 +553,8 @@ def test_a_bounded_recovery_settles_what_an_unbounded_one_leaves_open() -> None:
 
 def test_a_draw_shared_by_two_steps_counts_once() -> None:
     """c begins 1 s after a's end for any length of a, so c and a never overlap."""
-    first = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"1s..60s"')
-    then = step(id='"c"', after='"a"', delay='"1s"', do='"cut"', on='"b3-s3"', for_='"1s"')
+    first = step(id="a", at="8s", do="absorb", on="b1", for_="1s..60s")
+    then = step(id="c", after="a", delay="1s", do="cut", on="b3-s3", for_="1s")
     assert severities(first + then) == []
 
 
@@ -599,7 +562,7 @@ def test_a_higher_limit_allows_more_at_once_and_no_more_than_that() -> None:
     head = HEAD + "[guard]\nmax_faulty_brokers = 2\n"
 
     def faults(*names: str) -> str:
-        return "".join(step(at='"1s"', do='"freeze"', on=f'"{n}"', for_='"1s"') for n in names)
+        return "".join(step(at="1s", do="freeze", on=n, for_="1s") for n in names)
 
     def errors(text: str) -> list[Problem]:
         found = lint(read(text, head), TOPOLOGY)
@@ -611,15 +574,15 @@ def test_a_higher_limit_allows_more_at_once_and_no_more_than_that() -> None:
 
 
 def test_a_broker_that_is_never_started_again_stays_failed() -> None:
-    other = step(at='"10min"', do='"freeze"', on='"b3"', for_='"1s"')
-    assert severities(step(at='"1s"', do='"kill"', on='"b1"') + other) == ["error"]
+    other = step(at="10min", do="freeze", on="b3", for_="1s")
+    assert severities(step(at="1s", do="kill", on="b1") + other) == ["error"]
 
 
 def test_a_step_beyond_the_measure_phase_is_reported() -> None:
-    late = step(id='"l"', at='"70s"', do='"kill"', on='"b1"')
+    late = step(id="l", at="70s", do="kill", on="b1")
     (found,) = problems(late, measure_ns=60 * SECOND_NS)
     assert "begins 70s after the origin at the earliest; measure is 1min" in found
-    long = step(id='"l"', at='"50s"', do='"absorb"', on='"b1"', for_='"5s..15s"')
+    long = step(id="l", at="50s", do="absorb", on="b1", for_="5s..15s")
     (found,) = problems(long, measure_ns=60 * SECOND_NS)
     assert "step l: at = '50s': may last until 65s" in found
 
@@ -634,41 +597,39 @@ def test_a_step_beyond_the_measure_phase_is_reported() -> None:
 )
 def test_a_step_fits_that_ends_with_the_measure_phase(at: str, lasts: str, text: str) -> None:
     found = problems(
-        step(id='"l"', at=f'"{at}"', do='"absorb"', on='"b1"', for_=f'"{lasts}"'),
-        measure_ns=60 * SECOND_NS,
+        step(id="l", at=at, do="absorb", on="b1", for_=lasts), measure_ns=60 * SECOND_NS
     )
     assert len(found) == bool(text)
     assert all(text in each for each in found)
 
 
 def test_a_step_after_a_recovery_without_a_bound_may_begin_in_time() -> None:
-    first = step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='"1s"')
-    then = step(id='"c"', after='"a.recovered"', do='"absorb"', on='"b1"', for_='"1s"')
+    first = fault("absorb", for_="1s")
+    then = step(id="c", after="a.recovered", do="absorb", on="b1", for_="1s")
     assert problems(first + then, measure_ns=60 * SECOND_NS) == []
 
 
 def test_each_circle_of_steps_is_reported_once() -> None:
     after = {"a": "b", "b": "a", "c": "a", "d": "e", "e": "f", "f": "d", "g": "g"}
     text = "".join(
-        step(id=f'"{name}"', after=f'"{other}.applied"', do='"kill"', on='"b1"')
-        for name, other in after.items()
+        step(id=name, after=f"{other}.applied", do="kill", on="b1") for name, other in after.items()
     )
     found = [line for line in problems(text) if "none of them ever begins" in line]
     assert [line.partition("step ")[2][0] for line in found] == ["a", "d", "g"]
 
 
 def test_a_recovery_is_that_of_the_restart_of_the_same_broker() -> None:
-    other = step(id='"k2"', at='"1s"', do='"kill"', on='"b2"')
-    other += step(id='"r2"', at='"2s"', do='"restart"', on='"b2"')
-    kill = step(id='"k"', at='"9s"', do='"kill"', on='"b1"')
-    late = step(id='"l"', after='"k.recovered"', do='"term"', on='"b3"')
+    other = step(id="k2", at="1s", do="kill", on="b2")
+    other += step(id="r2", at="2s", do="restart", on="b2")
+    kill = step(id="k", at="9s", do="kill", on="b1")
+    late = step(id="l", after="k.recovered", do="term", on="b3")
     found = [line for line in problems(other + kill + late) if "does not recover" in line]
     assert len(found) == 1
     assert "recovered does" not in found[0]
 
 
 def test_an_absorb_that_ends_before_its_kill_is_a_warning() -> None:
-    late = step(id='"k"', after='"a"', delay='"1s"', do='"kill"', on='"b1"')
+    late = step(id="k", after="a", delay="1s", do="kill", on="b1")
     (found,) = problems(ABSORB + late)
     assert "step a: for = '2s': is released before k" in found
 
@@ -725,8 +686,7 @@ def test_the_topology_resolves_names_that_contain_a_dash() -> None:
 
 def many_cuts(count: int) -> str:
     return "".join(
-        step(id=f'"s{n}"', at=f'"{n * 100}ms"', do='"cut"', on='"b3-s3"', for_='"10ms"')
-        for n in range(count)
+        step(id=f"s{n}", at=f"{n * 100}ms", do="cut", on="b3-s3", for_="10ms") for n in range(count)
     )
 
 
@@ -760,7 +720,7 @@ def test_both_bounds_of_a_span_are_drawn() -> None:
 
 
 def _end(number: int, on: str, verb: str = "kill") -> str:
-    return step(id=f'"{verb}{number}"', at=f'"{number}0s"', do=f'"{verb}"', on=f'"{on}"')
+    return step(id=f"{verb}{number}", at=f"{number}0s", do=verb, on=on)
 
 
 @pytest.mark.parametrize(
@@ -771,7 +731,7 @@ def _end(number: int, on: str, verb: str = "kill") -> str:
         (_end(1, "b1") + _end(2, "b1", "restart") + _end(3, "b1", "term"), ("b1",)),
         (_end(1, "b3") + _end(2, "b1"), ("b3", "b1")),
         (_end(1, "b3") + _end(2, "b1") + _end(3, "b3", "restart"), ("b1",)),
-        (step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"'), ()),
+        (step(id="f", at="1s", do="freeze", on="b1", for_="1s"), ()),
     ],
 )
 def test_a_broker_is_gone_if_it_is_ended_more_often_than_started(

@@ -94,7 +94,7 @@ def test_each_fault_takes_effect_and_is_healed_afterwards(verb: str, target: str
     subscription = cluster.subscribe("s1")
     cluster.run_until_quiet()
     publish_steadily(cluster, "p1", 100, SECOND_NS // 10)
-    text = step(id='"f"', at='"1s"', do=f'"{verb}"', on=f'"{target}"', for_='"3s"')
+    text = step(id="f", at="1s", do=verb, on=target, for_="3s")
     schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
     injection = play_schedule(cluster, schedule, FaultLog())
     assert injection.problems == ()
@@ -153,7 +153,7 @@ def test_the_same_seed_produces_the_same_log() -> None:
 
 def test_a_fault_that_cannot_be_simulated_is_refused_by_name() -> None:
     cluster = cluster_of(TOPOLOGY, "delta_tree", 0)
-    text = step(id='"t"', at='"1s"', do='"term"', on='"b1"')
+    text = step(id="t", at="1s", do="term", on="b1")
     schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
     injection = play_schedule(cluster, schedule, FaultLog())
     assert injection.problems == ("t: t: simulated brokers know no orderly end",)
@@ -162,15 +162,13 @@ def test_a_fault_that_cannot_be_simulated_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"do": "delay", "on": "b1-s1", "latency": "1s", "for": "1s"},
-        {"do": "partition", "on": "b1|b3", "for": "1s"},
-        {"do": "disk-full", "on": "b1", "for": "1s"},
+        {"do": "delay", "on": "b1-s1", "latency": "1s"},
+        {"do": "partition", "on": "b1|b3"},
+        {"do": "disk-full", "on": "b1"},
     ],
 )
 def test_verbs_of_real_processes_are_refused_by_both_simulations(keys: dict[str, str]) -> None:
-    quoted = {key: f'"{value}"' for key, value in keys.items()}
-    quoted["for_"] = quoted.pop("for")
-    text = step(id='"x"', at='"1s"', **quoted)
+    text = step(id="x", at="1s", for_="1s", **keys)
     schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
     cluster = cluster_of(TOPOLOGY, "delta_tree", 0)
     injection = play_schedule(cluster, schedule, FaultLog())
@@ -195,7 +193,7 @@ def test_a_workload_with_client_failover_cannot_be_simulated() -> None:
     ],
 )
 def test_targets_beyond_the_simulator_are_refused(verb: str, on: str, said: str) -> None:
-    text = step(id='"x"', at='"1s"', do=f'"{verb}"', on=f'"{on}"', for_='"1s"')
+    text = step(id="x", at="1s", do=verb, on=on, for_="1s")
     schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
     spec = load_experiment(Path(FOLDER).parent / "bench" / "workloads" / "demo.toml")
     with pytest.raises(ScheduleError, match=said):

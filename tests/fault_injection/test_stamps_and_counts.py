@@ -28,7 +28,7 @@ def test_a_fault_holds_from_when_it_was_applied_though_the_answer_is_late() -> N
             await trio.sleep(2)
             return evidence
 
-    _, lines = play(step(id='"c"', at='"3s"', do='"cut"', on='"b3-s3"', for_='"9s"'), Slow())
+    _, lines = play(step(id="c", at="3s", do="cut", on="b3-s3", for_="9s"), Slow())
     assert stages(lines, "c")["applied"] == pytest.approx(3, abs=0.01)
 
 

@@ -38,7 +38,7 @@ from brokerd.model.client_messages import Detach, Subscribe
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import DEFINITIONS, definition_of
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import decode

@@ -18,7 +18,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.registry import definition_of, make_protocol
-from brokerd.simulator.world.authority import AUTHORITY
+from brokerd.simulator.world.broker_factory import AUTHORITY
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import cells
 from tests.helpers.stream_runs import run_at

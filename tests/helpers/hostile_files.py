@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from tests.helpers.patience import PATIENCE_S
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ _DURATIONS: Final = ("-1s", "99999999999999999999s", "0s", "9999h")
 _MARK: Final = "@hostile@"
 
 
-_EXPERIMENT: Final = "bench.papers.figure_experiments:load_figure_experiment"
+_EXPERIMENT: Final = "bench.papers.experiments:load_figure_experiment"
 
 
 class Kind(NamedTuple):

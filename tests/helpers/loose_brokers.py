@@ -10,10 +10,10 @@ from typing import Any
 
 import trio
 
-from bench.spec.toml_text import toml_text
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
+from brokerd.text import toml_text
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 

@@ -11,7 +11,7 @@ from brokerd.protocols.interface import (
     RecordsRead,
     Truncate,
 )
-from brokerd.protocols.parts.log_bounds import LogBounds
+from brokerd.protocols.parts.bounds import LogBounds
 
 
 class MemoryLog:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.load.pacing import intended_offsets
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from results.rules.expectation import ExpectedContent, parse_predicate
 from results.tables.seals import seal
 

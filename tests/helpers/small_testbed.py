@@ -15,12 +15,12 @@ import psutil
 import trio
 
 from bench.run.testbed import BrokerPlace, Testbed
-from bench.spec.toml_text import toml_text
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.agent.paths import socket_folder
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import parameters_on
+from brokerd.text import toml_text
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 

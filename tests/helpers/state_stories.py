@@ -18,7 +18,7 @@ from brokerd.client.events import GapAnnounced
 from brokerd.errors import ControlError
 from brokerd.model.operator_acts import ACCEPT_LOSS, OperatorAct
 from brokerd.protocols.interface import CoreStatus
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
 from brokerd.runtime.state_folder import read_loss
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import free_address

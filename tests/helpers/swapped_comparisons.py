@@ -29,14 +29,14 @@ MODULES: Final = (
     *("results.reference.rule", "results.reference.source", "results.reference.pair"),
     *("results.reference.risk", "results.reference.withholding"),
     *("results.reference.verdict", "results.rules.risks"),
-    *("results.rules.withholding", "results.rules.faults", "results.rules.verdicts"),
-    *("results.reference.clocks", "results.reference.row_counts", "results.reference.fault_log"),
-    *("results.reference.times", "results.reference.absences", "results.reference.busyness"),
+    *("results.rules.withholding", "results.rules.fault_log", "results.rules.verdicts"),
+    *("results.reference.times", "results.reference.row_counts", "results.reference.fault_log"),
+    *("results.reference.times", "results.reference.withholding", "results.reference.busyness"),
     *("results.reference.streams", "results.rules.timing"),
     *("results.rules.busyness", "results.rules.absences", "results.rules.doubts"),
     *("results.rules.expectation", "results.rules.fault_log", "results.rules.findings"),
     *("results.rules.log_doubts", "results.rules.losses"),
-    *("results.rules.pairs", "results.rules.protocol_words", "results.rules.specification"),
+    *("results.rules.pairs", "results.rules.verdict_text", "results.rules.specification"),
     *("results.rules.terms", "results.rules.verdict_text", "results.reference.predicates"),
     *("results.reference.specification", "results.reference.files"),
     *("results.reference.contents", "results.reference.history_reader"),
@@ -56,7 +56,7 @@ EQUIVALENT: Final[Mapping[str, str]] = {
     "results.reference.streams: there[after] < there[before]  ->  there[after] <= there[before]": (
         "two publications never have one place in a log"
     ),
-    "results.reference.absences: at_ns > gap.received_ns  ->  at_ns >= gap.received_ns": (
+    "results.reference.withholding: at_ns > gap.received_ns  ->  at_ns >= gap.received_ns": (
         "an absence that begins or ends with the gap's announcement is as long as its last instant"
     ),
     "results.reference.row_counts: rows_seen <= _SAMPLE  ->  rows_seen < _SAMPLE": (

@@ -26,7 +26,7 @@ from brokerd.protocols.interface import (
     Started,
     Truncate,
 )
-from brokerd.protocols.parts.log_bounds import LogBounds
+from brokerd.protocols.parts.bounds import LogBounds
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.sqlite_store import SqliteMetaStore

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.model.attribute_text import parse_attributes
+from brokerd.model.predicate_text import parse_attributes
 
 
 @pytest.mark.parametrize(

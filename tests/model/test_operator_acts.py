@@ -4,15 +4,18 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from brokerd.model.ed25519 import ORDER, compress, decompress, is_signed
 from brokerd.model.operator_acts import (
     ACCEPT_LOSS,
     DECOMMISSION,
     NO_AUTHORITY,
+    ORDER,
     OperatorAct,
     OperatorAuthority,
+    compress,
+    decompress,
+    is_signed,
 )
-from brokerd.simulator.world.authority import AUTHORITY, make_signature, public_key, sign
+from brokerd.simulator.world.broker_factory import AUTHORITY, make_signature, public_key, sign
 
 VECTORS = (  # RFC 8032 §7.1, tests 1 to 3: secret, public key, message, signature
     (

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.parts import log_bounds
+from brokerd.protocols.parts import bounds
 from tests.mutation import killers, mutants
 from tests.mutation.killers import Bounds, Killers, Trial, in_fork
 from tests.mutation.mutants import KINDS, mutants_of, swaps_of_mutant, swaps_with_records
 from tests.mutation.parts import PARTS, equivalents, modules_of, part_of
 
-MODULE = "brokerd/protocols/parts/log_bounds.py"
+MODULE = "brokerd/protocols/parts/bounds.py"
 SAMPLE = '''
 def f(self, a, b):
     """A sample."""
@@ -74,7 +74,7 @@ def test_each_mutant_changes_its_function_and_no_file() -> None:
     for mutant in found:
         (function, code), *more = swaps_of_mutant(mutant)
         assert more == []
-        assert function.__module__ == log_bounds.__name__
+        assert function.__module__ == bounds.__name__
         assert (code.co_code, code.co_consts) != (
             function.__code__.co_code,
             function.__code__.co_consts,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
 from bench.papers.gd02.delay_experiments import Case, DelayExperiment, find_lost
 from pubsubctl.runs.claims import load_claims
 from results.papers.experiment_runs import ExperimentRun

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
 from bench.papers.ges.latency_experiments import LatencyExperiment
 from bench.papers.ges.load_experiments import Case, LinkLoadExperiment
 from bench.papers.ges.scale_experiments import ScaleExperiment, deciding

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
 from bench.papers.mp22.crash_points import CRASHES
 from bench.papers.mp22.proxy_experiments import RECORD, count_nested
 from bench.papers.mp22.proxy_world import CRASH_POINTS, KINDS, ProxyExperiment

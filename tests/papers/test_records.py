@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers.figure_experiments import (
+from bench.papers.experiments import (
     experiments,
     figures,
     find_experiment,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.experiments import load_figure_experiment
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.runs.claims import (
     Claim,

@@ -20,8 +20,13 @@ from pubsubctl.runs.demo import (
     experiment_of,
     explain_unexpected,
 )
-from pubsubctl.runs.plain_verdicts import announce_verdicts, plain_verdict
-from pubsubctl.runs.verdicts import CASES_SHOWN, JudgedRun, expectations_of
+from pubsubctl.runs.verdicts import (
+    CASES_SHOWN,
+    JudgedRun,
+    announce_verdicts,
+    expectations_of,
+    plain_verdict,
+)
 from results.checker.checks import Verdict, standing_verdict
 from results.reference.history_reader import read_history
 from results.tables.derived import VerdictMark
@@ -204,7 +209,7 @@ def test_the_plain_judge_answers_before_spark_starts_and_is_the_second_opinion(
     assert lines[1] == "starting Spark"
     assert told[0].verdict == "VALID"
 
-    monkeypatch.setattr("pubsubctl.runs.plain_verdicts.MOST_DELIVERIES", 10)
+    monkeypatch.setattr("pubsubctl.runs.verdicts.MOST_DELIVERIES", 10)
     assert call("check", str(run)).err.splitlines()[0] == "starting Spark"
     assert told[1] is None
 

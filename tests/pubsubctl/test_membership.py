@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from brokerd.errors import ControlError
-from brokerd.model.ed25519 import is_signed
+from brokerd.model.operator_acts import is_signed
 from brokerd.overlay.topology import JoinedBroker, Topology
 from brokerd.overlay.tree_section import TreeSection
 from brokerd.protocols.interface import CoreStatus

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.agent.host import server
-from pubsubctl.deployment.other_deployments import OtherDeployment, describe_ports
+from pubsubctl.deployment.deployment import OtherDeployment, describe_ports
 from pubsubctl.errors import PreflightFailed
 from tests.pubsubctl.conftest import Call
 

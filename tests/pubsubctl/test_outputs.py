@@ -18,7 +18,7 @@ from pubsubctl.errors import PreflightFailed, Unreachable
 from pubsubctl.hosts.ssh.connections import SshConnections
 from pubsubctl.hosts.ssh.fabric_connection import Garbled, files_on
 from pubsubctl.inventory.inventory import load_inventory
-from pubsubctl.runs.crates import CrateFile, crate_of
+from pubsubctl.runs.capsule_index import CrateFile, crate_of
 from pubsubctl.runs.outputs import check_results, explain_obstacle
 from tests.pubsubctl.conftest import Call
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.ssh.client_config import ClientConfig
+from pubsubctl.hosts.ssh.client_config import ClientConfig, UserConfig
 from pubsubctl.hosts.ssh.fabric_connection import Hop
-from pubsubctl.hosts.ssh.user_config import UserConfig
 from pubsubctl.inventory.importers.ansible import read_ansible
 from pubsubctl.inventory.importers.findings import Findings, inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config

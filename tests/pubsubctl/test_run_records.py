@@ -127,7 +127,7 @@ def test_an_experiment_has_a_verdict_if_it_records_deliveries(
 def test_a_verdict_of_an_experiment_is_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run("simulated", FIRST, kind="simulation", figure="dft11.fig10")
     document = {"verdict": "valid", "lines": ["VALID"], "because": []}
-    judge = "results.papers.dft11.simulated_deliveries.check_simulated_run"
+    judge = "results.papers.dft11.delivery_figures.check_simulated_run"
     monkeypatch.setattr(judge, lambda *_: document)
     with Console(quiet=True).progress() as progress:
         assert judge_with(None, run, progress).verdict == "VALID"

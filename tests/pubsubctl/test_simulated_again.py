@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.spec.toml_text import toml_text
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
+from brokerd.text import toml_text
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.runs.capsules import Capsule

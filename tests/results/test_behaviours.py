@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.papers.record import NoProgress
-from bench.spec.toml_text import toml_text
+from bench.papers.experiments import NoProgress, load_figure_experiment, run_figure_experiment
 from brokerd.simulator.search.ledger import Campaign, empty_ledger, with_runs
+from brokerd.text import toml_text
 from pubsubctl.commands.app import run
 from results.figures.catalogue import draw
 from results.papers.dft11.behaviours import (
@@ -18,7 +17,7 @@ from results.papers.dft11.behaviours import (
     exclusions_by_partition,
     gate_openings,
 )
-from results.papers.dft11.simulated_deliveries import check_simulated_run
+from results.papers.dft11.delivery_figures import check_simulated_run
 from results.report import write_experiment_report
 from results.tables.json_files import ResultsError
 from results.tables.schema import TABLES

@@ -9,8 +9,7 @@ import pytest
 
 from results.reference import verdict as reference
 from results.reference.history import ACKNOWLEDGED, REJECTED
-from results.reference.paths import Tree
-from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
+from results.reference.risk import DeliveryPaths, Tree, is_certainly_sent_in, times_of_risk
 from results.reference.rule import check
 from results.rules import verdicts
 from results.rules.risks import Exposure, is_certainly_in, risk_windows

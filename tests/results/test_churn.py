@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from results.checker.checks import Verdict, check_runs
-from results.papers.ds03.churn import returns_of
+from results.papers.ds03.churn_figures import returns_of
 from results.reference.files import FileRefusal
 from results.reference.history_reader import judge_folder, read_history
 from results.rules.facts import RunFacts

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from results.checker.clocks import Clocks, judge_one_way
-from results.reference import clocks as reference
+from results.reference import times as reference
 
 MS = 1_000_000
 SECOND = 1_000_000_000

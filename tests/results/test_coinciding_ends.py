@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from brokerd.model.fault_verbs import VERB_TABLE
-from results.reference import paths
+from results.reference import risk
 from results.reference.busyness import signs as signs
 from results.reference.files import JITTER_NS
 from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
@@ -112,7 +112,7 @@ def test_both_judges_find_the_same_risks_where_instants_coincide(seed: int) -> N
         faults = faults_on_a_grid(random, STEP_NS, (*LASTING, *DYING, *DYING, *OTHERS))
         windows = risk_windows(faults)
         assert times_of_risk(faults) == windows, faults
-        ways, exposure = DeliveryPaths(paths.Tree(LINKS), faults), Exposure(LINKS, faults)
+        ways, exposure = DeliveryPaths(risk.Tree(LINKS), faults), Exposure(LINKS, faults)
         start, home = random.choice(BROKERS), random.choice(BROKERS)
         for window in windows:
             for instant in range(0, 8 * STEP_NS, STEP_NS // 2):
@@ -148,7 +148,7 @@ def test_both_judges_excuse_the_same_where_instants_coincide(seed: int) -> None:
         ]
         delta, newcomers = random.choice((1, 1, 2)), random.choice(((), ("a",)))
         barriers = Barriers(Tree(LINKS), delta, faults, newcomers)
-        reasons = Reasons(paths.Tree(LINKS), delta, faults, newcomers)
+        reasons = Reasons(risk.Tree(LINKS), delta, faults, newcomers)
         instants = [SETTLING_NS * place + by for place in range(-1, 9) for by in (-1, 0, 0, 1)]
         for partition in PARTITIONS:
             source = random.choice("ab")

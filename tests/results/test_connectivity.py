@@ -7,8 +7,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.spec.toml_text import toml_text
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
+from brokerd.text import toml_text
 from results.papers.dft11.connectivity import (
     compute_disconnected_percent,
     mean_interval,

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.spec.toml_text import toml_text
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
+from brokerd.text import toml_text
 from results.figures.catalogue import FIGURES, draw
 from results.papers.dft11.figures import draw_fig9, draw_fig12
 from results.tables.json_files import ResultsError

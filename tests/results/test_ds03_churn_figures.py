@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pubsubctl.runs.claims import load_claims
-from results.papers.ds03.churn import Advance, Return, rates
-from results.papers.ds03.churn_figures import draw_fig5, draw_fig6
+from results.papers.ds03.churn_figures import Advance, Return, draw_fig5, draw_fig6, rates
 from results.papers.ds03.latency_figures import draw_latency
 from results.papers.ds03.peak_figures import Load, draw_fig4
 from tests.pubsubctl.test_claims import OURS

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from bench.papers.ds03.storage_experiments import WAYS, StorageExperiment
-from bench.papers.figure_experiments import run_figure_experiment
+from bench.papers.experiments import run_figure_experiment
 from pubsubctl.runs.claims import load_claims
 from results.figures.catalogue import draw
-from results.papers.ds03.recovery import Recovery
-from results.papers.ds03.recovery_figures import draw_fig7, draw_fig8
+from results.papers.ds03.recovery_figures import Recovery, draw_fig7, draw_fig8
 from results.tables.json_files import ResultsError
 from tests.pubsubctl.test_claims import OURS
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from results.checker.clocks import Clocks
-from results.reference import clocks as reference
+from results.reference import times as reference
 from results.reference.fault_log import FaultLog
 from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
 from results.rules.terms import doubt

@@ -10,7 +10,6 @@ import pytest
 
 import results.tables.load
 import results.tables.record_readers
-import results.tables.stretches
 from results.checker.latency import judge_across_clocks, select_measured
 from results.figures.catalogue import draw
 from results.reference.history_reader import read_history
@@ -261,7 +260,7 @@ def test_every_table_has_the_columns_of_the_schema(
 
 def test_columns_are_mixed_as_single_numbers_are() -> None:
     numbers = [0, 1, 2**63, 2**64 - 1, 0x9E3779B97F4A7C15]
-    mixed = results.tables.stretches.splitmix64(np.array(numbers, "u8"))
+    mixed = results.tables.record_readers.splitmix64(np.array(numbers, "u8"))
     assert mixed.tolist() == [splitmix64(number) for number in numbers]
 
 

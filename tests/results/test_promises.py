@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from results.checker.checks import Verdict, check_runs
 from results.reference.files import FileRefusal
 from results.reference.history import History

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
 from results.repetitions.numbers import numbers_of

@@ -14,10 +14,9 @@ from bench.run.outcome import RunOutcome
 from pubsubctl.runs.experiment import numbers_text
 from results.checker.checks import check_run
 from results.report import write_report
-from results.report.fault_chart import lanes_picture
+from results.report.charts import lanes_picture, latency_picture
 from results.report.page import DEFINITIONS, TERMS, render, term_anchor
 from results.report.run_reader import RunStory, read_earlier
-from results.report.shared_latency import latency_picture
 from results.report.text import command, fault_clock, latency, recovery, seconds, visible
 from results.tables.json_files import ResultsError
 from tests.helpers.reports import INVALID, LOST, VALID, Page, story_of

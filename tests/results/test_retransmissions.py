@@ -7,8 +7,8 @@ import pytest
 
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
-from results.tables.retransmissions import request_rows, total_rows
 from results.tables.seals import seal
+from results.tables.small_tables import request_rows, total_rows
 from tests.helpers.runs import Scenario, write_demo_run
 
 FROM_TICK_0_NS = 57 * 365 * 86_400 * 10**9

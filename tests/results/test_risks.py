@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from brokerd.model.fault_verbs import VERB_TABLE
-from results.reference import paths as reference_paths
+from results.reference import risk as reference_paths
 from results.reference.fault_log import VERBS
 from results.reference.history import History
 from results.reference.risk import DeliveryPaths

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from results.reference.absences import explained_until_ns
+from results.reference.withholding import explained_until_ns
 from results.rules.absences import _absences, _explained_until_ns, _Line, _lines, absences_of
 from results.rules.announcements import (
     AnnouncedRange,
@@ -30,7 +30,6 @@ from results.rules.findings import (
 from results.rules.log_doubts import JITTER_NS, doubts_about_clock, doubts_about_numbers
 from results.rules.losses import find_permitted, is_accepted, promises_with_losses
 from results.rules.pairs import Pair, join_counts
-from results.rules.protocol_words import ProtocolWords
 from results.rules.risks import Tree
 from results.rules.specification import specification_digest, specification_doubts
 from results.rules.terms import (
@@ -44,6 +43,7 @@ from results.rules.terms import (
 )
 from results.rules.verdict_text import (
     MOST_IDLE_NAMED,
+    ProtocolWords,
     churn_in_words,
     churn_of,
     describe_withheld,

@@ -15,7 +15,7 @@ from results.figures.catalogue import FIGURES, draw
 from results.figures.rate import count_delivered, count_published
 from results.figures.run_figures import FIGURES as RUN_FIGURES
 from results.figures.run_figures import narrow_svg, numbers_beside
-from results.rules.faults import fault_spans
+from results.rules.fault_log import fault_spans
 from results.tables.json_files import IntegrityError, ResultsError
 from results.tables.seals import verify_seal
 from tests.helpers.runs import Scenario, write_demo_run

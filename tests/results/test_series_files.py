@@ -13,8 +13,7 @@ from results.repetitions.comparison import Group, compare
 from results.repetitions.numbers import numbers_of
 from results.repetitions.series_runs import read_series, verdict_lines
 from results.tables.derived import read_counts
-from results.tables.json_files import IntegrityError, ResultsError
-from results.tables.manifest_shape import problem_of_manifest
+from results.tables.json_files import IntegrityError, ResultsError, problem_of_manifest
 from results.tables.seals import seal
 from tests.results.test_repetitions import written
 

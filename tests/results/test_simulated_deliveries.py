@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.spec.toml_text import toml_text
+from bench.papers.experiments import load_figure_experiment, run_figure_experiment
+from brokerd.text import toml_text
 from pubsubctl.commands.app import run
 from results.figures.catalogue import draw
-from results.papers.dft11.delivery_figures import draw_fig10
-from results.papers.dft11.simulated_deliveries import check_simulated_run, delivered_percent
+from results.papers.dft11.delivery_figures import check_simulated_run, delivered_percent, draw_fig10
 from results.papers.experiment_runs import load_experiment_run
 from results.tables.json_files import IntegrityError, ResultsError
 from results.tables.seals import seal, verify_seal

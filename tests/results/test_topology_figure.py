@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from results.figures.catalogue import draw
-from results.figures.data import figure_data
+from results.figures.context import figure_data
 from results.figures.run_figures import narrow_svg, numbers_beside
 from results.figures.topology import paint, topology_rows, topology_svg
 from results.figures.topology_key import natural
-from results.rules.faults import FaultSpan
+from results.rules.fault_log import FaultSpan
 from tests.helpers.runs import Scenario, write_demo_run
 
 SECOND = 1_000_000_000

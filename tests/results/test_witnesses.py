@@ -10,7 +10,7 @@ import pytest
 
 from bench.load.pacing import intended_offsets
 from bench.run.run_directory import specification_digest as written_digest
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from results.reference import busyness, specification
 from results.reference.files import FileRefusal
 from results.reference.times import due

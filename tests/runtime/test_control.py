@@ -16,9 +16,9 @@ import trio
 import trio.testing
 
 from brokerd.errors import ConfigError, ControlError
-from brokerd.runtime import control, control_client
+from brokerd.runtime import control, control_socket
 from brokerd.runtime.control import ControlServer, serve_control
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
 from brokerd.wire.control import Answer, EventNotice, Refusal, Request, encode_control
 from tests.helpers.connections import many_connections
 from tests.helpers.descriptors import no_free_descriptors
@@ -283,7 +283,7 @@ def test_a_client_asks_no_more_at_once_than_a_server_takes(folder: Path) -> None
 def test_a_request_above_the_concurrency_limit_is_refused_as_busy(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_client, "REQUESTS_AT_ONCE", control.MAXIMUM_REQUESTS + 1)
+    monkeypatch.setattr(control_socket, "REQUESTS_AT_ONCE", control.MAXIMUM_REQUESTS + 1)
 
     async def story() -> None:
         gate = trio.Event()

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from brokerd.protocols.interface import Change, Commit, Event, Persisted
-from brokerd.runtime.disk import LAZY_NS, Disk
+from brokerd.runtime.disk import LAZY_ROWS_NS, Disk
 from brokerd.storage.meta_store import RowChange
 from tests.helpers.memory_storage import MemoryMetaStore
 
@@ -98,9 +98,9 @@ def test_a_lazy_commit_is_delayed_for_a_bounded_time() -> None:
             nursery.start_soon(disk.run)
             for number in range(5):
                 disk.commit(commit(None, ("a", number)))
-                await trio.sleep(LAZY_NS / 1e9 / 10)
+                await trio.sleep(LAZY_ROWS_NS / 1e9 / 10)
             assert store.transactions == []
-            await trio.sleep(LAZY_NS / 1e9)
+            await trio.sleep(LAZY_ROWS_NS / 1e9)
             while not store.transactions:
                 await trio.lowlevel.checkpoint()  # until the worker thread is through
             assert store.transactions == [[("t", "a", 4)]]

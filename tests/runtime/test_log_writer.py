@@ -19,8 +19,8 @@ from brokerd.protocols.interface import (
     RecordsRead,
     Truncate,
 )
-from brokerd.runtime import log_writer
-from brokerd.runtime.log_writer import LogWriter
+from brokerd.runtime import disk
+from brokerd.runtime.disk import LogWriter
 from brokerd.storage.log_volume import LogVolume
 from tests.helpers.patience import PATIENCE_S
 
@@ -96,7 +96,7 @@ def test_a_chop_alone_writes_nothing(tmp_path):
 
 
 def test_a_lazy_append_is_written_with_the_next_awaited_append(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_writer, "LAZY_NS", 10**15)
+    monkeypatch.setattr(disk, "LAZY_RECORDS_NS", 10**15)
 
     async def first(story: Story) -> None:
         story.append("a", None, b"one")
@@ -165,7 +165,7 @@ def test_a_chop_is_written_after_its_records(tmp_path, monkeypatch):
 
 
 def test_pages_are_no_larger_than_they_should_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_writer, "PAGE_BYTES", 10)
+    monkeypatch.setattr(disk, "PAGE_BYTES", 10)
 
     async def first(story: Story) -> None:
         story.append("a", 1, *(bytes([n]) * 4 for n in range(6)))

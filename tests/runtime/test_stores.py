@@ -13,7 +13,7 @@ from brokerd.config import BrokerConfig
 from brokerd.errors import DiskFailed, StorageCorrupt
 from brokerd.protocols.interface import Commit
 from brokerd.runtime import stores as stores_module
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
 from brokerd.runtime.stores import NO_ROOM_STATE, Stores, WitnessRows, begin_with_room
 from brokerd.sessions.messages import StateMark
 from brokerd.sessions.state_marks import StateLedger, StateStart, StateWitness

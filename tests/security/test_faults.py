@@ -14,7 +14,7 @@ import trio
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import ControlError
-from brokerd.runtime.control_client import open_control
+from brokerd.runtime.control_socket import open_control
 from brokerd.wire.codec import all_kinds
 from brokerd.wire.control import Request, encode_control
 from tests.helpers.agents import Lab, make_lab, run

@@ -43,7 +43,7 @@ UNDRAWN: Final = {
         "delta_tree.tombstones: NUMBER_BITS LAST_NUMBER; "
         "durable.filtering_subsystem: _WORD; parts.clients.table: MOST_INSTANCE_BYTES; "
         "client.client: _INSTANCE_BYTES; client.state_encoding: _CHECKSUM_BYTES; "
-        "storage.log_groups: SALT_BYTES SEAL_BYTES; storage.synced_mark: TAG_BYTES"
+        "storage.log_groups: SALT_BYTES SEAL_BYTES; storage.files: TAG_BYTES"
     ),
     TIMED: (
         "durable.retention: _EXCESS_PAUSE_NS; ges.dissemination: DEAREST; ges.membership: LOOKS; "
@@ -55,7 +55,7 @@ UNDRAWN: Final = {
         "delta_tree.partition_table: LIVE_LIMIT; delta_tree.vectors: HIGHEST_STAMP LONGEST_SPAN; "
         "durable.consumers: MOST_UNCOMMITTED; "
         "ges.propagation: ENTRIES_LIMIT; ges.router: HOPS_PER_LEVEL; "
-        "ges_reliable.core: HOPS_PER_LEVEL; parts.version_bounds: NUMBER_LEAP; "
+        "ges_reliable.core: HOPS_PER_LEVEL; parts.bounds: NUMBER_LEAP; "
         "client.arguments: _LARGEST _SHOWN; client.consumer: _MOST_UNCOMMITTED; "
         "client.store: STORE_LIMIT_BYTES"
     ),
@@ -68,7 +68,7 @@ UNDRAWN: Final = {
         "UNREACHABLE_AFTER_S; client.broker_choice: RECONNECT_FIRST_S RECONNECT_LIMIT_S "
         "REDIRECTED_FOR_S; client.broker_connection: RETRY_S LEAVING_S; "
         "client.inbox: INBOX_LIMIT_BYTES; client.waits: _CHECKPOINT_EVERY; "
-        "storage.log_state: _PLACE_EVERY_BYTES; storage.log_volume: SEGMENT_BYTES; "
+        "storage.log_groups: _PLACE_EVERY_BYTES; storage.log_volume: SEGMENT_BYTES; "
         "storage.sqlite_store: MOST_SHARES"
     ),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.delta_tree.checks.recounts import KEPT
+from brokerd.protocols.delta_tree.checks.steps import KEPT
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_tags import Notifiers

@@ -10,9 +10,10 @@ from brokerd.model.identity import StreamId
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.gryphon.messages import Doubt
 from brokerd.protocols.interface import DeadlineReached, MessageReceived, OpenSession, Send
-from brokerd.simulator.checks.mark_table import MarkStep, MarkTable
 from brokerd.simulator.checks.marks import (
     Mark,
+    MarkStep,
+    MarkTable,
     Novelty,
     compute_coverage,
     describe_coverage,

@@ -8,9 +8,9 @@ import pytest
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule
-from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.network_faults import (
+from brokerd.simulator.world.network import (
     LinkFaults,
+    Network,
     freeze_endpoint,
     kill_endpoint,
     thaw_endpoint,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.client.window import Window
+from brokerd.client.outgoing import Window
 from brokerd.model.identity import SourceId
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.protocol_checks import simulation_of

@@ -20,7 +20,7 @@ from brokerd.simulator.search.moves import (
 )
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.transmission import transmit
+from brokerd.simulator.world.sessions import transmit
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain

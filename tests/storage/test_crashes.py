@@ -16,8 +16,7 @@ import trio.testing
 
 from brokerd.errors import DiskFailed, StorageCorrupt
 from brokerd.protocols.interface import Append, Event, LogEnds, Persisted, Read
-from brokerd.runtime.disk import DurableWrites
-from brokerd.runtime.log_writer import LogWriter
+from brokerd.runtime.disk import DurableWrites, LogWriter
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import MARK_NAME, LogVolume

@@ -12,8 +12,8 @@ from bench.run.series import append_durably
 from brokerd.agent.journal import Journal
 from brokerd.client.store import FileStore
 from brokerd.runtime.state_folder import LOSS, forget_loss, record_loss
+from brokerd.storage.files import MARK_BYTES
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.synced_mark import MARK_BYTES
 from pubsubctl.lab import journal as lab
 
 Act = Callable[[Path], Any]

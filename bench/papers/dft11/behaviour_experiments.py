@@ -21,8 +21,8 @@ from bench.papers.dft11.behaviour_files import (
     Tables,
 )
 from bench.papers.dft11.simulated_experiments import disable_garbage_collection
-from bench.papers.record import ExperimentRecord, RunContext, draw_points
-from bench.papers.record import Tables as AllTables
+from bench.papers.experiments import ExperimentRecord, RunContext, draw_points
+from bench.papers.experiments import Tables as AllTables
 from brokerd.config import SessionParameters
 from brokerd.overlay.generate import chain, generate_balanced_tree
 from brokerd.overlay.topology import Topology

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.papers.experiments import ExperimentRecord, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
 from brokerd.overlay.generate import MAXIMUM_BROKERS, generate_balanced_tree
 from brokerd.overlay.graph import Connectivity

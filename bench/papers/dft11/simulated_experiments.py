@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field, model_validator
 
-from bench.papers.record import ExperimentRecord, Progress, RunContext, SimulationFailed
+from bench.papers.experiments import ExperimentRecord, Progress, RunContext, SimulationFailed
 from bench.spec.experiment import ExperimentFile
 from brokerd.model.identity import SourceId
 from brokerd.overlay.generate import MAXIMUM_BROKERS, generate_balanced_tree

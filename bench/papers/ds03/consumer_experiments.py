@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import trio
 from pydantic import Field
 
-from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.papers.experiments import ExperimentRecord, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
 from brokerd.client.client import connect
 from brokerd.interpreter import module_command

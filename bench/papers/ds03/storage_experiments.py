@@ -28,7 +28,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.papers.experiments import ExperimentRecord, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
 from brokerd.protocols.durable.catchup import BatchReader
 from brokerd.protocols.durable.filtering_subsystem import FilterLog

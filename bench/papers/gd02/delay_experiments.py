@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bench.papers.record import ExperimentRecord, Point, RunContext, Tables, draw_points
+from bench.papers.experiments import ExperimentRecord, Point, RunContext, Tables, draw_points
 from bench.spec.experiment import ExperimentFile, Row
 from bench.spec.spec import load_topology
 from brokerd.overlay.topology import Topology

@@ -19,8 +19,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from bench.papers.experiments import ExperimentRecord, Point, RunContext, Tables, draw_points
 from bench.papers.ges.transmission_experiments import EACH_CLIENT, PUBLISHER, Setting
-from bench.papers.record import ExperimentRecord, Point, RunContext, Tables, draw_points
 from bench.spec.experiment import ExperimentFile, Row
 from bench.spec.spec import load_topology
 from brokerd.model.client_messages import Deliveries
@@ -28,8 +28,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.messages import RoutedPublications
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.sessions import NetworkParameters, SessionEnd
-from brokerd.simulator.world.transmission import Transmission
+from brokerd.simulator.world.sessions import NetworkParameters, SessionEnd, Transmission
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.papers.experiments import ExperimentRecord, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.model.predicate import EVERYTHING

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bench.papers.record import ExperimentRecord, Progress, RunContext, Tables
+from bench.papers.experiments import ExperimentRecord, Progress, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
 from bench.spec.spec import load_topology
 from brokerd.overlay.topology import Topology

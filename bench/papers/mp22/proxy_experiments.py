@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any, Final
 
+from bench.papers.experiments import ExperimentRecord, RunContext, draw_points
+from bench.papers.experiments import Tables as AllTables
 from bench.papers.mp22.crash_points import crash
 from bench.papers.mp22.proxy_world import (
     HOMES,
@@ -19,8 +21,6 @@ from bench.papers.mp22.proxy_world import (
     World,
     messages_of,
 )
-from bench.papers.record import ExperimentRecord, RunContext, draw_points
-from bench.papers.record import Tables as AllTables
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.interface import Append, Effect, Event, MessageReceived
 from brokerd.protocols.multi_proxy.messages import Follow, Owned, Put

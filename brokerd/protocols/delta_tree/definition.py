@@ -11,7 +11,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import Acknowledgement, Excess, Promises, ProtocolDefinition
 from brokerd.protocols.delta_tree.messages import KINDS
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 LOG: Final = "publications"
 """The name of a broker's log."""

@@ -28,7 +28,7 @@ from brokerd.protocols.delta_tree.messages import (
 from brokerd.protocols.delta_tree.regions import is_plain_path, join_paths
 from brokerd.protocols.delta_tree.sessions import Node, Sessions
 from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.parts.version_bounds import check_incarnation
+from brokerd.protocols.parts.bounds import check_incarnation
 
 LIVE_LIMIT = 1_024
 """Greatest number of live partitions of a detector; no correct broker exceeds it."""

@@ -30,7 +30,7 @@ from brokerd.protocols.delta_tree.tombstones import (
     tombstone_change,
 )
 from brokerd.protocols.interface import Change, Commit
-from brokerd.protocols.parts.version_bounds import check_incarnation
+from brokerd.protocols.parts.bounds import check_incarnation
 
 NEVER = (1 << 32) - 1
 """An incarnation that no broker reaches."""

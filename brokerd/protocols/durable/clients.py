@@ -39,8 +39,11 @@ from brokerd.protocols.durable.state import (
 from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
 from brokerd.protocols.gryphon import BEGINS, InFlightEvents
 from brokerd.protocols.interface import Change, Commit, RecordsRead, Started, SubscriptionEnded
-from brokerd.protocols.parts.clients.client_requests import ClientRequests, EndRequest
-from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.protocols.parts.clients.own_subscriptions import (
+    SUBSCRIPTIONS,
+    ClientRequests,
+    EndRequest,
+)
 from brokerd.protocols.parts.clients.table import Admission
 from brokerd.protocols.parts.event_machine import MessageHandler
 

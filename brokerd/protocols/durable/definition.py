@@ -12,7 +12,7 @@ from brokerd.protocols.definition import (
 from brokerd.protocols.durable.messages import KINDS, LOST
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import KIND, LOG, Routes, hosts_clients
-from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 
 def key_of(stream: StreamId) -> str:

@@ -26,7 +26,7 @@ from brokerd.protocols.ges.units import (
     is_its_own,
     substitute_version,
 )
-from brokerd.protocols.parts.version_bounds import is_leap
+from brokerd.protocols.parts.bounds import is_leap
 
 Edge = tuple[Unit, Unit]
 """The smaller address first."""

@@ -14,7 +14,7 @@ from brokerd.protocols.ges.messages import DOWN, GraphStated, Statement
 from brokerd.protocols.ges.state import CostChange, Neighbours
 from brokerd.protocols.ges.units import Unit, is_inside
 from brokerd.protocols.interface import Send
-from brokerd.protocols.parts.version_bounds import is_leap
+from brokerd.protocols.parts.bounds import is_leap
 
 UP = 1
 DEAREST = 8

@@ -30,7 +30,7 @@ from brokerd.protocols.ges.units import (
     unit_text,
 )
 from brokerd.protocols.interface import Instant, Send
-from brokerd.protocols.parts.version_bounds import is_leap
+from brokerd.protocols.parts.bounds import is_leap
 
 ENTRIES_LIMIT: Final = 1 << 18
 """The most subscriptions in one broker's profile: as many as its accepted clients can have."""

@@ -25,7 +25,7 @@ from brokerd.protocols.definition import (
 from brokerd.protocols.ges import KIND, hierarchy_of
 from brokerd.protocols.ges_reliable.messages import KINDS
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 LOG: Final = "storage"
 """The name of the log of a storage."""

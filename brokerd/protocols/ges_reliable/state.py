@@ -28,6 +28,7 @@ from brokerd.protocols.ges_reliable.messages import (
 from brokerd.protocols.interface import Change as Row
 from brokerd.protocols.interface import LogRecord
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+from brokerd.protocols.parts.records import json_value
 
 # ---------------------------------------------------------------- tables of a storage
 
@@ -398,18 +399,9 @@ class VolatileState:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the state with text keys, for JSON."""
-        found: dict[str, Any] = _plain(asdict(self))
+        found: dict[str, Any] = json_value(asdict(self))
         return {
             "role": "storage" if self.storage is not None else "access broker",
             "epoch": self.storage.durable if self.storage is not None else 0,
             **found,
         }
-
-
-def _plain(value: Any) -> Any:
-    """Return a value in which all keys are texts, and all sequences lists."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value

@@ -34,9 +34,10 @@ from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.state import BEGINS, NOT_BEGUN, RESTARTED
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Change, Started
-from brokerd.protocols.parts.clients.client_requests import ClientRequests, EndRequest
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
+    ClientRequests,
+    EndRequest,
     OwnClient,
     OwnSubscription,
     OwnSubscriptions,

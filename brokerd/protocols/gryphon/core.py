@@ -50,7 +50,6 @@ from brokerd.protocols.gryphon.messages import (
     WindowProbe,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.neighbours import RETRY, Neighbours
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import (
@@ -62,7 +61,7 @@ from brokerd.protocols.gryphon.pubend import (
     Reservation,
     Step,
 )
-from brokerd.protocols.gryphon.routes import Links, Routes
+from brokerd.protocols.gryphon.routes import RETRY, Links, Neighbours, Routes
 from brokerd.protocols.gryphon.state import COUNTERS, TABLES, PersistentState
 from brokerd.protocols.gryphon.status import Reports
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams

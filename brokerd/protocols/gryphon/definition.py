@@ -11,7 +11,7 @@ from brokerd.protocols.definition import (
 from brokerd.protocols.gryphon.messages import KINDS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import KIND, hosts_clients
-from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 LOG: Final = "events"
 """The log of a pubend's broker."""

@@ -29,8 +29,8 @@ from brokerd.protocols.gryphon.routes import Links, Routes
 from brokerd.protocols.gryphon.state import FILTERED
 from brokerd.protocols.gryphon.stream import PartHandler, Streams
 from brokerd.protocols.interface import Change, Effect, Instant, Send
+from brokerd.protocols.parts.bounds import is_leap
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.version_bounds import is_leap
 
 _TESTS_PER_MESSAGE: Final = 256
 

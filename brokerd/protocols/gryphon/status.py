@@ -6,9 +6,8 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.clients import HostedClients
 from brokerd.protocols.gryphon.filter_table import FilterTable
 from brokerd.protocols.gryphon.flow_control import FlowControl
-from brokerd.protocols.gryphon.neighbours import Neighbours
 from brokerd.protocols.gryphon.pubend import Pubends
-from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.routes import Neighbours, Routes
 from brokerd.protocols.gryphon.state import StreamState, VolatileState
 from brokerd.protocols.gryphon.stream import Streams
 from brokerd.protocols.interface import CoreStatus

@@ -15,8 +15,8 @@ from brokerd.protocols.multi_proxy.messages import (
     Owner,
 )
 from brokerd.protocols.multi_proxy.state import ASSIGNED
+from brokerd.protocols.parts.bounds import check_generation
 from brokerd.protocols.parts.event_machine import Durability
-from brokerd.protocols.parts.version_bounds import check_generation
 
 
 class Assignments:

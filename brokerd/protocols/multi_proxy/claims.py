@@ -18,7 +18,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Move,
     Owner,
 )
-from brokerd.protocols.parts.version_bounds import check_generation
+from brokerd.protocols.parts.bounds import check_generation
 
 
 class Claims:

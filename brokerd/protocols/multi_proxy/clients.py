@@ -39,9 +39,10 @@ from brokerd.protocols.multi_proxy.state import (
     PendingSubscription,
 )
 from brokerd.protocols.multi_proxy.topics import Topics
-from brokerd.protocols.parts.clients.client_requests import ClientRequests, EndRequest
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
+    ClientRequests,
+    EndRequest,
     OwnClient,
     OwnSubscription,
     OwnSubscriptions,

@@ -18,7 +18,7 @@ from brokerd.protocols.multi_proxy.messages import KINDS, LOST
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.routes import KIND
 from brokerd.protocols.multi_proxy.state import LOG
-from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 
 def _servers(topology: Topology) -> tuple[int, ...]:

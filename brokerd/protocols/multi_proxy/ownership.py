@@ -20,8 +20,8 @@ from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, RENDEZVOUS
 from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.routes import Places, ServerRoutes
 from brokerd.protocols.multi_proxy.state import CHOSEN, OwnerTable
+from brokerd.protocols.parts.bounds import check_generation
 from brokerd.protocols.parts.event_machine import Durability
-from brokerd.protocols.parts.version_bounds import check_generation
 
 
 class HashedOwners:

@@ -23,6 +23,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Wanted,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
+from brokerd.protocols.parts.records import json_value
 
 LOG: Final = "topics"
 
@@ -455,14 +456,5 @@ class VolatileState:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the state with text keys, for JSON."""
-        found: dict[str, Any] = _plain(asdict(self))
+        found: dict[str, Any] = json_value(asdict(self))
         return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a value in which all keys are texts, and all sequences lists."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value

@@ -1,4 +1,4 @@
-"""The encodings of runs as log records, and of predicates as plain lists for the meta store.
+"""The encodings of runs as log records, of predicates as lists, of positions, and of states.
 
 Payloads are neither read nor copied.
 
@@ -6,10 +6,11 @@ Paper: none.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from brokerd.model.identity import SourceId
+from brokerd.errors import ResumeTokenRefused
+from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate import Constraint, Predicate
 from brokerd.model.publication import Buffer, PublicationRun
 
@@ -125,3 +126,38 @@ def _value(row: list[Any]) -> Any:
     if kind == "list":
         return tuple(_value(item) for item in rest)
     return float.fromhex(rest[0]) if kind == "float" else rest[0]
+
+
+Positions = Sequence[tuple[StreamId, int]]
+"""A stream and the last position in the stream that counts as received."""
+
+_POSITION: Final = struct.Struct(">QQQQ")
+
+
+def pack_positions(positions: Positions) -> bytes:
+    """Return the positions as bytes; the order of the positions does not matter."""
+    return b"".join(_POSITION.pack(*stream, last) for stream, last in sorted(positions))
+
+
+def unpack_positions(content: bytes) -> tuple[tuple[StreamId, int], ...]:
+    """Return the positions in the bytes of `pack_positions`, in order.
+
+    Raises:
+        ResumeTokenRefused: no positions give these bytes.
+    """
+    if len(content) % _POSITION.size:
+        raise ResumeTokenRefused(f"{len(content)} bytes are no positions")
+    read = [(StreamId(*values[:3]), values[3]) for values in _POSITION.iter_unpack(content)]
+    streams = [stream for stream, _ in read]
+    if streams != sorted(dict.fromkeys(streams)):
+        raise ResumeTokenRefused("positions that are out of order, or of one stream twice")
+    return tuple(read)
+
+
+def json_value(value: Any) -> Any:
+    """Return a value for JSON, in which all keys are texts, and all sequences lists."""
+    if isinstance(value, Mapping):
+        return {str(key): json_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    return value

@@ -241,10 +241,10 @@ SHARED: Final = (
     Limit("brokerd.model.joined_runs", "JOINED_PUBLICATIONS", (1, 3), LATE),
     Limit("brokerd.model.joined_runs", "JOINED_BYTES", (1, 60), LATE),
     Limit("brokerd.model.joined_runs", "SHARED_BYTES", (0, 4), LATE),
-    Limit("brokerd.client.window", "RUN_LIMIT_PUBLICATIONS", (1, 3), LATE),
-    Limit("brokerd.client.window", "RUN_LIMIT_BYTES", (1, 60), LATE),
-    Limit("brokerd.client.window", "SHORT_RUN", (1, 2), LATE),
-    Limit("brokerd.client.window", "JOINED_RUNS", (1, 2), LATE),
+    Limit("brokerd.client.outgoing", "RUN_LIMIT_PUBLICATIONS", (1, 3), LATE),
+    Limit("brokerd.client.outgoing", "RUN_LIMIT_BYTES", (1, 60), LATE),
+    Limit("brokerd.client.outgoing", "SHORT_RUN", (1, 2), LATE),
+    Limit("brokerd.client.outgoing", "JOINED_RUNS", (1, 2), LATE),
 )
 """Limits of the parts that all protocols use."""
 

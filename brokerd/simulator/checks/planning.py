@@ -29,7 +29,7 @@ class ProtocolPlanning:
         rare: values that some seeds set in place of the usual values, by parameter.
         fixed: parameters that no seed draws, with the reason.
         compounds: compound faults that a swarm must reach, each once in a number of seeds; see
-            `checks.compounds`.
+            `checks.marks`.
         draws_restored: some plans restore a broker from an older copy of its disk.
         stores_elsewhere: a publisher may leave before the decommission of its broker, because other
             brokers have its acknowledged publications.

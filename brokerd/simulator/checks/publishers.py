@@ -1,9 +1,9 @@
 """Publishers of a run: their sources, their returns, and the acknowledgements that they receive."""
 
 from brokerd.model.identity import ClientId, SourceId
+from brokerd.simulator.checks.deliveries import Obligations
 from brokerd.simulator.checks.gaps import GapJudge
 from brokerd.simulator.checks.losses import StateLosses
-from brokerd.simulator.checks.obligations import Obligations
 from brokerd.simulator.checks.streams import Publisher, StreamRegister
 from brokerd.simulator.checks.violations import Violations
 

@@ -431,7 +431,7 @@ _AT_THE_END = ("", "liveness", "incomplete")
 
 
 def failure_of(
-    scene: Scene, actions: Sequence[Action], *, to_the_end: bool = True, trace: bool = False
+    scene: Scene, actions: Sequence[Action], *, to_the_end: bool = True
 ) -> tuple[str, str, ActedCluster]:
     """Play actions, without impossible ones; then, if requested, heal, settle and judge.
 
@@ -439,7 +439,7 @@ def failure_of(
         The rule that was broken first ("" for none), the violation in words, and the cluster.
     """
     with with_bugs(scene.mutants, scene.protocol):
-        cluster = ActedCluster(scene, trace=trace)
+        cluster = ActedCluster(scene)
         return *_play(cluster, actions, to_the_end), cluster
 
 

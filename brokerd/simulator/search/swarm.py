@@ -40,7 +40,7 @@ from brokerd.simulator.world.client_mobility import ClientMobility, home_of
 from brokerd.simulator.world.clock import NEVER_NS, AdversarialSchedule, TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import OLD_MESSAGE, Faults
-from brokerd.simulator.world.network_faults import WhichWay
+from brokerd.simulator.world.network import WhichWay
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS

@@ -38,8 +38,8 @@ from brokerd.protocols.interface import (
 from brokerd.sessions.messages import StateMark
 from brokerd.simulator.world.clock import PATIENCE_NS, Schedule, WallClocks
 from brokerd.simulator.world.disk import SimulatedDisk
-from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.network_faults import (
+from brokerd.simulator.world.network import (
+    Network,
     freeze_endpoint,
     kill_endpoint,
     send_withheld,

@@ -29,8 +29,7 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.world.clock import Lane
-from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.network_faults import kill_endpoint
+from brokerd.simulator.world.network import Network, kill_endpoint
 from brokerd.simulator.world.sessions import Endpoint, SessionEnd
 from brokerd.units import MILLISECOND_NS
 

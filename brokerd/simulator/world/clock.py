@@ -314,9 +314,9 @@ class AdversarialSchedule(Schedule):
             self._remove(lane)
         action(*arguments)
 
-    def fire(self, within_ns: int = PATIENCE_NS) -> bool:
-        """Fire the earliest timer; return False if no timer is due within `within_ns`."""
-        if not self._timers or self._timers[0][0] > self.now_ns + within_ns:
+    def fire(self) -> bool:
+        """Fire the earliest timer; return False if no timer is due within PATIENCE_NS."""
+        if not self._timers or self._timers[0][0] > self.now_ns + PATIENCE_NS:
             return False
         self.taken = TIMER
         when_ns, _, action, arguments = heapq.heappop(self._timers)

@@ -36,7 +36,7 @@ from brokerd.simulator.checks.protocol_checks import (
 )
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.broker_factory import BrokerFactory, Inspection
-from brokerd.simulator.world.client_transfers import ClientTransfers
+from brokerd.simulator.world.client_moves import ClientTransfers
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
 from brokerd.simulator.world.handles import (
@@ -46,14 +46,12 @@ from brokerd.simulator.world.handles import (
     Subscription,
 )
 from brokerd.simulator.world.membership import Membership
-from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.network_faults import LinkFaults
+from brokerd.simulator.world.network import LinkFaults, Network
 from brokerd.simulator.world.population import ClientPopulation
 from brokerd.simulator.world.restoration import DiskRestoration
 from brokerd.simulator.world.sessions import NetworkParameters
-from brokerd.simulator.world.state import ClusterState
+from brokerd.simulator.world.state import ClusterState, Waits
 from brokerd.simulator.world.trace import Trace
-from brokerd.simulator.world.waits import Waits
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attributes, encode_attributes
 

@@ -20,7 +20,7 @@ from brokerd.protocols.interface import (
     RecordsRead,
     Truncate,
 )
-from brokerd.protocols.parts.log_bounds import LogBounds
+from brokerd.protocols.parts.bounds import LogBounds
 from brokerd.sessions.messages import START_BYTES
 from brokerd.sessions.state_marks import StateLedger, StateStart
 from brokerd.simulator.world.clock import Lane, Schedule

@@ -13,7 +13,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.sessions.messages import StateMark
-from brokerd.simulator.checks.compounds import (
+from brokerd.simulator.checks.marks import (
     ABSENT_CLIENT_REMOVED,
     COMPOUNDS,
     JOINED_BESIDE_REMOVAL,
@@ -138,7 +138,7 @@ class Faults:
         at_crash: sums of the counters of crashed brokers.
         lost: number of brokers that never return.
         restarted: number of brokers that shut down by themselves and were started again.
-        compounds: number of compound faults by mark; see `checks.compounds`.
+        compounds: number of compound faults by mark; see `checks.marks`.
     """
 
     def __init__(

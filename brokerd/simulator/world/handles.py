@@ -9,7 +9,7 @@ from brokerd.protocols.interface import CoreStatus
 from brokerd.sessions.messages import StateMark
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
-from brokerd.simulator.world.network_faults import LinkFaults, WhichWay
+from brokerd.simulator.world.network import LinkFaults, WhichWay
 from brokerd.simulator.world.restoration import DiskRestoration
 from brokerd.simulator.world.state import ClusterState
 

@@ -14,9 +14,8 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from brokerd.simulator.world.authority import make_signature
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.broker_factory import BrokerFactory
+from brokerd.simulator.world.broker_factory import BrokerFactory, make_signature
 from brokerd.simulator.world.state import ClusterState
 
 

@@ -7,11 +7,12 @@ from typing import Annotated, Final
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 
-_PANEL = "Results"
+_option = options_in("Results")
 _OF_RUNS = ("brokers", "history")
 """Labels of runs without processes, by which verdicts tell them from others."""
 
@@ -27,43 +28,24 @@ Run = Annotated[
     ),
 ]
 Runs = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN...", help=RUNS_HELP, autocompletion=names.runs),
+    list[str], typer.Argument(metavar="RUN...", help=RUNS_HELP, autocompletion=names.runs)
 ]
 RunsFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--output-dir",
-        "-o",
-        metavar="DIR",
-        rich_help_panel=_PANEL,
-        help="Use this folder of runs, not results/runs.",
-    ),
+    _option("--output-dir", "-o", metavar="DIR", help="Use this folder of runs, not results/runs."),
 ]
 Master = Annotated[
-    str | None,
-    typer.Option(
-        "--master", metavar="URL", help="Run Spark there, not here.", rich_help_panel=_PANEL
-    ),
+    str | None, _option("--master", metavar="URL", help="Run Spark there, not here.")
 ]
 Labels = Annotated[
     list[str] | None,
-    typer.Option(
-        "--label",
-        metavar="K=V",
-        rich_help_panel=_PANEL,
-        help="Write a label into the manifest. Repeatable.",
-    ),
+    _option("--label", metavar="K=V", help="Write a label into the manifest. Repeatable."),
 ]
-Check = Annotated[
-    bool,
-    typer.Option("--check/--no-check", help="Judge the run with Spark.", rich_help_panel=_PANEL),
-]
+Check = Annotated[bool, _option("--check/--no-check", help="Judge the run with Spark.")]
 KeepHosts = Annotated[bool, typer.Option("--keep-hosts", help="Keep the names of hosts and users.")]
 
 Author = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Name an author for archives. Repeatable."),
+    list[str] | None, typer.Option(metavar="NAME", help="Name an author for archives. Repeatable.")
 ]
 Publisher = Annotated[str, typer.Option(metavar="NAME", help="Name the publisher for archives.")]
 
@@ -74,27 +56,13 @@ class CaseFiles:
 
     junit: Annotated[
         Path | None,
-        typer.Option(
-            "--junit",
-            metavar="FILE",
-            rich_help_panel=_PANEL,
-            help="Write a JUnit file, for CI. UNKNOWN is an error.",
-        ),
+        _option("--junit", metavar="FILE", help="Write a JUnit file, for CI. UNKNOWN is an error."),
     ] = None
     markdown: Annotated[
-        Path | None,
-        typer.Option(
-            "--markdown",
-            metavar="FILE",
-            rich_help_panel=_PANEL,
-            help="Write a Markdown table.",
-        ),
+        Path | None, _option("--markdown", metavar="FILE", help="Write a Markdown table.")
     ] = None
     latex: Annotated[
-        Path | None,
-        typer.Option(
-            "--latex", metavar="FILE", rich_help_panel=_PANEL, help="Write a LaTeX table."
-        ),
+        Path | None, _option("--latex", metavar="FILE", help="Write a LaTeX table.")
     ] = None
 
     def _chosen(self) -> dict[str, Path]:

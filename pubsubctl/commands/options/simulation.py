@@ -12,6 +12,7 @@ from brokerd.errors import ConfigError
 from brokerd.text import nearest
 from brokerd.units import SECOND_NS, parse_duration_ns
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
@@ -20,49 +21,35 @@ if TYPE_CHECKING:
     from brokerd.simulator.search.exploration.small_world import SmallWorld
     from brokerd.simulator.search.swarm import SwarmOptions
 
-_SEEDS = "Seeds"
-_PROTOCOL = "Protocol"
-_WORLD = "World"
-_SEARCH = "Search"
+_seeds_option = options_in("Seeds")
+_protocol_option = options_in("Protocol")
+_world_option = options_in("World")
+_search_option = options_in("Search")
 
 SEEDS = "1..20"
-Seeds = Annotated[
-    str,
-    typer.Option(
-        "--seeds", metavar="A..B", help="Run the seeds from A to B.", rich_help_panel=_SEEDS
-    ),
-]
+Seeds = Annotated[str, _seeds_option("--seeds", metavar="A..B", help="Run the seeds from A to B.")]
 Mutants = Annotated[
     list[str] | None,
-    typer.Option(
-        "--mutant",
-        metavar="NAME",
-        rich_help_panel=_PROTOCOL,
-        help="Give every broker this named bug. Repeatable.",
+    _protocol_option(
+        "--mutant", metavar="NAME", help="Give every broker this named bug. Repeatable."
     ),
 ]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option(
+    _protocol_option(
         "--set",
         metavar="NAME=VALUE",
-        rich_help_panel=_PROTOCOL,
         help="Set a parameter in every seed, also one that brokers refuse. Repeatable.",
     ),
 ]
 SimulatedProtocol = Annotated[
     str | None,
-    typer.Option(
-        "--protocol",
-        metavar="NAME",
-        help="Run this protocol.",
-        rich_help_panel=_PROTOCOL,
-        autocompletion=names.protocols,
+    _protocol_option(
+        "--protocol", metavar="NAME", help="Run this protocol.", autocompletion=names.protocols
     ),
 ]
 RunsOfEach = Annotated[
-    int | None,
-    typer.Option("--runs", metavar="N", min=1, help="Run each N times.", rich_help_panel=_SEEDS),
+    int | None, _seeds_option("--runs", metavar="N", min=1, help="Run each N times.")
 ]
 Ledger = Annotated[
     Path | None,
@@ -89,31 +76,24 @@ class SeedOptions:
     mutants: Mutants = None
     campaign: Annotated[
         str,
-        typer.Option(
+        _seeds_option(
             "--campaign",
             metavar="ROW",
-            rich_help_panel=_SEEDS,
             help="Take topology and failures of this row of the campaign.",
         ),
     ] = ""
     profile: Annotated[
         str,
-        typer.Option(
+        _protocol_option(
             "--profile",
             metavar="NAME",
-            rich_help_panel=_PROTOCOL,
             help="Take a profile of the protocol: robust, paper or paper-literal. The last must "
             "fail.",
         ),
     ] = ""
     settings: Parameters = None
     moves: Annotated[
-        bool,
-        typer.Option(
-            "--moves",
-            help="Also move clients, and let brokers join and leave.",
-            rich_help_panel=_SEEDS,
-        ),
+        bool, _seeds_option("--moves", help="Also move clients, and let brokers join and leave.")
     ] = False
 
     def check(self, console: Console, *, refuses_profile: str = "") -> "SwarmOptions":
@@ -148,77 +128,46 @@ class WorldOptions:
     """Bounds of a small world and of its search."""
 
     protocol: SimulatedProtocol = None
-    brokers: Annotated[
-        int, typer.Option("--brokers", metavar="N", help="Build N brokers.", rich_help_panel=_WORLD)
-    ] = 3
+    brokers: Annotated[int, _world_option("--brokers", metavar="N", help="Build N brokers.")] = 3
     publications: Annotated[
-        int,
-        typer.Option(
-            "--publications", metavar="N", help="Publish N times.", rich_help_panel=_WORLD
-        ),
+        int, _world_option("--publications", metavar="N", help="Publish N times.")
     ] = 2
     subscriptions: Annotated[
         int,
-        typer.Option(
-            "--subscriptions",
-            metavar="N",
-            help="Begin N subscriptions, each at any moment.",
-            rich_help_panel=_WORLD,
+        _world_option(
+            "--subscriptions", metavar="N", help="Begin N subscriptions, each at any moment."
         ),
     ] = 1
     faults: Annotated[
-        int,
-        typer.Option(
-            "--faults",
-            metavar="N",
-            help="Inject N faults, each at any moment.",
-            rich_help_panel=_WORLD,
-        ),
+        int, _world_option("--faults", metavar="N", help="Inject N faults, each at any moment.")
     ] = 1
     kinds: Annotated[
         list[str] | None,
-        typer.Option(
+        _world_option(
             "--kind",
             metavar="KIND",
             help="Allow this kind of fault: crash, fail, cut, suspect or leave. Repeatable.",
-            rich_help_panel=_WORLD,
         ),
     ] = None
     early: Annotated[
         int,
-        typer.Option(
-            "--early",
-            metavar="N",
-            help="Fire N deadlines although something else can happen.",
-            rich_help_panel=_WORLD,
+        _world_option(
+            "--early", metavar="N", help="Fire N deadlines although something else can happen."
         ),
     ] = 0
     delay_bound: Annotated[
         int | None,
-        typer.Option(
+        _search_option(
             "--delay-bound",
             metavar="N",
             help="Deliver oldest first, with at most N exceptions in a history.",
-            rich_help_panel=_SEARCH,
         ),
     ] = None
     most_states: Annotated[
-        int,
-        typer.Option(
-            "--max-states",
-            metavar="N",
-            help="End after this number of states.",
-            rich_help_panel=_SEARCH,
-        ),
+        int, _search_option("--max-states", metavar="N", help="End after this number of states.")
     ] = 1_000_000
     most_time: Annotated[
-        str,
-        typer.Option(
-            "--max-time",
-            metavar="TIME",
-            help="End after this processor time.",
-            rich_help_panel=_SEARCH,
-        ),
+        str, _search_option("--max-time", metavar="TIME", help="End after this processor time.")
     ] = "1h"
 
     @property

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import options_in
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
     from bench.spec.keys import Overrides
 
-_PANEL = "Workload"
+_option = options_in("Workload")
 
 Workload = Annotated[
     str,
@@ -33,12 +34,8 @@ Faults = Annotated[
 ]
 Protocol = Annotated[
     str | None,
-    typer.Option(
-        "--protocol",
-        metavar="NAME",
-        help="Run this protocol.",
-        rich_help_panel=_PANEL,
-        autocompletion=names.protocols,
+    _option(
+        "--protocol", metavar="NAME", help="Run this protocol.", autocompletion=names.protocols
     ),
 ]
 
@@ -49,98 +46,57 @@ class LoadOptions:
 
     protocol: Protocol = None
     topology: Annotated[
-        str | None,
-        typer.Option(
-            "--topology", metavar="NAME", help="Run on this topology.", rich_help_panel=_PANEL
-        ),
+        str | None, _option("--topology", metavar="NAME", help="Run on this topology.")
     ] = None
     seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed", metavar="N", min=0, help="Draw from this seed.", rich_help_panel=_PANEL
-        ),
+        int | None, _option("--seed", metavar="N", min=0, help="Draw from this seed.")
     ] = None
     rate: Annotated[
         str | None,
-        typer.Option(
-            "--rate",
-            "-r",
-            metavar="RATE",
-            help="Publish at this rate per publisher: 25/s, or max.",
-            rich_help_panel=_PANEL,
+        _option(
+            "--rate", "-r", metavar="RATE", help="Publish at this rate per publisher: 25/s, or max."
         ),
     ] = None
     duration: Annotated[
-        str | None,
-        typer.Option(
-            "--duration",
-            "-d",
-            metavar="TIME",
-            help="Measure for this time: 10s.",
-            rich_help_panel=_PANEL,
-        ),
+        str | None, _option("--duration", "-d", metavar="TIME", help="Measure for this time: 10s.")
     ] = None
     warmup: Annotated[
         str | None,
-        typer.Option(
-            "--warmup",
-            metavar="TIME",
-            help="Load for this time before the measurement: 2s.",
-            rich_help_panel=_PANEL,
-        ),
+        _option("--warmup", metavar="TIME", help="Load for this time before the measurement: 2s."),
     ] = None
     size: Annotated[
         str | None,
-        typer.Option(
-            "--size",
-            "-s",
-            metavar="SIZE",
-            help="Publish payloads of this size: 100B, 4KiB.",
-            rich_help_panel=_PANEL,
-        ),
+        _option("--size", "-s", metavar="SIZE", help="Publish payloads of this size: 100B, 4KiB."),
     ] = None
     publishers: Annotated[
         int | None,
-        typer.Option(
-            "--publishers",
-            "-p",
-            metavar="N",
-            help="Start N publishers at each of their brokers.",
-            rich_help_panel=_PANEL,
+        _option(
+            "--publishers", "-p", metavar="N", help="Start N publishers at each of their brokers."
         ),
     ] = None
     subscribers: Annotated[
         int | None,
-        typer.Option(
-            "--subscribers",
-            "-c",
-            metavar="N",
-            help="Start N subscribers at each of their brokers.",
-            rich_help_panel=_PANEL,
+        _option(
+            "--subscribers", "-c", metavar="N", help="Start N subscribers at each of their brokers."
         ),
     ] = None
-    no_churn: Annotated[
-        bool,
-        typer.Option(
-            "--no-churn", help="Ignore the churn of the workload.", rich_help_panel=_PANEL
-        ),
-    ] = False
+    no_churn: Annotated[bool, _option("--no-churn", help="Ignore the churn of the workload.")] = (
+        False
+    )
     records: Annotated[
         str | None,
-        typer.Option(
+        _option(
             "--records",
             metavar="full|sampled|hist",
-            rich_help_panel=_PANEL,
             help="Record every delivery, or the time of one in 16, or of one in 256. Verdicts are "
             "as exact.",
         ),
     ] = None
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
             "--set",
             metavar="KEY=VALUE",
-            rich_help_panel=_PANEL,
             autocompletion=names.settable_keys,
             help="Set a key of the workload (phases.drain=5s), of its topology "
             "(topology.tree.delta=2), or of a step of --faults (faults.STEP.for=3s). Repeatable.",

@@ -19,7 +19,7 @@ import trio
 from brokerd.agent.client import AgentClient, open_agent
 from brokerd.agent.host import bootstrap
 from brokerd.errors import ControlError
-from brokerd.runtime.control_client import ControlClient, open_control
+from brokerd.runtime.control_socket import ControlClient, open_control
 from pubsubctl.deployment.bundle import Bundle
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, UserError
 from pubsubctl.hosts.agents import HeldContext

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from bench.spec.toml_text import toml_text
-from brokerd.text import BYTE_ORDER_MARK, NAME, explain_problem
+from brokerd.text import BYTE_ORDER_MARK, NAME, explain_problem, toml_text
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, adapter_of, shown
 from pubsubctl.hosts.ssh.config_syntax import abbreviate_home

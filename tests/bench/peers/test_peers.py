@@ -14,10 +14,18 @@ import psutil
 import pytest
 
 from bench.peers import __main__ as peers
-from bench.peers import ours, servers
+from bench.peers import ours
 from bench.peers.__main__ import SYSTEMS, Promises, table
 from bench.peers.measure import measure
-from bench.peers.system import Figures, System, limit_of
+from bench.peers.system import (
+    Figures,
+    PackagesMissing,
+    PeerFailed,
+    System,
+    limit_of,
+    program_of,
+    run_chain,
+)
 from bench.systems import boundary
 from tests.helpers.patience import PATIENCE_S
 
@@ -27,8 +35,8 @@ ROOT = Path(__file__).parents[3]
 def installed(name: str) -> System:
     """Return a system with an installed program."""
     system = next(each for each in SYSTEMS if each.name == name)
-    if servers.program_of(system) is None:
-        pytest.skip(str(servers.PackagesMissing([system])))
+    if program_of(system) is None:
+        pytest.skip(str(PackagesMissing([system])))
     return system
 
 
@@ -55,8 +63,8 @@ def test_a_measured_peer_delivers_all_publications_and_leaves_no_process(
 def test_servers_end_with_the_process_that_started_them_however_that_ends(tmp_path: Path) -> None:
     installed("nats")
     code = (
-        "from bench.peers import nats, servers\n"
-        "with servers.run_chain(nats.SYSTEMS[0], 2) as found:\n"
+        "from bench.peers import nats, system\n"
+        "with system.run_chain(nats.SYSTEMS[0], 2) as found:\n"
         "    print(*found.pids, flush=True)\n"
         "    input()\n"
     )
@@ -85,8 +93,8 @@ def misconfigured(program: str, chain: Sequence[boundary.Server]) -> list[bounda
 
 def test_a_server_that_does_not_start_is_reported_with_its_output() -> None:
     broken = replace(installed("nats"), start=misconfigured)
-    with pytest.raises(servers.PeerFailed, match=r"ended: .*Parse error"):
-        servers.run_chain(broken, 1).__enter__()
+    with pytest.raises(PeerFailed, match=r"ended: .*Parse error"):
+        run_chain(broken, 1).__enter__()
 
 
 def test_a_missing_peer_is_named_with_its_package(

@@ -8,7 +8,7 @@ import pytest
 
 from bench.spec.keys import Overrides
 from bench.spec.spec import SpecError
-from bench.systems.boundary import Server, System, WrongSettings
+from bench.systems.boundary import Server, System, WrongDriver, WrongSettings
 from bench.systems.comparison import load_comparison
 from bench.systems.configuration import (
     NotInstalled,
@@ -16,7 +16,6 @@ from bench.systems.configuration import (
     is_configuration,
     load_configuration,
 )
-from bench.systems.drivers import WrongDriver
 from bench.systems.experiment import experiment_on
 from bench.systems.faults import aim_at, check_verbs, names_leader
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM

@@ -2,7 +2,7 @@
 
 from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
-from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+from brokerd.protocols.parts.records import pack_positions, unpack_positions
 from brokerd.protocols.ring_flood import messages
 from brokerd.protocols.ring_flood.log import LOG
 from brokerd.protocols.ring_flood.parameters import RingFloodParameters

@@ -15,7 +15,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.authority import make_signature
+from brokerd.simulator.world.broker_factory import make_signature
 from tests.helpers.durable_cores import core_of, handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.gryphon_stories import cells

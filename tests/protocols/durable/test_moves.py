@@ -36,7 +36,7 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.transmission import transmit
+from brokerd.simulator.world.sessions import transmit
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM, run_at

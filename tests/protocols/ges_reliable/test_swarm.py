@@ -3,7 +3,7 @@
 from brokerd.overlay.tree import graph_of
 from brokerd.protocols.ges.checks.planning import is_whole_without
 from brokerd.protocols.ges.units import hierarchy_of
-from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
+from brokerd.protocols.ges_reliable.checks.steps import GesReliableReach
 from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.search.moves import FaultInjection

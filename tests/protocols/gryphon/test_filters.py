@@ -11,7 +11,7 @@ from brokerd.protocols.gryphon.checks.marks import FILTER_MARKS
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events, Nack
 from brokerd.protocols.interface import MessageReceived
-from brokerd.simulator.checks.mark_table import MarkStep, MarkTable
+from brokerd.simulator.checks.marks import MarkStep, MarkTable
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.handles import PublicationHandle, Subscription

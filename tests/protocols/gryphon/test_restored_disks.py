@@ -8,7 +8,7 @@ from brokerd.model.client_messages import Gap
 from brokerd.protocols.gryphon.messages import Done
 from brokerd.protocols.interface import Deliver, Effect, Event
 from brokerd.simulator.checks.growth import sizes_of
-from brokerd.simulator.checks.mark_table import MarkStep
+from brokerd.simulator.checks.marks import MarkStep
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.seed_report import SeedReport

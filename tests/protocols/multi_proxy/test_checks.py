@@ -12,8 +12,7 @@ from brokerd.model.losses import last_lost_position
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.interface import Append, DeadlineReached, Send
-from brokerd.protocols.multi_proxy.checks.reach import MultiProxyReach
-from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
+from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks, MultiProxyReach
 from brokerd.protocols.multi_proxy.messages import (
     Follow,
     Get,

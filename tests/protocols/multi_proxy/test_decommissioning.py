@@ -12,7 +12,7 @@ from brokerd.protocols.interface import BrokerDecommissioned, MessageReceived
 from brokerd.protocols.multi_proxy.messages import Decommissioned, Elsewhere, Periodic, Stored
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.authority import make_signature
+from brokerd.simulator.world.broker_factory import make_signature
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_causal_ownership import HOME as CARRIED
 from tests.protocols.multi_proxy.test_causal_ownership import a_server, carry, transfer

@@ -40,7 +40,7 @@ from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParam
 from brokerd.protocols.multi_proxy.state import LOG
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.named_bugs import bugs_of, plant
-from brokerd.simulator.world.authority import AUTHORITY, make_signature
+from brokerd.simulator.world.broker_factory import AUTHORITY, make_signature
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
 

@@ -4,9 +4,12 @@ from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES
 from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
 from brokerd.protocols.delta_tree.checks.planning import DeltaTreePlanning
-from brokerd.protocols.delta_tree.checks.reach import DeltaTreeReach
-from brokerd.protocols.delta_tree.checks.recounts import KEPT, RECOUNTS
-from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
+from brokerd.protocols.delta_tree.checks.steps import (
+    KEPT,
+    RECOUNTS,
+    DeltaTreeChecks,
+    DeltaTreeReach,
+)
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.state import ATTACHED, POSITIONS
 from brokerd.protocols.delta_tree.tombstones import TOMBSTONES

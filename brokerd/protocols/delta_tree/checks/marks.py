@@ -49,8 +49,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from brokerd.simulator.checks.mark_table import MarkStep, MarkTable
-from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.checks.marks import Mark, MarkStep, MarkTable
 from brokerd.simulator.world.views import BrokerView
 
 

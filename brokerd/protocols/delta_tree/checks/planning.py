@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from brokerd.protocols.delta_tree.parameters import PROFILES, DeltaTreeParameters
-from brokerd.simulator.checks.compounds import JOINED_FAILED
+from brokerd.simulator.checks.marks import JOINED_FAILED
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import SECOND_NS

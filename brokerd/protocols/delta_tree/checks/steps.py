@@ -36,13 +36,33 @@ And, so that no crash makes a statement untrue:
     on disk before a statement, and nothing published or confirmed in an incomplete state
                                durability: `_faults`
 
-Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
+A source at P reaches a subscription at S if the walk of next hops from P reaches S: every broker
+hands over to the first broker on the path to S with a possible session, at most δ + 1 links
+away. Nothing is owed if a broker on the walk has no broker to hand over to. That is the
+paper's own limit: activity is one-sided, so a broker next to a broken link may receive publications
+without a way to forward.
+
+Relayed sessions remove the one-sidedness. A broken link counts as whole for the walk if
+both ends certainly get a session through a third broker: both request sessions through δ
+brokers within δ + 1 links of both, if there are enough, in an unspecified choice. So the session
+is certain when fewer than δ of the possible relays have a broken link with either end. With at most
+δ links broken that is always so, in a tree of δ + 2 brokers or more: all is owed then, starts
+included, and no broker is exempt.
+
+Without relays, brokers are exempt that had not recovered yet when a link of the tree broke:
+the only complete broker may have a session with an exempt broker that is not active at the other
+end. Nothing is owed from publishers, or to subscriptions, at exempt brokers.
+
+Paper: [DFT11] §I (reliability), §II (one-sided activity), §V-VI (awareness before delivery), §VI
+lines 646-652 (next hop).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, SubscriptionId
+from brokerd.overlay.graph import OverlayGraph
+from brokerd.overlay.routes import Link
 from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks import internals
 from brokerd.protocols.delta_tree.checks.awareness import HOME_TABLE, AwarenessChecker, read_tags
@@ -50,6 +70,9 @@ from brokerd.protocols.delta_tree.checks.durability import DurabilityChecker
 from brokerd.protocols.delta_tree.checks.first_copies import FirstCopyChecker
 from brokerd.protocols.delta_tree.checks.separation import SeparationChecker
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy, Tag
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
+from brokerd.protocols.delta_tree.queue_entries import Entry, Receipt, SourceQueue
 from brokerd.protocols.delta_tree.regions import covers
 from brokerd.protocols.delta_tree.state import ATTACHED, SUBSCRIPTIONS
 from brokerd.protocols.interface import (
@@ -64,8 +87,10 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
+from brokerd.simulator.checks.growth import ContainerLimits
 from brokerd.simulator.checks.linger import LingerChecker
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, Reach
+from brokerd.simulator.checks.recounts import Holdings, Recount
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
@@ -204,3 +229,129 @@ class DeltaTreeChecks(ProtocolChecks):
                             f"{broker.name} confirms {tuple(source)} {sequence} to broker {peer}; "
                             f"{client} behind it has not got it",
                         )
+
+
+class DeltaTreeReach(Reach):
+    """See Reach."""
+
+    def __init__(
+        self,
+        graph: OverlayGraph,
+        parameters: DeltaTreeParameters,
+        broken: Iterable[Link],
+        removed: Iterable[BrokerNumber] = (),
+    ) -> None:
+        super().__init__(graph, parameters, broken, removed)
+        self._tree = tree_of(graph)
+        self._radius = graph.topology.delta + 1
+        self._assisted = parameters.assist == "on"
+        self.lets_nobody_off = all(
+            self._tree.distance(a, b) > 1 or self._is_bridged(a, b) for a, b in self._broken
+        )
+
+    def _find(self, source: BrokerNumber, home: BrokerNumber) -> bool:
+        path = self._tree.path(source, home)
+        while len(path) > 1:
+            for place, broker in enumerate(path[1 : self._radius + 1], 1):
+                if self._is_open(path[0], broker) or self._is_bridged(path[0], broker):
+                    path = path[place:]
+                    break
+                if self._assisted and self._relays(path[0], broker)[0]:
+                    return False  # they may meet or not
+            else:
+                return False
+        return True
+
+    def _is_open(self, a: BrokerNumber, b: BrokerNumber) -> bool:
+        return (min(a, b), max(a, b)) not in self._broken
+
+    def _is_bridged(self, a: BrokerNumber, b: BrokerNumber) -> bool:
+        """Return True if two brokers with a broken link certainly meet through a third one."""
+        if not self._assisted:
+            return False
+        able, unable = self._relays(a, b)
+        return able > 0 and unable < self._radius - 1
+
+    def _relays(self, a: BrokerNumber, b: BrokerNumber) -> tuple[int, int]:
+        """Return the number of brokers near both that can relay, and of the others."""
+        near_b = self._tree.ball(b, self._radius)
+        both = [c for c in self._tree.ball(a, self._radius) if c in near_b and c != b]
+        able = sum(self._is_open(a, c) and self._is_open(c, b) for c in both)
+        return able, len(both) - able
+
+
+def _count_remaining(receipt: Receipt, holdings: Holdings) -> int:
+    return sum(
+        sum(each is receipt for each in entry.receipts)
+        for queue in holdings.of(SourceQueue)
+        for entry in queue
+    )
+
+
+RECOUNTS = (
+    Recount(
+        PublicationQueue,
+        "publications",
+        lambda queue: queue.publications,
+        lambda queue, _: sum(
+            entry.publications for each in queue.entries.values() for entry in each
+        ),
+    ),
+    Recount(SourceQueue, "living", len, lambda queue, _: len([*queue])),
+    Recount(
+        SourceQueue,
+        "frame_firsts",
+        lambda queue: queue._frame_firsts,
+        lambda queue, _: [entry.frame_first for entry in queue._entries],
+    ),
+    Recount(
+        Entry,
+        "deliveries",
+        lambda entry: 0 if entry.done or entry.part_of else entry.deliveries,
+        lambda entry, holdings: 0 if entry.done or entry.part_of else holdings.parcels_of(entry),
+    ),
+    Recount(Receipt, "remaining", lambda receipt: receipt.remaining, _count_remaining),
+)
+
+KEPT = ContainerLimits(
+    empty=(
+        "Client.held",
+        "Clients._deferred",
+        "Detector.live",
+        "HomeSubscriptions.pending",
+        "Outlet.parked",
+        "Outlet.sent",
+        "Outlet.waiting",
+        "PartitionTable._ended",
+        "PartitionTable._holds",
+        "Propagation._blocked",
+        "PublicationLog._done_since",
+        "PublicationLog._found",
+        "PublicationLog._living",
+        "PublicationLog._unpublished",
+        "PublicationLog.changed",
+        "PublicationQueue.confirmations",
+        "PublicationQueue.entries",
+        "PublicationQueue.sent[]",
+        "RoutedSubscription.answers",
+        "RoutedSubscription.replacements",
+        "RoutingTable.tagged",
+        "RoutingTable.unconfirmed",
+        "State._when_durable",
+        "State.missing_publishers",
+    ),
+    paired=(
+        "Detector.ended",
+        "LocalSubscription.begins_after",
+        "LocalSubscription.late",
+        "LocalSubscription.acknowledged",
+        "LocalSubscription.start_cut",
+        "RoutedSubscription.cut",
+        "RoutedSubscription.senders",
+        "RoutedSubscription.sent",
+        "RoutedSubscription.sent_upstream",
+        "RoutedSubscription.source_paths",
+        "RoutingTable.shared[]",
+        "positions",
+    ),
+)

@@ -3,7 +3,7 @@
 from brokerd.protocols.durable.checks.disks import DurableChecks
 from brokerd.protocols.durable.checks.marks import MARKS, DurableMarks
 from brokerd.protocols.durable.checks.planning import DurablePlanning
-from brokerd.protocols.durable.checks.recounts import RECOUNTS
+from brokerd.protocols.durable.checks.steps import RECOUNTS
 from brokerd.protocols.durable.checks.words import DurableWording
 from brokerd.protocols.durable.state import ACKNOWLEDGED, ARRIVING, DELIVERED, HOLDS, WRITTEN
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE

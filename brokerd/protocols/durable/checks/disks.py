@@ -10,10 +10,9 @@ from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.checks.acknowledgements import AcknowledgementChecks
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.checks.matches import MatchChecks
-from brokerd.protocols.durable.checks.questions import QuestionChecks
+from brokerd.protocols.durable.checks.steps import AcknowledgementChecks, QuestionChecks
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.definition import key_of
 from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released

@@ -31,8 +31,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.decommissioning import DECOMMISSIONED
-from brokerd.simulator.checks.mark_table import MarkStep, MarkTable, RisingNumbers
-from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.checks.marks import Mark, MarkStep, MarkTable, RisingNumbers
 from brokerd.simulator.world.views import BrokerView
 
 

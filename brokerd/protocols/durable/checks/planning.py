@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
-from brokerd.simulator.checks.compounds import ABSENT_CLIENT_REMOVED, RESTORED_THEN_REMOVED
+from brokerd.simulator.checks.marks import ABSENT_CLIENT_REMOVED, RESTORED_THEN_REMOVED
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 

@@ -2,8 +2,7 @@
 
 from brokerd.protocols.ges.checks.marks import MARKS, GesMarks
 from brokerd.protocols.ges.checks.planning import GesPlanning
-from brokerd.protocols.ges.checks.recounts import RECOUNTS
-from brokerd.protocols.ges.checks.steps import GesChecks
+from brokerd.protocols.ges.checks.steps import RECOUNTS, GesChecks
 from brokerd.protocols.ges.checks.words import GesWording
 from brokerd.simulator.checks.growth import LATE, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol

@@ -17,7 +17,7 @@ from brokerd.protocols.ges.parameters import (
     STAY,
 )
 from brokerd.protocols.ges.units import is_inside
-from brokerd.simulator.checks.compounds import (
+from brokerd.simulator.checks.marks import (
     JOINED_BESIDE_REMOVAL,
     JOINED_FAILED,
     PARALLEL_LINKS_FAILED,

@@ -17,6 +17,7 @@ G10 neighbours have the number of clients that a broker has sent (`check_client_
 G7  a broker stores nothing on disk but the progress of own publishers (`_check_kept`)
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -28,6 +29,7 @@ from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.checks.duties import find_duties, outline
 from brokerd.protocols.ges.checks.starts import StartChecks
 from brokerd.protocols.ges.messages import SYSTEM, GraphStated, Path, RoutedPublications, Target
+from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.interface import (
     Commit,
@@ -40,6 +42,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.clients.progress import PUBLISHER_PROGRESS
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.recounts import Recount
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
@@ -233,3 +236,15 @@ def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any], sco
     kept = [each for each in cores if is_inside(cores[each].units.place.address, scope)]
     if missing := [origin for origin in kept if origin not in core.units.profiles.by_origin()]:
         raise InvariantViolated("profile", f"{name} has none of {missing}")
+
+
+def _count(profiles: Profiles, _: Any) -> Mapping[Any, Mapping[Any, int]]:
+    """Return the number of equal predicates in each unit, from the profiles themselves."""
+    found: dict[Any, Counter[Any]] = {}
+    for known in profiles.by_origin().values():
+        for predicate in known.predicates.values():
+            found.setdefault(predicate, Counter())[known.place] += 1
+    return found
+
+
+RECOUNTS = (Recount(Profiles, "edges", lambda profiles: profiles.edges(), _count),)

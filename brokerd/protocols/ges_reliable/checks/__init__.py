@@ -3,9 +3,11 @@
 from brokerd.protocols.ges.checks import SIMULATED as CORE
 from brokerd.protocols.ges_reliable.checks.marks import MARKS, GesReliableMarks
 from brokerd.protocols.ges_reliable.checks.planning import GesReliablePlanning
-from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
-from brokerd.protocols.ges_reliable.checks.recounts import RECOUNTS
-from brokerd.protocols.ges_reliable.checks.steps import GesReliableChecks
+from brokerd.protocols.ges_reliable.checks.steps import (
+    RECOUNTS,
+    GesReliableChecks,
+    GesReliableReach,
+)
 from brokerd.protocols.ges_reliable.checks.words import GesReliableWording
 from brokerd.protocols.ges_reliable.state import FRONTIERS, GENERATIONS, RECEIPTS, RELEASED
 from brokerd.simulator.checks.growth import LATE, Limit

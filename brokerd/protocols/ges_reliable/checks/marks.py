@@ -30,8 +30,7 @@ from brokerd.protocols.interface import (
     RedirectClient,
     Started,
 )
-from brokerd.simulator.checks.mark_table import MarkStep, MarkTable, RisingNumbers
-from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.checks.marks import Mark, MarkStep, MarkTable, RisingNumbers
 from brokerd.simulator.world.views import BrokerView
 
 

@@ -20,7 +20,7 @@ from brokerd.protocols.ges.parameters import INDUCE_ROAM
 from brokerd.protocols.ges.units import hierarchy_of
 from brokerd.protocols.ges_reliable.definition import check_storages
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.simulator.checks.compounds import (
+from brokerd.simulator.checks.marks import (
     JOINED_BESIDE_REMOVAL,
     JOINED_FAILED,
     PARALLEL_LINKS_FAILED,

@@ -1,4 +1,4 @@
-"""Invariants of ges_reliable in every step.
+"""Invariants of ges_reliable in every step and at rest, and brokers that reach each other.
 
 The places that check the invariants of the protocol's design, by the names of the rules:
 
@@ -24,10 +24,12 @@ from typing import Any
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.losses import is_behind_loss, last_lost_position
+from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.section_checks import find_unconnected
 from brokerd.protocols.ges.checks.steps import check_client_counts
 from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.definition import root_of
-from brokerd.protocols.ges_reliable.epochs import read_record
+from brokerd.protocols.ges_reliable.epochs import EpochLog, read_record
 from brokerd.protocols.ges_reliable.messages import Events
 from brokerd.protocols.ges_reliable.state import HEIRS, REGISTERED
 from brokerd.protocols.interface import (
@@ -40,7 +42,8 @@ from brokerd.protocols.interface import (
     Send,
     Started,
 )
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, Reach
+from brokerd.simulator.checks.recounts import Recount
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
@@ -199,3 +202,50 @@ def _check_released(broker: BrokerView, storage: Any) -> None:
         if known.received < storage.log.released:
             subject = f"{key} acknowledged {known.received} of {storage.log.released}"
             raise InvariantViolated("released early", f"{broker.name}: {subject}")
+
+
+RECOUNTS = (
+    Recount(EpochLog, "in_flight", lambda log: log._in_flight, lambda *_: 0),
+    Recount(EpochLog, "durable", lambda log: log.durable, lambda log, _: log.assigned),
+    Recount(
+        EpochLog,
+        "retained_bytes",
+        lambda log: log.retained_bytes,
+        lambda log, _: sum(event.run.payload_bytes() for event in log._events),
+    ),
+)
+
+
+class GesReliableReach(Reach):
+    """See Reach: demands need a path to every storage, as any storage may receive requests."""
+
+    def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
+        """See Reach."""
+        return self.starts(source) and self.starts(home)
+
+    def starts(self, home: BrokerNumber) -> bool:
+        """See Reach: partitioned units are not tolerated."""
+        if not self._is_whole():
+            return False
+        storages = [broker for broker, _ in hierarchy_from(self._graph.overlay).all_storages]
+        return all(super(GesReliableReach, self).reaches(home, each) for each in storages)
+
+    def ends(self, home: BrokerNumber) -> bool:
+        """See Reach: ends are durable at a storage."""
+        return self.starts(home)
+
+    def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
+        """See Reach: publications on a storage's disk are acknowledged, whatever the reach."""
+        return self.starts(source)
+
+    def _is_whole(self) -> bool:
+        """Return True if every unit is connected by the remaining links and brokers inside."""
+        hierarchy = hierarchy_from(self._graph.overlay)
+        left = [link for link in hierarchy.links if (min(link), max(link)) not in self._broken]
+        units: dict[Address, list[BrokerNumber]] = {}
+        for broker, address in enumerate(hierarchy.addresses):
+            if broker in self._removed:
+                continue
+            for length in range(len(address)):
+                units.setdefault(address[:length], []).append(broker)
+        return not any(find_unconnected(left, members) for members in units.values())

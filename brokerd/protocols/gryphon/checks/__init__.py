@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
-from brokerd.protocols.gryphon.checks.recounts import RECOUNTS
-from brokerd.protocols.gryphon.checks.steps import GryphonChecks
+from brokerd.protocols.gryphon.checks.steps import RECOUNTS, GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.protocols.gryphon.state import FILTERED, PUBLISHED, RELEASED, RESERVED
 from brokerd.simulator.checks.growth import LATE, ContainerLimits, Limit
-from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
-from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.protocol_checks import Reach, SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position
 
 

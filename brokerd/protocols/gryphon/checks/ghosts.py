@@ -13,7 +13,7 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId, StreamId
 from brokerd.model.losses import has_marker, is_stream_marker
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.overlay.cells import CellGraph
-from brokerd.protocols.gryphon.checks.ghost_filters import GhostFilters
+from brokerd.protocols.gryphon.checks.holdings import GhostFilters
 from brokerd.protocols.gryphon.checks.stream_states import gryphon_of
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Range

@@ -37,8 +37,7 @@ from brokerd.protocols.interface import (
     Send,
     SessionLost,
 )
-from brokerd.simulator.checks.mark_table import MarkStep, MarkTable
-from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.checks.marks import Mark, MarkStep, MarkTable
 from brokerd.simulator.world.views import BrokerView
 
 

@@ -2,9 +2,7 @@
 
 from brokerd.protocols.multi_proxy.checks.marks import MARKS, MultiProxyMarks
 from brokerd.protocols.multi_proxy.checks.planning import MultiProxyPlanning
-from brokerd.protocols.multi_proxy.checks.reach import MultiProxyReach
-from brokerd.protocols.multi_proxy.checks.recounts import RECOUNTS
-from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
+from brokerd.protocols.multi_proxy.checks.steps import RECOUNTS, MultiProxyChecks, MultiProxyReach
 from brokerd.protocols.multi_proxy.checks.words import MultiProxyWording
 from brokerd.protocols.multi_proxy.state import (
     ASSIGNED,

@@ -46,8 +46,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
 )
 from brokerd.protocols.multi_proxy.state import CHOSEN, FOLLOWERS, LOST_ROWS, OWNERS
-from brokerd.simulator.checks.mark_table import MarkStep, MarkTable
-from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.checks.marks import Mark, MarkStep, MarkTable
 from brokerd.simulator.world.views import BrokerView
 
 

@@ -12,7 +12,7 @@ from brokerd.protocols.multi_proxy.parameters import (
     RENDEZVOUS,
     MultiProxyParameters,
 )
-from brokerd.simulator.checks.compounds import ABSENT_CLIENT_REMOVED, RESTORED_THEN_REMOVED
+from brokerd.simulator.checks.marks import ABSENT_CLIENT_REMOVED, RESTORED_THEN_REMOVED
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 

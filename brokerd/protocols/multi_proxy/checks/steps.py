@@ -1,4 +1,4 @@
-"""Invariants of multi_proxy in every step.
+"""Invariants of multi_proxy in every step and at rest, and brokers that reach each other.
 
 The places that check the invariants of the protocol's design, by the names of the rules:
 
@@ -21,21 +21,29 @@ the lost publications: here, position reused. `tests/protocols/multi_proxy/test_
 mistake that each rule here detects.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
 from brokerd.model.losses import LIFE_BITS, last_lost_position
 from brokerd.model.publication import PublicationRun
+from brokerd.overlay.bipartite import Bipartite
 from brokerd.protocols.interface import Append, Effect, Event, Send, Started
+from brokerd.protocols.multi_proxy.claims import Claims
+from brokerd.protocols.multi_proxy.clients import Clients
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, Stored
-from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
-from brokerd.protocols.multi_proxy.state import FOLLOWERS, RESTATED
-from brokerd.protocols.multi_proxy.topic_log import read_placed
+from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, RENDEZVOUS
+from brokerd.protocols.multi_proxy.publishes import Publishes
+from brokerd.protocols.multi_proxy.retention import Topic
+from brokerd.protocols.multi_proxy.state import FOLLOWERS, RESTATED, FollowedTopic
+from brokerd.protocols.multi_proxy.topic_log import TopicLog, read_placed
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.linger import LingerChecker
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, Reach
+from brokerd.simulator.checks.recounts import Holdings, Recount, nonzero
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
@@ -263,3 +271,95 @@ def _places(message: Lost) -> Iterator[tuple[int, _Origin]]:
             continue  # lost positions, of publications that the server does not know
         for sequence in range(run.first, run.last + 1):
             yield run.position + sequence - run.first, (run.source, sequence)
+
+
+def _followers(topic: FollowedTopic, holdings: Holdings) -> int:
+    (clients,) = holdings.of(Clients)
+    return sum(topic.number in topics for topics in clients._followed.values())
+
+
+def _unanswered(puts: Publishes) -> dict[object, int]:
+    found: Counter[object] = Counter()
+    for pending in puts._sources.values():
+        for topic, chain in pending.chains.items():
+            server = puts._owners.of(topic)
+            if server is not None:
+                found[server] += len(chain)
+    return nonzero(found)
+
+
+RECOUNTS = (
+    Recount(
+        Claims,
+        "counts",
+        lambda claims: nonzero(claims._counts),
+        lambda claims, _: dict(Counter([*claims._owners.values(), *claims._proposed.values()])),
+    ),
+    Recount(
+        Publishes,
+        "unanswered",
+        lambda puts: nonzero({key: each.unanswered for key, each in puts._servers.items()}),
+        lambda puts, _: _unanswered(puts),
+    ),
+    Recount(FollowedTopic, "followers", lambda topic: topic.followers, _followers),
+    Recount(
+        Topic,
+        "durable",
+        lambda topic: topic.durable,
+        lambda topic, _: max(topic.durable, topic.needed_position),
+    ),
+    Recount(
+        FollowedTopic,
+        "outstanding",
+        lambda topic: topic.outstanding,
+        lambda topic, _: sum(each.count for each in topic.in_flight),
+    ),
+    Recount(
+        Topic,
+        "retained_bytes",
+        lambda topic: topic.retained_bytes,
+        lambda topic, _: sum(run.payload_bytes() for run in topic.runs),
+    ),
+    Recount(
+        TopicLog,
+        "logged_bytes",
+        lambda log: log.logged_bytes,
+        lambda log, _: sum(each.size_bytes for each in log._logged),
+    ),
+    Recount(
+        TopicLog,
+        "durable",
+        lambda log: {part: topic.durable for part, topic in log._topics.items()},
+        lambda log, _: {part: topic.assigned for part, topic in log._topics.items()},
+    ),
+)
+
+
+class MultiProxyReach(Reach):
+    """See Reach: demands need a route to every server, because any may own the topic.
+
+    Unless owners follow from names alone, servers assign topics to each other, and transfer them,
+    over any proxy that reaches both. Publish requests to a topic in transfer wait at the giving
+    server.
+    """
+
+    def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
+        """See Reach."""
+        return self.starts(source) and self.starts(home)
+
+    def starts(self, home: BrokerNumber) -> bool:
+        """See Reach."""
+        servers = self._servers()
+        pairs = [(home, server) for server in servers]
+        if self._parameters.ownership != RENDEZVOUS:
+            pairs += combinations(servers, 2)
+        return all(super(MultiProxyReach, self).reaches(a, b) for a, b in pairs)
+
+    def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
+        """See Reach: publications on a server's disk are acknowledged, whatever the reach."""
+        return self.starts(source)
+
+    def _servers(self) -> tuple[BrokerNumber, ...]:
+        overlay = self._graph.overlay
+        assert isinstance(overlay, Bipartite), f"{overlay} has no servers"
+        return overlay.servers

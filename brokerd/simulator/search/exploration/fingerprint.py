@@ -34,9 +34,8 @@ from brokerd.simulator.world.clock import NEVER_NS, Lane, Schedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.sessions import Attempt, Endpoint, SessionEnd
+from brokerd.simulator.world.sessions import Attempt, Endpoint, SessionEnd, Transmission
 from brokerd.simulator.world.trace import Trace
-from brokerd.simulator.world.transmission import Transmission
 
 SKIPPED: Final = frozenset(
     (

@@ -26,7 +26,7 @@ from brokerd.simulator.world.actions import BLOBS, ActedCluster, Action, Scene, 
 from brokerd.simulator.world.clock import NEVER_NS, PATIENCE_NS
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
-from brokerd.simulator.world.transmission import Transmission
+from brokerd.simulator.world.sessions import Transmission
 from brokerd.text import counted
 from brokerd.units import SECOND_NS
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from brokerd.overlay.topology import TREE
 from brokerd.protocols.definition import ProtocolDefinition
-from brokerd.simulator.checks.compounds import units_between
+from brokerd.simulator.checks.marks import units_between
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.moves import (
     BrokerDeparture,

@@ -15,9 +15,9 @@ from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import (
     CheckedWorld,
     ProtocolChecks,
+    Reach,
     SimulatedProtocol,
 )
-from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.step_text import Wording
 from brokerd.simulator.world.views import BrokerView
 

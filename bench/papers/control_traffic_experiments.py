@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.papers.experiments import ExperimentRecord, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
 from brokerd.errors import ConfigError
 from brokerd.model.identity import ClientId

@@ -6,13 +6,15 @@ from random import Random
 
 import pytest
 
-from brokerd.storage.files import DiskFiles
+from brokerd.storage.files import DiskFiles, SyncedMark
 from brokerd.storage.log_groups import (
+    _PLACE_EVERY_BYTES,
     HEAD_BYTES,
     SALT_BYTES,
     SEGMENT,
     EntryKind,
     LogEntry,
+    LogState,
     entries_of,
     group_at,
     is_one_bit_off,
@@ -20,9 +22,7 @@ from brokerd.storage.log_groups import (
     pack_segment,
     salt_of,
 )
-from brokerd.storage.log_state import _PLACE_EVERY_BYTES, LogState
 from brokerd.storage.log_volume import MARK_NAME, LogVolume
-from brokerd.storage.synced_mark import SyncedMark
 from tests.storage.test_log_volume import LOGS, A, entry, opened
 
 SALT = bytes(range(SALT_BYTES))

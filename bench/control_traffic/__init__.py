@@ -1,1 +1,0 @@
-"""Traffic between brokers beside publications."""
