@@ -25,7 +25,7 @@ from brokerd.overlay.routes import list_possible_elements
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.protocols.registry import protocol_on
 
-MANIFEST_SCHEMA = "pubsubctl/manifest/5"
+MANIFEST_SCHEMA = "pubsubctl/manifest/6"
 """Since version 2 the last line of `log.jsonl` repeats the manifest. Since version 3 brokers log
 what their faults have absorbed. Since version 4 load generators repeat their settings. Since
 version 5 the journal has digests of closed files, and processor times of brokers."""

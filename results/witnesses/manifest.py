@@ -13,11 +13,12 @@ from brokerd.units import parse_duration_ns, parse_size_bytes
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     CLOSED_SCHEMA,
+    CLOSED_SCHEMAS,
     COUNTED_SCHEMA,
     COUNTED_SCHEMAS,
     JOURNAL,
+    LOGGED_SCHEMA,
     MANIFEST,
-    NEWEST_SCHEMA,
     SET_SCHEMA,
     SET_SCHEMAS,
     SIMULATED_HOST,
@@ -111,7 +112,9 @@ def _check_kind(folder: RunFolder) -> Iterator[str]:
     """The kind of run that the manifest names decides which files are witnesses."""
     manifest = folder.manifest
     schema = manifest.get("schema")
-    if folder.closed_files and schema != CLOSED_SCHEMA:
+    if folder.logged_files and schema != LOGGED_SCHEMA:
+        yield _differ(folder.logged_files[0], "schema", schema, LOGGED_SCHEMA)
+    elif folder.closed_files and schema not in CLOSED_SCHEMAS:
         yield _differ(folder.closed_files[0], "schema", schema, CLOSED_SCHEMA)
     elif folder.setting_files and schema not in SET_SCHEMAS:
         yield _differ(folder.setting_files[0], "schema", schema, SET_SCHEMA)
@@ -121,7 +124,7 @@ def _check_kind(folder: RunFolder) -> Iterator[str]:
         yield _differ(folder.newer_files[0], "schema", schema, WITNESSED_SCHEMA)
     elif folder.is_made_up and folder.looks_real:
         yield _differ("raw/", "labels.brokers", manifest["labels"]["brokers"], "processes")
-    elif schema != NEWEST_SCHEMA and not (folder.is_simulated or folder.is_made_up):
+    elif schema not in CLOSED_SCHEMAS and not (folder.is_simulated or folder.is_made_up):
         missing, other = _LACKS.get(str(schema), _LACKS_ALL)
         yield doubt("older_schema", file=MANIFEST, schema=schema, other=other, what=missing)
     if folder.is_counted and folder.is_of_processes and not folder.is_foreign:

@@ -58,6 +58,7 @@ from tests.helpers.false_witnesses import (
     journal_change,
     renew_digests,
 )
+from tests.helpers.false_witnesses.folders import accept_loss, convert_to_version_6
 from tests.helpers.forged_runs import RunFolder
 from tests.helpers.mutations import sample_mutations
 from tests.results.test_forged_runs import on_spark
@@ -255,6 +256,17 @@ def test_a_broker_that_was_replaced_when_its_run_broke_off_logs_no_sessions(
     witnesses = WitnessFolder(folder, read_run(HONEST))
     found = [*doubts_about_brokers(witnesses)]
     assert any("c1/events.jsonl disagree on up of" in each for each in found) == doubts
+
+
+def test_the_journal_has_accepted_losses_since_version_6(tmp_path: Path) -> None:
+    """The controllers of older folders did not log the losses that brokers accepted."""
+    folder = shutil.copytree(HONEST, tmp_path / "run")
+    found = []
+    for change in (accept_loss, convert_to_version_6):
+        change(RunFolder(folder))
+        seal(folder)
+        found.append(len(judge_folder(folder).doubts))
+    assert found == [0, 1]
 
 
 def test_a_drain_that_began_late_is_no_long_drain(tmp_path: Path) -> None:
