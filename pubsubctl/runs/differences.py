@@ -75,12 +75,12 @@ def differences(call: Invocation, runs: Sequence[Path]) -> Result:
     except NotComparable as error:
         raise UserError(str(error)) from None
     with call.console.progress() as progress:
-        because = _find_doubts([run for group in groups for run in group.runs], progress)
+        because = find_doubts([run for group in groups for run in group.runs], progress)
     text = _text(call, comparison)
     return Result(document=comparison.document(), text=text, because=tuple(because))
 
 
-def _find_doubts(runs: Sequence[Path], progress: Progress) -> list[PubsubctlError]:
+def find_doubts(runs: Sequence[Path], progress: Progress) -> list[PubsubctlError]:
     """Return why the numbers of runs cannot be trusted: an UNKNOWN verdict, or one of other logs.
 
     Judges the runs without a verdict of this program again.
