@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from brokerd.units import SECOND_NS
+from results.checker.latency import quantile_of
 from results.figures.context import describe_run, exposure_rows, fault_label, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
@@ -78,7 +79,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
         .agg(
             F.count("*").alias("n"),
             F.min("latency_us").alias("low_us"),
-            F.percentile("latency_us", 0.5).cast("BIGINT").alias("p50_us"),
+            quantile_of("latency_us", 0.5).cast("BIGINT").alias("p50_us"),
             F.max("latency_us").alias("high_us"),
         )
         .withColumn("lost", F.lit(0).cast("BIGINT"))
