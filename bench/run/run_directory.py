@@ -293,6 +293,9 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
+CHANGES_FILE: Final = "changes.toml"
+"""File in `spec` with the topology and its changes at run time, if any broker joined or left."""
+
 OVERLAY_FILE: Final = "overlay.json"
 """File in the run's `spec` folder. Without it, the links of the topology file form a tree."""
 

@@ -215,6 +215,7 @@ def check_specification(run: Path) -> None:
     from bench.spec.spec import read_toml, validate
     from bench.spec.workload_model import Workload
     from brokerd.errors import ConfigError
+    from brokerd.overlay.topology import without_departed
     from brokerd.protocols.registry import DEFAULT, definition_of, read_topology
     from fault_injection.schedule.schedule import load_schedule
 
@@ -233,7 +234,7 @@ def check_specification(run: Path) -> None:
                 values["protocol"] = DEFAULT
         validate(Workload, values, str(workload))
         if is_ours and topology.is_file():
-            read_topology(read_toml(topology), str(topology))
+            read_topology(without_departed(read_toml(topology)), str(topology))
         if (faults := folder / "faults.toml").is_file():
             load_schedule(faults)
     except ConfigError as error:

@@ -26,6 +26,8 @@ FAULT_JOURNAL = "faults/log.jsonl"
 PLAN = "faults/plan.jsonl"
 SCHEDULE = "spec/faults.toml"
 TOPOLOGY = "spec/topology.toml"
+CHANGES = "spec/changes.toml"
+"""The topology with its changes at run time, if any broker has joined or left."""
 WORKLOAD = "spec/workload.toml"
 SYSTEM = "spec/system.json"
 
