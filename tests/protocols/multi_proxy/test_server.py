@@ -446,3 +446,31 @@ def test_a_decommissioned_follower_is_waited_for_no_more_at_once() -> None:
     assert disk.core.status().queued == 3
     disk.give_up(HOME)
     assert disk.core.status().queued == 0
+
+
+def _followed(disk: Disk, number: int) -> Followed:
+    """Return the answer of a server about the topic to a repeated Follow."""
+    (answer,) = (each for each in disk.tell(follow(number, TOPIC)) if isinstance(each, Following))
+    (found,) = answer.topics
+    return found
+
+
+def test_a_follower_that_a_server_lost_begins_at_the_first_publication() -> None:
+    """It may have followed before the loss, from any position on."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC, home=HOME + 1))
+    disk.tell(put(1, 3))
+    assert _followed(disk, 1).done == 3
+    disk._rows.clear()
+    disk._lineage = 5
+    disk.start(2)
+    assert _followed(disk, 1).done == 0
+
+
+def test_a_get_with_an_earlier_acknowledgement_takes_none_back() -> None:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    disk.tell(get(1, 2, 2))
+    disk.tell(get(2, 1, 2))
+    assert _followed(disk, 2).done == 2
