@@ -43,7 +43,7 @@ def workload_at(point: str) -> dict[str, Any]:
 
 
 def series(folder: Path, manifest: Any = MANIFEST, summary: Any = SUMMARY) -> Path:
-    """Write a series, without its runs."""
+    """Write a series without run folders."""
     (folder / "spec").mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "series.json").write_text(json.dumps(summary))
@@ -65,7 +65,7 @@ def series(folder: Path, manifest: Any = MANIFEST, summary: Any = SUMMARY) -> Pa
 
 
 def whole_series(folder: Path) -> Path:
-    """Write a series with its runs, and a summary of them; return the folder of the series."""
+    """Write a series with run folders and a summary; return the folder of the series."""
     for point, runs in RUNS.items():
         for run_id in runs:
             written(folder / run_id, workload=workload_at(point), verdict="valid")
@@ -104,7 +104,7 @@ def _ledger(change: Callable[[list[str]], object]) -> Callable[[Path], None]:
 
 
 def _exchange_members(folder: Path) -> None:
-    """Exchange two runs of different points, each with the name of the other."""
+    """Exchange two runs of different points, and the names of both runs."""
     one, other = folder.parent / "r1", folder.parent / "r3"
     one.rename(folder.parent / "r0")
     other.rename(one)
@@ -116,7 +116,7 @@ def _exchange_members(folder: Path) -> None:
 
 
 def _repeat_member(folder: Path) -> None:
-    """Replace a run by a copy of another of its point, under its own name."""
+    """Replace run r2 by a renamed copy of run r1 of the same point."""
     shutil.rmtree(folder.parent / "r2")
     shutil.copytree(folder.parent / "r1", folder.parent / "r2")
     manifest = json.loads((folder.parent / "r2" / "manifest.json").read_text())
