@@ -474,3 +474,29 @@ def test_a_get_with_an_earlier_acknowledgement_takes_none_back() -> None:
     disk.tell(get(1, 2, 2))
     disk.tell(get(2, 1, 2))
     assert _followed(disk, 2).done == 2
+
+
+def test_nothing_is_released_after_a_loss_before_all_have_restated() -> None:
+    """The record of the loss itself remains last."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    disk._rows.clear()
+    disk._lineage = 5
+    disk.start(2)
+    disk.tell(follow(1, TOPIC))
+    disk.tell(get(1, 3, 3))
+    kept = [disk.core.status().queued]
+    for other in (PROXY, SERVER, HOME + 1):
+        disk.tell(follow(1, home=other))
+        kept.append(disk.core.status().queued)
+    assert kept == [4, 4, 4, 1]
+
+
+def test_the_publications_of_answers_are_counted() -> None:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    before = disk.core.statistics()["publications_forwarded"]
+    disk.tell(get(1, 0, 0))
+    assert disk.core.statistics()["publications_forwarded"] == before + 3
