@@ -227,6 +227,8 @@ def _find_deployed(
         return folder.topology, TOPOLOGY
     if folder.is_logged and folder.is_of_processes:
         yield doubt("missing_file", file=CHANGES, other=MANIFEST)
+    if strange := [name for name in joined if name not in folder.brokers]:
+        yield _differ(TOPOLOGY, "joined", strange, folder.brokers)
     if folder.topology.get("kind") != TREE or folder.topology.get("left"):
         return None, TOPOLOGY
     brokers = [name for name in folder.topology["brokers"] if name not in joined]

@@ -300,6 +300,7 @@ def test_brokers_that_joined_and_left_are_those_of_the_deployment(tmp_path: Path
         path.write_text(json.dumps(json.loads(path.read_text()) | {"topology_digest": digest}))
     other = "manifest.json and spec/topology.toml disagree on topology_digest"
     assert (find("c3"), find(), find("c2", "c3")) == ([], [other], [other])
+    assert find("c3", "x") == ["manifest.json and spec/topology.toml disagree on joined"]
     write("topology.toml", listed)
     assert find("c3", "c4") == []
     write("topology.toml", topology)
