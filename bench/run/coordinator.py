@@ -20,7 +20,7 @@ from bench.load.load_plan import RunningLoad, client_suffix, load_processes
 from bench.run.clocks import record_clocks
 from bench.run.limits import StampedStatus, UseProbe
 from bench.run.outcome import RunOutcome, outcome_of
-from bench.run.run_directory import OVERLAY_FILE, RunDirectory, RunState
+from bench.run.run_directory import CHANGES_FILE, OVERLAY_FILE, RunDirectory, RunState
 from bench.run.run_statistics import ProcessorTime
 from bench.run.system_under_test import OurBrokers, UnderTest
 from bench.run.testbed import ListingRefused, Progress, RunFailed, Testbed
@@ -208,6 +208,8 @@ class _Experiment:
         )
         directory.write_spec("workload.toml", spec.workload_toml())
         directory.write_spec("topology.toml", spec.topology_toml())
+        if spec.topology.joined or spec.topology.left:
+            directory.write_spec(CHANGES_FILE, toml_text(spec.topology.to_mapping()))
         if overlay := self._under_test.overlay(spec):
             directory.write_spec(OVERLAY_FILE, overlay)
         directory.write_spec("cli.json", {"overrides": dict(spec.overrides), "file": spec.source})

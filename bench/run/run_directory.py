@@ -26,7 +26,7 @@ from brokerd.overlay.routes import list_possible_elements
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.protocols.registry import protocol_on
 
-MANIFEST_SCHEMA = "pubsubctl/manifest/5"
+MANIFEST_SCHEMA = "pubsubctl/manifest/6"
 """Since version 2 the last line of `log.jsonl` repeats the manifest. Since version 3 brokers log
 what their faults have absorbed. Since version 4 load generators repeat their settings. Since
 version 5 the journal has digests of closed files, and processor times of brokers."""
@@ -282,6 +282,9 @@ def _cpu_model() -> str:
             return line.partition(":")[2].strip()
     return platform.machine()
 
+
+CHANGES_FILE: Final = "changes.toml"
+"""File in `spec` with the topology and its changes at run time, if any broker joined or left."""
 
 OVERLAY_FILE: Final = "overlay.json"
 """File in the run's `spec` folder. Without it, the links of the topology file form a tree."""

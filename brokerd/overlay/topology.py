@@ -322,7 +322,7 @@ class Topology:
         }
 
     def as_it_is(self) -> dict[str, Any]:
-        """Return the content of a file without `joined`; brokers that left a tree have no link."""
+        """Return the content of a file without `joined`, and without brokers that left a tree."""
         pairs = [(self.brokers[a], self.brokers[b]) for a, b in self.links]
         links = [list(pair) for pair in pairs if not {*pair} & {*self.left}]
         sections = {part.kind: of_kind.without_changes(part).to_mapping() for part in self.sections}
@@ -330,7 +330,7 @@ class Topology:
         if "links" in mapping:
             mapping["links"] = links
         mapping.pop("joined", None)
-        return mapping
+        return without_departed(mapping)
 
     def as_deployed(self) -> Self:
         """Return the topology before all changes at run time."""
@@ -433,6 +433,21 @@ class Topology:
                 f"{where}: {name!r} cannot join or leave: the topology is of kind "
                 f"{', '.join(self.kinds)}; only brokers of a tree or a hierarchy alone can"
             )
+
+
+def without_departed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a tree's file without departed brokers that have no link any more.
+
+    Runs of earlier programs list such brokers.
+    """
+    if values.get("kind") != TREE or not values.get("left"):
+        return dict(values)
+    linked = {name for link in values.get("links", ()) for name in link}
+    gone = {name for name in values["left"] if name not in linked}
+    left = [name for name in values["left"] if name not in gone]
+    rest = {key: value for key, value in values.items() if key != "left"}
+    brokers = [name for name in values.get("brokers", ()) if name not in gone]
+    return {**rest, "brokers": brokers, **({"left": left} if left else {})}
 
 
 def _kinds(values: Mapping[str, Any], where: str) -> tuple[str, ...]:

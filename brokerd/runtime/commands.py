@@ -38,7 +38,7 @@ SAMPLE_S: Final = 1.0
 DISK_POLL_S: Final = 0.02
 END_TIMEOUT_S: Final = 8.0
 HEALED_KEPT: Final = 1_000
-EVENTS_SCHEMA: Final = "pubsubctl/events/3"
+EVENTS_SCHEMA: Final = "pubsubctl/events/4"
 """Version of the events of a run. Since version 2 a broker logs what a fault has absorbed. Since
 version 3 the last event repeats the last counters."""
 MAXIMUM_LEASE_MS: Final = 24 * 3_600_000

@@ -25,9 +25,9 @@ from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from brokerd.simulator.scenario import play_scenario
 from brokerd.text import counted, format_number, nearest
-from pubsubctl.console.console import Result
+from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.errors import UserError, VerdictUnknown
+from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.runs.plan import Run, SeriesPlan, announce, expect_time, plan_faults_of_points
 from pubsubctl.runs.repetitions import Design, run_series
 from pubsubctl.runs.revisions import (
@@ -39,7 +39,8 @@ from pubsubctl.runs.revisions import (
     names_of_revisions,
 )
 from pubsubctl.runs.runs import manifest, run_beside
-from pubsubctl.runs.series import Habits, verdict_table
+from pubsubctl.runs.series import Habits, merge_equal, verdict_table
+from pubsubctl.runs.verdicts import announce_verdicts, find_standing
 
 if TYPE_CHECKING:
     from results.repetitions.comparison import ComparedNumber, Comparison, Group
@@ -71,7 +72,34 @@ def differences(call: Invocation, runs: Sequence[Path]) -> Result:
         comparison = compare(groups)
     except NotComparable as error:
         raise UserError(str(error)) from None
-    return Result(document=comparison.document(), text=_text(call, comparison))
+    with call.console.progress() as progress:
+        because = find_doubts([run for group in groups for run in group.runs], progress)
+    text = _text(call, comparison)
+    return Result(document=comparison.document(), text=text, because=tuple(because))
+
+
+def find_doubts(runs: Sequence[Path], progress: Progress) -> list[PubsubctlError]:
+    """Return why the numbers of runs cannot be trusted: an UNKNOWN verdict, or one of other logs.
+
+    Judges the runs without a verdict of this program again.
+    """
+    from results.repetitions.numbers import doubts_about_verdict
+
+    standing = find_standing(runs, progress, is_named=False)
+    waiting = [run for run in runs if run not in standing]
+    judgements = announce_verdicts(waiting, progress, named=True)
+    found: list[tuple[Path, PubsubctlError]] = []
+    for run in runs:
+        if run in standing:
+            if standing[run].verdict == "UNKNOWN":
+                found += [(run, error) for error in standing[run].because]
+        elif (judgement := judgements.get(run)) is None:
+            progress.print(f"{run.name}: not judged; its {VERDICT} is taken on trust")
+        else:
+            doubts = judgement.because if judgement.verdict == "UNKNOWN" else ()
+            for doubt in (*doubts, *doubts_about_verdict(run, judgement)):
+                found.append((run, VerdictUnknown(f"{run}: UNKNOWN: {doubt}")))
+    return merge_equal(found)
 
 
 def groups_of(run: Path) -> "list[Group]":
@@ -203,6 +231,7 @@ def _measure(slowed: bool) -> float:
 SCHEMA: Final = "pubsubctl/against/1"
 INSTANCES: Final = 5
 GIVEN: Final = "as-given"
+VERDICT: Final = "verdict.json"
 _OPTION: Final = "--against"
 _MAY_DIFFER: Final = ("protocol", "topology")
 _REVISION: Final = "revision"

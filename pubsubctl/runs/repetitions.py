@@ -324,8 +324,7 @@ def _judge(
     from results.figures.catalogue import draw
     from results.repetitions.comparison import spreads_of
     from results.repetitions.numbers import beyond
-    from results.repetitions.spread import modal
-    from results.repetitions.timelines import latencies_by_send_time
+    from results.repetitions.series_runs import find_typical
     from results.tables.json_files import ResultsError
 
     axes = [axis.row() for axis in design.axes]
@@ -343,7 +342,7 @@ def _judge(
                 verdicts[run.name] = judged.verdict
                 found += [(run, error) for error in _explain_broken_promise(judged)]
             whole = [run for run in runs if verdicts[run.name] != "UNKNOWN"] or runs
-            typical = modal({run.name: latencies_by_send_time(spark, run) for run in whole})
+            typical = find_typical(spark, {run.name: run for run in runs}, verdicts)
             about: dict[str, Any] = {
                 "runs": verdicts,
                 "modal": typical,

@@ -215,6 +215,7 @@ def check_specification(run: Path) -> None:
     from bench.spec.spec import read_toml, validate
     from bench.spec.workload_model import Workload
     from brokerd.errors import ConfigError
+    from brokerd.overlay.topology import without_departed
     from brokerd.protocols.registry import DEFAULT, definition_of, read_topology
     from fault_injection.schedule.schedule import load_schedule
 
@@ -233,7 +234,7 @@ def check_specification(run: Path) -> None:
                 values["protocol"] = DEFAULT
         validate(Workload, values, str(workload))
         if is_ours and topology.is_file():
-            read_topology(read_toml(topology), str(topology))
+            read_topology(without_departed(read_toml(topology)), str(topology))
         if (faults := folder / "faults.toml").is_file():
             load_schedule(faults)
     except ConfigError as error:
@@ -569,6 +570,8 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
         "not judged": "not judged; `pubsubctl check` judges it",
     }
     yield "verdict", reasons.get(verdict, verdict)
+    if record.verdict and record.kind == "run":
+        yield "judged", _judge_of(record.folder)
     for name in ("protocol", "workload", "topology", "schedule", "figure", "seed"):
         if about.get(name) not in (None, ""):
             yield name, str(about[name])
@@ -586,6 +589,22 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "command", " ".join(["pubsubctl", *map(str, (about.get("argv") or [""])[1:])])
     yield "size", size_text(size_bytes_of(record.folder))
     yield "folder", str(record.folder)
+
+
+def _judge_of(folder: Path) -> str:
+    """Return who made the verdict of a run from which files, in words."""
+    from results.tables.derived import VerdictMark, find_derived_folder
+    from results.tables.json_files import IntegrityError as BrokenSeal
+    from results.tables.seals import verify_seal
+
+    try:
+        seal = verify_seal(folder)
+        derived = find_derived_folder(folder, seal)
+    except BrokenSeal as error:
+        return f"before a change of its files: {error}"
+    if seal.is_there and VerdictMark(derived, seal.digest).holds():
+        return "by this program and user, from these files"
+    return "by another program or user; `pubsubctl check` judges it again"
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

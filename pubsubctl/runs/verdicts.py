@@ -378,8 +378,14 @@ def judge_and_report(
     return judged
 
 
-def find_standing(runs: Sequence[Path], progress: Progress) -> dict[Path, JudgedRun]:
-    """Return the runs with a verdict that this program made of the same files, and print each."""
+def find_standing(
+    runs: Sequence[Path], progress: Progress, *, is_named: bool = True
+) -> dict[Path, JudgedRun]:
+    """Return the runs with a verdict that this program made of the same files.
+
+    Args:
+        is_named: print each of them.
+    """
     from results.checker.checks import standing_verdict
     from results.papers.experiment_runs import is_experiment_run
 
@@ -388,10 +394,11 @@ def find_standing(runs: Sequence[Path], progress: Progress) -> dict[Path, Judged
         verdict = None if is_experiment_run(run) else standing_verdict(run)
         if verdict is not None:
             found[run] = JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))
-            progress.print(
-                f"{run.name}: {found[run].verdict} stands, for files and program are the same; "
-                "`pubsubctl check` judges again"
-            )
+            if is_named:
+                progress.print(
+                    f"{run.name}: {found[run].verdict} stands, for files and program are the "
+                    "same; `pubsubctl check` judges again"
+                )
     return found
 
 

@@ -4,12 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from brokerd.quantiles import PERCENTILES
 from results.checker.clocks import OneWay, judge_one_way
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+
+def quantile_of(column: str, share: float) -> "Column":
+    """Return a quantile of a column by the nearest-rank method, as `brokerd.quantiles` does."""
+    from pyspark.sql import functions as F
+
+    return F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})")
 
 
 def select_measured(deliveries: "DataFrame") -> "DataFrame":
@@ -56,7 +62,7 @@ def judge_across_clocks(deliveries: "DataFrame") -> list[AcrossClocks]:
             & F.col("lat_response_us").isNotNull()
         )
         .groupBy("lat_err_us")
-        .agg(F.count("*").alias("n"), F.percentile("lat_response_us", 0.5).alias("median_us"))
+        .agg(F.count("*").alias("n"), quantile_of("lat_response_us", 0.5).alias("median_us"))
         .orderBy("lat_err_us")
         .toArrow()
         .to_pylist()
@@ -87,12 +93,10 @@ def latency_percentiles(deliveries: "DataFrame") -> "DataFrame":
 
     columns = [F.count("*").alias("n")]
     for metric in ("response", "service"):
-        value = F.col(f"lat_{metric}_us")
         columns += [
-            F.percentile(value, share).alias(f"{metric}_{name}_us")
+            quantile_of(f"lat_{metric}_us", share).alias(f"{metric}_{name}_us")
             for name, share in PERCENTILES.items()
         ]
-        columns.append(F.max(value).alias(f"{metric}_max_us"))
     return select_measured(deliveries).groupBy("run_id", "sub_id").agg(*columns)
 
 

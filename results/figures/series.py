@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.checker.latency import quantile_of
 from results.figures.drawing import Drawing, Metric, house_style
 from results.repetitions.comparison import spreads_of
 from results.repetitions.numbers import NUMBERS
@@ -61,7 +62,7 @@ def timeline_of(spark: "SparkSession", loaded: LoadedRun) -> Timeline:
     arrived = (
         first_deliveries(spark, loaded)
         .groupBy(place)
-        .agg(F.percentile("latency_us", 0.5).alias("p50"), F.max("latency_us").alias("most"))
+        .agg(quantile_of("latency_us", 0.5).alias("p50"), F.max("latency_us").alias("most"))
         .orderBy("bin")
         .collect()
     )

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from results.figures.drawing import Drawing, Metric, house_style, plain_log_ticks
 from results.repetitions.numbers import NUMBERS, Number, beyond
-from results.repetitions.series_runs import KIND
+from results.repetitions.series_files import SUMMARY
+from results.repetitions.series_runs import KIND, read_points
 from results.tables.json_files import ResultsError, read_json
 
 if TYPE_CHECKING:
@@ -66,11 +67,12 @@ def series_sweep(spark: "SparkSession | None", run_dir: Path) -> Drawing:
         raise ResultsError(f"{folder} is no series of runs; `pubsubctl sweep FILE` makes one")
     if manifest.get("state") != "complete":
         raise ResultsError(f"{folder}: the series is {manifest.get('state')}")
-    summary = read_json(folder / "series.json")
+    summary = read_json(folder / SUMMARY)
     axes = summary.get("axes") or []
     if not axes:
         raise ResultsError(f"{folder}: nothing was varied; `plot series.latency` draws it")
-    return draw(manifest, axes, summary["points"], summary.get("bounds") or {})
+    _, points = read_points(folder)
+    return draw(manifest, axes, points, summary.get("bounds") or {})
 
 
 @house_style()

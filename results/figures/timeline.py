@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from brokerd.units import SECOND_NS
+from results.checker.latency import quantile_of
 from results.figures.context import (
     FigureData,
     describe_run,
@@ -84,7 +85,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
         .agg(
             F.count("*").alias("n"),
             F.min("latency_us").alias("low_us"),
-            F.percentile("latency_us", 0.5).cast("BIGINT").alias("p50_us"),
+            quantile_of("latency_us", 0.5).cast("BIGINT").alias("p50_us"),
             F.max("latency_us").alias("high_us"),
         )
         .withColumn("lost", F.lit(0).cast("BIGINT"))

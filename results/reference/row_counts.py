@@ -3,7 +3,6 @@
 The module only counts. `results.witnesses` compares the counts with other files.
 """
 
-import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from brokerd.quantiles import percentiles_us
 from results.reference.files import JITTER_NS, NOTICE, STRETCH, Records
 from results.reference.history import ACKNOWLEDGED, DATA, FENCE, REDELIVERED
 from results.witnesses.rows import (
@@ -27,7 +27,6 @@ _APPLICATION = 1
 _SAMPLE = 200_000
 _SUM_END = 1 << 63
 """Sums of positions are modulo this, so that documents need no more than 64 bits."""
-_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 Key = tuple[str, int, int]
 """Source, incarnation and number."""
@@ -370,9 +369,9 @@ class Count:
         few = rows_seen <= _SAMPLE
         return Headline(
             published, delivered, earlier,
-            _percentiles(response) if few else None,
-            _percentiles(service) if few else None,
-            _percentiles(waits) if numbers <= _SAMPLE else None,
+            percentiles_us(response) if few else None,
+            percentiles_us(service) if few else None,
+            percentiles_us(waits) if numbers <= _SAMPLE else None,
             sum(0 < at_ns < to_ns for at_ns, _ in self._intended.values()),
             answered,
         )  # fmt: skip
@@ -431,13 +430,3 @@ def _key(file: Records, row: Mapping[str, int], number: int) -> Key:
 
 def _places(row: Mapping[str, int]) -> int:
     return row["digest"] if row["kind"] == STRETCH else int(row["kind"] != NOTICE)
-
-
-def _percentiles(values: list[int]) -> dict[str, float]:
-    ordered = sorted(values)
-    if not ordered:
-        return {}
-    return {
-        name: ordered[max(0, math.ceil(share * len(ordered)) - 1)] / 1000
-        for name, share in _SHARES.items()
-    }

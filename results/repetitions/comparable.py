@@ -157,6 +157,7 @@ def check_groups(groups: Sequence[Sequence[Path]], differing: Mapping[str, Seque
         if (other := seen.get(run_id)) is not None:
             raise NotComparable(f"{other} and {run} are one run, {run_id}: it counts once")
         seen[run_id] = run
+    check_distinct([*seen.values()])
     place = 0
     for group in groups:
         for name, values in differing.items():
@@ -168,6 +169,28 @@ def check_groups(groups: Sequence[Sequence[Path]], differing: Mapping[str, Seque
                         f"{_shown(first)} and {_shown(other)}"
                     )
         place += len(group)
+
+
+def check_distinct(runs: Sequence[Path]) -> None:
+    """Check that no two folders have the same records of deliveries: a run counts once.
+
+    Repeated simulations are equal, and are left aside.
+
+    Raises:
+        NotComparable: names two folders with equal records.
+    """
+    seen: dict[str, Path] = {}
+    for run in runs:
+        labels = read_json(run / "manifest.json").get("labels") or {}
+        if labels.get("brokers") or not (run / CHECKSUMS).is_file():
+            continue
+        lines = (run / CHECKSUMS).read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            digest, _, name = line.partition("  ")
+            if not name.endswith("/deliveries.rec") or not (run / name).stat().st_size:
+                continue
+            if (other := seen.setdefault(digest, run)) != run:
+                raise NotComparable(f"{other} and {run} have the same {name}: a run counts once")
 
 
 def _without_place(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from brokerd.text import format_number
+from results.reference.history import Judgement
+from results.rules.terms import CHURN
 from results.tables.derived import find_unsealed_derived, read_counts
 from results.tables.json_files import ResultsError, read_json, read_json_lines
 from results.tables.manifest import Run, read_run
@@ -23,6 +25,7 @@ from results.tables.row_counts import headline_of
 Better = Literal["less", "more"]
 
 _SECOND_NS = 1e9
+_RESENT: Final = "resent_publications"
 _MOST: Final = 1e100
 """Beyond all numbers of real runs, and sums of so large values are finite."""
 
@@ -131,6 +134,40 @@ def _from_verdict(verdict: Mapping[str, Any], manifest: Mapping[str, Any]) -> di
     if size_bytes := manifest.get("payload_bytes"):
         found["resent_bytes"] = exercised["resent_publications"] * size_bytes
     return found
+
+
+def doubts_about_verdict(folder: Path, judgement: Judgement) -> Iterator[str]:
+    """Yield the numbers in the verdict of a run that its logs contradict, in words.
+
+    Args:
+        judgement: a judgement of the files of the run.
+    """
+    path = find_unsealed_derived(folder) / "verdict.json"
+    if not path.is_file():
+        return
+    manifest = read_json(folder / "manifest.json")
+    verdict = read_counts(path, str(manifest.get("run_id")))
+    last = [
+        rows[-1]
+        for path in sorted(folder.glob("raw/*/*/stats.jsonl"))
+        if (rows := [*read_json_lines(path)])
+    ]
+    wanted = {
+        "counts": {"owed": judgement.counts.owed, "delivered": judgement.counts.delivered},
+        "exercised": {"resent_publications": sum(row.get(_RESENT, 0) for row in last)},
+        "recoveries": [
+            {"at_risk": each.at_risk, "recovered_after_ns": each.recovered_after_ns}
+            for each in judgement.recoveries
+            if each.window.verb != CHURN
+        ],
+    }
+    found, logged = _from_verdict(verdict, manifest), _from_verdict(wanted, manifest)
+    for name in sorted({*found} | {*logged}):
+        if found.get(name) != logged.get(name):
+            yield (
+                f"verdict.json and the logs in raw/ differ on {name}: {found.get(name)}, and "
+                f"{logged.get(name)}"
+            )
 
 
 def words_of(number: Number, ratio: float) -> str:

@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Metric
-from results.repetitions.spread import spread_of
+from results.repetitions.series_files import (
+    SUMMARY,
+    check_files,
+    check_members,
+    differences,
+    points_of_runs,
+    verdict_of,
+)
+from results.repetitions.spread import modal, spread_of
+from results.repetitions.timelines import latencies_by_send_time
 from results.tables.json_files import IntegrityError, ResultsError, problem_of_manifest, read_json
 from results.tables.load import LoadedRun, load_run
 from results.tables.seals import CHECKSUMS, verify_seal
@@ -66,8 +75,8 @@ def read_series(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
     Raises:
         ResultsError: the folder is no series, or the series is incomplete.
-        IntegrityError: a file has changed since the end of the series, or both files differ; names
-            file and key.
+        IntegrityError: a file has changed since the end of the series, two files differ, or a run
+            is of another point; names files and key.
     """
     manifest = read_json(folder / "manifest.json")
     if manifest.get("kind") != KIND:
@@ -80,7 +89,7 @@ def read_series(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         raise ResultsError(f"{folder}: the series is {manifest.get('state')}")
     if not verify_seal(folder).is_there:
         raise IntegrityError(f"{folder}: no {CHECKSUMS}: its files may have changed since it ended")
-    file = folder / "series.json"
+    file = folder / SUMMARY
     points, runs = read_json(file).get("points"), manifest.get("runs")
     if not isinstance(points, dict) or not isinstance(runs, dict):
         raise IntegrityError(f"{file}: points: not those of the runs in manifest.json")
@@ -94,18 +103,31 @@ def read_series(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             raise IntegrityError(f"{file}: points.{name}.runs: a verdict is no text")
         if about.get("modal") not in verdicts and verdicts:
             raise IntegrityError(f"{file}: points.{name}.modal: no run of this point")
+    check_files(folder, manifest, read_json(file))
+    check_members(folder, runs)
     return manifest, points
 
 
+def read_points(folder: Path) -> tuple[Mapping[str, Any], dict[str, dict[str, Any]]]:
+    """Return the manifest of a complete series, and its points with the numbers of their runs.
+
+    Raises:
+        ResultsError, IntegrityError: see `read_series`; or a run has no verdict.
+    """
+    manifest, _ = read_series(folder)
+    return manifest, points_of_runs(folder, read_json(folder / SUMMARY))
+
+
 def verdict_lines(folder: Path) -> list[str]:
-    """Return the verdicts on the runs of a series, a line for each point."""
-    _, points = read_series(folder)
+    """Return the verdicts on the runs of a series, a line for each point, and the doubts."""
+    _, stated = read_series(folder)
+    points = points_of_runs(folder, read_json(folder / SUMMARY))
     lines = []
     for name, about in points.items():
         verdicts = [*about["runs"].values()]
         counts = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(verdicts))
         lines.append(f"{name}: {counts}; typical: {about['modal']}")
-    return lines
+    return [*lines, *(f"UNKNOWN: {each}" for each in differences(stated, points))]
 
 
 def load_series(spark: "SparkSession", folder: Path, verdicts: Sequence[str]) -> SeriesRuns:
@@ -119,17 +141,31 @@ def load_series(spark: "SparkSession", folder: Path, verdicts: Sequence[str]) ->
         ResultsError: the folder is no series, is incomplete, or a point has no run to draw.
         IntegrityError: a file of a run has changed since the run's end.
     """
-    manifest, summary = read_series(folder)
+    manifest, _ = read_series(folder)
     points = []
     for name, run_ids in manifest["runs"].items():
-        about = summary[name]
-        drawn = [run_id for run_id in run_ids if about["runs"][run_id] in verdicts]
+        found = {run_id: verdict_of(folder.parent / run_id) for run_id in run_ids}
+        drawn = [run_id for run_id in run_ids if found[run_id] in verdicts]
         if not drawn:
             raise ResultsError(f"{folder}: {name}: no run is {' or '.join(verdicts)}")
         loaded = {run_id: load_run(spark, folder.parent / run_id) for run_id in drawn}
-        modal = loaded.get(about["modal"]) or loaded[drawn[0]]
-        points.append(Point(name, tuple(loaded.values()), modal))
+        typical = find_typical(spark, {run: folder.parent / run for run in run_ids}, found)
+        points.append(Point(name, tuple(loaded.values()), loaded.get(typical) or loaded[drawn[0]]))
     return SeriesRuns(folder, manifest, tuple(points))
+
+
+def find_typical(
+    spark: "SparkSession", runs: Mapping[str, Path], verdicts: Mapping[str, str]
+) -> str:
+    """Return the id of the typical run by latency, among the runs whose verdict is known.
+
+    Args:
+        runs: folders by id; at least one.
+    """
+    whole = [run_id for run_id in runs if verdicts[run_id] != "UNKNOWN"] or [*runs]
+    if len(whole) == 1:
+        return whole[0]
+    return modal({run_id: latencies_by_send_time(spark, runs[run_id]) for run_id in whole})
 
 
 def metric_of(values: Sequence[float]) -> Metric:

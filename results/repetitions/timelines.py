@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from results.checker.latency import quantile_of
 from results.tables.load import LoadedRun, load_run
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def latencies_by_send_time(spark: "SparkSession", run_dir: Path) -> dict[Place, 
     rows = (
         first_deliveries(spark, load_run(spark, run_dir))
         .groupBy("sub_id", F.floor(F.col("t_ns") / BIN_NS).cast("INT").alias("bin"))
-        .agg(F.percentile("latency_us", 0.5).alias("us"))
+        .agg(quantile_of("latency_us", 0.5).alias("us"))
         .collect()
     )
     return {(row.sub_id, row.bin): max(float(row.us), 1.0) for row in rows}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
+from brokerd.quantiles import PERCENTILES
 from results.checker.latency import (
-    PERCENTILES,
     AcrossClocks,
     judge_across_clocks,
     latency_percentiles,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 SHOWN_FIGURES: Mapping[str, str] = {each.name: each.title for each in RUN_FIGURES}
-SHOWN_PERCENTILES = (*PERCENTILES, "max")
+SHOWN_PERCENTILES = (*PERCENTILES,)
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:
         str(table_folder(run, "deliveries"))
     )
     return {
-        row["sub_id"]: {name: round(row[f"response_{name}_us"]) for name in SHOWN_PERCENTILES}
+        row["sub_id"]: {name: row[f"response_{name}_us"] for name in SHOWN_PERCENTILES}
         for row in latency_percentiles(deliveries).toArrow().to_pylist()
     }
 

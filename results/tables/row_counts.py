@@ -4,13 +4,13 @@ Record files are mapped, not read: counting touches columns, with numpy. `result
 compares the counts with other files and draws the conclusions.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from brokerd.quantiles import PERCENTILES, quantile
 from results.tables.logs import Logs, Process, read_processes
 from results.tables.manifest import Run
 from results.tables.record_files import NOTICE, RECORDS, STRETCH, RecordFile
@@ -31,7 +31,6 @@ _JITTER_NS = 1_000_000
 _SUM_END = 1 << 63
 """Sums of positions are modulo this, so that documents need no more than 64 bits."""
 _LARGEST_SAMPLE = 200_000
-_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 SourceKey = tuple[str, int]
 """Source and incarnation."""
@@ -546,8 +545,5 @@ def _lane(rows: Any) -> LaneRows:
 def _percentiles(values: Any) -> dict[str, float]:
     if not len(values):
         return {}
-    ordered = np.sort(values)
-    return {
-        name: int(ordered[max(0, math.ceil(share * len(ordered)) - 1)]) / 1000
-        for name, share in _PERCENTILES.items()
-    }
+    ordered: Any = np.sort(values)
+    return {name: int(quantile(ordered, share)) / 1000 for name, share in PERCENTILES.items()}

@@ -12,6 +12,7 @@ from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     CLOSED_EVENTS,
     FAULTS,
+    LOGGED_EVENTS,
     MANIFEST,
     Line,
     ProcessFolder,
@@ -54,10 +55,11 @@ def _check_events(
     begun, ended = words.count("run_begun"), words.count("run_ended")
     if ended > 1 or (begun and ended > begun):
         yield differ(name, MANIFEST, "run_ended", ended, 1)
+    wanted = LOGGED_EVENTS if folder.is_logged else CLOSED_EVENTS
     for line in events if folder.is_closed else ():
         is_begun = line.get("event") == "run_begun" and "schema" in line
-        if is_begun and line["schema"] != CLOSED_EVENTS:
-            yield differ(name, MANIFEST, "schema", line["schema"], CLOSED_EVENTS)
+        if is_begun and line["schema"] != wanted:
+            yield differ(name, MANIFEST, "schema", line["schema"], wanted)
             return
     yield from _check_numbers(name, events)
     if folder.is_closed and "lines_left_out" not in words:

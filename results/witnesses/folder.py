@@ -26,6 +26,8 @@ FAULT_JOURNAL = "faults/log.jsonl"
 PLAN = "faults/plan.jsonl"
 SCHEDULE = "spec/faults.toml"
 TOPOLOGY = "spec/topology.toml"
+CHANGES = "spec/changes.toml"
+"""The topology with its changes at run time, if any broker has joined or left."""
 WORKLOAD = "spec/workload.toml"
 SYSTEM = "spec/system.json"
 
@@ -41,10 +43,11 @@ SET_SCHEMA = "pubsubctl/manifest/4"
 CLOSED_SCHEMA = "pubsubctl/manifest/5"
 """The first manifest schema with digests of closed files in the journal."""
 
-NEWEST_SCHEMA = CLOSED_SCHEMA
-"""The schema of folders with every witness."""
+LOGGED_SCHEMA = "pubsubctl/manifest/6"
+"""The first manifest schema with a journal that always has the losses that brokers accepted."""
 
-SET_SCHEMAS = (SET_SCHEMA, CLOSED_SCHEMA)
+CLOSED_SCHEMAS = (CLOSED_SCHEMA, LOGGED_SCHEMA)
+SET_SCHEMAS = (SET_SCHEMA, *CLOSED_SCHEMAS)
 COUNTED_SCHEMAS = (COUNTED_SCHEMA, *SET_SCHEMAS)
 WITNESSED_SCHEMAS = (WITNESSED_SCHEMA, *COUNTED_SCHEMAS)
 
@@ -57,7 +60,10 @@ WITNESSED_ONLINE = "pubsubctl/online/2"
 CLOSED_EVENTS = "pubsubctl/events/3"
 """The schema of `events.jsonl` that only folders since CLOSED_SCHEMA have."""
 
-COUNTED_EVENTS = ("pubsubctl/events/2", CLOSED_EVENTS)
+LOGGED_EVENTS = "pubsubctl/events/4"
+"""The schema of `events.jsonl` that only folders since LOGGED_SCHEMA have."""
+
+COUNTED_EVENTS = ("pubsubctl/events/2", CLOSED_EVENTS, LOGGED_EVENTS)
 """The schemas of `events.jsonl` that only folders since COUNTED_SCHEMA have."""
 
 CLOSED, COLLECTED, PROCESSORS = "closed", "collected", "processors"
@@ -259,7 +265,17 @@ class RunFolder:
     @property
     def is_closed(self) -> bool:
         """True if the schema demands digests of closed files."""
-        return self.manifest.get("schema") == CLOSED_SCHEMA or bool(self.closed_files)
+        return self.manifest.get("schema") in CLOSED_SCHEMAS or bool(self.closed_files)
+
+    @property
+    def is_logged(self) -> bool:
+        """True if the schema demands lines of the journal about accepted losses."""
+        return self.manifest.get("schema") == LOGGED_SCHEMA or bool(self.logged_files)
+
+    @cached_property
+    def logged_files(self) -> tuple[str, ...]:
+        """Files of brokers that a folder before LOGGED_SCHEMA does not have."""
+        return self._find_events(lambda line: line.get("schema") == LOGGED_EVENTS)
 
     @cached_property
     def closed_files(self) -> tuple[str, ...]:
@@ -267,16 +283,21 @@ class RunFolder:
         found = [JOURNAL] * any(
             line.get("what") in (CLOSED, COLLECTED, PROCESSORS) for line in self.journal
         )
-        found += [
+        found += self._find_events(
+            lambda line: (
+                line.get("schema") in (CLOSED_EVENTS, LOGGED_EVENTS)
+                or (line.get("event") in ("run_begun", "run_ended") and "counters" in line)
+            )
+        )
+        return tuple(found)
+
+    def _find_events(self, is_newer: Callable[[Line], bool]) -> tuple[str, ...]:
+        """Return the event logs with a line of a newer program."""
+        return tuple(
             f"{process.place}/events.jsonl"
             for process in self.processes
-            if any(
-                line.get("schema") == CLOSED_EVENTS or "counters" in line
-                for line in process.lines("events.jsonl")
-                if line.get("event") in ("run_begun", "run_ended")
-            )
-        ]
-        return tuple(found)
+            if any(map(is_newer, process.lines("events.jsonl")))
+        )
 
     @cached_property
     def setting_files(self) -> tuple[str, ...]:
@@ -288,12 +309,9 @@ class RunFolder:
     @cached_property
     def counted_files(self) -> tuple[str, ...]:
         """Files of brokers that a folder before COUNTED_SCHEMA does not have."""
-        return tuple(
-            f"{process.place}/events.jsonl"
-            for process in self.processes
-            if any(
+        return self._find_events(
+            lambda line: (
                 line.get("schema") in COUNTED_EVENTS or line.get("event") == "fault_counted"
-                for line in process.lines("events.jsonl")
             )
         )
 

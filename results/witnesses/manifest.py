@@ -3,21 +3,25 @@
 The journal of the controller (`log.jsonl`) has the start of each phase and the end of the run.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 from brokerd.model.fault_verbs import MACHINE_VERBS
+from brokerd.overlay.topology import TREE, without_departed
 from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.units import parse_duration_ns, parse_size_bytes
 from results.rules.terms import doubt
 from results.witnesses.folder import (
+    CHANGES,
     CLOSED_SCHEMA,
+    CLOSED_SCHEMAS,
     COUNTED_SCHEMA,
     COUNTED_SCHEMAS,
     JOURNAL,
+    LOGGED_SCHEMA,
     MANIFEST,
-    NEWEST_SCHEMA,
     SET_SCHEMA,
     SET_SCHEMAS,
     SIMULATED_HOST,
@@ -80,8 +84,7 @@ def _check_specification(folder: RunFolder) -> Iterator[str]:
         for name in _SPECIFIED:
             if not folder.has(name):
                 yield doubt("missing_file", file=name, other=MANIFEST)
-    is_listed = bool(folder.joined) or folder.is_of_processes
-    if "joined" in manifest and is_listed and [*manifest["joined"]] != folder.joined:
+    if "joined" in manifest and folder.joined and [*manifest["joined"]] != folder.joined:
         yield _differ(TOPOLOGY, "joined", manifest["joined"], folder.joined)
     yield from _check_kind(folder)
     yield from _check_payload(folder)
@@ -111,7 +114,9 @@ def _check_kind(folder: RunFolder) -> Iterator[str]:
     """The kind of run that the manifest names decides which files are witnesses."""
     manifest = folder.manifest
     schema = manifest.get("schema")
-    if folder.closed_files and schema != CLOSED_SCHEMA:
+    if folder.logged_files and schema != LOGGED_SCHEMA:
+        yield _differ(folder.logged_files[0], "schema", schema, LOGGED_SCHEMA)
+    elif folder.closed_files and schema not in CLOSED_SCHEMAS:
         yield _differ(folder.closed_files[0], "schema", schema, CLOSED_SCHEMA)
     elif folder.setting_files and schema not in SET_SCHEMAS:
         yield _differ(folder.setting_files[0], "schema", schema, SET_SCHEMA)
@@ -121,7 +126,7 @@ def _check_kind(folder: RunFolder) -> Iterator[str]:
         yield _differ(folder.newer_files[0], "schema", schema, WITNESSED_SCHEMA)
     elif folder.is_made_up and folder.looks_real:
         yield _differ("raw/", "labels.brokers", manifest["labels"]["brokers"], "processes")
-    elif schema != NEWEST_SCHEMA and not (folder.is_simulated or folder.is_made_up):
+    elif schema not in CLOSED_SCHEMAS and not (folder.is_simulated or folder.is_made_up):
         missing, other = _LACKS.get(str(schema), _LACKS_ALL)
         yield doubt("older_schema", file=MANIFEST, schema=schema, other=other, what=missing)
     if folder.is_counted and folder.is_of_processes and not folder.is_foreign:
@@ -193,10 +198,42 @@ def _check_topology(folder: RunFolder) -> Iterator[str]:
             yield _differ(TOPOLOGY, "parameters", None, protocol)
     if running is None or parameters is None or folder.joined:
         return
-    topology = read_topology(folder.topology, TOPOLOGY)
-    wanted = topology.digest(protocol, parameters)
+    deployed, other = yield from _find_deployed(folder)
+    if deployed is None:
+        return
+    wanted = read_topology(deployed, other).digest(protocol, parameters)
     if manifest.get("topology_digest") != wanted:
-        yield _differ(TOPOLOGY, "topology_digest", manifest.get("topology_digest"), wanted)
+        yield _differ(other, "topology_digest", manifest.get("topology_digest"), wanted)
+
+
+def _find_deployed(
+    folder: RunFolder,
+) -> Generator[str, None, tuple[Mapping[str, Any] | None, str]]:
+    """Return the topology of the deployment and its file, after doubts about brokers that joined.
+
+    None if the folder of an older program does not show which links the deployment had.
+    """
+    joined = [str(name) for name in folder.manifest.get("joined") or ()]
+    if folder.has(CHANGES):
+        changed = read_topology(folder.document(CHANGES), CHANGES)
+        if joined != [row.name for row in changed.joined]:
+            named = [row.name for row in changed.joined]
+            yield _differ(CHANGES, "joined", joined, named)
+        present = without_departed(folder.topology)
+        if json.loads(json.dumps(changed.as_it_is())) != present:
+            yield _differ(CHANGES, "brokers and links", present, changed.as_it_is(), one=TOPOLOGY)
+        return folder.document(CHANGES), CHANGES
+    if not joined and not folder.topology.get("left"):
+        return folder.topology, TOPOLOGY
+    if folder.is_logged and folder.is_of_processes:
+        yield doubt("missing_file", file=CHANGES, other=MANIFEST)
+    if strange := [name for name in joined if name not in folder.brokers]:
+        yield _differ(TOPOLOGY, "joined", strange, folder.brokers)
+    if folder.topology.get("kind") != TREE or folder.topology.get("left"):
+        return None, TOPOLOGY
+    brokers = [name for name in folder.topology["brokers"] if name not in joined]
+    links = [link for link in folder.topology["links"] if not {*link} & {*joined}]
+    return {**folder.topology, "brokers": brokers, "links": links}, TOPOLOGY
 
 
 def _check_clock(folder: RunFolder) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from brokerd.errors import ConfigError
+from brokerd.overlay.topology import without_departed
 from brokerd.protocols.registry import DEFINITIONS, RunningProtocol, protocol_on, read_topology
 from results.rules.terms import ORDERS, PUBLISHER_ORDER, Promises, doubt
 from results.witnesses.folder import MANIFEST, TOPOLOGY, WORKLOAD, RunFolder
@@ -21,7 +22,8 @@ def find_running_protocol(
     if protocol not in DEFINITIONS:
         return None
     try:
-        return protocol_on(read_topology(topology, TOPOLOGY), str(protocol))
+        present = read_topology(without_departed(topology), TOPOLOGY)
+        return protocol_on(present, str(protocol))
     except (ConfigError, AttributeError, KeyError, TypeError, ValueError):
         return None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from brokerd.quantiles import quantile
 from results.rules.terms import doubt
 from results.witnesses.folder import FAULTS, MANIFEST, RunFolder
 
@@ -95,20 +96,16 @@ def _judge(due: list[tuple[int, int]], sent: list[int], edges: Edges) -> tuple[f
         later.setdefault((at - end_ns) // window_ns, []).append(wait)
     if n_calm < _LEAST or n_later < _LEAST or any(place not in calm for place in range(n_calm)):
         return None
-    limit_ns = 2 * max(_percentile(calm[place]) for place in range(n_calm)) + 1_000_000
+    limit_ns = 2 * max(quantile(sorted(calm[place]), 0.99) for place in range(n_calm)) + 1_000_000
     published = sum(from_ns <= at < begin_ns for at in sent)
     n_sent = Counter((at - end_ns) // window_ns for at in sent)
     last = 0
     for place in range(n_later):
         waits = later.get(place, [])
         is_short = 2 * len(waits) * published < before * n_sent[place]
-        if n_sent[place] and (is_short or _percentile(waits) > limit_ns):
+        if n_sent[place] and (is_short or quantile(sorted(waits), 0.99) > limit_ns):
             last = place + 1
     return last * window_ns / 1000, n_later - last >= _LEAST
-
-
-def _percentile(waits: list[int]) -> int:
-    return sorted(waits)[max(0, -(-99 * len(waits) // 100) - 1)]
 
 
 def _intended(raw: Path) -> dict[tuple[str, int, int], int]:

@@ -37,7 +37,7 @@ _SPECIFICATION: Final = frozenset(
     f"spec/{name}"
     for name in (
         *("workload.toml", "topology.toml", "faults.toml", "inventory.toml"),
-        *("cli.json", "overlay.json", "placement.json", "system.json"),
+        *("changes.toml", "cli.json", "overlay.json", "placement.json", "system.json"),
     )
 )
 

@@ -551,8 +551,8 @@ LAYERS = (
     Layer(
         "results.reference",
         "a second opinion that shares rules with the first would share its mistakes; both ask the "
-        "same witnesses, with counts of their own",
-        ours=("results.rules.terms", "results.witnesses"),
+        "same witnesses, with counts of their own; a quantile is a definition, as terms are",
+        ours=("brokerd.quantiles", "results.rules.terms", "results.witnesses"),
     ),
     Layer(
         "results.rules.terms",
@@ -588,6 +588,7 @@ LAYERS = (
             "brokerd.errors",
             "brokerd.model.fault_verbs",
             "brokerd.units",
+            "brokerd.quantiles",
             "brokerd.overlay",
             "brokerd.protocols.definition",
             "brokerd.protocols.interface",
@@ -597,10 +598,11 @@ LAYERS = (
     ),
     Layer(
         "results",
-        "verdicts and figures come from the records of a run, not from the code that ran",
+        "verdicts and figures come from the records of a run, not from the code that ran; "
+        "quantiles have one definition",
         ours=(
             *("brokerd.files", "brokerd.history", "brokerd.model.fault_verbs"),
-            *("brokerd.text", "brokerd.units"),
+            *("brokerd.quantiles", "brokerd.text", "brokerd.units"),
         ),
         third_party=frozenset(
             {

@@ -686,13 +686,13 @@ def _specify(name: str, old: str, new: str) -> Change:
         if old not in run.path(name).read_text():
             return False
         run.replace(name, old, new)
-        _renew_specification(run)
+        renew_specification(run)
         return None
 
     return change
 
 
-def _renew_specification(run: RunFolder) -> None:
+def renew_specification(run: RunFolder) -> None:
     digest = specification_digest(run.path("spec"))
     journal_change(lambda manifest: manifest.update(specification_digest=digest))(run)
     with run.lines("log.jsonl") as rows:
@@ -721,7 +721,7 @@ def _parameters(name: str, value: Any) -> Change:
         for process in (PUBLISHERS, SUBSCRIBERS):
             with run.document(f"raw/{process}/setting.json") as setting:
                 setting["topology_digest"] = digest
-        _renew_specification(run)
+        renew_specification(run)
         return None
 
     return change
@@ -730,7 +730,7 @@ def _parameters(name: str, value: Any) -> Change:
 def _payload(run: RunFolder) -> None:
     run.replace("spec/workload.toml", 'size = "40B"', 'size = "4KiB"')
     journal_change(lambda manifest: manifest.update(payload_bytes=4096))(run)
-    _renew_specification(run)
+    renew_specification(run)
 
 
 _add("connections_were_encrypted", "controller", _manifest(transport="TLS"), trust="TLS")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import bipartite, cells, chain, hierarchy, random_hierarchy
 from brokerd.overlay.kinds import KINDS
-from brokerd.overlay.topology import JoinedBroker, Topology
+from brokerd.overlay.topology import SCHEMA, JoinedBroker, Topology, without_departed
 from brokerd.protocols import registry
 from brokerd.protocols.registry import (
     DEFINITIONS,
@@ -490,3 +490,14 @@ def test_brokers_join_and_leave_trees_only():
     with pytest.raises(ConfigError, match="'b3' cannot join or leave"):
         bipartite(3, 1).without("b3", FILE)
     assert chain(3, 1).with_delta(2) == chain(3, 2)
+
+
+def test_a_tree_as_it_is_has_no_brokers_that_left():
+    """Such brokers have no link; runs of earlier programs list them all the same."""
+    section = {"schema": SCHEMA, "name": "chain", "kind": "tree", "tree": {"delta": 1}}
+    values = {**section, "brokers": ["a", "b", "c"], "links": [["a", "b"], ["b", "c"]]}
+    grown = Topology.from_mapping({**values, "joined": [["d", "c", ""]], "left": ["d"]}, FILE)
+    assert grown.as_it_is() == values
+    assert without_departed({**values, "brokers": ["a", "b", "c", "d"], "left": ["d"]}) == values
+    inner = {**values, "left": ["c"]}
+    assert without_departed(inner) == inner

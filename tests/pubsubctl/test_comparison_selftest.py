@@ -1,11 +1,17 @@
-"""Stories about the comparison's test on series with a given difference."""
+"""Stories about the comparison's test on series with a given difference, and about its doubts."""
 
+import json
+import shutil
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pubsubctl.runs import differences
 from results.repetitions.selftest import Trial, can_be_believed, trial_of
+from results.tables.seals import seal
 from tests.pubsubctl.conftest import Call
 
 
@@ -95,3 +101,35 @@ def test_incompatible_options_are_refused(
     result = call("compare", *arguments)
     assert result.status == 2
     assert said in result.err
+
+
+WITNESSED = Path(__file__).parents[1] / "results" / "witnessed_run"
+
+
+def test_a_compared_run_with_a_false_file_or_verdict_is_doubted(tmp_path: Path) -> None:
+    """A verdict in the folder of a run proves nothing: its files are judged again."""
+    folder = shutil.copytree(WITNESSED, tmp_path / "run")
+    said: list[str] = []
+    progress: Any = SimpleNamespace(print=said.append)
+
+    def find() -> list[str]:
+        seal(folder)
+        return [str(error) for error in differences.find_doubts([folder], progress)]
+
+    assert find() == []
+    assert "VALID" in said[-1]
+    judged = {
+        "counts": {"owed": 2, "delivered": 1}, "recoveries": [],
+        "exercised": {"resent_publications": 0},
+    }  # fmt: skip
+    (folder / "verdict.json").write_text(json.dumps(judged))
+    assert any("verdict.json and the logs in raw/ differ on delivered" in each for each in find())
+    (folder / "verdict.json").unlink()
+    (path,) = folder.glob("raw/*/load-sub/online.json")
+    online = json.loads(path.read_text())
+    online["totals"]["delivered"] += 1
+    path.write_text(json.dumps(online))
+    assert find()
+    shutil.rmtree(folder / "raw")
+    assert find() == []
+    assert "taken on trust" in said[-1]

@@ -11,6 +11,8 @@ from bench.run.series import KIND
 from pubsubctl.console.console import Console
 from pubsubctl.runs.runs import RunFilter, RunRecord, record_of, refresh_run_index, write_run_index
 from pubsubctl.runs.verdicts import judge_with
+from results.tables.derived import VerdictMark
+from results.tables.seals import seal, verify_seal
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND, SERIES, HALF = (f"2026010{day}T000000Z-aaaaaa" for day in (1, 2, 3, 4))
@@ -73,6 +75,23 @@ def test_a_table_shows_verdicts_and_the_runs_of_a_series(call: Call, runs: Path)
     assert rows[1] == [FIRST, "demo", "delta_tree", "complete", "VALID", "point=a"]
     assert " ".join(rows[3]) == f"{SERIES} demo complete 1 VALID, 1 INVALID"
     assert call("results", "list", "-o", "elsewhere").out == "no runs\n"
+
+
+def test_a_run_shows_if_its_verdict_is_of_this_program(call: Call, runs: Path) -> None:
+    folder = runs / "demo" / FIRST
+
+    def shown() -> str:
+        return str(call("results", "show", FIRST, "-j").document["facts"]["judged"])
+
+    seal(folder)
+    assert shown().startswith("by another program or user")
+    VerdictMark(folder, verify_seal(folder).digest).write()
+    seal(folder)
+    assert shown() == "by this program and user, from these files"
+    (folder / "verdict.json").write_text('{"verdict": "valid", "counts": 7}')
+    assert shown().startswith("by another program or user")
+    (folder / "log.jsonl").write_text("{}\n")
+    assert shown().startswith("before a change of its files: ")
 
 
 def test_a_pipe_in_place_of_a_file_is_named_and_never_awaited(call: Call, runs: Path) -> None:

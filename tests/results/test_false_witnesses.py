@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.run.run_directory import NOT_JOURNALED
+from bench.spec.toml_text import toml_text
+from brokerd.protocols.registry import read_topology
 from results.reference.files import FileRefusal, read_toml
 from results.reference.history import History
 from results.reference.history_reader import judge_folder, read_history
@@ -48,7 +50,7 @@ from results.witnesses.service import (
     is_from_zero,
 )
 from results.witnesses.sessions import _attempt_ns, _check_absences, _lasting
-from tests.helpers.consistent_lies import unpack
+from tests.helpers.consistent_lies import renew_specification, unpack
 from tests.helpers.false_witnesses import (
     ABSORB,
     AWAY,
@@ -58,6 +60,7 @@ from tests.helpers.false_witnesses import (
     journal_change,
     renew_digests,
 )
+from tests.helpers.false_witnesses.folders import accept_loss, convert_to_version_6
 from tests.helpers.forged_runs import RunFolder
 from tests.helpers.mutations import sample_mutations
 from tests.results.test_forged_runs import on_spark
@@ -255,6 +258,65 @@ def test_a_broker_that_was_replaced_when_its_run_broke_off_logs_no_sessions(
     witnesses = WitnessFolder(folder, read_run(HONEST))
     found = [*doubts_about_brokers(witnesses)]
     assert any("c1/events.jsonl disagree on up of" in each for each in found) == doubts
+
+
+def test_the_journal_has_accepted_losses_since_version_6(tmp_path: Path) -> None:
+    """The controllers of older folders did not log the losses that brokers accepted."""
+    folder = shutil.copytree(HONEST, tmp_path / "run")
+    found = []
+    for change in (accept_loss, convert_to_version_6):
+        change(RunFolder(folder))
+        seal(folder)
+        found.append(len(judge_folder(folder).doubts))
+    assert found == [0, 1]
+
+
+def _joined(folder: Path, *names: str) -> None:
+    journal_change(lambda manifest: manifest.update(joined=[*names]))(RunFolder(folder))
+
+
+def test_brokers_that_joined_and_left_are_those_of_the_deployment(tmp_path: Path) -> None:
+    """Folders of earlier programs have no file with the changes of a topology."""
+    folder = shutil.copytree(HONEST, tmp_path / "run")
+    topology = read_toml(folder / "spec" / "topology.toml")
+    parameters = json.loads((folder / "manifest.json").read_text())["parameters"]
+    first = {**topology, "brokers": ["c1", "c2"], "links": [["c1", "c2"]]}
+    changed = {**first, "joined": [["c3", "c2", ""], ["c4", "c3", ""]], "left": ["c4"]}
+    listed = {**topology, "brokers": [*topology["brokers"], "c4"], "left": ["c4"]}
+    digest = read_topology(first, "").digest("delta_tree", parameters)
+
+    def write(name: str, values: dict[str, Any]) -> None:
+        (folder / "spec" / name).write_text(toml_text(values))
+        renew_specification(RunFolder(folder))
+
+    def find(*joined: str) -> list[str]:
+        _joined(folder, *joined)
+        renew_digests(RunFolder(folder))
+        seal(folder)
+        return [each.partition(": ")[0] for each in judge_folder(folder).doubts]
+
+    journal_change(lambda manifest: manifest.update(topology_digest=digest))(RunFolder(folder))
+    for path in folder.glob("raw/*/*/setting.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"topology_digest": digest}))
+    other = "manifest.json and spec/topology.toml disagree on topology_digest"
+    assert (find("c3"), find(), find("c2", "c3")) == ([], [other], [other])
+    assert find("c3", "x") == ["manifest.json and spec/topology.toml disagree on joined"]
+    write("topology.toml", listed)
+    assert find("c3", "c4") == []
+    write("topology.toml", topology)
+    convert_to_version_6(RunFolder(folder))
+    assert find("c3") == [
+        "spec/changes.toml is missing, and manifest.json shows that it was written"
+    ]
+    write("changes.toml", changed)
+    assert find("c3", "c4") == []
+    assert find("c3") == ["manifest.json and spec/changes.toml disagree on joined"]
+    write("changes.toml", {**changed, "joined": [["c3", "c1", ""], ["c4", "c3", ""]]})
+    assert find("c3", "c4") == [
+        "spec/topology.toml and spec/changes.toml disagree on brokers and links"
+    ]
+    write("changes.toml", {**changed, "tree": {"delta": 0}})
+    assert "manifest.json and spec/changes.toml disagree on topology_digest" in find("c3", "c4")
 
 
 def test_a_drain_that_began_late_is_no_long_drain(tmp_path: Path) -> None:

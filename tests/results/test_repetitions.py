@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -139,6 +140,7 @@ def written(
     manifest: Mapping[str, Any] | None = None,
     workload: Mapping[str, Any] | None = None,
     faults: Mapping[str, Any] | None = None,
+    verdict: str = "",
 ) -> Path:
     """Write the files of a run folder that a comparison reads."""
     (folder / "spec").mkdir(parents=True)
@@ -146,7 +148,7 @@ def written(
         "delivered": 1000, "delivered_per_s": 100.0, "broker_cpu_us_per_message_mean": 50.0,
         "response_us": {"p50": 1_000.0, "p99": 1_000 * p99_ms, "max": 20_000.0},
     }  # fmt: skip
-    origin_ns = 10**12
+    origin_ns = 10**12 + crc32(folder.name.encode())
     phases = [{"phase": "measure", "t0_ns": origin_ns, "t1_ns": origin_ns + 10 * 10**9}]
     of_run = {"run_id": folder.name, "origin_ns": origin_ns, "phases": phases}
     about = {**MANIFEST, **of_run, "headline": headline, **(manifest or {})}
@@ -160,11 +162,12 @@ def written(
         ("faults", {**FAULTS, **(faults or {})}),
     ):
         (folder / "spec" / f"{name}.toml").write_text(toml_text(values))
-    verdict = {
+    judged = {
+        **({"verdict": verdict} if verdict else {}),
         "counts": {"owed": 100, "delivered": 100}, "exercised": {"resent_publications": 7},
         "recoveries": [{"at_risk": 3, "recovered_after_ns": 2_000_000_000}],
     }  # fmt: skip
-    (folder / "verdict.json").write_text(json.dumps(verdict))
+    (folder / "verdict.json").write_text(json.dumps(judged))
     seal(folder)
     return folder
 

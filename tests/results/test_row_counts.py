@@ -10,7 +10,10 @@ from random import Random
 import numpy as np
 import pytest
 
+from brokerd.quantiles import PERCENTILES, quantile
+from results.opened_run import OpenRun
 from results.reference.history_reader import count_rows
+from results.repetitions.numbers import numbers_of
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.record_files import RECORDS, STRETCH
@@ -192,3 +195,22 @@ def test_the_plain_reader_keeps_no_times_of_very_many_answers(
     headline = count_rows(honest).headline
     assert headline is not None
     assert headline.acknowledged_us is headline.response_us is headline.service_us is None
+
+
+def test_every_output_has_the_same_percentiles_of_a_run() -> None:
+    """`bench` writes the manifest; both judges, `compare` and `open_run` read the records."""
+    folder = Path(__file__).parent / "witnessed_run"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    stated, run = manifest["headline"]["response_us"], read_run(folder)
+    for headline in (count_rows(folder).headline, rows_of(run, read_logs(run)).headline):
+        assert headline is not None
+        assert headline.response_us == stated
+    numbers = numbers_of(folder)
+    for name in ("p50", "p99", "max"):
+        assert numbers[f"latency_{name}_ms"] == stated[name] / 1000
+    found = OpenRun(folder).deliveries()
+    chosen = found[(found["phase"] == "measure") & (found["layer"] == "application")]
+    ordered = sorted(chosen[chosen["kind"] == "data"]["lat_response_us"])
+    assert {name: quantile(ordered, share) for name, share in PERCENTILES.items()} == {
+        name: int(us) for name, us in stated.items()
+    }

@@ -1,21 +1,27 @@
 """Tests of series whose files disagree, and of manifests with values of other types."""
 
 import json
+import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bench.spec.toml_text import toml_text
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
-from results.repetitions.numbers import numbers_of
-from results.repetitions.series_runs import read_series, verdict_lines
+from results.repetitions.numbers import doubts_about_verdict, numbers_of
+from results.repetitions.series_files import find_misplaced, points_of_runs
+from results.repetitions.series_runs import read_points, read_series, verdict_lines
+from results.rules.terms import CHURN
 from results.tables.derived import read_counts
 from results.tables.json_files import IntegrityError, ResultsError, problem_of_manifest
 from results.tables.seals import seal
-from tests.results.test_repetitions import written
+from tests.helpers.runs import write_lines
+from tests.results.test_repetitions import FAULTS, WORKLOAD, written
 
 RUNS = {"few": ["r1", "r2"], "many": ["r3"]}
 MANIFEST: dict[str, Any] = {"kind": "series", "state": "complete", "runs": RUNS}
@@ -27,18 +33,219 @@ SUMMARY: dict[str, Any] = {
 }
 
 
+SIZES = {"few": "1KiB", "many": "2KiB"}
+"""The size of publications at each point."""
+
+
+def workload_at(point: str) -> dict[str, Any]:
+    return {"publishers": [{**WORKLOAD["publishers"][0], "size": SIZES[point]}]}
+
+
 def series(folder: Path, manifest: Any = MANIFEST, summary: Any = SUMMARY) -> Path:
-    folder.mkdir(exist_ok=True)
+    """Write a series without run folders."""
+    (folder / "spec").mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "series.json").write_text(json.dumps(summary))
+    lines = [
+        {"point": point, "number": number, "run_id": run_id, "state": state}
+        for point, runs in RUNS.items()
+        for number, run_id in enumerate(runs, start=1)
+        for state in ("began", "complete")
+    ]
+    write_lines(folder / "instances.jsonl", lines)
+    topology = toml_text({"name": "cells", "brokers": ["p1", "s1"], "links": [["p1", "s1"]]})
+    points = {
+        point: {"workload": WORKLOAD | workload_at(point), "topology": topology, "faults": FAULTS}
+        for point in RUNS
+    }
+    (folder / "spec" / "plan.json").write_text(json.dumps({"points": points, "axes": []}))
     seal(folder)
     return folder
 
 
+def whole_series(folder: Path) -> Path:
+    """Write a series with run folders and a summary; return the folder of the series."""
+    for point, runs in RUNS.items():
+        for run_id in runs:
+            written(folder / run_id, workload=workload_at(point), verdict="valid")
+    path = series(folder / "series")
+    points = points_of_runs(path, SUMMARY)
+    return series(path, summary={**SUMMARY, "points": points})
+
+
 def test_an_honest_series_is_read_whole(tmp_path: Path) -> None:
-    folder = series(tmp_path / "series")
-    assert read_series(folder) == (MANIFEST, SUMMARY["points"])
-    assert verdict_lines(folder)[0] == "few: 2 VALID; typical: r1"
+    folder = whole_series(tmp_path)
+    manifest, points = read_series(folder)
+    assert (manifest, [*points]) == (MANIFEST, [*RUNS])
+    assert verdict_lines(folder) == ["few: 2 VALID; typical: r1", "many: 1 VALID; typical: r3"]
+
+
+def _document(name: str, *place: str, value: Any) -> Callable[[Path], None]:
+    """Return a change of a document of a series."""
+
+    def change(folder: Path) -> None:
+        document = json.loads((folder / name).read_text())
+        _at(*place, value=value)(document)
+        (folder / name).write_text(json.dumps(document))
+        seal(folder)
+
+    return change
+
+
+def _ledger(change: Callable[[list[str]], object]) -> Callable[[Path], None]:
+    def both(folder: Path) -> None:
+        lines = (folder / "instances.jsonl").read_text().splitlines()
+        change(lines)
+        (folder / "instances.jsonl").write_text("\n".join(lines) + "\n")
+        seal(folder)
+
+    return both
+
+
+def _exchange_members(folder: Path) -> None:
+    """Exchange two runs of different points, and the names of both runs."""
+    one, other = folder.parent / "r1", folder.parent / "r3"
+    one.rename(folder.parent / "r0")
+    other.rename(one)
+    (folder.parent / "r0").rename(other)
+    for run in (one, other):
+        manifest = json.loads((run / "manifest.json").read_text())
+        (run / "manifest.json").write_text(json.dumps({**manifest, "run_id": run.name}))
+        seal(run)
+
+
+def _repeat_member(folder: Path) -> None:
+    """Replace run r2 by a renamed copy of run r1 of the same point."""
+    shutil.rmtree(folder.parent / "r2")
+    shutil.copytree(folder.parent / "r1", folder.parent / "r2")
+    manifest = json.loads((folder.parent / "r2" / "manifest.json").read_text())
+    (folder.parent / "r2" / "manifest.json").write_text(json.dumps({**manifest, "run_id": "r2"}))
+    seal(folder.parent / "r2")
+
+
+def _rejudge_member(folder: Path) -> None:
+    path = folder.parent / "r1" / "verdict.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "verdict": "invalid"}))
+    seal(folder.parent / "r1")
+
+
+LIES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a run less": (_ledger(lambda lines: lines.pop()), "instances.jsonl and manifest.json"),
+    "a run of another point": (
+        _ledger(lambda lines: lines.append(lines[-1].replace("many", "few"))),
+        "instances.jsonl and manifest.json",
+    ),
+    "another order": (
+        _document("manifest.json", "runs", "few", value=["r2", "r1"]),
+        "instances.jsonl and manifest.json",
+    ),
+    "more instances": (_document("manifest.json", "instances", value=2), "differ on instances"),
+    "a planned point": (
+        _document("spec/plan.json", "points", "none", value={}), "spec/plan.json and manifest.json",
+    ),
+    "another workload": (
+        _document("spec/plan.json", "points", "few", "workload", "seed", value=4),
+        "workload.toml differ",
+    ),
+    "another topology": (
+        _document("spec/plan.json", "points", "few", "topology", value="name = 'x'"),
+        "topology.toml differ",
+    ),
+    "no faults": (
+        _document("spec/plan.json", "points", "few", "faults", value=None), "faults.toml differ",
+    ),
+    "another axis": (
+        _document("spec/plan.json", "axes", value=[{"key": "k", "values": [1, 2]}]),
+        "spec/plan.json and series.json",
+    ),
+    "a missing run": (lambda folder: shutil.rmtree(folder.parent / "r3"), "r3 is missing"),
+    "exchanged runs": (_exchange_members, "no run of point few"),
+    "a repeated run": (_repeat_member, "a run counts once"),
+    "a better number": (
+        _document("series.json", "points", "few", "numbers", "latency_p99_ms", "mean", value=0.1),
+        "UNKNOWN: series.json and the records of its runs differ on latency_p99_ms of few",
+    ),
+    "a number of a run": (
+        _document("series.json", "points", "few", "numbers", "cpu_us_per_delivered", "values",
+                  value=[1.0, 1.0]),
+        "UNKNOWN: series.json and the records of its runs differ on cpu_us_per_delivered of few",
+    ),
+    "another verdict": (
+        _document("series.json", "points", "few", "runs", "r1", value="INVALID"),
+        "UNKNOWN: series.json and r1/verdict.json differ: INVALID, and VALID",
+    ),
+    "a verdict of a run": (
+        _rejudge_member, "UNKNOWN: series.json and r1/verdict.json differ: VALID, and INVALID",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*LIES])
+def test_a_lie_about_a_series_is_found_out(tmp_path: Path, name: str) -> None:
+    change, says = LIES[name]
+    folder = whole_series(tmp_path)
+    change(folder)
+    try:
+        said = verdict_lines(folder)
+    except (IntegrityError, ResultsError) as refused:
+        said = [str(refused)]
+    assert any(says in each for each in said), said
+
+
+def test_the_points_of_a_series_have_the_numbers_of_its_runs(tmp_path: Path) -> None:
+    folder = whole_series(tmp_path)
+    honest = read_points(folder)
+    for name in ("a better number", "a number of a run", "another verdict"):
+        LIES[name][0](folder)
+    assert read_points(folder) == honest
+
+
+@pytest.mark.parametrize(
+    "place, value, says",
+    [
+        (("counts", "delivered"), 99, "delivered_fraction: 0.99, and 1.0"),
+        (("counts", "owed"), 200, "delivered_fraction: 0.5, and 1.0"),
+        (("exercised", "resent_publications"), 6, "resent_publications: 6, and 7"),
+        (("recoveries",), [], "recovery_s: None, and 2.0"),
+        (("recoveries",), [{"at_risk": 3, "recovered_after_ns": 10**9}], "recovery_s: 1.0, and 2"),
+        (("recoveries",), [{"at_risk": 3, "recovered_after_ns": None}], "recovery_s: None, and 2"),
+        (("verdict",), "valid", ""),
+    ],
+)
+def test_a_verdict_with_other_numbers_than_the_logs_is_doubted(
+    tmp_path: Path, place: tuple[str, ...], value: Any, says: str
+) -> None:
+    run = written(tmp_path / "r1")
+    for broker, resent in (("p1", (1, 3)), ("s1", (0, 4))):
+        lines = [{"t_ns": n, "resent_publications": n_resent} for n, n_resent in enumerate(resent)]
+        write_lines(run / "raw" / "h" / broker / "stats.jsonl", lines)
+    windows = [("freeze", 3, 2 * 10**9), (CHURN, 5, 9 * 10**9), ("freeze", 0, None)]
+    judgement: Any = SimpleNamespace(
+        counts=SimpleNamespace(owed=100, delivered=100),
+        recoveries=[
+            SimpleNamespace(
+                window=SimpleNamespace(verb=verb), at_risk=at_risk, recovered_after_ns=after_ns
+            )
+            for verb, at_risk, after_ns in windows
+        ],
+    )
+    _document("verdict.json", *place, value=value)(run)
+    found = [*doubts_about_verdict(run, judgement)]
+    assert (says in "; ".join(found), "resent_bytes" in "; ".join(found)) == (
+        True, place[0] == "exercised",
+    )  # fmt: skip
+    assert bool(found) == bool(says)
+
+
+def test_a_varied_key_has_the_value_in_the_name_of_its_point(tmp_path: Path) -> None:
+    axes = [{"key": "publishers.size", "values": ["1KiB", "2KiB"]}, {"key": "calm", "values": [1]}]
+    keys = {"publishers.size": "2KiB", "calm": True}
+    for names, says in (
+        (("size=2KiB", "publishers.size=2KiB,b=1", "a=1,size=2KiB", "large"), ""),
+        (("size=1KiB", "size=2KiB2", "isize=2KiB"), "publishers.size"),
+    ):
+        for name in names:
+            assert "".join(find_misplaced(name, keys, axes)) == says, name
 
 
 def _at(*place: str, value: Any) -> Callable[[Any], None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from results.checker.latency import quantile_of
 from results.figures.drawing import Drawing, Metric, house_style
 from results.repetitions.series_runs import SeriesRuns, load_series
 from results.tables.load import LoadedRun
@@ -74,7 +75,7 @@ def _load(spark: "SparkSession", loaded: LoadedRun) -> Load:
     row = data.agg(
         F.sum(_select_within(F.col("t_sent_ns"), phase.to_ns)).alias("wanted"),
         F.sum(_select_within(F.col("t_recv_ns"), phase.to_ns)).alias("delivered"),
-        F.percentile("lat_response_us", 0.99).alias("p99_us"),
+        quantile_of("lat_response_us", 0.99).alias("p99_us"),
     ).collect()[0]
     processor = {
         each.broker: 100 * each.ratio

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.checker.latency import quantile_of
 from results.figures.drawing import Drawing, Metric, house_style
 from results.figures.style import line_with_band
 from results.repetitions.series_runs import Point, SeriesRuns, load_series, metric_of
@@ -176,7 +177,7 @@ def _median_ms(spark: "SparkSession", loaded: LoadedRun) -> dict[str, float]:
         .where((F.col("t_ns") >= 0) & (F.col("t_ns") < loaded.run.phase("measure").to_ns))
         .join(F.broadcast(homes), "sub_id")
         .groupBy("broker")
-        .agg(F.percentile("latency_us", 0.5).alias("us"))
+        .agg(quantile_of("latency_us", 0.5).alias("us"))
         .collect()
     )
     return {row.broker: row.us / 1e3 for row in rows}

@@ -214,7 +214,36 @@ def _accept(rows: Rows) -> None:
     rows.insert(1, {"t_ns": rows[0]["t_ns"], "event": "loss_accepted", **loss})
 
 
-add_lie("a_broker_accepted_a_loss", _lines("c1", _accept), "the loss that c1 accepted")
+def convert_to_version_6(run: RunFolder) -> None:
+    """Convert to a folder of version 6, whose journal has the losses that brokers accepted."""
+    journal_change(lambda manifest: manifest.update(schema="pubsubctl/manifest/6"))(run)
+    for broker in ("c1", "c2", "c3"):
+        with run.lines(events_of(run, broker)) as rows:
+            for row in rows:
+                if "schema" in row:
+                    row["schema"] = "pubsubctl/events/4"
+    renew_digests(run)
+
+
+def accept_loss(run: RunFolder) -> None:
+    """Add an accepted loss to the events of a broker, and to no other file."""
+    _lines("c1", _accept)(run)
+
+
+def _since_6(change: Change) -> Change:
+    def both(run: RunFolder) -> None:
+        convert_to_version_6(run)
+        change(run)
+
+    return both
+
+
+add_lie("a_broker_accepted_a_loss", _since_6(accept_loss), "the loss that c1 accepted")
+add_lie(
+    "the_manifest_of_newer_events_is_older",
+    _since_6(journal_change(lambda manifest: manifest.update(schema="pubsubctl/manifest/5"))),
+    "disagree on schema",
+)
 add_lie(
     "the_controller_logged_a_loss",
     _lines("log.jsonl", lambda rows: rows.insert(1, {

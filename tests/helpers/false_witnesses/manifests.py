@@ -102,7 +102,7 @@ for _name, _change, _says in (
     ("schema_is_older", of_manifest(schema="pubsubctl/manifest/1"), "schema"),
     ("system_is_another", of_manifest(system={"name": "mosquitto"}), "system"),
     ("run_is_a_history", of_manifest(labels={"history": "history"}), "labels.history"),
-    ("broker_joined", of_manifest(joined=["c3"]), "disagree on joined"),
+    ("broker_joined", of_manifest(joined=["c3"]), "disagree on topology_digest"),
     ("boot_is_another", journal_change(lambda m: m["clock"].update(boot_id="x")), "clock.boot_id"),
     ("parameters_are_missing", _without("parameters"), "disagree on parameters"),
 ):

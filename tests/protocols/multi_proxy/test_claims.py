@@ -140,3 +140,31 @@ def test_a_topic_is_moved_from_the_server_with_the_spread_more(
         assert claims.move() is None, "one server alone"
         claims.on_announcement(2)
         assert claims.move() == found
+
+
+def test_the_other_owner_of_a_topic_is_a_server() -> None:
+    claims = Claims(TOPICS, [*NAMES.items()], {*NAMES}, decides=True)
+    claims.learn(PEER, [Owner(0, 2)])
+    with pytest.raises(RemoteProtocolError, match="broker 4 owns topic 0"):
+        claims.learn(PEER, [Owner(0, 4)])
+    assert claims.merges == []
+
+
+@pytest.mark.parametrize("reached", [(), (1,), (1, 2)])
+def test_owners_of_unreachable_arbiters_are_urgent_and_never_move(reached: tuple[int, ...]) -> None:
+    """An arbiter that cannot be reached neither answers access brokers nor moves a topic."""
+    arbiters = [1, 2, *([1] * TOPICS)]
+    sessions = {*reached}
+    claims = Claims(TOPICS, [*NAMES.items()], sessions, arbiters, spread=2)
+    owners = claims.learn(PEER, [Owner(0, 3, 1), Owner(1, 3, 1), Owner(2, 3, 2)])
+    urgent = [owner.topic for owner in claims.list_urgent(owners)]
+    assert urgent == [topic for topic in range(3) if topic == 2 or arbiters[topic] not in sessions]
+    for server in (2, 3):
+        claims.on_announcement(server)
+    moved = claims.move()
+    assert (moved is None) == (not sessions)
+    if moved is not None:
+        assert (moved.server, moved.owners) == (1, (Owner(0, 2),))
+        again = claims.move()
+        assert again is not None
+        assert again.owners[0].topic == (1 if 2 in sessions else 2)

@@ -1,5 +1,6 @@
 """Single steps of a topic's move on objects: each answer to a giver, and what a server takes."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +36,7 @@ def moves(**values: Any) -> Any:
         release=lambda number: calls.append(("released", number)),
         notify_moved=lambda home, numbers: calls.append(("moved", home, numbers)),
     )  # fmt: skip
-    found.is_away = lambda number: number in found.moving or number in found.moved
+    found.is_away = partial(Moves.is_away, found)
     vars(found).update(values)
     return found
 
@@ -145,20 +146,68 @@ def test_parts_of_earlier_owners_have_their_ages_in_memory_and_on_disk() -> None
         lost = SimpleNamespace(carry=lambda _: [])
         return found.setdefault(key, SimpleNamespace(age=0, lost=lost, is_here=False))
 
-    log = SimpleNamespace(part=part, settle_at=lambda *_: [], put_through=lambda *_: ())
+    durable: list[Any] = []
+    topic = SimpleNamespace(on_durable=lambda *stored: durable.append(stored))
+    log = SimpleNamespace(
+        part=part, settle_at=lambda *_: [], put_through=lambda *_: (), topic=lambda _: topic
+    )
     followers = SimpleNamespace(expect=lambda *_: None, take_positions=lambda *_: [])
     server = moves(_log=log, _followers=followers)
     parts = [SimpleNamespace(part=each, last=3, lost=()) for each in (GIVER, THIRD)]
     message: Any = SimpleNamespace(
-        topic=TOPIC, giver=GIVER, parts=parts, sources=(), followers=(), generation=1
+        topic=TOPIC, giver=GIVER, parts=parts, sources=(("s", 4),), followers=(), generation=1
     )
-    Moves._take(server, 7, message, [], lambda *_: None)
+    Moves._take(server, 7, message, [], lambda *came: durable.append(came))
     assert {key.server: each.age for key, each in found.items()} == {GIVER: 1, THIRD: 2}
-    ((rows, _),) = server.calls
+    ((rows, then),) = server.calls
     assert [(row.table, row.key, row.value) for row in rows] == [
         (PARTS, f"{TOPIC}.{GIVER}", [GIVER, 1]), (PARTS, f"{TOPIC}.{THIRD}", [GIVER, 2])
     ]  # fmt: skip
     assert server._coming == {TOPIC: GIVER}
+    assert not any(each.is_here for each in found.values())
+    then()
+    assert durable == [("s", 4), (TOPIC, 1)]
+    assert all(each.is_here for each in found.values())
+    assert server.calls[1:] == [(7, Transferred(HERE, GIVER, TOPIC, HERE))]
+
+
+def test_a_topic_that_moves_takes_no_publish_requests_any_more() -> None:
+    dropped: list[int] = []
+    parts = [SimpleNamespace(is_frozen=False) for _ in range(2)]
+    server = moves(
+        _log=SimpleNamespace(parts=lambda number: parts if number == TOPIC else []),
+        _server=SimpleNamespace(freeze=dropped.append),
+    )
+    Moves._freeze(server, TOPIC)
+    assert (dropped, [part.is_frozen for part in parts]) == ([TOPIC], [True, True])
+
+
+def test_a_repeated_transfer_takes_another_proxy_and_none_without_a_session() -> None:
+    sent: list[Any] = []
+    sessions: dict[int, None] = {7: None, 8: None}
+    part = SimpleNamespace(
+        runs=(), put={}, part=Part(HERE, TOPIC), needed_position=0, durable=0,
+        lost=SimpleNamespace(after=lambda _: ()),
+    )  # fmt: skip
+    server = moves(
+        moving={TOPIC: GIVER}, generations={TOPIC: 3}, _turn=0, _retry_ns=5,
+        _deadlines=SimpleNamespace(set=lambda *_: None),
+        _sessions=SimpleNamespace(sessions=sessions),
+        _disk=SimpleNamespace(
+            machine=SimpleNamespace(now_ns=0, send=lambda *sending: sent.append(sending))
+        ),
+        _log=SimpleNamespace(parts=lambda _: [part]),
+    )  # fmt: skip
+    server._followers.of = lambda _: [(HOME, {})]
+    for _ in range(3):
+        Moves._send_topic(server, TOPIC)
+    assert [(proxy, message.generation) for proxy, message in sent] == [(8, 3), (7, 3), (8, 3)]
+    Moves._answer(server, 8, Transferred(HERE, GIVER, TOPIC, HERE))
+    assert len(sent) == 4
+    sessions.clear()
+    Moves._answer(server, 8, Transferred(HERE, GIVER, TOPIC, HERE))
+    Moves._send_topic(server, TOPIC)
+    assert len(sent) == 4
 
 
 # ---------------------------------------------------------------- followers

@@ -61,10 +61,12 @@ class Disk:
         number: int = SERVER,
         max_retain_ns: int = 0,
         lineage: int = 0,
+        get_wait_ns: int = 0,
     ) -> None:
         self._number = number
         self._lineage = lineage
         self._max_retain_ns = max_retain_ns
+        self._get_wait_ns = get_wait_ns
         self._ownership, self._servers = ownership, servers
         self._topic_window = topic_window
         self.waiting: list[Commit | Append] = []
@@ -94,6 +96,7 @@ class Disk:
                 topic_attribute="kind",
                 topic_window=self._topic_window,
                 max_retain_ns=self._max_retain_ns,
+                get_wait_ns=self._get_wait_ns,
             ),
             decode_attribute_table,
             AUTHORITY,
@@ -421,3 +424,79 @@ def test_an_acknowledgement_beyond_the_log_closes_the_session() -> None:
     disk.tell(follow(1, TOPIC))
     with pytest.raises(RemoteProtocolError, match="acknowledged 5"):
         disk.tell(get(1, 5, 5))
+
+
+def test_a_get_that_waited_long_enough_is_answered_once_if_it_wants_a_followed_topic() -> None:
+    disk = Disk(get_wait_ns=1_000)
+    disk.tell(follow(1, TOPIC))
+    assert disk.tell(get(1, 0, 0)) == []
+    disk.now_ns = 1_000
+    assert disk.tick() == [Answered(SERVER, HOME, 1, 1)]
+    disk.now_ns = 2_000
+    assert disk.tick() == []
+    assert disk.tell(Get(SERVER, HOME, 1, 2, (Wanted(SERVER, TOPIC + 1, 0, 0, 9),))) == []
+    disk.now_ns = 9_000
+    assert disk.tick() == []
+
+
+def test_a_decommissioned_follower_is_waited_for_no_more_at_once() -> None:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3, home=HOME + 1))
+    assert disk.core.status().queued == 3
+    disk.give_up(HOME)
+    assert disk.core.status().queued == 0
+
+
+def _followed(disk: Disk, number: int) -> Followed:
+    """Return the answer of a server about the topic to a repeated Follow."""
+    (answer,) = (each for each in disk.tell(follow(number, TOPIC)) if isinstance(each, Following))
+    (found,) = answer.topics
+    return found
+
+
+def test_a_follower_that_a_server_lost_begins_at_the_first_publication() -> None:
+    """It may have followed before the loss, from any position on."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC, home=HOME + 1))
+    disk.tell(put(1, 3))
+    assert _followed(disk, 1).done == 3
+    disk._rows.clear()
+    disk._lineage = 5
+    disk.start(2)
+    assert _followed(disk, 1).done == 0
+
+
+def test_a_get_with_an_earlier_acknowledgement_takes_none_back() -> None:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    disk.tell(get(1, 2, 2))
+    disk.tell(get(2, 1, 2))
+    assert _followed(disk, 2).done == 2
+
+
+def test_nothing_is_released_after_a_loss_before_all_have_restated() -> None:
+    """The record of the loss itself remains last."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    disk._rows.clear()
+    disk._lineage = 5
+    disk.start(2)
+    disk.tell(follow(1, TOPIC))
+    disk.tell(get(1, 3, 3))
+    kept = [disk.core.status().queued]
+    for other in (PROXY, SERVER, HOME + 1):
+        disk.tell(follow(1, home=other))
+        kept.append(disk.core.status().queued)
+    assert kept == [4, 4, 4, 1]
+
+
+def test_the_publications_of_answers_are_counted() -> None:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    before = disk.core.statistics()["publications_forwarded"]
+    disk.tell(get(1, 0, 0))
+    assert disk.core.statistics()["publications_forwarded"] == before + 3
