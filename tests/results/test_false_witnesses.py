@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.run.run_directory import NOT_JOURNALED
-from bench.spec.toml_text import toml_text
 from brokerd.protocols.registry import read_topology
+from brokerd.text import toml_text
 from results.reference.files import FileRefusal, read_toml
 from results.reference.history import History
 from results.reference.history_reader import judge_folder, read_history

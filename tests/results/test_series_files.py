@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.spec.toml_text import toml_text
+from brokerd.text import toml_text
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
 from results.repetitions.numbers import doubts_about_verdict, numbers_of
