@@ -94,6 +94,8 @@ class Promises:
         gaps: the reasons with which a gap may be announced to a subscriber; empty if there are
             no gaps.
         gap_age_ns: least age of a publication in a gap at the announcement.
+        gap_ages_ns: `gap_age_ns` of the publishers of each stream of a broker, None without gaps; a
+            publisher is in the stream of its number's remainder. Empty: the same for all.
         absence_gaps: the reasons with which a gap may be announced to a subscriber that its broker
             had no session with for `client_linger_ns`; of publications of any age.
         redelivers: a subscriber that restarts may receive uncommitted publications again, marked
@@ -112,6 +114,7 @@ class Promises:
     topic: str = ""
     gaps: tuple[str, ...] = ()
     gap_age_ns: int = 0
+    gap_ages_ns: tuple[int | None, ...] = ()
     absence_gaps: tuple[str, ...] = ()
     redelivers: bool = False
     resumes_elsewhere: bool = False
@@ -126,7 +129,11 @@ class Promises:
             "gaps": list(self.gaps),
             "redelivers": self.redelivers,
         }
-        more = {"gap_age_ns": self.gap_age_ns, "topic": self.topic}
+        more = {
+            "gap_age_ns": self.gap_age_ns,
+            "gap_ages_ns": [*self.gap_ages_ns],
+            "topic": self.topic,
+        }
         return {**promised, **{name: value for name, value in more.items() if value}}
 
 
@@ -213,6 +220,7 @@ class ProtocolDefinition:
             `promises`.
         gap_age_ns: least age of publications in a gap, if the parameters decide it; 0: any age;
             None: there are no gaps.
+        gap_ages_ns: `gap_age_ns` for each stream of a broker, if these may differ.
         fault_bound: greatest number of brokers and links that may fail at once, at any place, if
             `excess` is not the only bound.
         reaches: returns, for a subscriber's broker, the brokers from which publications arrive
@@ -248,6 +256,7 @@ class ProtocolDefinition:
     check_topology: Callable[[Topology, str], None] = lambda topology, where: None
     order: Callable[[Any], Order] | None = None
     gap_age_ns: Callable[[Any], int | None] | None = None
+    gap_ages_ns: Callable[[Any], tuple[int | None, ...]] = lambda parameters: ()
     hosts_clients: Callable[[Topology, BrokerNumber], bool] = lambda topology, broker: True
     excess: Callable[[Topology, Any, FailedElements], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
@@ -280,7 +289,11 @@ class ProtocolDefinition:
         if self.gap_age_ns is not None:
             age_ns = self.gap_age_ns(parameters)
             gaps = promises.gaps if age_ns is not None else ()
-            promises = replace(promises, gaps=gaps, gap_age_ns=age_ns or 0)
+            ages_ns = self.gap_ages_ns(parameters)
+            differing = ages_ns if len({*ages_ns}) > 1 else ()
+            promises = replace(
+                promises, gaps=gaps, gap_age_ns=age_ns or 0, gap_ages_ns=differing
+            )
         return promises
 
     def check_decommissioned(self, topology: Topology, broker: BrokerNumber, where: str) -> None:

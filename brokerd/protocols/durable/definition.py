@@ -78,6 +78,7 @@ DURABLE = ProtocolDefinition(
         keeps_committed=True,
     ),
     gap_age_ns=lambda parameters: parameters.gap_age_ns,
+    gap_ages_ns=lambda parameters: parameters.gap_ages_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     stream_logs=_stream_logs,

@@ -36,8 +36,10 @@ ARRIVING: Final = "arriving"
 """Per subscription that other brokers may have, or with holds: the generation."""
 HOLDS: Final = "holds"
 """Per subscription and its new broker, the streams that are held, and from which ticks."""
+RETENTION: Final = "retention"
+"""Per pubend, the policy of early release that an operator has set while brokers ran."""
 
-TABLES: Final = (DELIVERED, WRITTEN, ACKNOWLEDGED, ARRIVING, HOLDS, DECOMMISSIONED)
+TABLES: Final = (DELIVERED, WRITTEN, ACKNOWLEDGED, ARRIVING, HOLDS, DECOMMISSIONED, RETENTION)
 """The tables on disk, in addition to those of gryphon."""
 
 COUNTERS: Final = (
