@@ -181,6 +181,7 @@ class GapJudge:
                 if broker == source.broker
                 and source.publisher % each.streams == stream
                 and reason == each.reason
+                and (self.now_ns is None or each.from_ns <= self.now_ns)
             ]
         ends = [*(from_ns for from_ns, _ in ages[1:]), None]
         return [(ends[place], age_ns) for place, (_, age_ns) in enumerate(ages)]
