@@ -98,6 +98,7 @@ class Promises:
             publisher is in the stream of its number's remainder. Empty: the same for all.
         absence_gaps: the reasons with which a gap may be announced to a subscriber that its broker
             had no session with for `client_linger_ns`; of publications of any age.
+        retention_may_change: the bounds of early release may change while brokers run.
         redelivers: a subscriber that restarts may receive uncommitted publications again, marked
             as redelivered.
         resumes_elsewhere: a subscription resumes at any broker that the client attaches to, from
@@ -116,6 +117,7 @@ class Promises:
     gap_age_ns: int = 0
     gap_ages_ns: tuple[int | None, ...] = ()
     absence_gaps: tuple[str, ...] = ()
+    retention_may_change: bool = False
     redelivers: bool = False
     resumes_elsewhere: bool = False
     leaves_freely: bool = False

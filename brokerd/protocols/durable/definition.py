@@ -74,6 +74,7 @@ DURABLE = ProtocolDefinition(
         members_may_change=False,
         gaps=(LOST,),
         absence_gaps=(LOST,),
+        retention_may_change=True,
         resumes_elsewhere=True,
         keeps_committed=True,
     ),

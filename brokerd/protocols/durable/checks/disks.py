@@ -27,7 +27,7 @@ from brokerd.protocols.durable.state import (
     RETENTION,
     Mode,
 )
-from brokerd.protocols.gryphon import EVENT_BYTES
+from brokerd.protocols.gryphon import EVENT_BYTES, ticks_in
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.interface import (
@@ -131,6 +131,8 @@ class DurableChecks(GryphonChecks):
         self._announced: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._requested: dict[tuple[BrokerNumber, ClientId, int], _Request] = {}
         self._held: dict[tuple[BrokerNumber, int, StreamId], tuple[int, dict[_Hold, int]]] = {}
+        self._policies: dict[tuple[BrokerNumber, int], RetentionPolicy] = {}
+        self._former: dict[tuple[BrokerNumber, int, StreamId], RetentionPolicy] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -172,6 +174,10 @@ class DurableChecks(GryphonChecks):
         if stated["policy"] != str(durable):
             subject = f"{where}: {stated['policy']} is in force"
             raise InvariantViolated("policy in force", f"{subject}, and {durable} on disk")
+        key = broker.number, broker.incarnation, StreamId(broker.number, pubend, 0)
+        before = self._policies.get((broker.number, pubend), default)
+        self._former[key] = _join(self._former.get(key), before)
+        self._policies[broker.number, pubend] = durable
         age_ns = parameters.gap_age_with(durable)
         self.world.oracle.on_retention(broker.number, pubend, parameters.pubends, LOST, age_ns)
 
@@ -277,6 +283,7 @@ class DurableChecks(GryphonChecks):
         for stream in core.gryphon.streams.own():
             key = broker.number, broker.incarnation, stream.identity
             final = stream.knowledge.final
+            former = self._former.pop(key, None)
             if final <= self._final.setdefault(key, final):
                 continue
             self._final[key] = final
@@ -288,7 +295,11 @@ class DurableChecks(GryphonChecks):
             kept = stream.knowledge.events
             bound = core.retention.policy(stream.identity).most_bytes
             kept_bytes = kept.payload_bytes + EVENT_BYTES * kept.events
-            if final > max(released, expired) and not 0 < bound <= kept_bytes:
+            is_excess = 0 < bound <= kept_bytes or (former is not None and former.most_bytes > 0)
+            if former is not None and former.age_ns:
+                now = core.gryphon.pubends.tick(core.gryphon.now_ns)
+                expired = max(expired, now - ticks_in(former.age_ns))
+            if final > max(released, expired) and not is_excess:
                 subject = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
                 raise InvariantViolated("lost early", f"{subject}, released is {released}")
 
@@ -329,6 +340,14 @@ class DurableChecks(GryphonChecks):
                 raise InvariantViolated("released early", f"{subject}, and has {durable} on disk")
             key = broker.number, stream
             self._announced[key] = max(through, self._announced.get(key, 0))
+
+
+def _join(one: RetentionPolicy | None, other: RetentionPolicy) -> RetentionPolicy:
+    """Return a policy that releases whatever either of two policies does."""
+    if one is None:
+        return other
+    ages_ns = [each.age_ns for each in (one, other) if each.age_ns]
+    return RetentionPolicy(min(ages_ns, default=0), max(one.most_bytes, other.most_bytes))
 
 
 def _released_tick(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:
