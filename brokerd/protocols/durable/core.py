@@ -121,7 +121,10 @@ class Durable:
         hosts = all_streams if routes.is_host else ()
         self.hosted = hosted = {each: HostedStream(each, streams) for each in hosts}
         self.registered = registered = SubscriptionTable(hosted)
-        table = ClientTable(broker, gryphon, deadlines, parameters, DurableClient)
+        pubends = parameters.pubends
+        table = ClientTable(
+            broker, gryphon, deadlines, parameters, DurableClient, pubends=pubends
+        )
         windows = DurableWindows(gryphon, parameters.client_window, counters)
         own: OwnSubscriptions[DurableSubscription, InFlightEvents] = OwnSubscriptions(
             gryphon, windows, decode_attributes, table.clients
@@ -307,6 +310,7 @@ class Durable:
             arrivals=len(self.arrivals),
             holds=len(self.holds),
             retired=tuple(self._decommissioning),
+            retention=self.retention.changed(),
         )
 
     def list_subscriptions(self, now_ns: Instant) -> Sequence[SubscriptionState]:

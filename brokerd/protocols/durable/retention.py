@@ -72,6 +72,15 @@ class Retention:
         """Return the policy of a pubend here."""
         return self._policies[stream.publisher]
 
+    def changed(self) -> dict[str, str]:
+        """Return the policies that are not the topology's, by pubend, for people."""
+        default = self._parameters.policies
+        return {
+            str(pubend): str(policy)
+            for pubend, policy in enumerate(self._policies)
+            if policy != default[pubend]
+        }
+
     def begin(self, rows: Mapping[str, str]) -> None:
         """Continue from the state of an earlier incarnation.
 

@@ -315,12 +315,14 @@ class VolatileState:
         arrivals: the subscriptions from other brokers with unanswered requests or holds.
         holds: the number of moved subscriptions for which pubends here retain events.
         retired: the decommissioned brokers.
+        retention: the policies of the pubends here that are not the topology's.
     """
 
     hosted: Mapping[str, HostedState]
     arrivals: int
     holds: int
     retired: tuple[BrokerNumber, ...]
+    retention: Mapping[str, str] = field(default_factory=dict)
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the state with text keys, for JSON."""
@@ -329,4 +331,5 @@ class VolatileState:
             "arrivals": self.arrivals,
             "holds": self.holds,
             "retired": [*self.retired],
+            "retention": {**self.retention},
         }

@@ -151,7 +151,10 @@ class Clients:
         own_filter: OwnFilter | None,
     ) -> None:
         machine = disk.machine
-        self.table = ClientTable(broker, machine, deadlines, parameters, Client, unseen_first=1)
+        count = parameters.pubends
+        self.table = ClientTable(
+            broker, machine, deadlines, parameters, Client, unseen_first=1, pubends=count
+        )
         windows: DeliveryWindows[InFlightEvents, OwnSubscription] = DeliveryWindows(
             machine, parameters.client_window, counters
         )

@@ -148,6 +148,7 @@ class ClientTable(Generic[Client]):
             publications.
         writes_published: whether the numbers of publishers are written, because no disk has the
             publications themselves.
+        pubends: see PublisherTable.
 
     Attributes:
         incarnation: of this broker.
@@ -168,6 +169,7 @@ class ClientTable(Generic[Client]):
         takes_sources: bool = False,
         unseen_first: int | None = None,
         writes_published: bool = False,
+        pubends: int = 0,
     ) -> None:
         self.incarnation = 0
         self.lineage = 0
@@ -181,7 +183,7 @@ class ClientTable(Generic[Client]):
         self._kind = kind
         self._takes_sources = takes_sources
         self._unseen_first = unseen_first
-        self._publishers = PublisherTable(broker)
+        self._publishers = PublisherTable(broker, pubends)
         self._published = PublisherProgress(is_written=writes_published)
         self._advanced: dict[Progressive, None] = {}
         self._is_write_due = False
@@ -305,6 +307,7 @@ class ClientTable(Generic[Client]):
             or message.highest_sequence < 0
             or not 0 <= message.incarnation <= MOST_INCARNATION
             or len(message.instance) > MOST_INSTANCE_BYTES
+            or message.pubend < -1
         ):
             raise RemoteProtocolError(name, f"impossible numbers in {message}"[:300])
         if message.source is not None and not message.publishes:
@@ -328,6 +331,8 @@ class ClientTable(Generic[Client]):
         is_foreign = message.source is not None and message.source.broker != self._broker
         if not message.publishes:
             return ""
+        if objection := self._publishers.objection_to_pubend(name, message):
+            return objection
         if message.source is not None and is_foreign and self._takes_sources:
             if self._claims.get(message.source, name) == name:
                 return ""
