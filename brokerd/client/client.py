@@ -178,7 +178,7 @@ async def connect(
         core = core_of(
             name, publishes, incarnation, instance, deployment_id, store, automatic_commit
         )
-    core.attachment.pubend = -1 if pubend is None else pubend
+    core.attachment.pubend = pubend
     options = ConnectionOptions(
         deployment_id, parameters or SessionParameters(), dial, dials_tcp, unreachable_after_s
     )

@@ -124,7 +124,7 @@ class ClientCore:
                 self.source,
                 attachment.exact_incarnation and self.source is None,
                 self._instance,
-                attachment.pubend if self.publishes else -1,
+                attachment.pubend,
             )
         )
 

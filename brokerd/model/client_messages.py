@@ -38,7 +38,7 @@ class Connect:
             incarnation other than `incarnation`.
         instance: random identity of the client process. A request that is repeated because its
             answer was lost gets the same source; empty for a client that repeats no request.
-        pubend: the pubend that the publisher must be at; -1: the broker chooses.
+        pubend: the pubend that the publisher must be at; None: the broker chooses.
     """
 
     publishes: bool
@@ -49,7 +49,7 @@ class Connect:
     source: SourceId | None = None
     exact_incarnation: bool = False
     instance: bytes = b""
-    pubend: int = -1
+    pubend: int | None = None
 
 
 @record

@@ -293,9 +293,7 @@ class ProtocolDefinition:
             gaps = promises.gaps if age_ns is not None else ()
             ages_ns = self.gap_ages_ns(parameters)
             differing = ages_ns if len({*ages_ns}) > 1 else ()
-            promises = replace(
-                promises, gaps=gaps, gap_age_ns=age_ns or 0, gap_ages_ns=differing
-            )
+            promises = replace(promises, gaps=gaps, gap_age_ns=age_ns or 0, gap_ages_ns=differing)
         return promises
 
     def check_decommissioned(self, topology: Topology, broker: BrokerNumber, where: str) -> None:

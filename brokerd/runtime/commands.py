@@ -355,9 +355,7 @@ class Commands:
         if not isinstance(self._core, ListingProtocol):
             return []
         return [
-            each
-            for each in self._core.list_retention(clock_ns())
-            if each.policy != each.default
+            each for each in self._core.list_retention(clock_ns()) if each.policy != each.default
         ]
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:

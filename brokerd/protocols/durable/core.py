@@ -122,9 +122,7 @@ class Durable:
         self.hosted = hosted = {each: HostedStream(each, streams) for each in hosts}
         self.registered = registered = SubscriptionTable(hosted)
         pubends = parameters.pubends
-        table = ClientTable(
-            broker, gryphon, deadlines, parameters, DurableClient, pubends=pubends
-        )
+        table = ClientTable(broker, gryphon, deadlines, parameters, DurableClient, pubends=pubends)
         windows = DurableWindows(gryphon, parameters.client_window, counters)
         own: OwnSubscriptions[DurableSubscription, InFlightEvents] = OwnSubscriptions(
             gryphon, windows, decode_attributes, table.clients

@@ -105,7 +105,7 @@ class PublisherTable:
     def objection_to_pubend(self, client: ClientId, message: Connect) -> str:
         """Return the reason against the pubend that a client requests; empty without one."""
         wanted, pubends = message.pubend, self._pubends
-        if wanted < 0:
+        if wanted is None:
             return ""
         if not pubends:
             return f"publisher {client!r} requests pubend {wanted}, and this protocol has none"
@@ -166,12 +166,12 @@ class PublisherTable:
         was_lost = bool(self._lineage) and source.incarnation < self._lineage
         return known.incarnation >= source.incarnation or was_lost
 
-    def _next_number(self, pubend: int) -> int:
+    def _next_number(self, pubend: int | None) -> int:
         """Return a number that was given to no client, not even in a row that was lost.
 
         Args:
-            pubend: the remainder of the number; -1 for any.
+            pubend: the remainder of the number; None for any.
         """
         base = self._lineage << LINEAGE_BITS
         number = max([base, *(row.number + 1 for row in self._rows.values())])
-        return number if pubend < 0 else number + (pubend - number) % self._pubends
+        return number if pubend is None else number + (pubend - number) % self._pubends

@@ -264,7 +264,9 @@ def a_smaller_policy_announces_its_gaps() -> bool:
     story.cluster.run_for(6)
     link.heal()
     story.settle()
-    told = story.told(away) == [(each[0].sequence, each[-1].sequence) for each in (lost, lost_later)]
+    told = story.told(away) == [
+        (each[0].sequence, each[-1].sequence) for each in (lost, lost_later)
+    ]
     has_all = live.received == [*lost, *kept, *lost_later]
     return (before, after) == (5, 2) and told and has_all and away.received == kept
 

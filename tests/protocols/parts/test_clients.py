@@ -239,14 +239,14 @@ def test_a_publisher_does_not_continue_as_a_source_without_a_record(source):
     assert world.connect("p", replace(PUBLISHER, source=SOURCE)) == [Connected(SOURCE, 7)]
 
 
-def at(pubend: int, name: str = "p") -> Connect:
+def at(pubend: int | None, name: str = "p") -> Connect:
     """Return the request of a process to publish at a pubend."""
     return replace(PUBLISHER, pubend=pubend, instance=name.encode())
 
 
 def test_a_publisher_is_at_the_pubend_that_it_requests():
     world = World(pubends=4)
-    requests = (("p", 2), ("q", 2), ("r", -1), ("s", 0), ("t", 3))
+    requests = (("p", 2), ("q", 2), ("r", None), ("s", 0), ("t", 3))
     sources = [world.connect(name, at(pubend, name))[0].source for name, pubend in requests]
     assert [each.publisher for each in sources] == [2, 6, 7, 8, 11]
     later = World(world.rows(), pubends=4)
@@ -302,8 +302,7 @@ def test_a_row_of_the_release_before_has_an_incarnation_that_was_never_given():
 
 @pytest.mark.parametrize(
     "impossible",
-    [{"incarnation": 2**62}, {"incarnation": -1}, {"instance": b"x" * 17}, {"next_sequence": 0},
-     {"pubend": -2}],
+    [{"incarnation": 2**62}, {"incarnation": -1}, {"instance": b"x" * 17}, {"next_sequence": 0}],
     ids=str,
 )
 def test_impossible_numbers_in_connect_close_the_session(impossible):

@@ -81,7 +81,9 @@ class DurablePlanning(GryphonPlanning):
             return options
         retention = ""
         if seed > BEFORE_COMPOUNDS and (drawn := Random(f"retention {seed}")).random() < 1 / 3:
-            numbers = sorted(drawn.sample(range(options.pubends), drawn.randint(1, options.pubends)))
+            numbers = sorted(
+                drawn.sample(range(options.pubends), drawn.randint(1, options.pubends))
+            )
             retention = ";".join(f"{each}:{drawn.choice(_POLICIES)}" for each in numbers)
         return replace(
             options,

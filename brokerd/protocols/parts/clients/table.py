@@ -307,7 +307,6 @@ class ClientTable(Generic[Client]):
             or message.highest_sequence < 0
             or not 0 <= message.incarnation <= MOST_INCARNATION
             or len(message.instance) > MOST_INSTANCE_BYTES
-            or message.pubend < -1
         ):
             raise RemoteProtocolError(name, f"impossible numbers in {message}"[:300])
         if message.source is not None and not message.publishes:
