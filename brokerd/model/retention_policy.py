@@ -7,7 +7,6 @@ Policies of several streams are written as `0:age=60s;3:never`.
 Paper: [DS03] §3 (early release, maxRetain of each pubend).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -115,8 +114,3 @@ def read_stream_number(text: str, streams: int, where: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) >= streams:
         raise ConfigError(f"{where}: {text[:60]!r} is no stream; 0 to {streams - 1}")
     return int(text)
-
-
-def least_age_ns(ages_ns: Sequence[int | None]) -> int | None:
-    """Return the least of some ages, None if there are none."""
-    return min((each for each in ages_ns if each is not None), default=None)

@@ -30,8 +30,8 @@ from brokerd.protocols.interface import (
     DecommissioningProtocol,
     DeliveryProtocol,
     Farewell,
-    Started,
     RetentionChanged,
+    Started,
     SubscriptionEnded,
     TopologyShrunk,
 )

@@ -73,7 +73,7 @@ def test_a_broker_stands_for_all_its_streams() -> None:
     rows = [row("p1.0"), row("p1.1"), row("p2.0")]
     assert select_streams(rows, "p1") == rows[:2]
     assert select_streams(rows, "p2.0") == rows[2:]
-    with pytest.raises(UserError, match="no stream 'p3.0'; did you mean"):
+    with pytest.raises(UserError, match=r"no stream 'p3\.0'; did you mean"):
         select_streams(rows, "p3.0")
 
 

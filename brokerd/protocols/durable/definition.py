@@ -78,7 +78,6 @@ DURABLE = ProtocolDefinition(
         resumes_elsewhere=True,
         keeps_committed=True,
     ),
-    gap_age_ns=lambda parameters: parameters.gap_age_ns,
     gap_ages_ns=lambda parameters: parameters.gap_ages_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),

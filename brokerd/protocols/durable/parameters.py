@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from brokerd.errors import ConfigError
-from brokerd.model.retention_policy import RetentionPolicy, least_age_ns, parse_policies
+from brokerd.model.retention_policy import RetentionPolicy, parse_policies
 from brokerd.protocols.gryphon import GryphonParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -32,8 +32,8 @@ class DurableParameters(GryphonParameters):
             their acknowledgement; 0: none ever are.
         max_retain_bytes: so may events of a pubend whose newer events have as many bytes, payload
             and overhead; 0: none may.
-        retention: policies of pubends, in place of these two bounds, as `0:age=60s,bytes=1MB;3:never`
-            for the first and the fourth pubend of each broker.
+        retention: policies of pubends, in place of these two bounds: `0:age=60s,bytes=1MB;3:never`
+            is for the first and the fourth pubend of each broker.
         release_grace_ns: the least time after its start in which a pubend loses nothing for these
             reasons; it is the age of its policy where that is longer.
         catchup_batch: the most unacknowledged events of a subscription in catch-up before fetching
@@ -82,22 +82,19 @@ class DurableParameters(GryphonParameters):
         return replace(chosen, hold_lease_ns=max(chosen.client_linger_ns, LEAST_LEASE_NS))
 
     @property
-    def gap_age_ns(self) -> int | None:
-        """Return the least age of an event in a gap, 0 for any age; None if there are no gaps.
-
-        A hold also expires while its client is connected to a broker that cannot renew the hold.
-        """
-        return least_age_ns(self.gap_ages_ns)
-
-    @property
     def gap_ages_ns(self) -> tuple[int | None, ...]:
-        """Return `gap_age_ns` for each pubend."""
+        """Return the least age of an event in a gap of each pubend. See `gap_age_with`."""
         return tuple(map(self.gap_age_with, self.policies))
 
     def gap_age_with(self, policy: RetentionPolicy) -> int | None:
-        """Return the least age of an event in a gap of a pubend with a policy."""
-        lease_ns = self.hold_lease_ns if self._holds_may_expire else None
-        return least_age_ns((policy.gap_age_ns, lease_ns))
+        """Return the least age of an event in a gap with a policy, 0 for any; None for no gaps.
+
+        A hold also expires while its client is connected to a broker that cannot renew the hold.
+        """
+        age_ns = policy.gap_age_ns
+        if not self._holds_may_expire:
+            return age_ns
+        return self.hold_lease_ns if age_ns is None else min(age_ns, self.hold_lease_ns)
 
     @property
     def policies(self) -> tuple[RetentionPolicy, ...]:

@@ -16,7 +16,7 @@ the shrinking of plans use the table only.
     at 0.3 join n1 b3                    a new broker, a leaf behind b3
     at 0.4 depart n1                     the broker departs; no effect with clients
     at 0.4 role b2 publisher             the broker's role in the overlay changes
-    at 0.4 retain b1 2 age=60ms          the policy of a pubend changes; `topology`: to the drawn one
+    at 0.4 retain b1 2 age=60ms          a pubend's policy changes; `topology`: to the parameters'
     at 0.3 fault kill b2 then 0.41       the further stages, if before healing
     at 0.3 fault restored b2 copy then 0.5 0.6
                                          the present disk is restored (`empty`: an empty disk); a
@@ -49,7 +49,6 @@ from brokerd.simulator.world.faults import (
     Faults,
 )
 from brokerd.wire.attributes import encode_attributes
-
 
 _OF_PLAN: Final = "topology"
 """The word for the policy in the parameters of a plan."""
