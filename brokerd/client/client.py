@@ -95,8 +95,7 @@ async def connect(
         publishes: True if the client will publish.
         pubend: the number of the pubend that a publisher is at, at each broker; a broker refuses a
             number that it has not, and another one than before. By default the broker chooses.
-            Pubends of `durable` may retain for different times. Only `gryphon` and `durable` have
-            pubends.
+            Pubends may retain for different times. Some protocols have none, and refuse.
         incarnation: the incarnation that the source must have; a broker that has assigned this or a
             later incarnation to the name refuses the client. By default the broker assigns one that
             has never been used, so a publisher may be restarted under its name.

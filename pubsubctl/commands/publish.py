@@ -25,6 +25,18 @@ STANDARD_INPUT: Final = "-"
 MOST_COUNT: Final = 10_000_000
 
 
+_Pubend = Annotated[
+    int | None,
+    typer.Option(
+        "--pubend",
+        metavar="N",
+        min=0,
+        max=1_000_000,
+        help="Publish to this pubend of the broker, if its protocol has pubends.",
+    ),
+]
+
+
 def publish(
     context: typer.Context,
     attributes: Annotated[
@@ -46,16 +58,7 @@ def publish(
         str | None,
         typer.Option("--rate", metavar="RATE", help="Publish no faster, such as 50/s or 90/min."),
     ] = None,
-    pubend: Annotated[
-        int | None,
-        typer.Option(
-            "--pubend",
-            metavar="N",
-            min=0,
-            max=1_000_000,
-            help="Publish to this stream of the broker, in gryphon and durable.",
-        ),
-    ] = None,
+    pubend: _Pubend = None,
     broker: Broker = None,
     name: ClientName = None,
     timeout: Annotated[

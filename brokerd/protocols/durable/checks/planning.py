@@ -9,7 +9,6 @@ from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
 from brokerd.simulator.checks.compounds import ABSENT_CLIENT_REMOVED, RESTORED_THEN_REMOVED
-from brokerd.simulator.search.planning.compounds import BEFORE_COMPOUNDS
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -27,6 +26,9 @@ _POLICIES: Final = tuple(
     for each in ("never", "age=20ms", "age=100ms", "age=500ms", "bytes=200B", "age=1s,bytes=1000B")
 )
 """Of pubends: some that release at once, and some that release nothing."""
+
+BEFORE_POLICIES: Final = 200
+"""The last seed whose history is older than policies of single pubends."""
 
 _EVENTS_A_COMMIT: Final = 4
 """The average number of events in a consumer's commit, at least."""
@@ -80,7 +82,7 @@ class DurablePlanning(GryphonPlanning):
         if long:
             return options
         retention = ""
-        if seed > BEFORE_COMPOUNDS and (drawn := Random(f"retention {seed}")).random() < 1 / 3:
+        if seed > BEFORE_POLICIES and (drawn := Random(f"retention {seed}")).random() < 1 / 3:
             numbers = sorted(
                 drawn.sample(range(options.pubends), drawn.randint(1, options.pubends))
             )
