@@ -92,7 +92,8 @@ def set_policy(
 
     rows = trio.run(work)
     is_left = not does and not call.dry_run
-    done = f"\n{len(rows)} streams: {wanted or 'as in the topology'}" * does
+    noun = "stream" if len(rows) == 1 else "streams"
+    done = f"\n{len(rows)} {noun}: {wanted or 'as in the topology'}" * does
     early = sum(row["early"] for row in rows)
     warned = f"\n{early} retained publications are beyond it" * bool(early and not does)
     return Result(

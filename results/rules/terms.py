@@ -253,7 +253,8 @@ ON_TRUST: tuple[str, ...] = (
     "the exact times of sending, receipts, acknowledgements and accepted subscriptions, which one "
     "process stamps; counts of each second bound them",
     "contents that subscribers received, and places in streams, which one process logs; "
-    "incarnations of clients, and reasons of lost sessions, which one broker logs",
+    "incarnations of clients, reasons of lost sessions, and changed policies of early release, "
+    "which one broker logs",
     "counters of brokers beyond publications received and delivered, and these as far as faults "
     "made brokers count anew or twice; counts from before the run",
     "processor times and memory below what an agent or another second shows, waits for a "

@@ -81,7 +81,7 @@ def test_a_broker_stands_for_all_its_streams() -> None:
     "arguments, status, said",
     [
         (["p1.0", "age=5s"], 2, "2 retained publications are beyond it"),
-        (["p1.0", "age=5s", "--yes"], 0, "1 streams: age=5s"),
+        (["p1.0", "age=5s", "--yes"], 0, "1 stream: age=5s"),
         (["p1.0", "topology", "--yes", "--force"], 0, "as in the topology"),
         (["p1.0", "age=0s", "--yes"], 2, "at least 1ms"),
         (["p1.0", "bytes=-5B", "--yes"], 2, "bytes = '-5B'"),
