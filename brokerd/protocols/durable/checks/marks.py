@@ -127,7 +127,7 @@ MARKS = (
     Mark(
         "policy-changed",
         "a pubend changed its policy of early release",
-        seeds=20,
+        seeds=500,
         by=(Record,),
         when=lambda step: sum(each.event == RETENTION_CHANGED for each in step.acts[Record]),
     ),
