@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pubsubctl.hosts.connectors.base import Connector
     from pubsubctl.hosts.hosts import Lab
 
-app = verbs("retention", "List and change how long brokers retain what subscribers lack.")
+app = verbs("retention", "List and change policies of early release.")
 
 TOPOLOGY = "topology"
 """The word for the policy that the topology states."""

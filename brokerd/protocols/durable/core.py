@@ -360,7 +360,7 @@ class Durable:
         self.retention.schedule()
 
     def _on_retention(self, event: RetentionChanged) -> None:
-        """Change the policy of a pubend here once that is durable."""
+        """Change the policy of a pubend here after the durable write of the policy."""
 
         def settle() -> None:
             self.gryphon.settle(self.retention.change(event))

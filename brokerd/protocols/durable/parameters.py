@@ -32,10 +32,10 @@ class DurableParameters(GryphonParameters):
             their acknowledgement; 0: none ever are.
         max_retain_bytes: so may events of a pubend whose newer events have as many bytes, payload
             and overhead; 0: none may.
-        retention: policies of pubends, in place of these two bounds: `0:age=60s,bytes=1MB;3:never`
-            is for the first and the fourth pubend of each broker.
+        retention: policies of pubends, in place of both bounds: `0:age=60s,bytes=1MB;3:never` for
+            the first and the fourth pubend of each broker.
         release_grace_ns: the least time after its start in which a pubend loses nothing for these
-            reasons; it is the age of its policy where that is longer.
+            reasons; the age of the pubend's policy if the age is longer.
         catchup_batch: the most unacknowledged events of a subscription in catch-up before fetching
             stops, and the size of a fetch.
         catchup_window: the most events of a pubend that all subscriptions in catch-up at a broker

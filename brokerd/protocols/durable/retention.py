@@ -44,7 +44,7 @@ _EXCESS_PAUSE_NS: Final = 20 * MILLISECOND_NS
 
 
 class Retention:
-    """The retention of a broker's pubends, bounded in time and in bytes by a policy of each."""
+    """The retention of a broker's pubends, bounded in time and in bytes by policies."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Retention:
         return self._policies[stream.publisher]
 
     def changed(self) -> dict[str, str]:
-        """Return the policies that are not the topology's, by pubend, for people."""
+        """Return the changed policies by pubend, for people."""
         default = self._parameters.policies
         return {
             str(pubend): str(policy)
@@ -85,7 +85,7 @@ class Retention:
         """Continue from the state of an earlier incarnation.
 
         Args:
-            rows: the policies that were set while brokers ran, by pubend.
+            rows: the changed policies, by pubend.
         """
         self._begun_ns = self._machine.now_ns
         for key, text in rows.items():
@@ -100,15 +100,15 @@ class Retention:
         self.schedule()
 
     def request(self, event: RetentionChanged) -> Change:
-        """Return the row of another policy of a pubend; `change` follows when it is durable."""
+        """Return the row of a changed policy; `change` follows when the row is durable."""
         self._requested[event.pubend] = event
         value = None if event.policy is None else str(event.policy)
         return Change(RETENTION, str(event.pubend), value)
 
     def change(self, event: RetentionChanged) -> Stream:
-        """Set a durable policy, unless a later one is; return the stream, to be retained less.
+        """Set a durable policy, without a later change; return the stream for its release.
 
-        Events that the earlier policy would have released later are retained by a longer one.
+        A longer policy also retains events beyond the bounds of the earlier policy.
         """
         stream = self._streams.get(self._pubends.stream(event.pubend))
         if self._requested[event.pubend] is not event:
@@ -196,7 +196,7 @@ class Retention:
         return self._machine.now_ns >= self._from_ns(stream)
 
     def _from_ns(self, stream: Stream) -> Instant:
-        """Return the instant from which on events may be lost."""
+        """Return the instant of the first possible loss."""
         if self._begun_ns is None:
             return 0
         # How old the events of an earlier incarnation are, no clock says for sure.

@@ -37,7 +37,7 @@ ARRIVING: Final = "arriving"
 HOLDS: Final = "holds"
 """Per subscription and its new broker, the streams that are held, and from which ticks."""
 RETENTION: Final = "retention"
-"""Per pubend, the policy of early release that an operator has set while brokers ran."""
+"""Per pubend, the changed policy of early release."""
 
 TABLES: Final = (DELIVERED, WRITTEN, ACKNOWLEDGED, ARRIVING, HOLDS, DECOMMISSIONED, RETENTION)
 """The tables on disk, in addition to those of gryphon."""
@@ -315,7 +315,7 @@ class VolatileState:
         arrivals: the subscriptions from other brokers with unanswered requests or holds.
         holds: the number of moved subscriptions for which pubends here retain events.
         retired: the decommissioned brokers.
-        retention: the policies of the pubends here that are not the topology's.
+        retention: the changed policies of pubends, by pubend.
     """
 
     hosted: Mapping[str, HostedState]

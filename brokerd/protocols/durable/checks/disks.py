@@ -165,7 +165,7 @@ class DurableChecks(GryphonChecks):
         return found
 
     def _check_retention(self, broker: BrokerView, stated: Mapping[str, Any]) -> None:
-        """Check that a policy in force is the one on disk, and judge gaps by that one."""
+        """Check a policy in force against the disk, and judge gaps by the disk's policy."""
         pubend, parameters = stated["pubend"], self.world.parameters
         row = broker.rows_of(RETENTION).get(str(pubend))
         where = f"{broker.name}, pubend {pubend}"
@@ -343,7 +343,7 @@ class DurableChecks(GryphonChecks):
 
 
 def _join(one: RetentionPolicy | None, other: RetentionPolicy) -> RetentionPolicy:
-    """Return a policy that releases whatever either of two policies does."""
+    """Return a policy with the release of two policies."""
     if one is None:
         return other
     ages_ns = [each.age_ns for each in (one, other) if each.age_ns]

@@ -25,7 +25,7 @@ _POLICIES: Final = tuple(
     RetentionPolicy.parse(each, "drawn")
     for each in ("never", "age=20ms", "age=100ms", "age=500ms", "bytes=200B", "age=1s,bytes=1000B")
 )
-"""Of pubends: some that release at once, and some that release nothing."""
+"""Policies of pubends: immediate release, later release, and none."""
 
 BEFORE_POLICIES: Final = 200
 """The last seed whose history is older than policies of single pubends."""
@@ -101,7 +101,7 @@ class DurablePlanning(GryphonPlanning):
         )
 
     def policies(self, random: Random) -> Sequence[RetentionPolicy | None]:
-        """See ProtocolPlanning: in half of the plans, some that shrink, grow, or end."""
+        """See ProtocolPlanning: in two thirds of the plans, shorter and longer policies."""
         changes = random.choice((0, 0, 1, 2, 4, 8))
         return [random.choice((None, *_POLICIES)) for _ in range(changes)]
 
