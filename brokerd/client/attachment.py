@@ -34,9 +34,11 @@ class Attachment:
             broker.
         exact_incarnation: True if the next source must have this incarnation; else the broker
             assigns one that has never been used, of at least this number.
+        pubend: the pubend that the publisher must be at; None: the broker chooses.
     """
 
     def __init__(self, incarnation: int, *, exact_incarnation: bool) -> None:
+        self.pubend: int | None = None
         self.home: Home | None = None
         self.attached = False
         self.was_attached = False

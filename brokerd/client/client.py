@@ -31,7 +31,7 @@ from brokerd.client.store import Store, core_of
 from brokerd.client.tokens import Tokens, core_of_token
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.errors import ConfigError
-from brokerd.model.client_messages import MOST_INCARNATION
+from brokerd.model.client_messages import MOST_INCARNATION, MOST_PUBEND
 from brokerd.runtime.streams import Dial, dial_tcp, dial_tls
 from brokerd.runtime.streams import Gate as Gate
 from brokerd.runtime.tls import credentials_of
@@ -50,6 +50,7 @@ async def connect(
     name: str,
     *,
     publishes: bool = False,
+    pubend: int | None = None,
     incarnation: int | None = None,
     deployment_id: str = "",
     window: int = WINDOW_PUBLICATIONS,
@@ -92,6 +93,9 @@ async def connect(
     Args:
         address: address of the broker, or of several brokers of one deployment.
         publishes: True if the client will publish.
+        pubend: the number of the pubend that a publisher is at, at each broker; a broker refuses a
+            number that it has not, and another one than before. By default the broker chooses.
+            Pubends may retain for different times. Some protocols have none, and refuse.
         incarnation: the incarnation that the source must have; a broker that has assigned this or a
             later incarnation to the name refuses the client. By default the broker assigns one that
             has never been used, so a publisher may be restarted under its name.
@@ -145,6 +149,10 @@ async def connect(
     if incarnation is not None:
         check_integer("incarnation", incarnation, 0, MOST_INCARNATION)
     check_duration("unreachable_after_s", unreachable_after_s)
+    if pubend is not None:
+        check_integer("pubend", pubend, 0, MOST_PUBEND)
+        if not publishes:
+            raise ConfigError(f"client {name}: pubend = {pubend} of a client that does not publish")
     check_integer("window", window, 1)
     addresses = [address] if isinstance(address, str) else [*address]
     if not addresses or addresses == [""]:
@@ -169,6 +177,7 @@ async def connect(
         core = core_of(
             name, publishes, incarnation, instance, deployment_id, store, automatic_commit
         )
+    core.attachment.pubend = pubend
     options = ConnectionOptions(
         deployment_id, parameters or SessionParameters(), dial, dials_tcp, unreachable_after_s
     )

@@ -124,6 +124,7 @@ class ClientCore:
                 self.source,
                 attachment.exact_incarnation and self.source is None,
                 self._instance,
+                attachment.pubend,
             )
         )
 
@@ -366,6 +367,7 @@ class ClientCore:
         )
         home = self.attachment.home
         other.attachment.home = home and replace(home, broker="")
+        other.attachment.pubend = self.attachment.pubend
         other.subscriptions.predicates.update(self.subscriptions.predicates)
         other.subscriptions.last_number = self.subscriptions.last_number
         other._held = []

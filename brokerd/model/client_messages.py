@@ -12,6 +12,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 
 MOST_INCARNATION: Final = 1 << 48
+MOST_PUBEND: Final = 1 << 20
 """The highest incarnation that a client may state; sources leave room above it."""
 
 SubscriptionState = Literal["pending", "started"]
@@ -37,6 +38,7 @@ class Connect:
             incarnation other than `incarnation`.
         instance: random identity of the client process. A request that is repeated because its
             answer was lost gets the same source; empty for a client that repeats no request.
+        pubend: the pubend that the publisher must be at; None: the broker chooses.
     """
 
     publishes: bool
@@ -47,6 +49,7 @@ class Connect:
     source: SourceId | None = None
     exact_incarnation: bool = False
     instance: bytes = b""
+    pubend: int | None = None
 
 
 @record

@@ -94,8 +94,11 @@ class Promises:
         gaps: the reasons with which a gap may be announced to a subscriber; empty if there are
             no gaps.
         gap_age_ns: least age of a publication in a gap at the announcement.
+        gap_ages_ns: `gap_age_ns` of the publishers of each stream of a broker, None without gaps; a
+            publisher is in the stream of its number's remainder. Empty: the same for all.
         absence_gaps: the reasons with which a gap may be announced to a subscriber that its broker
             had no session with for `client_linger_ns`; of publications of any age.
+        retention_may_change: the bounds of early release may change while brokers run.
         redelivers: a subscriber that restarts may receive uncommitted publications again, marked
             as redelivered.
         resumes_elsewhere: a subscription resumes at any broker that the client attaches to, from
@@ -112,7 +115,9 @@ class Promises:
     topic: str = ""
     gaps: tuple[str, ...] = ()
     gap_age_ns: int = 0
+    gap_ages_ns: tuple[int | None, ...] = ()
     absence_gaps: tuple[str, ...] = ()
+    retention_may_change: bool = False
     redelivers: bool = False
     resumes_elsewhere: bool = False
     leaves_freely: bool = False
@@ -126,7 +131,11 @@ class Promises:
             "gaps": list(self.gaps),
             "redelivers": self.redelivers,
         }
-        more = {"gap_age_ns": self.gap_age_ns, "topic": self.topic}
+        more = {
+            "gap_age_ns": self.gap_age_ns,
+            "gap_ages_ns": [*self.gap_ages_ns],
+            "topic": self.topic,
+        }
         return {**promised, **{name: value for name, value in more.items() if value}}
 
 
@@ -211,8 +220,8 @@ class ProtocolDefinition:
         hosts_clients: whether a broker may have clients.
         order: of publications at subscribers, if the parameters decide it; None: as in
             `promises`.
-        gap_age_ns: least age of publications in a gap, if the parameters decide it; 0: any age;
-            None: there are no gaps.
+        gap_ages_ns: least age of publications in a gap for each stream of a broker, or one for all,
+            if the parameters decide it; 0: any age; None: there are no gaps.
         fault_bound: greatest number of brokers and links that may fail at once, at any place, if
             `excess` is not the only bound.
         reaches: returns, for a subscriber's broker, the brokers from which publications arrive
@@ -247,7 +256,7 @@ class ProtocolDefinition:
     unpack_positions: Callable[[bytes], Positions]
     check_topology: Callable[[Topology, str], None] = lambda topology, where: None
     order: Callable[[Any], Order] | None = None
-    gap_age_ns: Callable[[Any], int | None] | None = None
+    gap_ages_ns: Callable[[Any], tuple[int | None, ...]] | None = None
     hosts_clients: Callable[[Topology, BrokerNumber], bool] = lambda topology, broker: True
     excess: Callable[[Topology, Any, FailedElements], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
@@ -277,10 +286,15 @@ class ProtocolDefinition:
             promises = replace(promises, order=self.order(parameters))
         if self.topic_attribute is not None:
             promises = replace(promises, topic=self.topic_attribute(parameters))
-        if self.gap_age_ns is not None:
-            age_ns = self.gap_age_ns(parameters)
-            gaps = promises.gaps if age_ns is not None else ()
-            promises = replace(promises, gaps=gaps, gap_age_ns=age_ns or 0)
+        if self.gap_ages_ns is not None:
+            ages_ns = self.gap_ages_ns(parameters)
+            age_ns = min((each for each in ages_ns if each is not None), default=None)
+            promises = replace(
+                promises,
+                gaps=promises.gaps if age_ns is not None else (),
+                gap_age_ns=age_ns or 0,
+                gap_ages_ns=ages_ns if len({*ages_ns}) > 1 else (),
+            )
         return promises
 
     def check_decommissioned(self, topology: Topology, broker: BrokerNumber, where: str) -> None:

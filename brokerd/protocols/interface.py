@@ -13,6 +13,7 @@ from brokerd.model.client_messages import DeliveredItem
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.publication import Buffer
 from brokerd.model.record import record
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.kinds import Overlay
 
 Instant = int
@@ -166,6 +167,21 @@ class SubscriptionEnded:
 
 
 @record
+class RetentionChanged:
+    """An operator's act: a pubend of this broker has another policy of early release.
+
+    A core that is no ListingProtocol never receives the event. The core records the policy when it
+    is durable and in force, and again at each start (`RETENTION_CHANGED`).
+
+    Attributes:
+        policy: None: as the topology states it.
+    """
+
+    pubend: int
+    policy: RetentionPolicy | None
+
+
+@record
 class OverlayChanged:
     """A change of the brokers in the overlay of the protocol's kind; on disk.
 
@@ -195,6 +211,7 @@ Event = (
     | TopologyShrunk
     | BrokerDecommissioned
     | SubscriptionEnded
+    | RetentionChanged
     | OverlayChanged
     | DeadlineReached
 )
@@ -350,6 +367,10 @@ LOSS_PROVED: Final = "loss_proved"
 """Event of a Record: a client proved a loss of durable state, which the operator may accept."""
 LOSS_ACCEPTED: Final = "loss_accepted"
 """Event of a broker that started by an operator's act although it lost durable state."""
+
+
+RETENTION_CHANGED: Final = "retention_changed"
+"""Event of a Record: a pubend has a policy of early release that is not the topology's."""
 
 
 def retransmission_requested(
@@ -565,6 +586,30 @@ class RetainedStream:
     moved: tuple[tuple[ClientId, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamRetention:
+    """The policy of early release of a pubend of a broker, for people.
+
+    Attributes:
+        policy: in force.
+        default: as the topology states it.
+        events: the retained events.
+        early: of these, the events beyond a policy, which may be lost at once.
+        oldest_age_ns: of the retained events; 0 without one.
+        retained_bytes: payload and overhead of all retained events.
+        record: the record that states the policy in force.
+    """
+
+    stream: StreamId
+    policy: RetentionPolicy
+    default: RetentionPolicy
+    events: int
+    early: int
+    oldest_age_ns: int
+    retained_bytes: int
+    record: Record
+
+
 @runtime_checkable
 class ListingProtocol(DeliveryProtocol, Protocol):
     """A DeliveryProtocol that lists the subscriptions of its broker."""
@@ -578,6 +623,16 @@ class ListingProtocol(DeliveryProtocol, Protocol):
 
         Args:
             after: ticks per stream; of other brokers' streams nothing is known here.
+        """
+        ...
+
+    def list_retention(
+        self, now_ns: Instant, proposed: RetentionPolicy | None = None
+    ) -> Sequence[StreamRetention]:
+        """Return the policies of the pubends of this broker.
+
+        Args:
+            proposed: the policy for `StreamRetention.early`; None: the one in force.
         """
         ...
 

@@ -12,6 +12,7 @@ import trio
 from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.interface import (
     LOSS_ACCEPTED,
@@ -20,6 +21,7 @@ from brokerd.protocols.interface import (
     Farewell,
     ListingProtocol,
     RetainedStream,
+    StreamRetention,
     SubscriptionState,
 )
 from brokerd.runtime.connection import clock_ns
@@ -53,6 +55,7 @@ class Commands:
         decommission: decommissions a broker by a signed act; `farewell` reports when that is
             durable.
         end_subscription: ends a subscription, by client and number.
+        change_retention: changes the policy of a pubend here; None: as the topology states it.
         broker_names: returns the names of all brokers of the topology, by number.
         started: set once the broker need not wait for the others any more.
         is_started: True once the core was started with its state on disk. Before, `status`
@@ -80,6 +83,7 @@ class Commands:
         self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
         self.decommission: Callable[[str, bytes], None] = lambda _name, _signature: None
         self.end_subscription: Callable[[str, int], None] = lambda _client, _number: None
+        self.change_retention: Callable[[int, RetentionPolicy | None], None] = lambda _n, _p: None
         self.broker_names: Callable[[], Sequence[str]] = tuple
         self.reload_topology: Callable[[bytes], dict[str, Any]] = lambda _signature: {}
         self.reload_certificate: Callable[[], str] = str
@@ -107,6 +111,8 @@ class Commands:
             "subscriptions": self._subscriptions,
             "retained": self._retained,
             "end_subscription": self._end_subscription,
+            "retention": self._retention,
+            "set_retention": self._set_retention,
             "begin_run": self._begin_run,
             "end_run": self._end_run,
             "drain": self._drain,
@@ -228,6 +234,39 @@ class Commands:
         self._log.record("subscription_ended", {"client": client, "number": number})
         return {"client": client, "number": number}
 
+    async def _retention(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """List the policies of the pubends here, and the events that a proposed one releases."""
+        (text,) = _take(arguments, policy=(str, ""))
+        proposed = _parse_policy(text) if text else None
+        found = self._listing_core().list_retention(clock_ns(), proposed)
+        brokers = self.broker_names()
+        return {"retention": [_describe_retention(each, brokers) for each in found]}
+
+    async def _set_retention(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Change the policy of a pubend; the answer follows when that is durable and in force."""
+        pubend, text, force = _take(arguments, pubend=int, policy=(str, ""), force=(bool, False))
+        found = self._find_retention(pubend, None)
+        policy = _parse_policy(text) if text else None
+        wanted = found.default if policy is None else policy
+        proposed = self._find_retention(pubend, wanted)
+        if proposed.early > found.early and not force:
+            raise ControlError("user", _refuse_release(f"{self._own.name}.{pubend}", proposed))
+        self.change_retention(pubend, policy)
+        with trio.move_on_after(END_TIMEOUT_S) as waiting:
+            while self._find_retention(pubend, None).policy != wanted:
+                await trio.sleep(DISK_POLL_S)
+        if waiting.cancelled_caught:
+            raise ControlError("busy", f"{wanted} of pubend {pubend} is not durable yet")
+        return {"pubend": pubend, "policy": str(wanted), "before": str(found.policy)}
+
+    def _find_retention(self, pubend: int, proposed: RetentionPolicy | None) -> StreamRetention:
+        found = self._listing_core().list_retention(clock_ns(), proposed)
+        for each in found:
+            if each.stream.publisher == pubend:
+                return each
+        numbers = f"0 to {len(found) - 1}" if found else "it has none"
+        raise ControlError("user", f"{self._own.name} has no pubend {pubend}: {numbers}")
+
     def _find_subscription(self, client: str, number: int) -> SubscriptionState | None:
         named = client, number
         found = self._list_subscriptions()
@@ -303,11 +342,21 @@ class Commands:
         self._log.record("run_begun", begun)
         if self.accepted_loss is not None:
             self._log.record(LOSS_ACCEPTED, self.accepted_loss)
+        for each in self._list_changed_retention():
+            self._log.record(each.record.event, each.record.details)
         return {
             "t_ns": time.monotonic_ns(),
             "pid": os.getpid(),
             "accepted_loss": dict(self.accepted_loss) if self.accepted_loss else None,
         }
+
+    def _list_changed_retention(self) -> list[StreamRetention]:
+        """Return the policies that are not the topology's, for the log of a run."""
+        if not isinstance(self._core, ListingProtocol):
+            return []
+        return [
+            each for each in self._core.list_retention(clock_ns()) if each.policy != each.default
+        ]
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
@@ -535,6 +584,44 @@ def _describe_subscription(state: SubscriptionState, brokers: Sequence[str]) -> 
         "behind_events": {name(key): events for key, events in state.behind_events.items()},
         "acknowledged": {name(key): tick for key, tick in state.acknowledged.items()},
         "holds": [name(each) for each in state.holds],
+    }
+
+
+def _parse_policy(text: str) -> RetentionPolicy:
+    """Return a policy.
+
+    Raises:
+        ControlError: of kind user: the text states none.
+    """
+    try:
+        return RetentionPolicy.parse(text, "policy")
+    except ConfigError as error:
+        raise ControlError("user", str(error)) from None
+
+
+def _refuse_release(stream: str, found: StreamRetention) -> str:
+    """Return why a proposed policy is refused, with one that releases nothing."""
+    second_ns = 1_000 * MILLISECOND_NS
+    oldest_ns = -(-found.oldest_age_ns // second_ns) * second_ns
+    nearest_one = RetentionPolicy(oldest_ns + second_ns, 0)
+    return (
+        f"{stream}: the policy releases {found.early} retained publications that subscribers have "
+        f"not acknowledged; {nearest_one} or bytes={found.retained_bytes}B alone releases none, "
+        "and --force releases them"
+    )
+
+
+def _describe_retention(state: StreamRetention, brokers: Sequence[str]) -> dict[str, Any]:
+    """Return the policy of a pubend for JSON."""
+    return {
+        "stream": f"{brokers[state.stream.broker]}.{state.stream.publisher}",
+        "pubend": state.stream.publisher,
+        "policy": str(state.policy),
+        "topology": str(state.default),
+        "events": state.events,
+        "bytes": state.retained_bytes,
+        "oldest_ms": state.oldest_age_ns // MILLISECOND_NS,
+        "early": state.early,
     }
 
 

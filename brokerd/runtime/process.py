@@ -21,6 +21,7 @@ from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, 
 from brokerd.interpreter import raise_descriptor_limit
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
@@ -30,6 +31,7 @@ from brokerd.protocols.interface import (
     DecommissioningProtocol,
     DeliveryProtocol,
     Farewell,
+    RetentionChanged,
     Started,
     SubscriptionEnded,
     TopologyShrunk,
@@ -229,6 +231,7 @@ class BrokerProcess:
         commands.farewell = partial(self._farewell, core)
         commands.decommission = partial(self._decommission, driver)
         commands.end_subscription = partial(_end_subscription, driver)
+        commands.change_retention = partial(_change_retention, driver)
         commands.broker_names = self._broker_names
         if volume is not None and volume.torn_bytes:
             log.record("log_end_cut_off", {"bytes": volume.torn_bytes})
@@ -386,6 +389,10 @@ class BrokerProcess:
 
 def _end_subscription(driver: Driver, client: ClientId, number: int) -> None:
     driver.post([SubscriptionEnded(client, number)])
+
+
+def _change_retention(driver: Driver, pubend: int, policy: RetentionPolicy | None) -> None:
+    driver.post([RetentionChanged(pubend, policy)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ VERBS: Final = (
     Verb("publish", "publish:publish", _OPERATE),
     Verb("subscribe", "subscribe:subscribe", _OPERATE),
     Verb("subscriptions", "subscriptions:app", _OPERATE),
+    Verb("retention", "retention:app", _OPERATE),
     Verb("decommission", "deployment:decommission", _OPERATE),
     Verb("certificate", "certificate:certificate", _OPERATE),
     Verb("down", "deployment:down", _OPERATE),

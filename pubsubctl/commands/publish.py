@@ -25,6 +25,18 @@ STANDARD_INPUT: Final = "-"
 MOST_COUNT: Final = 10_000_000
 
 
+_Pubend = Annotated[
+    int | None,
+    typer.Option(
+        "--pubend",
+        metavar="N",
+        min=0,
+        max=1_000_000,
+        help="Publish to this pubend of the broker, if its protocol has pubends.",
+    ),
+]
+
+
 def publish(
     context: typer.Context,
     attributes: Annotated[
@@ -46,6 +58,7 @@ def publish(
         str | None,
         typer.Option("--rate", metavar="RATE", help="Publish no faster, such as 50/s or 90/min."),
     ] = None,
+    pubend: _Pubend = None,
     broker: Broker = None,
     name: ClientName = None,
     timeout: Annotated[
@@ -66,7 +79,7 @@ def publish(
 
     call = invocation(context)
     call.refuse_dry_run("publish")
-    publishing = _Publishing(call, _per_s(rate), seconds_of("--timeout", timeout))
+    publishing = _Publishing(call, _per_s(rate), seconds_of("--timeout", timeout), pubend)
     name = name or f"publish-{secrets.token_hex(4)}"
     is_piped = attributes == STANDARD_INPUT
     if is_piped and (payload or payload_file is not None or count != 1):
@@ -151,6 +164,7 @@ class _Publishing:
     call: Invocation
     rate: float | None
     timeout_s: float
+    pubend: int | None
     published: int = 0
     acknowledged: int = 0
     mistake: UserError | None = None
@@ -178,6 +192,7 @@ class _Publishing:
                     addresses,
                     name,
                     publishes=True,
+                    pubend=self.pubend,
                     deployment_id=access.identity,
                     parameters=access.session,
                     callbacks=callbacks,

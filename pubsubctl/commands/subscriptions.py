@@ -153,7 +153,7 @@ async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:
     Raises:
         PreflightFailed: nothing is deployed.
     """
-    answers, silent = await _query_brokers(lab, "subscriptions", {})
+    answers, silent = await query_brokers(lab, "subscriptions", {})
     rows = [
         {**row, "broker": broker} for broker, answer in answers for row in answer["subscriptions"]
     ]
@@ -172,7 +172,7 @@ async def collect_retained(
     for row in rows:
         for stream, tick in row["acknowledged"].items():
             after.setdefault(stream, []).append(tick)
-    answers, silent = await _query_brokers(lab, "retained", {"after": after})
+    answers, silent = await query_brokers(lab, "retained", {"after": after})
     found = [{**each} for _, answer in answers for each in answer["retained"] if each["events"]]
     return sorted(found, key=lambda each: str(each["stream"])), silent
 
@@ -204,10 +204,13 @@ def add_retained(rows: Iterable[dict[str, Any]], retained: Iterable[dict[str, An
         each["held_by"] = names or moved or [f"broker {name}" for name in brokers]
 
 
-async def _query_brokers(
-    lab: "Lab", command: str, arguments: dict[str, Any]
+async def query_brokers(
+    lab: "Lab", command: str, arguments: dict[str, Any], subject: str = "subscriptions"
 ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Return the answers of all brokers, and the reasons of brokers without an answer.
+
+    Args:
+        subject: what the brokers list, for the reasons.
 
     Raises:
         PreflightFailed: nothing is deployed.
@@ -231,7 +234,7 @@ async def _query_brokers(
                 async with connector.open_agent() as agent:
                     found.append((broker, await agent.broker(broker, command, arguments)))
             except (ControlError, Unreachable) as error:
-                silent.append(f"{broker} lists no subscriptions: {error}")
+                silent.append(f"{broker} lists no {subject}: {error}")
 
     await lab.on_all(query)
     return found, sorted(silent)

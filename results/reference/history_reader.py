@@ -45,6 +45,7 @@ from results.rules.terms import (
     Guarantee,
     Notice,
     Partition,
+    Retention,
     doubt,
 )
 from results.witnesses import Rows, RunFolder, doubts_of_witnesses
@@ -232,7 +233,11 @@ class _Folder:
             },
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._list_requirements().get("subscribers_on_path", ())),
-            promises=replace(self.promises, losses_from_ns=self._find_accepted_ns()),
+            promises=replace(
+                self.promises,
+                losses_from_ns=self._find_accepted_ns(),
+                retentions=tuple(sorted(self._read_retentions(), key=lambda each: each.since_ns)),
+            ),
             online=findings_online(RunFolder(self.folder, self), self._rows),
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
@@ -255,6 +260,29 @@ class _Folder:
                 if is_signed and type(line.get("loss")) is type(line.get("t_ns")) is int:
                     found.append(self._to_timeline(line["t_ns"], process.parent.name))
         return min(found) if found else None
+
+    def _read_retentions(self) -> Iterator[Retention]:
+        """Yield the changes of retention that brokers logged."""
+        for process in sorted(self.folder.glob("raw/*/*")):
+            host = process.parent.name
+            for line in read_lines(process / "events.jsonl"):
+                numbers = line.get("t_ns"), line.get("pubend"), line.get("pubends")
+                age_ns = line.get("gap_age_ns")
+                if (
+                    line.get("event") == "retention_changed"
+                    and all(type(each) is int for each in numbers)
+                    and 0 <= line["pubend"] < line["pubends"]
+                    and (age_ns is None or (type(age_ns) is int and age_ns >= 0))
+                ):
+                    yield Retention(
+                        broker=process.name,
+                        stream=line["pubend"],
+                        streams=line["pubends"],
+                        reason=str(line.get("reason")),
+                        gap_age_ns=age_ns,
+                        since_ns=self._to_timeline(line["t_ns"], host),
+                        err_ns=self.clocks.error_ns(host),
+                    )
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:
         if "routes" not in self.overlay:

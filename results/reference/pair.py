@@ -202,7 +202,29 @@ class Pair:
             if accepted_ns is None:
                 return False
             return self.error_ns is None or accepted_ns <= gap.received_ns + self.error_ns
-        return gap.reason in self.promises.gaps or self._follows_absence(gap)
+        is_released = any(age_ns is not None for _, age_ns in self._retentions(gap))
+        return is_released or self._follows_absence(gap)
+
+    def _retentions(self, gap: Gap) -> list[tuple[int | None, int | None]]:
+        """Return the least ages of publications in a gap, each with the end of its time."""
+        broker, number = self.source.log.source.rsplit("/", 1)
+        in_force: list[tuple[int | None, int | None]] = []
+        present: int | None = None
+        if gap.reason in self.promises.gaps:
+            present = self.promises.gap_age_ns
+            if ages_ns := self.promises.gap_ages_ns:
+                present = ages_ns[int(number) % len(ages_ns)]
+        for change in self.promises.retentions:
+            if (change.broker, change.stream) != (broker, int(number) % change.streams):
+                continue
+            if change.reason != gap.reason:
+                continue
+            error_ns = change.err_ns
+            if error_ns is not None and change.since_ns > gap.received_ns + error_ns:
+                continue
+            in_force.append((None if error_ns is None else change.since_ns + error_ns, present))
+            present = change.gap_age_ns
+        return [*in_force, (None, present)]
 
     def _follows_absence(self, gap: Gap) -> bool:
         """Return True if a long absence of the subscriber is the promised reason."""
@@ -214,10 +236,20 @@ class Pair:
             return False
         if self._follows_absence(gap) and sent_ns <= (gap.absent_until_ns or 0) + self.error_ns:
             return False
-        if gap.reason not in self.promises.gaps:
+        ages = [each for each in self._retentions(gap) if each[1] is not None]
+        if not ages:
             return gap.reason in self.promises.absence_gaps  # else of a loss, of any age
-        age_ns = self.promises.gap_age_ns
-        return age_ns > 0 and gap.received_ns - sent_ns + self.error_ns < age_ns
+        return not any(
+            self._is_released(gap, sent_ns, until_ns, age_ns or 0) for until_ns, age_ns in ages
+        )
+
+    def _is_released(self, gap: Gap, sent_ns: int, until_ns: int | None, age_ns: int) -> bool:
+        """Return True if a publication was old enough for a gap before the end of a time."""
+        is_present = until_ns is None or until_ns >= gap.received_ns
+        if is_present and not age_ns:
+            return True
+        now_ns = gap.received_ns if is_present or until_ns is None else until_ns
+        return now_ns - sent_ns + (self.error_ns or 0) >= age_ns
 
     def _wrong_gaps(self) -> Iterator[Violation]:
         for gap in self.gaps:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
 from results.rules.losses import find_permitted, is_accepted, is_of_absence
+from results.rules.retentions import find_last_sent_ns
 from results.rules.risks import Tree
 from results.rules.terms import NEVER_NS, STATE_LOST, Gap, Notice
 from results.rules.withholding import (
@@ -318,17 +319,16 @@ def _announced_of(stretch: Stretch) -> AnnouncedRange:
 def _announced_in_gaps(
     gaps: Sequence[Gap], facts: RunFacts, pair: tuple[str, str], stretches: Sequence[Stretch]
 ) -> Iterator[AnnouncedRange]:
-    age_ns, error_ns = facts.promises.gap_age_ns, facts.clock_errors.get(pair, 0)
-    named = [*find_permitted(gaps, facts.promises, error_ns)]
-    reasons = (*facts.promises.gaps, *facts.promises.absence_gaps, STATE_LOST)
+    promises, error_ns = facts.promises, facts.clock_errors.get(pair, 0)
+    named = [*find_permitted(gaps, promises, error_ns)]
+    reasons = (*promises.gaps, *promises.absence_gaps, STATE_LOST)
+    reasons += tuple(each.reason for each in promises.retentions)
     for gap, first, last in stretches_in_gaps(named, reasons, stretches):
-        until_ns = NEVER_NS
-        is_promised = gap.reason in facts.promises.gaps
-        if age_ns and error_ns is not None and is_promised:
-            until_ns = gap.received_ns + error_ns - age_ns
-        if error_ns is not None and is_of_absence(gap, facts.promises):
+        released_ns = find_last_sent_ns(gap, promises, error_ns)
+        until_ns = NEVER_NS if released_ns is None else released_ns
+        if error_ns is not None and is_of_absence(gap, promises):
             absent_ns = (gap.absent_until_ns or 0) + error_ns
-            until_ns = absent_ns if not is_promised else max(until_ns, absent_ns)
+            until_ns = absent_ns if released_ns is None else max(released_ns, absent_ns)
         yield AnnouncedRange(
             key_of(*first), key_of(*last), "", gap.place, gap.received_ns, late=False,
             until_ns=until_ns, reason=gap.reason,

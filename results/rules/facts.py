@@ -8,6 +8,7 @@ from results.rules.absences import absences_of, doubts_about_churn, with_absence
 from results.rules.busyness import busy_signs, has_ended_in_silence
 from results.rules.expectation import ExpectedContent
 from results.rules.losses import promises_with_losses
+from results.rules.retentions import promises_with_retentions
 from results.rules.risks import Routes
 from results.rules.specification import specification_doubts
 from results.rules.terms import (
@@ -126,7 +127,7 @@ class RunFacts:
             clock_errors=_clock_errors(run, logs),
             timeline_errors=_timeline_errors(run, logs),
             measured_until_ns=run.phase("measure").to_ns if run.has_measured else None,
-            promises=promises_with_losses(run, logs),
+            promises=promises_with_retentions(promises_with_losses(run, logs), run, logs),
             gaps=with_absences(gaps_of(logs, run.to_timeline), run, logs),
             commits=commits_of(logs),
             routes=run.routes,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from results.rules.retentions import find_last_sent_ns
 from results.rules.terms import STATE_LOST, Gap, Promises
 from results.tables.logs import Logs
 from results.tables.manifest import Run
@@ -56,5 +57,6 @@ def find_permitted(gaps: Iterable[Gap], promises: Promises, error_ns: int | None
             and since_ns is not None
             and (error_ns is None or gap.received_ns + error_ns >= since_ns)
         )
-        if is_explained or gap.reason in promises.gaps or is_of_absence(gap, promises):
+        is_released = find_last_sent_ns(gap, promises, error_ns) is not None
+        if is_explained or is_released or is_of_absence(gap, promises):
             yield gap

@@ -140,6 +140,27 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """The retention of a broker's stream from a time on, as the broker logged it.
+
+    Attributes:
+        stream, streams: the number of the stream, and the number of streams of the broker. A
+            publisher is in the stream of its number's remainder.
+        reason: of gaps in place of released publications.
+        gap_age_ns: minimum age of a publication in such a gap; None: there are none.
+        err_ns: maximum error of `since_ns`; None if unknown.
+    """
+
+    broker: str
+    stream: int
+    streams: int
+    reason: str
+    gap_age_ns: int | None
+    since_ns: int
+    err_ns: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Promises:
     """The promises of a run's protocol; the defaults apply to runs without promises.
 
@@ -150,6 +171,11 @@ class Promises:
         redelivers: a subscriber that restarts may receive uncommitted publications again, with a
             mark.
         gap_age_ns: minimum age of a publication in a gap at the announcement.
+        gap_ages_ns: `gap_age_ns` of the publishers of each stream of a broker, None: no gap is
+            permitted; a publisher is in the stream of its number's remainder. Empty: the same for
+            all.
+        retentions: changes of that while brokers ran, in order of time. From event logs, not from
+            the manifest.
         losses_from_ns: time since which a broker serves with a loss of state that an operator's
             signed act accepts; None: no such act. From event logs, not from the manifest.
         absence_gaps: permitted reasons of gaps that are announced to a subscriber after an absence
@@ -164,6 +190,8 @@ class Promises:
     losses_from_ns: int | None = None
     absence_gaps: tuple[str, ...] = ()
     absence_ns: int = 0
+    gap_ages_ns: tuple[int | None, ...] = ()
+    retentions: tuple[Retention, ...] = ()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Promises":
@@ -174,7 +202,7 @@ class Promises:
         """
         order, gaps = values.get("order", "publisher"), values.get("gaps", ())
         redelivers, age_ns = values.get("redelivers", False), values.get("gap_age_ns", 0)
-        topic = values.get("topic", "")
+        topic, ages_ns = values.get("topic", ""), values.get("gap_ages_ns", ())
         if order not in ORDERS:
             raise ValueError(f"order = {order!r} is none of {', '.join(ORDERS)}")
         if isinstance(gaps, str) or not all(isinstance(reason, str) for reason in gaps):
@@ -185,7 +213,12 @@ class Promises:
             raise ValueError(f"gap_age_ns = {age_ns!r} is no duration")
         if not isinstance(topic, str):
             raise ValueError(f"topic = {topic!r} is no text")
-        return cls(order, tuple(gaps), redelivers, age_ns, topic)
+        if isinstance(ages_ns, str) or not all(
+            each is None or (type(each) is int and each >= 0) for each in ages_ns
+        ):
+            raise ValueError(f"gap_ages_ns = {ages_ns!r} are no durations")
+        promises = cls(order, tuple(gaps), redelivers, age_ns, topic)
+        return replace(promises, gap_ages_ns=tuple(ages_ns))
 
 
 ORDERS: Mapping[str, str] = {
@@ -220,7 +253,8 @@ ON_TRUST: tuple[str, ...] = (
     "the exact times of sending, receipts, acknowledgements and accepted subscriptions, which one "
     "process stamps; counts of each second bound them",
     "contents that subscribers received, and places in streams, which one process logs; "
-    "incarnations of clients, and reasons of lost sessions, which one broker logs",
+    "incarnations of clients, reasons of lost sessions, and changed policies of early release, "
+    "which one broker logs",
     "counters of brokers beyond publications received and delivered, and these as far as faults "
     "made brokers count anew or twice; counts from before the run",
     "processor times and memory below what an agent or another second shows, waits for a "

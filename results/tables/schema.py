@@ -520,6 +520,15 @@ TABLES: Mapping[str, Table] = {
             idle_messages BIGINT between brokers in the idle time of the experiment
             busy_messages BIGINT between brokers in its busy time, other than events
         """),
+        _table("missed_events", "Of ds03.caches: per case and draw.", """
+            case STRING of the experiment
+            run INT counted per case
+            published BIGINT events
+            missing BIGINT that subscribers never received
+            fetched_from_pubends BIGINT missed events that were read from the log of a pubend
+            fetched_from_store BIGINT among events that have passed a broker
+            fetched_from_memory BIGINT among events that are not acknowledged at a broker
+        """),
         _table("churn_messages", "Of control.churn: per protocol and number of brokers.", """
             protocol STRING of the brokers
             title STRING its name in the experiment

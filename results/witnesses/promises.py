@@ -56,6 +56,7 @@ def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Pro
         promised.topic,
         absence_gaps=tuple(promised.absence_gaps) if absence_ns else (),
         absence_ns=absence_ns,
+        gap_ages_ns=promised.gap_ages_ns,
     )
 
 
@@ -73,6 +74,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
         "gaps": list(wanted.gaps),
         "redelivers": wanted.redelivers,
         "gap_age_ns": wanted.gap_age_ns,
+        "gap_ages_ns": [*wanted.gap_ages_ns],
         "topic": wanted.topic,
     }
     if running is not None:
@@ -81,7 +83,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
         guarantee = folder.workload.get("guarantee") or {}
         named["exactly_once"] = guarantee.get("delivery") == "exactly-once"
     for name, value in named.items():
-        found = stated.get(name, {"gap_age_ns": 0, "topic": ""}.get(name))
+        found = stated.get(name, {"gap_age_ns": 0, "gap_ages_ns": [], "topic": ""}.get(name))
         if found != value or type(found) is not type(value):
             yield doubt(
                 "disagree", one=MANIFEST, other=TOPOLOGY, what=f"promises.{name}",

@@ -66,6 +66,7 @@ _EVENTS: Final[Mapping[str, str]] = {
     "run_begun": "run_id broker schema ?parameters",
     "run_ended": "run_id counters",
     "loss_accepted": "cause loss signature",
+    "retention_changed": "pubend pubends policy reason gap_age_ns",
     "session_established": "peer session incarnation opened",
     "session_lost": "peer session reason",
     "subscription_started": "client number",

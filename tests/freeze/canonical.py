@@ -5,8 +5,10 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from brokerd.model.client_messages import Connect
 from brokerd.protocols import interface
-from brokerd.wire.codec import all_kinds, encode
+from brokerd.wire.codec import PREFIX, all_kinds, encode
+from brokerd.wire.strict_cbor import ARRAYS
 
 _MESSAGES = all_kinds()
 _KINDS = {
@@ -44,7 +46,7 @@ def _pieces(item: Any) -> Iterator[bytes]:
         yield b"}"
     elif type(item) in _MESSAGES:
         yield b"M"
-        yield from map(bytes, encode(item))
+        yield from map(bytes, _encode_as_before(item))
     elif is_dataclass(item):
         yield b"(%d:" % _KINDS.get(type(item), -1)
         for field in fields(item):
@@ -55,6 +57,18 @@ def _pieces(item: Any) -> Iterator[bytes]:
         for part in _ordered(item):
             yield from _pieces(part)
         yield b"]"
+
+
+def _encode_as_before(message: Any) -> list[Any]:
+    """Return the frame of a message, without a field that is newer than histories and not set."""
+    pieces = encode(message)
+    if type(message) is not Connect or message.pubend is not None:
+        return pieces
+    header = b"".join(map(bytes, pieces))[PREFIX.size :]
+    skipped = {0x98: 1, 0x99: 2}.get(header[0], 0)
+    count = int.from_bytes(header[1 : 1 + skipped]) if skipped else header[0] & 0x1F
+    header = ARRAYS[count - 1] + header[1 + skipped : -1]
+    return [PREFIX.pack(len(header) + 4, len(header)) + header]
 
 
 def _ordered(item: Any) -> Iterator[Any]:

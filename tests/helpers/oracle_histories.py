@@ -19,6 +19,7 @@ def observe(history: History) -> Oracle:
         order=Order(history.order),
         gaps=history.promises.gaps,
         gap_age_ns=history.promises.gap_age_ns,
+        gap_ages_ns=history.promises.gap_ages_ns,
         absence_gaps=history.promises.absence_gaps,
         redelivers=history.promises.redelivers,
     )
@@ -40,6 +41,12 @@ def observe(history: History) -> Oracle:
             clock[0] = row.sent_ns
             oracle.published(log.name, row.sequence, blob, payload)
             oracle.acknowledged(log.name, row.sequence)
+    for change in history.promises.retentions:
+        clock[0] = change.since_ns
+        oracle.on_retention(
+            BROKERS.index(change.broker), change.stream, change.streams, change.reason,
+            change.gap_age_ns,
+        )  # fmt: skip
     for subscription in history.subscriptions:
         _play(oracle, history, subscription, sources, clock)
     oracle.judge_end()

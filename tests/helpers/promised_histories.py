@@ -20,7 +20,7 @@ from results.reference.history import (
     PublisherLog,
     SubscriptionLog,
 )
-from results.rules.terms import STATE_LOST, Commit, Gap, Guarantee, Promises
+from results.rules.terms import STATE_LOST, Commit, Gap, Guarantee, Promises, Retention
 from tests.helpers.histories import CHAIN, MILLISECOND, delivery, wants, workload
 
 PUBLICATIONS = 16
@@ -30,6 +30,23 @@ TOTAL = Promises(order="total")
 NONE = Promises(order="none")
 GAPS = Promises(gaps=("full", RELEASED))
 OLD = Promises(gaps=(RELEASED,), gap_age_ns=20 * MILLISECOND)
+OF_FIRST_STREAM = replace(OLD, gap_ages_ns=(20 * MILLISECOND, None))
+OF_SECOND_STREAM = replace(OLD, gap_ages_ns=(None, 20 * MILLISECOND))
+SHRUNK = Promises(retentions=(Retention("a", 0, 3, RELEASED, 5 * MILLISECOND, 0),))
+SHRUNK_FOR_OTHERS = Promises(
+    retentions=(
+        Retention("b", 0, 1, RELEASED, 0, 0),
+        Retention("a", 1, 2, RELEASED, 0, 0),
+        Retention("a", 0, 2, "full", 0, 0),
+        Retention("a", 0, 2, RELEASED, None, 0),
+        Retention("a", 0, 2, RELEASED, 0, 90 * MILLISECOND),
+    )
+)
+GROWN = replace(
+    OLD,
+    gap_age_ns=2 * MILLISECOND,
+    retentions=(Retention("a", 0, 1, RELEASED, 1_000 * MILLISECOND, 30 * MILLISECOND),),
+)
 LOST = Promises(losses_from_ns=100 * MILLISECOND)
 LOST_AND_OLD = replace(OLD, losses_from_ns=0)
 ABSENT = Promises(absence_gaps=(RELEASED,), absence_ns=20 * MILLISECOND)
@@ -218,6 +235,54 @@ def a_gap_has_what_is_old_enough(history: History, rng: Random) -> History:
 @_case(OLD, "gap_early")
 def a_gap_has_what_is_too_young(history: History, rng: Random) -> History:
     return _with_aged_gap(history, rng, short_of_ns=1)
+
+
+def _with_gap_at(history: History, rng: Random, received_ns: int) -> History:
+    history = _with_gap(history, rng, RELEASED)
+    (gap,) = history.subscriptions[0].gaps
+    return with_log(history, 0, gaps=[replace(gap, received_ns=received_ns)])
+
+
+@_case(OF_FIRST_STREAM)
+def a_gap_of_a_stream_has_what_is_old_enough(history: History, rng: Random) -> History:
+    return _with_aged_gap(history, rng, short_of_ns=0)
+
+
+@_case(OF_FIRST_STREAM, "gap_early")
+def a_gap_of_a_stream_has_what_is_too_young(history: History, rng: Random) -> History:
+    return _with_aged_gap(history, rng, short_of_ns=1)
+
+
+@_case(OF_SECOND_STREAM, "gap_unpromised", "missing")
+def a_gap_is_of_a_stream_that_retains_everything(history: History, rng: Random) -> History:
+    return _with_aged_gap(history, rng, short_of_ns=0)
+
+
+@_case(SHRUNK)
+def a_gap_follows_a_shorter_retention(history: History, rng: Random) -> History:
+    return _with_gap_at(history, rng, 30 * MILLISECOND)
+
+
+@_case(SHRUNK, "gap_early")
+def a_gap_follows_a_shorter_retention_too_early(history: History, rng: Random) -> History:
+    history = _with_gap(history, rng, RELEASED)
+    (gap,) = history.subscriptions[0].gaps
+    return with_log(history, 0, gaps=[replace(gap, received_ns=(gap.last + 5) * MILLISECOND - 1)])
+
+
+@_case(SHRUNK_FOR_OTHERS, "gap_unpromised", "missing")
+def a_gap_follows_a_shorter_retention_of_other_streams(history: History, rng: Random) -> History:
+    return _with_gap_at(history, rng, 80 * MILLISECOND)
+
+
+@_case(GROWN)
+def a_gap_has_what_was_released_before_a_longer_retention(history: History, rng: Random) -> History:
+    return _with_gap_at(history, rng, 80 * MILLISECOND)
+
+
+@_case(replace(GROWN, gap_age_ns=31 * MILLISECOND), "gap_early")
+def a_gap_has_what_is_kept_by_a_longer_retention(history: History, rng: Random) -> History:
+    return _with_gap_at(history, rng, 80 * MILLISECOND)
 
 
 def _with_gap_after_absence(

@@ -19,6 +19,7 @@ from results.reference.rule import check
 from results.rules.absences import with_absences
 from results.rules.announcements import AnnouncedRange, _objections
 from results.rules.losses import promises_with_losses
+from results.rules.retentions import promises_with_retentions
 from results.rules.terms import NEVER_NS, STATE_LOST, Commit, Promises
 from results.tables.frames import FIRST_KEY, LAST_KEY
 from results.tables.json_files import IntegrityError
@@ -383,6 +384,40 @@ def test_a_gap_for_lost_state_needs_an_operators_act(tmp_path: Path) -> None:
     for path in (accepted, *runs):
         run, history = read_run(path), read_history(path)
         assert promises_with_losses(run, read_logs(run)) == history.promises
+
+
+CHANGE = {"event": "retention_changed", "pubend": 0, "pubends": 4, "policy": "age=10ms",
+          "reason": LOST, "gap_age_ns": 10**7, "t_ns": ORIGIN_NS - SECOND}  # fmt: skip
+NO_CHANGES: dict[str, dict[str, Any]] = {
+    "another stream": {"pubend": 1},
+    "no gaps": {"gap_age_ns": None},
+    "another reason": {"reason": "tired"},
+    "later": {"t_ns": ORIGIN_NS + 3_600 * SECOND},
+    "no stream": {"pubend": 4},
+    "no age": {"gap_age_ns": -1},
+    "no number": {"pubends": "4"},
+}
+
+
+def run_with_change(folder: Path, name: str, **change: Any) -> Path:
+    """Write a run with a gap that the topology does not permit, and a change of retention."""
+    path = run_with_gap(folder, name, parameters={"client_linger_ns": MONTH_NS})
+    (log,) = path.glob("raw/*/p1/events.jsonl")
+    log.write_text(log.read_text() + json.dumps({**CHANGE, **change}) + "\n")
+    seal(path)
+    return path
+
+
+def test_a_gap_is_permitted_by_a_retention_that_a_broker_logged(tmp_path: Path) -> None:
+    permitted = run_with_change(tmp_path, "changed")
+    young = run_with_change(tmp_path, "young", gap_age_ns=3_600 * SECOND)
+    runs = [run_with_change(tmp_path, f"{n}", **each) for n, each in enumerate(NO_CHANGES.values())]
+    found = [dict(judge_folder(each).counts.violations) for each in (permitted, young, *runs)]
+    assert found[:2] == [{}, {"gap_early": 3}]
+    assert found[2:] == [{"gap_unpromised": 1, "missing": 3}] * len(runs)
+    for path in (permitted, young, *runs):
+        run, history = read_run(path), read_history(path)
+        assert promises_with_retentions(run.promises, run, read_logs(run)) == history.promises
 
 
 STREAM = {"source": "b1/1782579199999999", "incarnation": 1_700_000_000}

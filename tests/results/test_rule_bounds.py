@@ -30,6 +30,7 @@ from results.rules.findings import (
 from results.rules.log_doubts import JITTER_NS, doubts_about_clock, doubts_about_numbers
 from results.rules.losses import find_permitted, is_accepted, promises_with_losses
 from results.rules.pairs import Pair, join_counts
+from results.rules.retentions import find_last_sent_ns
 from results.rules.risks import Tree
 from results.rules.specification import specification_digest, specification_doubts
 from results.rules.terms import (
@@ -38,6 +39,7 @@ from results.rules.terms import (
     Gap,
     Promises,
     Recovery,
+    Retention,
     RiskWindow,
     doubt,
 )
@@ -289,6 +291,33 @@ def test_a_gap_with_two_reasons_has_the_later_excuse(absent_ns: int, until_ns: i
     gap = Gap("p1/0", 1, 2, 3, LOST, 0, received_ns=5_000, absent_until_ns=absent_ns)
     (found,) = _announced_in_gaps([gap], facts, ("s1/1", "p1/0"), [])
     assert found.until_ns == until_ns
+
+
+@pytest.mark.parametrize(
+    "changes, last_ns",
+    [
+        ([], "none"),
+        ([["a", 0, 2, 10, 100]], "997"),
+        ([["a", 0, 2, 0, 100]], "never"),
+        ([["b", 0, 2, 0, 0]], "none"),
+        ([["a", 1, 2, 0, 0]], "none"),
+        ([["a", 2, 3, 10, 1_007]], "997"),
+        ([["a", 2, 3, 10, 1_008]], "none"),
+        ([["a", 0, 2, 10, 100], ["a", 0, 2, -1, 500]], "504"),
+        ([["a", 0, 2, 10, 100], ["a", 0, 2, 900, 500]], "504"),
+        ([["a", 0, 2, 0, 100], ["a", 0, 2, -1, 500]], "514"),
+    ],
+)
+def test_a_gap_has_what_some_retention_in_force_permits(changes: list[Any], last_ns: str) -> None:
+    """The gap is received at 1,000; clocks differ by 7 at most, in addition to the broker's 0."""
+    retentions = tuple(
+        Retention(broker, stream, streams, LOST, None if age_ns < 0 else age_ns, since_ns, 7)
+        for broker, stream, streams, age_ns, since_ns in changes
+    )
+    gap = Gap("a/2", 1, 2, 3, LOST, 0, received_ns=1_000)
+    found = find_last_sent_ns(gap, Promises(retentions=retentions), 7)
+    said = "never" if found == NEVER_NS else "none" if found is None else str(found)
+    assert said == last_ns
 
 
 @pytest.mark.parametrize("lowest, wanted", [(8, True), (9, True), (10, False), (None, False)])

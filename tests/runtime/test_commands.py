@@ -1,5 +1,6 @@
 """Tests of control commands at a broker that has not read its state."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,10 +9,14 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.model.identity import StreamId
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.protocols.interface import (
+    RETENTION_CHANGED,
     CoreStatus,
     ListingProtocol,
+    Record,
     RetainedStream,
+    StreamRetention,
     SubscriptionState,
 )
 from brokerd.runtime.commands import Commands
@@ -86,6 +91,7 @@ class ListingCore(StoredCore):
     def __init__(self) -> None:
         super().__init__()
         self.is_read = True
+        self.policy = RetentionPolicy()
         stream = StreamId(0, 3, 0)
         self.states = [
             SubscriptionState(
@@ -98,6 +104,18 @@ class ListingCore(StoredCore):
 
     def list_subscriptions(self, now_ns: int) -> list[SubscriptionState]:
         return [*self.states]
+
+    def list_retention(
+        self, now_ns: int, proposed: RetentionPolicy | None = None
+    ) -> list[StreamRetention]:
+        """One event of 50 ms and of 200 bytes is retained."""
+        policy = proposed or self.policy
+        early = int(0 < policy.age_ns < 50_000_000)
+        record = Record(RETENTION_CHANGED, {"policy": str(self.policy)})
+        default = RetentionPolicy()
+        stream = StreamId(0, 0, 0)
+        found = StreamRetention(stream, self.policy, default, 1, early, 50_000_000, 200, record)
+        return [found]
 
     def list_retained(self, after: Any) -> list[RetainedStream]:
         weights = dict.fromkeys(after.get(StreamId(0, 3, 0), ()), (2, 80))
@@ -193,3 +211,50 @@ def test_a_subscription_ends_unless_its_client_is_connected(
     else:
         trio.run(commands.handlers()["end_subscription"], arguments)
     assert ended == ([] if said else [(client, number)])
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"pubend": 1, "policy": "age=1s"}, "b0 has no pubend 1: 0 to 0"),
+        ({"pubend": 0, "policy": "age=0s"}, "age = '0s'; at least 1ms"),
+        ({"pubend": 0, "policy": "age=20ms"}, r"releases 1 retained .* age=2s or bytes=200B alone"),
+        ({"pubend": 0, "policy": "age=20ms", "force": True}, ""),
+        ({"pubend": 0, "policy": "age=1min,bytes=1KiB"}, ""),
+        ({"pubend": 0}, ""),
+    ],
+)
+def test_a_policy_changes_unless_it_releases_what_is_retained(
+    arguments: dict[str, Any], said: str
+) -> None:
+    core = ListingCore()
+    commands = commands_of(core)
+    commands.is_started = True
+    commands.broker_names = lambda: ("p1", "b0")
+
+    def change(pubend: int, policy: RetentionPolicy | None) -> None:
+        core.policy = policy or RetentionPolicy()
+
+    commands.change_retention = change
+    ask = commands.handlers()["set_retention"]
+    if said:
+        with pytest.raises(ControlError, match=said):
+            trio.run(ask, arguments)
+    else:
+        policy = arguments.get("policy", "never")
+        answer = trio.run(ask, arguments)
+        assert answer == {"pubend": 0, "policy": policy, "before": "never"}
+        (row,) = trio.run(commands.handlers()["retention"], {"policy": "age=20ms"})["retention"]
+        assert (row["stream"], row["policy"], row["early"]) == ("p1.0", policy, 1)
+
+
+def test_the_log_of_a_run_begins_with_policies_that_are_not_the_topologys(tmp_path: Path) -> None:
+    core, recorded = ListingCore(), list[str]()
+    commands = commands_of(core)
+    commands._log.record = lambda name, _details: recorded.append(name)  # type: ignore[method-assign]
+    commands._log.begin_run = lambda *_: None  # type: ignore[method-assign]
+    begin = commands.handlers()["begin_run"]
+    trio.run(begin, {"run_id": "r1", "folder": str(tmp_path)})
+    core.policy = RetentionPolicy(60_000_000_000)
+    trio.run(begin, {"run_id": "r2", "folder": str(tmp_path)})
+    assert recorded == ["run_begun", "run_begun", RETENTION_CHANGED]

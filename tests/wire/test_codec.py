@@ -291,11 +291,12 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     version 29 inexact starts of subscriptions; version 30 generations of clients that storages
     report, acknowledged publications in receipts, duties of brokers of a hierarchy to keep
     profiles, attestations of these duties, released ticks of cells, doubts about streams, positions
-    at which a departing client begins elsewhere, and proofs of lost publications at a storage.
+    at which a departing client begins elsewhere, proofs of lost publications at a storage, and
+    pubends that publishers request.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in all_kinds().values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (30, "ac006b1ffb1dbe7d")
+    assert (WIRE_VERSION, digest) == (30, "6c9746df3a3052c5")
 
 
 def shape(kind: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.durable.catchup_streams import CATCHUP_WATCH, CatchupStreams, CatchupWatch
 from brokerd.protocols.durable.clients import DurableClients
@@ -44,6 +45,7 @@ from brokerd.protocols.durable.release import RELEASE, Release
 from brokerd.protocols.durable.retention import EXCESSIVE, RETAINED, Retention
 from brokerd.protocols.durable.state import (
     COUNTERS,
+    RETENTION,
     TABLES,
     DurableClient,
     DurableSubscription,
@@ -72,9 +74,11 @@ from brokerd.protocols.interface import (
     Instant,
     RecordsRead,
     RetainedStream,
+    RetentionChanged,
     SessionEstablished,
     SessionLost,
     Started,
+    StreamRetention,
     SubscriptionEnded,
     SubscriptionState,
 )
@@ -117,7 +121,8 @@ class Durable:
         hosts = all_streams if routes.is_host else ()
         self.hosted = hosted = {each: HostedStream(each, streams) for each in hosts}
         self.registered = registered = SubscriptionTable(hosted)
-        table = ClientTable(broker, gryphon, deadlines, parameters, DurableClient)
+        pubends = parameters.pubends
+        table = ClientTable(broker, gryphon, deadlines, parameters, DurableClient, pubends=pubends)
         windows = DurableWindows(gryphon, parameters.client_window, counters)
         own: OwnSubscriptions[DurableSubscription, InFlightEvents] = OwnSubscriptions(
             gryphon, windows, decode_attributes, table.clients
@@ -232,6 +237,7 @@ class Durable:
                 DeadlineReached: self._on_deadline,
                 BrokerDecommissioned: self._decommissioning.on_event,
                 SubscriptionEnded: self._clients.on_ended,
+                RetentionChanged: self._on_retention,
             }
         )
         self._due = {
@@ -302,6 +308,7 @@ class Durable:
             arrivals=len(self.arrivals),
             holds=len(self.holds),
             retired=tuple(self._decommissioning),
+            retention=self.retention.changed(),
         )
 
     def list_subscriptions(self, now_ns: Instant) -> Sequence[SubscriptionState]:
@@ -311,6 +318,12 @@ class Durable:
     def list_retained(self, after: Mapping[StreamId, Sequence[int]]) -> Sequence[RetainedStream]:
         """See ListingProtocol."""
         return self.release.list_retained(after)
+
+    def list_retention(
+        self, now_ns: Instant, proposed: RetentionPolicy | None = None
+    ) -> Sequence[StreamRetention]:
+        """See ListingProtocol."""
+        return [*self.retention.list_all(now_ns, proposed)]
 
     # ------------------------------------------------------------ streams
 
@@ -345,6 +358,14 @@ class Durable:
         for stream in self.retention.expire():
             self.gryphon.settle(stream)
         self.retention.schedule()
+
+    def _on_retention(self, event: RetentionChanged) -> None:
+        """Change the policy of a pubend here after the durable write of the policy."""
+
+        def settle() -> None:
+            self.gryphon.settle(self.retention.change(event))
+
+        self.gryphon.disk.commit((self.retention.request(event),), settle)
 
     def _on_released(self, peer: BrokerNumber, message: Released) -> None:
         for stream in self.release.on_message(peer, message):
@@ -439,7 +460,7 @@ class Durable:
         for hosted in self.hosted.values():
             hosted.hold_undelivered()
         if self._routes.is_host:
-            self.retention.begin()
+            self.retention.begin(event.recovered.get(RETENTION, {}))
             for stream in self.gryphon.streams.own():
                 self.release.restore(stream, stream.held or 0)
         self.gryphon.begin(event)

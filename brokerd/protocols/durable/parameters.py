@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from brokerd.errors import ConfigError
+from brokerd.model.retention_policy import RetentionPolicy, parse_policies
 from brokerd.protocols.gryphon import GryphonParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -31,8 +32,10 @@ class DurableParameters(GryphonParameters):
             their acknowledgement; 0: none ever are.
         max_retain_bytes: so may events of a pubend whose newer events have as many bytes, payload
             and overhead; 0: none may.
+        retention: policies of pubends, in place of both bounds: `0:age=60s,bytes=1MB;3:never` for
+            the first and the fourth pubend of each broker.
         release_grace_ns: the least time after its start in which a pubend loses nothing for these
-            reasons; it is `max_retain_ns` where that is longer.
+            reasons; the age of the pubend's policy if the age is longer.
         catchup_batch: the most unacknowledged events of a subscription in catch-up before fetching
             stops, and the size of a fetch.
         catchup_window: the most events of a pubend that all subscriptions in catch-up at a broker
@@ -58,6 +61,7 @@ class DurableParameters(GryphonParameters):
     silence_interval_ns: int = SECOND_NS
     max_retain_ns: int = 0
     max_retain_bytes: int = 0
+    retention: str = ""
     release_grace_ns: int = 10 * SECOND_NS
     catchup_batch: int = 5_000
     catchup_window: int = 20_000
@@ -78,17 +82,25 @@ class DurableParameters(GryphonParameters):
         return replace(chosen, hold_lease_ns=max(chosen.client_linger_ns, LEAST_LEASE_NS))
 
     @property
-    def gap_age_ns(self) -> int | None:
-        """Return the least age of an event in a gap, 0 for any age; None if there are no gaps.
+    def gap_ages_ns(self) -> tuple[int | None, ...]:
+        """Return the least age of an event in a gap of each pubend. See `gap_age_with`."""
+        return tuple(map(self.gap_age_with, self.policies))
+
+    def gap_age_with(self, policy: RetentionPolicy) -> int | None:
+        """Return the least age of an event in a gap with a policy, 0 for any; None for no gaps.
 
         A hold also expires while its client is connected to a broker that cannot renew the hold.
         """
-        ages_ns = [self.max_retain_ns] if self.max_retain_ns else []
-        if self._holds_may_expire:
-            ages_ns.append(self.hold_lease_ns)
-        if self.max_retain_bytes:
-            ages_ns.append(0)
-        return min(ages_ns, default=None)
+        age_ns = policy.gap_age_ns
+        if not self._holds_may_expire:
+            return age_ns
+        return self.hold_lease_ns if age_ns is None else min(age_ns, self.hold_lease_ns)
+
+    @property
+    def policies(self) -> tuple[RetentionPolicy, ...]:
+        """Return the policy of each pubend."""
+        default = RetentionPolicy(self.max_retain_ns, self.max_retain_bytes)
+        return parse_policies(self.retention, default, self.pubends, "retention")
 
     @property
     def _holds_may_expire(self) -> bool:
@@ -127,6 +139,8 @@ class DurableParameters(GryphonParameters):
         for name in ("token_batch", "passed_limit_bytes", "max_retain_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 0")
+        default = RetentionPolicy()
+        parse_policies(self.retention, default, self.pubends, f"{where}: retention")
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
@@ -143,6 +157,12 @@ class DurableParameters(GryphonParameters):
                 "while a pubend receives more than that receives a gap in place of the oldest "
                 "publications."
             )
+        for number, policy in enumerate(self.policies if self.retention else ()):
+            if policy.gap_age_ns is not None:
+                found.append(
+                    f"retention of pubend {number} is {policy}: a subscriber that is disconnected "
+                    "for longer receives a gap in place of older publications."
+                )
         if self._holds_may_expire:
             found.append(
                 f"hold_lease_ns = {self.hold_lease_ns}: a subscriber that moved to a broker which "

@@ -138,7 +138,7 @@ def _first_tick(run: PublicationRun) -> int:
     return run.first
 
 
-def _weigh(events: RetainedEvents, behind: int) -> tuple[int, int]:
+def weigh(events: RetainedEvents, behind: int) -> tuple[int, int]:
     """Return the number and the payload bytes of events behind a tick."""
     parts = [part for run in events.runs_after(behind) if (part := run.after(behind)) is not None]
     return sum(map(len, parts)), sum(part.payload_bytes() for part in parts)

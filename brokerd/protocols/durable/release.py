@@ -18,7 +18,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.consolidated_stream import SubscriptionTable
 from brokerd.protocols.durable.holds import Holds
 from brokerd.protocols.durable.messages import Released
-from brokerd.protocols.durable.passed_events import PassedEvents, _weigh
+from brokerd.protocols.durable.passed_events import PassedEvents, weigh
 from brokerd.protocols.durable.retention import Retention
 from brokerd.protocols.gryphon import (
     EVERYWHERE,
@@ -129,7 +129,7 @@ class Release:
                     stream.identity,
                     events.events,
                     events.payload_bytes,
-                    {tick: _weigh(events, tick) for tick in after.get(stream.identity, ())},
+                    {tick: weigh(events, tick) for tick in after.get(stream.identity, ())},
                     brokers,
                     moved,
                 )

@@ -36,8 +36,10 @@ ARRIVING: Final = "arriving"
 """Per subscription that other brokers may have, or with holds: the generation."""
 HOLDS: Final = "holds"
 """Per subscription and its new broker, the streams that are held, and from which ticks."""
+RETENTION: Final = "retention"
+"""Per pubend, the changed policy of early release."""
 
-TABLES: Final = (DELIVERED, WRITTEN, ACKNOWLEDGED, ARRIVING, HOLDS, DECOMMISSIONED)
+TABLES: Final = (DELIVERED, WRITTEN, ACKNOWLEDGED, ARRIVING, HOLDS, DECOMMISSIONED, RETENTION)
 """The tables on disk, in addition to those of gryphon."""
 
 COUNTERS: Final = (
@@ -313,12 +315,14 @@ class VolatileState:
         arrivals: the subscriptions from other brokers with unanswered requests or holds.
         holds: the number of moved subscriptions for which pubends here retain events.
         retired: the decommissioned brokers.
+        retention: the changed policies of pubends, by pubend.
     """
 
     hosted: Mapping[str, HostedState]
     arrivals: int
     holds: int
     retired: tuple[BrokerNumber, ...]
+    retention: Mapping[str, str] = field(default_factory=dict)
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the state with text keys, for JSON."""
@@ -327,4 +331,5 @@ class VolatileState:
             "arrivals": self.arrivals,
             "holds": self.holds,
             "retired": [*self.retired],
+            "retention": {**self.retention},
         }

@@ -152,7 +152,8 @@ class Clients:
         own_filter: OwnFilter | None,
     ) -> None:
         machine = disk.machine
-        self.table = ClientTable(broker, machine, deadlines, parameters, Client)
+        count = parameters.pubends
+        self.table = ClientTable(broker, machine, deadlines, parameters, Client, pubends=count)
         windows: DeliveryWindows[InFlightEvents, OwnSubscription] = DeliveryWindows(
             machine, parameters.client_window, counters
         )

@@ -38,11 +38,11 @@ def _excess(
     return excess_of_routes(topology, parameters, lost)
 
 
-def _gap_age_ns(parameters: MultiProxyParameters) -> int | None:
+def _gap_ages_ns(parameters: MultiProxyParameters) -> tuple[int | None]:
     """Return the least age of a publication in a gap; 0 with a bound in bytes."""
     if parameters.max_retain_bytes:
-        return 0
-    return parameters.max_retain_ns or None
+        return (0,)
+    return (parameters.max_retain_ns or None,)
 
 
 def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) -> None:
@@ -110,7 +110,7 @@ MULTI_PROXY = ProtocolDefinition(
     messages=KINDS,
     promises=Promises(exactly_once=True, members_may_change=False, order=Order.TOPIC, gaps=(LOST,)),
     order=_order,
-    gap_age_ns=_gap_age_ns,
+    gap_ages_ns=_gap_ages_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: False,

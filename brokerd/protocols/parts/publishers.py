@@ -44,11 +44,16 @@ class PublisherTable:
     """The publishers of one broker.
 
     A row must survive the broker before the client receives its source, or two counters might
-    publish as one source: callers commit the change that `give` returns first.
+    publish as one source: callers commit the change that `assign_source` returns first.
+
+    Args:
+        pubends: the number of pubends of the broker; the remainder of a publisher's number is its
+            pubend. 0: publishers have no pubends.
     """
 
-    def __init__(self, broker: BrokerNumber) -> None:
+    def __init__(self, broker: BrokerNumber, pubends: int = 0) -> None:
         self._broker = broker
+        self._pubends = pubends
         self._rows: dict[ClientId, _Publisher] = {}
         self._lineage = 0
 
@@ -97,6 +102,26 @@ class PublisherTable:
             )
         return ""
 
+    def objection_to_pubend(self, client: ClientId, message: Connect) -> str:
+        """Return the reason against the pubend that a client requests; empty without one."""
+        wanted, pubends = message.pubend, self._pubends
+        if wanted is None:
+            return ""
+        if not pubends:
+            return f"publisher {client!r} requests pubend {wanted}, and this protocol has none"
+        if wanted >= pubends:
+            return f"publisher {client!r} requests pubend {wanted}; 0 to {pubends - 1}"
+        known = self._rows.get(client)
+        number = known.number if known is not None else wanted
+        if message.source is not None and message.source.broker == self._broker:
+            number = message.source.publisher
+        if number % pubends != wanted:
+            return (
+                f"publisher {client!r} requests pubend {wanted}, and stays at {number % pubends}, "
+                f"where it has published: request {number % pubends}, or take another name"
+            )
+        return ""
+
     def assign_source(self, client: ClientId, message: Connect) -> tuple[SourceId, Change]:
         """Return a source for a client, and the change to commit before the client receives it.
 
@@ -106,7 +131,7 @@ class PublisherTable:
         known = self._rows.get(client)
         if known is None:
             incarnation = max(message.incarnation, self._lineage)
-            number = self._next_number()
+            number = self._next_number(message.pubend)
             row = _Publisher(number, incarnation, message.incarnation, message.instance)
         elif known.answers(message):
             row = known
@@ -141,9 +166,12 @@ class PublisherTable:
         was_lost = bool(self._lineage) and source.incarnation < self._lineage
         return known.incarnation >= source.incarnation or was_lost
 
-    def _next_number(self) -> int:
-        """Return a number that was given to no client, not even in a row that was lost."""
-        if not self._lineage:
-            return len(self._rows)
+    def _next_number(self, pubend: int | None) -> int:
+        """Return a number that was given to no client, not even in a row that was lost.
+
+        Args:
+            pubend: the remainder of the number; None for any.
+        """
         base = self._lineage << LINEAGE_BITS
-        return max([base, *(row.number + 1 for row in self._rows.values())])
+        number = max([base, *(row.number + 1 for row in self._rows.values())])
+        return number if pubend is None else number + (pubend - number) % self._pubends

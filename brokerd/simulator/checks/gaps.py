@@ -1,11 +1,26 @@
 """Announced gaps: publications that do not arrive, now or ever, with the reason for it."""
 
-from brokerd.model.identity import ClientId, SourceId
+from dataclasses import dataclass
+
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.losses import OLDER_COPY, STATE_LOST
 from brokerd.protocols.definition import Promises
 from brokerd.simulator.checks.losses import StateLosses, Stretch
 from brokerd.simulator.checks.streams import Publisher, StreamRegister, Subscription
 from brokerd.simulator.checks.violations import Violations
+
+_Period = tuple[int | None, int | None]
+"""The end of a period, None if it is open, and the least age of a publication in a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Retention:
+    """The least age of a publication in a gap of a stream, from an instant on."""
+
+    from_ns: int
+    streams: int
+    reason: str
+    age_ns: int | None
 
 
 class GapJudge:
@@ -32,6 +47,20 @@ class GapJudge:
         self.counts: dict[str, int] = {}
         self.now_ns: int | None = None
         self._unjudged: dict[tuple[SourceId, int], dict[tuple[ClientId, int], None]] = {}
+        self._retentions: dict[tuple[BrokerNumber, int], list[_Retention]] = {}
+
+    def change_retention(
+        self, broker: BrokerNumber, stream: int, streams: int, reason: str, age_ns: int | None
+    ) -> None:
+        """Record the least age of a publication in a gap of a broker's stream, from now on.
+
+        Args:
+            streams: the number of streams of the broker.
+            reason: of such gaps.
+            age_ns: None: there is no gap.
+        """
+        changes = self._retentions.setdefault((broker, stream), [])
+        changes.append(_Retention(self.now_ns or 0, streams, reason, age_ns))
 
     def judge(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
@@ -58,7 +87,8 @@ class GapJudge:
             return
         stream = self._register.stream(subscription, publisher)
         is_absence = reason in self._promises.absence_gaps and last <= stream.absent
-        is_promised = is_absence or reason in self._promises.gaps
+        periods = self._list_periods(source, reason)
+        is_promised = is_absence or any(age_ns is not None for _, age_ns in periods)
         if not is_promised and not is_lost_state:
             self._violations.add("gap unpromised", subject)
         for sequence in range(first, last + 1):
@@ -72,7 +102,7 @@ class GapJudge:
             is_lost = is_lost_state and (
                 sequence in publisher.lost
                 or self._losses.is_lost_at_home(subscription, publisher, sequence)
-                or self._is_released_early(publisher, sequence)
+                or self._is_released_early(publisher, source, sequence)
             )
             if not is_promised and not is_lost and sequence not in stream.got:
                 self._violations.add(
@@ -82,7 +112,7 @@ class GapJudge:
                 is_owed = stream.fence is not None and sequence > stream.fence
                 is_owed = is_owed and sequence > stream.lost_until
                 # What is in a gap of an accepted loss may be of any age.
-                is_young = reason in self._promises.gaps and not self._is_old(publisher, sequence)
+                is_young = bool(periods) and not self._is_old(publisher, sequence, periods)
                 if is_owed and is_young and not is_absence:
                     self._violations.add("gap early", f"{subject}, and {sequence} is not that old")
                 stream.excused.add(sequence)
@@ -140,18 +170,43 @@ class GapJudge:
             return False
         return losses.disk_view.is_in_gap(gap, source, sequence, is_lost_there=is_lost_there)
 
-    def _is_released_early(self, publisher: Publisher, sequence: int) -> bool:
+    def _is_released_early(self, publisher: Publisher, source: SourceId, sequence: int) -> bool:
         """Return True if a gap of a loss may end behind a publication that was released early.
 
         The pubend reports both causes as one range.
         """
-        return bool(self._promises.gaps) and self._is_old(publisher, sequence)
+        changed = [each.reason for changes in self._retentions.values() for each in changes]
+        reasons = dict.fromkeys((*self._promises.gaps, *changed))
+        periods = [period for reason in reasons for period in self._list_periods(source, reason)]
+        return bool(periods) and self._is_old(publisher, sequence, periods)
 
-    def _is_old(self, publisher: Publisher, sequence: int) -> bool:
-        """Return True if a publication may be in a gap that is announced now."""
-        if self.now_ns is None or not self._promises.gap_age_ns:
+    def _list_periods(self, source: SourceId, reason: str) -> list[_Period]:
+        """Return the periods in which publications of a source may be released, the last open."""
+        promised, ages_ns = self._promises, self._promises.gap_ages_ns
+        first = ages_ns[source.publisher % len(ages_ns)] if ages_ns else promised.gap_age_ns
+        ages: list[tuple[int, int | None]] = [(0, first)] if reason in promised.gaps else []
+        for (broker, stream), changes in self._retentions.items():
+            ages += [
+                (each.from_ns, each.age_ns)
+                for each in changes
+                if broker == source.broker
+                and source.publisher % each.streams == stream
+                and reason == each.reason
+                and (self.now_ns is None or each.from_ns <= self.now_ns)
+            ]
+        ends = [*(from_ns for from_ns, _ in ages[1:]), None]
+        return [(ends[place], age_ns) for place, (_, age_ns) in enumerate(ages)]
+
+    def _is_old(self, publisher: Publisher, sequence: int, periods: list[_Period]) -> bool:
+        """Return True if a publication was old enough for a gap in one of some periods."""
+        if self.now_ns is None or periods[-1] == (None, 0):
             return True
-        return self.now_ns - publisher.published_ns[sequence - 1] >= self._promises.gap_age_ns
+        sent_ns = publisher.published_ns[sequence - 1]
+        return any(
+            min(self.now_ns, self.now_ns if end_ns is None else end_ns) - sent_ns >= age_ns
+            for end_ns, age_ns in periods
+            if age_ns is not None
+        )
 
     def judge_late(self, publisher: Publisher, source: SourceId, sequence: int) -> None:
         """Judge gaps of a publication whose acknowledgement was in transit during the loss."""

@@ -216,6 +216,13 @@ class Oracle:
         self._read_clock()
         self.publishers.acknowledge(client, sequence)
 
+    def on_retention(
+        self, broker: BrokerNumber, stream: int, streams: int, reason: str, age_ns: int | None
+    ) -> None:
+        """Record a retention that is durable at a broker. See GapJudge.change_retention."""
+        self._read_clock()
+        self.gaps.change_retention(broker, stream, streams, reason, age_ns)
+
     def _read_clock(self) -> None:
         self.gaps.now_ns = self._now_ns() if self._now_ns is not None else None
 

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from brokerd.errors import ConfigError
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import TREE, Topology, nearest
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.units import SECOND_NS
@@ -132,6 +133,13 @@ class ProtocolPlanning:
         """
         known = nearest(profile, [*self.profiles])
         raise ConfigError(f"{self._definition.name} has no profile {profile!r}{known}")
+
+    def policies(self, random: Random) -> Sequence[RetentionPolicy | None]:
+        """Return policies of early release that a plan sets, None for the policy of its parameters.
+
+        A protocol with fixed bounds returns none.
+        """
+        return ()
 
     def draw_losses(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
         """Return the brokers that are lost in a plan, grouped by simultaneous losses.

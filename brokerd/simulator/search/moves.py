@@ -16,6 +16,7 @@ the shrinking of plans use the table only.
     at 0.3 join n1 b3                    a new broker, a leaf behind b3
     at 0.4 depart n1                     the broker departs; no effect with clients
     at 0.4 role b2 publisher             the broker's role in the overlay changes
+    at 0.4 retain b1 2 age=60ms          a pubend's policy changes; `topology`: to the parameters'
     at 0.3 fault kill b2 then 0.41       the further stages, if before healing
     at 0.3 fault restored b2 copy then 0.5 0.6
                                          the present disk is restored (`empty`: an empty disk); a
@@ -27,9 +28,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from brokerd.model.predicate import Scalar
+from brokerd.model.retention_policy import RetentionPolicy
+from brokerd.protocols.interface import RetentionChanged
 from brokerd.simulator.search.plan_scope import PlanError, PlanScope, read_kind, write_kind
 from brokerd.simulator.world.client_mobility import ClientMobility, home_of
 from brokerd.simulator.world.clock import AdversarialSchedule
@@ -46,6 +49,9 @@ from brokerd.simulator.world.faults import (
     Faults,
 )
 from brokerd.wire.attributes import encode_attributes
+
+_OF_PLAN: Final = "topology"
+"""The word for the policy in the parameters of a plan."""
 
 
 @dataclass(slots=True)
@@ -459,6 +465,46 @@ class RoleChange(Move):
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyChange(Move):
+    """The change of a pubend's policy of early release; no effect while the broker is down.
+
+    Attributes:
+        policy: None: as in the parameters of the plan.
+    """
+
+    verb = "retain"
+    broker: str
+    pubend: int
+    policy: RetentionPolicy | None
+
+    @classmethod
+    def read(cls, when: int, text: str, scope: PlanScope) -> Self:
+        if not scope.promises.retention_may_change:
+            raise PlanError(f"no retention changes where the protocol is {scope.protocol}")
+        broker, pubend, policy = text.split(None, 2)
+        policy = policy.strip()
+        chosen = None if policy == _OF_PLAN else RetentionPolicy.parse(policy, f"retain {broker}")
+        return cls(when, scope.broker(broker), int(pubend), chosen)
+
+    def write(self, scope: PlanScope) -> str:
+        return f"{self.broker} {self.pubend} {_OF_PLAN if self.policy is None else self.policy}"
+
+    def apply(self, context: MoveContext) -> None:
+        cluster = context.cluster
+        broker = cluster.state.broker(self.broker)
+        if broker.is_responsive and self.pubend < cluster.parameters.pubends:
+            cluster.state.note(f"retain {self.write(PlanScope('', False, [], []))}")
+            broker.operate(RetentionChanged(self.pubend, self.policy))
+
+    @property
+    def brokers(self) -> set[str]:
+        return {self.broker}
+
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
+        return None if name == self.broker else self
+
+
+@dataclass(frozen=True, slots=True)
 class FaultInjection(Move):
     """A fault: its first stage, and the instants of further stages; healing performs the rest.
 
@@ -555,6 +601,7 @@ MOVES: dict[str, type[Move]] = {
         BrokerJoin,
         BrokerDeparture,
         RoleChange,
+        PolicyChange,
         FaultInjection,
         LaneChoice,
     )

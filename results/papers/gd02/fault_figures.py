@@ -162,7 +162,9 @@ def _draw_requests(
             if is_typical:
                 # The widest first: curves that coincide are all to be seen.
                 width = 1.2 + 2.2 * (len(figure.asking) - 1 - place)
-                style = {"label": f"{broker}: {steps[-1][1]:,.0f} ms", "linewidth": width}
+                noun = "nack" if len(steps) == 3 else "nacks"
+                label = f"{broker}: {steps[-1][1]:,.0f} ms in {len(steps) - 2:,} {noun}"
+                style = {"label": label, "linewidth": width}
             axes.plot(
                 [at for at, _ in steps], [ms for _, ms in steps],
                 drawstyle="steps-post", color=COLOURS[broker], **style,
@@ -239,6 +241,7 @@ def _numbers(
         requested_ns, streams = story.requested_ns(broker), story.streams_requested(broker)
         yield f"asked_ms.{broker}", requested_ns / 1e6
         yield f"streams_asked.{broker}", streams
+        yield f"nacks.{broker}", story.count_requests(broker)
         yield f"asked_per_stall_and_stream.{broker}", _per(requested_ns, story.stall_ns * streams)
         for peer in peers:
             share = _per(100 * story.requested_ns(broker, of=peer), requested_ns)
@@ -246,6 +249,9 @@ def _numbers(
     for broker in sorted(story.latency_us):
         yield f"peak_s.{broker}", story.peak_us(broker) / 1e6
         yield f"peak_per_stall.{broker}", 1e3 * story.peak_us(broker) / story.stall_ns
+    nacks = {broker: story.count_requests(broker) for broker in ("s1", "s2", "b2")}
+    yield "nacks_per_nack_of_s2.s1", _per(nacks["s1"], nacks["s2"])
+    yield "nack_consolidation.b2", _per(nacks["b2"], nacks["s1"] + nacks["s2"])
     yield "consolidation.b2", _per(story.requested_ns("b2"), story.requested_ns("s1", "s2"))
     yield "asked_ms.other_branch", story.requested_ns("b3", "b4", "s3", "s4", "s5") / 1e6
     yield "asked_while_down_ms", story.requested_while_down_ns() / 1e6

@@ -44,6 +44,10 @@ class FaultStory:
             if row["broker"] in brokers and of in ("", row["peer"])
         )
 
+    def count_requests(self, *brokers: str) -> int:
+        """Return the number of nacks that brokers sent, to any peers."""
+        return sum(row["broker"] in brokers for row in self.requests)
+
     def streams_requested(self, broker: str) -> int:
         """Return the number of streams from which a broker has requested ticks."""
         return len({row["pubend"] for row in self.requests if row["broker"] == broker})

@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.model.client_messages import Gap
 from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.protocols.durable.catchup import (
     NOTHING_LOST,
     Batch,
@@ -20,6 +21,7 @@ from brokerd.protocols.durable.catchup import (
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.messages import LOST
 from brokerd.protocols.gryphon import EVENT_BYTES
+from brokerd.protocols.interface import RetentionChanged
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_stories import DurableStory, fails
@@ -220,7 +222,125 @@ def one_pubend_cannot_be_asked() -> bool:
     return before == near and away.received == [*near, *far]
 
 
+def each_pubend_has_its_policy() -> bool:
+    """Return True if one pubend releases old events, and the other one retains them."""
+    story = DurableStory(pubends=2, retention="1:age=2s", release_grace_ns=0)
+    away = story.subscriber()
+    link = story.away(away)
+    for client in ("c0", "c1"):
+        story.cluster.publish("p1", client=client, kind="a")
+    story.cluster.run_for(8)
+    kept = [stream.knowledge.events.events for stream in story.core("p1").gryphon.streams.own()]
+    link.heal()
+    story.settle()
+    lost = [each.origins[0][0].publisher % 2 for each in gaps_of(story)]
+    return kept == [1, 0] and lost == [1] and len(away.received) == 1
+
+
+def change(story: DurableStory, text: str | None, at: str = "p1") -> None:
+    """Change the policy of all pubends of a broker, as an operator does."""
+    broker = story.cluster.broker(at).broker
+    for pubend in range(story.cluster.parameters.pubends):
+        policy = None if text is None else RetentionPolicy.parse(text, "story")
+        broker.operate(RetentionChanged(pubend, policy))
+
+
+def a_smaller_policy_announces_its_gaps() -> bool:
+    """Return True if a policy that shrinks releases what is beyond it, with a gap, at once."""
+    story = DurableStory(release_grace_ns=0, max_retain_ns=3_600 * SECOND_NS)
+    away, live = story.subscriber("s1"), story.subscriber("s2")
+    link = story.away(away)
+    lost = story.publish(3)
+    story.cluster.run_for(5)
+    kept = story.publish(2)
+    before = story.kept("p1")
+    change(story, "age=3s")
+    story.cluster.run_for(0.5)
+    after = story.kept("p1")
+    link.heal()
+    story.cluster.run_for(1)
+    link.cut()
+    lost_later = story.publish(2)
+    story.cluster.run_for(6)
+    link.heal()
+    story.settle()
+    told = story.told(away) == [
+        (each[0].sequence, each[-1].sequence) for each in (lost, lost_later)
+    ]
+    has_all = live.received == [*lost, *kept, *lost_later]
+    return (before, after) == (5, 2) and told and has_all and away.received == kept
+
+
+def a_larger_policy_brings_nothing_back() -> bool:
+    """Return True if a policy that grows retains later events, and those that are lost stay so."""
+    story = story_of()
+    story.cluster.run_for(4)
+    away = story.subscriber()
+    link = story.away(away)
+    lost = story.publish(2)
+    story.cluster.run_for(4)
+    change(story, "age=1h")
+    kept = story.publish(3)
+    story.cluster.run_for(6)
+    link.heal()
+    story.settle()
+    return story.told(away) == [(lost[0].sequence, lost[-1].sequence)] and away.received == kept
+
+
+def a_larger_policy_retains_what_was_due() -> bool:
+    """Return True if events beyond the old policy are retained while a live client lacks them."""
+    story = DurableStory(retention="0:age=1s;1:age=1s;2:age=1s;3:age=1s", release_grace_ns=0)
+    story.cluster.run_for(2)
+    away, slow = story.subscriber("s1"), story.subscriber("s2")
+    link = story.away(away)
+    upstream = story.cluster.link("b1", "s2").cut()
+    sent = story.publish(3)
+    story.cluster.run_for(4)
+    change(story, "never")
+    story.cluster.run_for(1)
+    upstream.heal()
+    story.cluster.run_for(15)
+    kept = story.kept("p1")
+    link.heal()
+    story.settle()
+    return kept == 3 and gaps_of(story) == [] and away.received == slow.received == sent
+
+
+def a_policy_outlives_its_broker() -> bool:
+    """Return True if a changed policy is in force after a crash, and a reset one is not."""
+    story = DurableStory(release_grace_ns=0)
+    broker = story.cluster.broker("p1")
+    change(story, "age=2s,bytes=1MiB")
+    story.cluster.run_for(1)
+    broker.restart()
+    story.cluster.run_for(1)
+    stated = [str(each.policy) for each in story.core("p1").list_retention(0)]
+    change(story, None)
+    story.cluster.run_for(1)
+    broker.restart()
+    story.cluster.run_for(1)
+    now = [str(each.policy) for each in story.core("p1").list_retention(0)]
+    return stated == ["age=2s,bytes=1MiB"] * 4 and now == ["never"] * 4
+
+
+def a_policy_is_durable_before_it_is_in_force() -> bool:
+    """Return True if a crash before the row is durable leaves the earlier policy in force."""
+    story = DurableStory(release_grace_ns=0)
+    change(story, "age=1s")
+    in_force = [str(each.policy) for each in story.core("p1").list_retention(0)]
+    story.kill("p1", 0)
+    story.cluster.broker("p1").start()
+    story.cluster.run_for(1)
+    after = [str(each.policy) for each in story.core("p1").list_retention(0)]
+    return in_force == after == ["never"] * 4
+
+
 STORIES = (
+    ("one-policy-for-all-pubends", each_pubend_has_its_policy, ()),
+    ("policy-waits-for-the-former-age", a_smaller_policy_announces_its_gaps, ()),
+    ("longer-policy-releases-what-was-due", a_larger_policy_retains_what_was_due, ()),
+    ("policy-is-lost-in-a-restart", a_policy_outlives_its_broker, ()),
+    ("policy-in-force-before-it-is-durable", a_policy_is_durable_before_it_is_in_force, ()),
     ("one-pubend-for-another", one_pubend_cannot_be_asked, ()),
     ("younger-is-lost", back_in_time, ()),
     ("lost-before-the-announcement", told_of_nothing, ()),
@@ -246,7 +366,10 @@ def test_a_story_fails_with_its_named_bug(name, told, batches) -> None:
 
 RIGHT = (one_pubend_cannot_be_asked, back_in_time, told_of_nothing, restarted_with_one_below,
          restarted_for_a_while, told_after_restart, only_the_newest_are_kept,
-         beyond_the_bound_twice, bytes_of_an_unreachable_subscriber)  # fmt: skip
+         beyond_the_bound_twice, bytes_of_an_unreachable_subscriber, each_pubend_has_its_policy,
+         a_smaller_policy_announces_its_gaps, a_larger_policy_brings_nothing_back,
+         a_larger_policy_retains_what_was_due, a_policy_outlives_its_broker,
+         a_policy_is_durable_before_it_is_in_force)  # fmt: skip
 
 
 @pytest.mark.parametrize("told", RIGHT)

@@ -172,7 +172,7 @@ def test_a_hold_lasts_as_long_as_its_client_may_be_away() -> None:
     day_ns = 24 * 3600 * SECOND_NS
     chosen = DurableParameters.from_mapping({"client_linger_ns": 2 * day_ns}, "here")
     assert chosen.hold_lease_ns == 2 * day_ns
-    assert chosen.gap_age_ns is None
+    assert {*chosen.gap_ages_ns} == {None}
     assert DurableParameters().hold_lease_ns == DurableParameters().client_linger_ns
     at_once = DurableParameters.from_mapping({"client_linger_ns": 0}, "here")
     at_once.check("here")
@@ -202,3 +202,38 @@ def test_total_order_is_refused() -> None:
         DurableParameters(order="total").check("here")
     with pytest.raises(ConfigError, match="catchup_batch = 0; at least 1"):
         DurableParameters(catchup_batch=0).check("here")
+
+
+@pytest.mark.parametrize(
+    "text, wrong",
+    [
+        ("0:age=0s", "retention: 0: age = '0s'; at least 1ms, and no bound without age"),
+        ("1:bytes=0B", "retention: 1: bytes = '0B'; at least 1B, and no bound without bytes"),
+        ("1:bytes=-1B", "retention: 1: bytes = '-1B': a size has a number and a unit"),
+        ("0:age=5", "retention: 0: age = '5': a duration has .* did you mean \"5s\""),
+        ("0:size=5B", "retention: 0: 'size=5B': a policy is age=DURATION, bytes=SIZE"),
+        ("0:age=1s,age=2s", "retention: 0: age = '2s': the key is there twice"),
+        ("0:", "retention: 0: '': a policy is age=DURATION"),
+        ("0", "retention: '0': NUMBER:POLICY, as in 0:age=60s"),
+        ("0:never;0:never", "retention: 0 is there twice"),
+        ("4:never", "retention: '4' is no stream; 0 to 3"),
+        ("-1:never", "retention: '-1' is no stream; 0 to 3"),
+        ("p1:never", "retention: 'p1' is no stream; 0 to 3"),
+    ],
+)
+def test_a_policy_of_no_stream_or_without_a_valid_bound_is_refused(text: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=f"here: {wrong}"):
+        DurableParameters(retention=text).check("here")
+
+
+def test_policies_replace_the_bounds_of_all_pubends_and_warn_of_their_cost() -> None:
+    chosen = DurableParameters(
+        max_retain_ns=5 * SECOND_NS, retention=" 2: age=60s, bytes=1KiB;0:never"
+    )
+    chosen.check("here")
+    assert [*map(str, chosen.policies)] == ["never", "age=5s", "age=1min,bytes=1KiB", "age=5s"]
+    promised = definition_of("durable").promises_with(chosen)
+    assert promised.gap_ages_ns == (None, 5 * SECOND_NS, 0, 5 * SECOND_NS)
+    assert promised.gap_age_ns == 0
+    assert promised.as_mapping()["gap_ages_ns"] == [*promised.gap_ages_ns]
+    assert any("retention of pubend 2 is age=1min,bytes=1KiB" in each for each in chosen.warnings())

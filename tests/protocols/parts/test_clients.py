@@ -67,8 +67,11 @@ class Plain:
     `durable` has the last durable publication of every source, if publications are stored.
     """
 
-    def __init__(self, disk: Durability, deadlines: DeadlineQueue[tuple[str, int | str]]) -> None:
-        self.table = ClientTable(3, disk.machine, deadlines, Limits(), HostedClient[Asked])
+    def __init__(
+        self, disk: Durability, deadlines: DeadlineQueue[tuple[str, int | str]], pubends: int = 0
+    ) -> None:
+        kind = HostedClient[Asked]
+        self.table = ClientTable(3, disk.machine, deadlines, Limits(), kind, pubends=pubends)
         self.disk = disk
         self.durable: dict[SourceId, int] | None = None
         self.markers: list[PublicationRun] = []
@@ -126,11 +129,13 @@ class Plain:
 class World:
     """A client service without a core, and its effects."""
 
-    def __init__(self, recovered: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self, recovered: Mapping[str, Mapping[str, Any]] | None = None, pubends: int = 0
+    ) -> None:
         self.machine = EventMachine()
         self.disk = Durability(self.machine)
         self.deadlines: DeadlineQueue[tuple[str, int | str]] = DeadlineQueue()
-        self.clients = Plain(self.disk, self.deadlines)
+        self.clients = Plain(self.disk, self.deadlines, pubends)
         self.clients.table.start(7, recovered or {})
         self._recovered = recovered or {}
         self._sessions = 100
@@ -232,6 +237,41 @@ def test_a_publisher_does_not_continue_as_a_source_without_a_record(source):
     assert isinstance(refused, Refused), refused
     assert (refused.request, refused.retry) == ("connect", False)
     assert world.connect("p", replace(PUBLISHER, source=SOURCE)) == [Connected(SOURCE, 7)]
+
+
+def at(pubend: int | None, name: str = "p") -> Connect:
+    """Return the request of a process to publish at a pubend."""
+    return replace(PUBLISHER, pubend=pubend, instance=name.encode())
+
+
+def test_a_publisher_is_at_the_pubend_that_it_requests():
+    world = World(pubends=4)
+    requests = (("p", 2), ("q", 2), ("r", None), ("s", 0), ("t", 3))
+    sources = [world.connect(name, at(pubend, name))[0].source for name, pubend in requests]
+    assert [each.publisher for each in sources] == [2, 6, 7, 8, 11]
+    later = World(world.rows(), pubends=4)
+    assert later.connect("u", at(1, "u")) == [Connected(SourceId(3, 13, 1), 7)]
+    assert later.connect("q", at(2, "other")) == [Connected(SourceId(3, 6, 2), 7)]
+    continuing = replace(at(2, "q"), source=sources[1])
+    assert later.connect("q", continuing) == [Connected(SourceId(3, 6, 1), 7)]
+
+
+@pytest.mark.parametrize(
+    "pubends, pubend, continues, reason",
+    [
+        (0, 0, False, "publisher 'p' requests pubend 0, and this protocol has none"),
+        (4, 4, False, "publisher 'p' requests pubend 4; 0 to 3"),
+        (4, 3, False, "stays at 2, where it has published: request 2, or take another name"),
+        (4, 3, True, "requests pubend 3, and stays at 2"),
+    ],
+)
+def test_a_pubend_that_a_publisher_cannot_be_at_is_refused(pubends, pubend, continues, reason):
+    world = World({"publishers": {"p": (2, 1, 1, b"")}}, pubends)
+    source = SourceId(3, 2, 1) if continues else None
+    (refused,) = world.connect("p", replace(at(pubend), source=source))
+    assert isinstance(refused, Refused), refused
+    assert reason in refused.reason
+    assert not refused.retry
 
 
 def test_a_broker_without_its_rows_refuses_a_publisher_that_continues():

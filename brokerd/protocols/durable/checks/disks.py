@@ -3,24 +3,41 @@
 Paper: [DS03] §1.1, §3 (intermediate brokers cache events).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
+from typing import Any
 
 from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.publication import PublicationRun
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.checks.matches import MatchChecks
 from brokerd.protocols.durable.checks.steps import AcknowledgementChecks, QuestionChecks
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.definition import key_of
-from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
-from brokerd.protocols.durable.state import ACKNOWLEDGED, ARRIVING, DELIVERED, HOLDS, Mode
-from brokerd.protocols.gryphon import EVENT_BYTES
+from brokerd.protocols.durable.messages import LOST, Fetched, NothingFetched, Released
+from brokerd.protocols.durable.state import (
+    ACKNOWLEDGED,
+    ARRIVING,
+    DELIVERED,
+    HOLDS,
+    RETENTION,
+    Mode,
+)
+from brokerd.protocols.gryphon import EVENT_BYTES, ticks_in
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
-from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
+from brokerd.protocols.interface import (
+    RETENTION_CHANGED,
+    Deliver,
+    Effect,
+    Event,
+    MessageReceived,
+    Record,
+    Send,
+)
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
@@ -89,6 +106,7 @@ class DurableChecks(GryphonChecks):
     - released as it was: the cached released tick of a stream equals the recomputed one (J1, J12);
     - lost early: a pubend releases only ticks that all have released, or that are old (J3, J10);
     - gap to who is live: only subscribers in catch-up receive gaps, but for lost state (J4);
+    - policy in force: a changed policy of early release is durable before it is in force;
     - hold passed: no pubend releases events that it holds for a moved subscription (J13);
     - committed early: a commit is durable before its client is notified (J9);
     - silence of others: only a pubend announces silence, and other brokers forward it;
@@ -112,6 +130,8 @@ class DurableChecks(GryphonChecks):
         self._announced: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._requested: dict[tuple[BrokerNumber, ClientId, int], _Request] = {}
         self._held: dict[tuple[BrokerNumber, int, StreamId], tuple[int, dict[_Hold, int]]] = {}
+        self._policies: dict[tuple[BrokerNumber, int], RetentionPolicy] = {}
+        self._former: dict[tuple[BrokerNumber, int, StreamId], RetentionPolicy] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -135,11 +155,30 @@ class DurableChecks(GryphonChecks):
                 self._check_committed(broker, effect.peer, effect.message)
             if type(effect) is Send and type(effect.message) is Released:
                 self._check_released(broker, effect.message)
+            elif type(effect) is Record and effect.event == RETENTION_CHANGED:
+                self._check_retention(broker, effect.details)
             elif type(effect) is Deliver and type(effect.item) is Gap:
                 _check_gap(broker, effect.client, effect.item)
             elif type(effect) is Send and type(effect.message) in (Fetched, NothingFetched):
                 _check_silence(broker, event, effect.message)
         return found
+
+    def _check_retention(self, broker: BrokerView, stated: Mapping[str, Any]) -> None:
+        """Check a policy in force against the disk, and judge gaps by the disk's policy."""
+        pubend, parameters = stated["pubend"], self.world.parameters
+        row = broker.rows_of(RETENTION).get(str(pubend))
+        where = f"{broker.name}, pubend {pubend}"
+        default = parameters.policies[pubend]
+        durable = default if row is None else RetentionPolicy.parse(row, where)
+        if stated["policy"] != str(durable):
+            subject = f"{where}: {stated['policy']} is in force"
+            raise InvariantViolated("policy in force", f"{subject}, and {durable} on disk")
+        key = broker.number, broker.incarnation, StreamId(broker.number, pubend, 0)
+        before = self._policies.get((broker.number, pubend), default)
+        self._former[key] = _join(self._former.get(key), before)
+        self._policies[broker.number, pubend] = durable
+        age_ns = parameters.gap_age_with(durable)
+        self.world.oracle.on_retention(broker.number, pubend, parameters.pubends, LOST, age_ns)
 
     def _is_kept_at(self, broker: BrokerNumber | None, client: ClientId, number: int) -> bool:
         """Return True if a broker has a subscription, and everything that it lacks is held."""
@@ -240,21 +279,26 @@ class DurableChecks(GryphonChecks):
                 )
 
     def _check_lost(self, broker: BrokerView, core: Durable) -> None:
-        expired = None
         for stream in core.gryphon.streams.own():
             key = broker.number, broker.incarnation, stream.identity
             final = stream.knowledge.final
+            former = self._former.pop(key, None)
             if final <= self._final.setdefault(key, final):
                 continue
             self._final[key] = final
-            expired = core.retention.expired_tick() if expired is None else expired
+            expired = core.retention.expired_tick(stream)
             announced = [
                 self._announced.get((each, stream.identity), 0) for each in self._list_hosts(core)
             ]
             released = min([_released_tick(broker, stream.identity, came=False), *announced])
-            kept, bound = stream.knowledge.events, core.retention.most_bytes
+            kept = stream.knowledge.events
+            bound = core.retention.policy(stream.identity).most_bytes
             kept_bytes = kept.payload_bytes + EVENT_BYTES * kept.events
-            if final > max(released, expired) and not 0 < bound <= kept_bytes:
+            is_excess = 0 < bound <= kept_bytes or (former is not None and former.most_bytes > 0)
+            if former is not None and former.age_ns:
+                now = core.gryphon.pubends.tick(core.gryphon.now_ns)
+                expired = max(expired, now - ticks_in(former.age_ns))
+            if final > max(released, expired) and not is_excess:
                 subject = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
                 raise InvariantViolated("lost early", f"{subject}, released is {released}")
 
@@ -295,6 +339,14 @@ class DurableChecks(GryphonChecks):
                 raise InvariantViolated("released early", f"{subject}, and has {durable} on disk")
             key = broker.number, stream
             self._announced[key] = max(through, self._announced.get(key, 0))
+
+
+def _join(one: RetentionPolicy | None, other: RetentionPolicy) -> RetentionPolicy:
+    """Return a policy with the release of two policies."""
+    if one is None:
+        return other
+    ages_ns = [each.age_ns for each in (one, other) if each.age_ns]
+    return RetentionPolicy(min(ages_ns, default=0), max(one.most_bytes, other.most_bytes))
 
 
 def _released_tick(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:

@@ -19,6 +19,7 @@ from brokerd.protocols.durable.state import ARRIVING, DELIVERED, HOLDS
 from brokerd.protocols.gryphon import LOG
 from brokerd.protocols.gryphon.state import RELEASED
 from brokerd.protocols.interface import (
+    RETENTION_CHANGED,
     Chop,
     Commit,
     DeadlineReached,
@@ -26,6 +27,7 @@ from brokerd.protocols.interface import (
     Effect,
     Event,
     Persisted,
+    Record,
     Shutdown,
     Truncate,
 )
@@ -120,6 +122,13 @@ MARKS = (
         seeds=10,
         on=(DeadlineReached,),
         when=lambda step: step.count_commits(RELEASED),
+    ),
+    Mark(
+        "policy-changed",
+        "a pubend changed its policy of early release",
+        seeds=500,
+        by=(Record,),
+        when=lambda step: sum(each.event == RETENTION_CHANGED for each in step.acts[Record]),
     ),
     Mark(
         "gap-told",

@@ -1,10 +1,11 @@
 """The topologies and parameters that simulated seeds draw for durable."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar, Final
 
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
 from brokerd.simulator.checks.marks import ABSENT_CLIENT_REMOVED, RESTORED_THEN_REMOVED
@@ -19,6 +20,15 @@ _LEASES_NS: Final = (NEVER_NS, NEVER_NS, LEAST_LEASE_NS, 4 * SECOND_NS)
 
 _STORES_BYTES: Final = (0, 0, 600, 3_000, 16 << 20)
 """Of passed events: none, a few events, and all."""
+
+_POLICIES: Final = tuple(
+    RetentionPolicy.parse(each, "drawn")
+    for each in ("never", "age=20ms", "age=100ms", "age=500ms", "bytes=200B", "age=1s,bytes=1000B")
+)
+"""Policies of pubends: immediate release, later release, and none."""
+
+BEFORE_POLICIES: Final = 200
+"""The last seed whose history is older than policies of single pubends."""
 
 _EVENTS_A_COMMIT: Final = 4
 """The average number of events in a consumer's commit, at least."""
@@ -71,8 +81,15 @@ class DurablePlanning(GryphonPlanning):
         )
         if long:
             return options
+        retention = ""
+        if seed > BEFORE_POLICIES and (drawn := Random(f"retention {seed}")).random() < 1 / 3:
+            numbers = sorted(
+                drawn.sample(range(options.pubends), drawn.randint(1, options.pubends))
+            )
+            retention = ";".join(f"{each}:{drawn.choice(_POLICIES)}" for each in numbers)
         return replace(
             options,
+            retention=retention,
             commit_interval_ns=random.choice((2, 20, 100)) * MILLISECOND_NS,
             silence_interval_ns=random.choice((20, 100)) * MILLISECOND_NS,
             catchup_batch=random.choice((16, 40, 5_000)),
@@ -82,6 +99,11 @@ class DurablePlanning(GryphonPlanning):
             release_grace_ns=early.choice((0, 100)) * MILLISECOND_NS,
             max_retain_bytes=early.choice((0, 0, 0, 200, 1_000)),
         )
+
+    def policies(self, random: Random) -> Sequence[RetentionPolicy | None]:
+        """See ProtocolPlanning: in two thirds of the plans, shorter and longer policies."""
+        changes = random.choice((0, 0, 1, 2, 4, 8))
+        return [random.choice((None, *_POLICIES)) for _ in range(changes)]
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
         """See ProtocolPlanning: without a clock, no lease may end."""

@@ -147,6 +147,7 @@ class ClientTable(Generic[Client]):
         takes_sources: whether a client may continue with a source of another broker.
         writes_published: whether the numbers of publishers are written, because no disk has the
             publications themselves.
+        pubends: see PublisherTable.
 
     Attributes:
         incarnation: of this broker.
@@ -166,6 +167,7 @@ class ClientTable(Generic[Client]):
         *,
         takes_sources: bool = False,
         writes_published: bool = False,
+        pubends: int = 0,
     ) -> None:
         self.incarnation = 0
         self.lineage = 0
@@ -178,7 +180,7 @@ class ClientTable(Generic[Client]):
         self._limits = parameters
         self._kind = kind
         self._takes_sources = takes_sources
-        self._publishers = PublisherTable(broker)
+        self._publishers = PublisherTable(broker, pubends)
         self._published = PublisherProgress(is_written=writes_published)
         self._advanced: dict[Progressive, None] = {}
         self._is_write_due = False
@@ -325,6 +327,8 @@ class ClientTable(Generic[Client]):
         is_foreign = message.source is not None and message.source.broker != self._broker
         if not message.publishes:
             return ""
+        if objection := self._publishers.objection_to_pubend(name, message):
+            return objection
         if message.source is not None and is_foreign and self._takes_sources:
             if self._claims.get(message.source, name) == name:
                 return ""

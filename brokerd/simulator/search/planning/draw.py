@@ -19,7 +19,7 @@ from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.moves import FaultInjection, Move
 from brokerd.simulator.search.plan import BrokenLink, Plan
-from brokerd.simulator.search.planning.compounds import draw_compounds
+from brokerd.simulator.search.planning.compounds import BEFORE_COMPOUNDS, draw_compounds
 from brokerd.simulator.search.planning.draft import (
     Draft,
     draw_alike,
@@ -32,6 +32,7 @@ from brokerd.simulator.search.planning.faults import (
     draw_loss,
     draw_lost,
     draw_partitions,
+    draw_policies,
     draw_repeats,
     draw_restored,
     draw_roles,
@@ -217,6 +218,10 @@ def draw_plan(
     if not simple:
         repeats = draw_repeats(Random(f"repeats {seed}"), plan.moves, heal)
         plan = plan.with_moves([*plan.moves, *repeats])
+    if definition_of(protocol).promises.retention_may_change and seed > BEFORE_COMPOUNDS:
+        random = Random(f"policies {seed}")
+        policies = draw_policies(random, planning, draft, heal, parameters.pubends)
+        plan = plan.with_moves([*plan.moves, *policies])
     return plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
 
 

@@ -11,7 +11,13 @@ from typing import Final
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.moves import FaultInjection, MemoryLoss, Move, RoleChange
+from brokerd.simulator.search.moves import (
+    FaultInjection,
+    MemoryLoss,
+    Move,
+    PolicyChange,
+    RoleChange,
+)
 from brokerd.simulator.search.plan import BROKEN_FOR_EVER, BrokenLink
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.world.client_mobility import home_of
@@ -212,6 +218,19 @@ def draw_roles(
         RoleChange(when, broker, role)
         for when, (broker, role) in zip(times, roles, strict=True)
         if broker not in lost
+    ]
+
+
+def draw_policies(
+    random: Random, planning: ProtocolPlanning, draft: Draft, heal: int, pubends: int
+) -> list[Move]:
+    """Draw changes of the policies of early release of the publishers' brokers."""
+    policies = planning.policies(random)
+    homes = sorted({home_of(name) for name in draft.publishers})
+    times = sorted(random.randrange(heal) for _ in policies)
+    return [
+        PolicyChange(when, random.choice(homes), random.randrange(pubends), policy)
+        for when, policy in zip(times, policies, strict=True)
     ]
 
 
