@@ -170,7 +170,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _raise_terminated)
     signal.signal(signal.SIGHUP, _raise_terminated)
     old = sys.stdout
-    sys.stdout = StandardOutput(
+    sys.stdout = output = StandardOutput(
         old.buffer, old.encoding, old.errors, None, bool(old.line_buffering)
     )
     try:
@@ -179,14 +179,14 @@ def main() -> NoReturn:
         # Python remembers a Ctrl-C that ended an `exec`, also one that was caught since, and would
         # end by that signal in place of this status. The next text that is evaluated forgets it.
         eval("None")
-        sys.stdout.flush()
+        output.flush_rest()
     except BrokenPipeError:
         # The reader of the result closed standard output.
         status = 141  # as a shell reports a process that SIGPIPE ended
     except OSError as error:
         console = _first_console(sys.argv[1:])
         status = report_errors(console, errors_of(Invocation(console=console), error))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # for Python's own last flush
     sys.exit(status)
 
 

@@ -1,5 +1,6 @@
 """Tests of control commands at a broker that has not read its state."""
 
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,9 +8,12 @@ import pytest
 import trio
 
 from brokerd.errors import ControlError
-from brokerd.model.identity import StreamId
+from brokerd.model.identity import ClientId, StreamId
 from brokerd.protocols.interface import (
     CoreStatus,
+    Effect,
+    Event,
+    Instant,
     ListingProtocol,
     RetainedStream,
     SubscriptionState,
@@ -103,10 +107,20 @@ class ListingCore(StoredCore):
         weights = dict.fromkeys(after.get(StreamId(0, 3, 0), ()), (2, 80))
         return [RetainedStream(StreamId(0, 3, 0), 9, 400, weights, (1,), (("s1", 1),))]
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *_: None
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        return []
+
+    def next_deadline(self) -> Instant | None:
+        return None
+
+    def statistics(self) -> Mapping[str, int]:
+        return {}
+
+    def clients_behind(self) -> Collection[ClientId]:
+        return ()
+
+    def aftermath(self) -> Sequence[str]:
+        return ()
 
 
 def test_subscriptions_are_listed_with_the_names_of_streams() -> None:
