@@ -255,6 +255,19 @@ def index(context: typer.Context, output: RunsFolder = None) -> Result:
     return Result(document=document, text=str(page))
 
 
+def collect(context: typer.Context, run: Run) -> Result:
+    """Fetch the records of a run that this machine had no room for.
+
+    The run then has its end, and `check` judges it. The hosts keep the records until `down`.
+    """
+    from pubsubctl.runs.late_collection import collect_run
+    from pubsubctl.runs.runs import find_one_run
+
+    call = invocation(context)
+    call.refuse_dry_run("results collect")
+    return collect_run(call, find_one_run(call.project, run))
+
+
 def pack(
     context: typer.Context,
     run: Run,
@@ -522,6 +535,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., Result]], ...] = (
     ("remove", _INSPECT, remove),
     ("size", _INSPECT, size),
     ("index", _INSPECT, index),
+    ("collect", _INSPECT, collect),
     ("check", _JUDGE, check),
     ("plot", _JUDGE, plot),
     ("report", _JUDGE, report),

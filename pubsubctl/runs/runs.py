@@ -4,6 +4,7 @@
 removal appends a further line. The manifests decide which runs exist.
 """
 
+import json
 import os
 import re
 import shutil
@@ -242,6 +243,8 @@ def check_specification(run: Path) -> None:
 
 INDEX: Final = "index.jsonl"
 DAMAGED: Final = "damaged"
+UNCOLLECTED: Final = "uncollected"
+"""A run that has ended, with records on its hosts; see `bench.run.collection`."""
 """The state of a run whose manifest is not JSON."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_VALUE: Final = 200
@@ -411,13 +414,21 @@ def record_of(folder: Path, labels: Mapping[str, Mapping[str, str]] | None = Non
         folder=folder,
         experiment=str(about.get("experiment", folder.parent.name)),
         kind=str(about.get("kind", "run")),
-        state=str(about.get("state", "")),
+        state=UNCOLLECTED if _has_records_left(folder) else str(about.get("state", "")),
         protocol=str(about.get("protocol") or ""),
         verdict=_verdict_of(folder),
         started_utc=str(about.get("started_utc", "")),
         labels={**own, **labels.get(folder.name, {})},
         members=members,
     )
+
+
+def _has_records_left(folder: Path) -> bool:
+    """Return True if a run has ended, and its records stay on its hosts."""
+    try:
+        return "end" in json.loads((folder / f"{UNCOLLECTED}.json").read_bytes())
+    except (OSError, ValueError):
+        return False
 
 
 PAGE: Final = "index.html"
@@ -520,6 +531,11 @@ def removal_of(results: Path, folders: Sequence[Path], *, force: bool) -> Remova
         if folder.resolve().parents[1] != results.resolve() or not RUN_ID.fullmatch(folder.name):
             raise UserError(f"{folder}: `results remove` removes runs of {results} only")
         record = _record_in_any_case(folder, {})
+        if record.state == UNCOLLECTED and not force:
+            raise UserError(
+                f"{folder}: its records are on its hosts; `pubsubctl results collect "
+                f"{folder.name}` fetches them, --force removes the run"
+            )
         if record.state == "running" and not force:
             raise UserError(
                 f"{folder}: this run has no end: it runs, or was interrupted; --force removes it"
