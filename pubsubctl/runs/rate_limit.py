@@ -11,7 +11,7 @@ from bench.spec.spec import ExperimentSpec, load_experiment
 from bench.spec.values import Rate, parse_rate
 from brokerd.errors import ConfigError
 from brokerd.text import counted
-from brokerd.units import format_duration, parse_duration_ns
+from brokerd.units import format_duration, parse_latency_ns
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
@@ -46,7 +46,7 @@ def find_limit(
         UserError, SpecError: an invalid request.
     """
     path = call.project.find("workload", request.workload)
-    p99_ns = _read(parse_duration_ns, "--p99", request.p99)
+    p99_ns = _read(parse_latency_ns, "--p99", request.p99)
     if p99_ns == 0:
         raise UserError(f"--p99 {request.p99}: no latency is below it")
     first = _per_second("--from-rate", request.from_rate)
