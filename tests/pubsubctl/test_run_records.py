@@ -9,7 +9,14 @@ import pytest
 
 from bench.run.series import KIND
 from pubsubctl.console.console import Console
-from pubsubctl.runs.runs import RunFilter, RunRecord, record_of, refresh_run_index, write_run_index
+from pubsubctl.runs.runs import (
+    RunFilter,
+    RunRecord,
+    note_plain_verdict,
+    record_of,
+    refresh_run_index,
+    write_run_index,
+)
 from pubsubctl.runs.verdicts import judge_with
 from tests.pubsubctl.conftest import Call
 
@@ -131,7 +138,7 @@ def test_a_verdict_of_an_experiment_is_kept(project: Path, monkeypatch: pytest.M
     monkeypatch.setattr(judge, lambda *_: document)
     with Console(quiet=True).progress() as progress:
         assert judge_with(None, run, progress).verdict == "VALID"
-    assert record_of(run, {}).verdict == "VALID"
+    assert record_of(run).verdict == "VALID"
 
 
 def test_an_experiment_without_deliveries_is_refused_without_spark(
@@ -199,6 +206,30 @@ def test_a_run_is_described(call: Call, runs: Path) -> None:
     assert "command     pubsubctl bench demo" in out
     assert call("results", "show", HALF, "-j").document["facts"]["state"] == "running"
     assert "verdict     1 VALID, 1 INVALID" in call("results", "show", SERIES).out
+
+
+def test_a_run_of_a_series_is_listed_with_the_verdict_of_the_plain_judge(
+    call: Call, runs: Path
+) -> None:
+    third = make_run("demo", "20261128T000009Z-aaaaaa")
+    assert "not judged" in call("results", "list", "--experiment", "demo").out
+    note_plain_verdict(third, "VALID")
+    note_plain_verdict(runs / "demo" / SECOND, "VALID")  # Spark has judged this run
+    with (runs / "index.jsonl").open("a") as index:
+        index.write('{"run_id": "20261128T000009Z-aaaaaa", "plain_verdict": "MAYBE"}\n')
+    rows = call("results", "list", "--experiment", "demo").out.splitlines()
+    assert "VALID (plain judge)" in rows[-1]
+    assert not any("plain judge" in row for row in rows[:-1])
+
+
+def test_a_run_with_records_on_its_hosts_is_not_removed_unasked(call: Call, runs: Path) -> None:
+    (runs / "chain3" / HALF / "uncollected.json").write_text('{"folders": [], "end": {}}')
+    assert "uncollected" in call("results", "list", "--experiment", "chain3").out
+    refused = call("results", "remove", HALF, "--yes")
+    assert refused.status == 2
+    assert f"`pubsubctl results collect {HALF}` fetches them" in refused.err
+    refused = call("results", "collect", FIRST)
+    assert (refused.status, "all records of this run are here" in refused.err) == (2, True)
 
 
 def test_a_label_is_set_replaced_and_removed_beside_the_sealed_run(call: Call, runs: Path) -> None:
