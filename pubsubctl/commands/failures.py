@@ -152,6 +152,8 @@ def _usage_lines(error: Any) -> list[str]:
         message = f"{context.command_path}: {wanted} {', '.join(verbs)}"
     elif verbs and (unknown := re.match(r"No such command '(.*?)'", message)):
         message = f"no such command {unknown[1]!r}{_nearest_verb(unknown[1], list(verbs))}"
+    elif getattr(error, "option_name", "") in ("-o", "--output") and not verbs:
+        message += "; --json prints the result as JSON"
     elif extra := re.match(r"Got unexpected extra argument\(?s?\)? \((.*)\)", message):
         message = f"unexpected argument {extra[1]!r}"
     return [message[:1].lower() + message[1:], f"see `{context.command_path} --help`"]
@@ -163,6 +165,7 @@ _USUAL_WORDS: Final = {
     "stop": "down", "destroy": "down", "teardown": "down", "kill": "inject", "fault": "inject",
     "crash": "inject", "ps": "status", "top": "status", "watch": "status", "runs": "results",
     "ls": "results", "judge": "check", "verify": "check", "draw": "plot", "figure": "plot",
+    "get": "status", "describe": "status", "apply": "deploy", "delete": "down",
     "diff": "compare", "trace": "why", "tail": "logs", "ssh": "exec", "hosts": "inventory",
     "settings": "config", "version": "--version", "man": "help", "lint": "workload",
 }  # fmt: skip

@@ -105,11 +105,11 @@ class FilterOptions:
 
 def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder = None) -> Result:
     """List runs, the newest last."""
-    from pubsubctl.runs.runs import labels_text, records_in
+    from pubsubctl.runs.runs import existing_runs, labels_text, records_in
 
     call = invocation(context)
     call.refuse_dry_run("results list")
-    records = records_in(call.project.results_folder(output))
+    records = records_in(existing_runs(call.project, output))
     conditions = filters.conditions()
     found = conditions.select(records)
     for problem in conditions.explain_names(records):
@@ -219,12 +219,12 @@ def remove(
 
 def size(context: typer.Context, output: RunsFolder = None) -> Result:
     """Print the size of runs by experiment, the largest last."""
-    from pubsubctl.runs.runs import records_in, size_bytes_of, size_text
+    from pubsubctl.runs.runs import existing_runs, records_in, size_bytes_of, size_text
 
     call = invocation(context)
     call.refuse_dry_run("results size")
     found: dict[str, list[int]] = {}
-    for record in records_in(call.project.results_folder(output)):
+    for record in records_in(existing_runs(call.project, output)):
         found.setdefault(record.folder.parent.name, []).append(size_bytes_of(record.folder))
     rows = sorted(found.items(), key=lambda row: sum(row[1]))
     total = sum(map(sum, found.values()))
@@ -243,11 +243,11 @@ def index(context: typer.Context, output: RunsFolder = None) -> Result:
 
     The page is index.html in the folder of runs. Each run writes it again at its end.
     """
-    from pubsubctl.runs.runs import write_run_index
+    from pubsubctl.runs.runs import existing_runs, write_run_index
 
     call = invocation(context)
     call.refuse_dry_run("results index")
-    results = call.project.results_folder(output)
+    results = existing_runs(call.project, output)
     if not results.is_dir():
         raise UserError(f"{results}: no such folder; there are no runs yet")
     page, runs = write_run_index(results)
@@ -255,7 +255,7 @@ def index(context: typer.Context, output: RunsFolder = None) -> Result:
     return Result(document=document, text=str(page))
 
 
-def collect(context: typer.Context, run: Run) -> Result:
+def collect(context: typer.Context, run: Run, output: RunsFolder = None) -> Result:
     """Fetch the records of a run that this machine had no room for.
 
     The run then has its end, and `check` judges it. The hosts keep the records until `down`.
@@ -265,7 +265,7 @@ def collect(context: typer.Context, run: Run) -> Result:
 
     call = invocation(context)
     call.refuse_dry_run("results collect")
-    return collect_run(call, find_one_run(call.project, run))
+    return collect_run(call, find_one_run(call.project, run, output))
 
 
 def pack(

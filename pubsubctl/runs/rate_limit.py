@@ -1,7 +1,7 @@
 """`limit`: a search for the highest sustainable rate, with the latency at each rate."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +29,14 @@ class LimitRequest:
     Attributes:
         p99: the limit of the 99th percentile of latency.
         from_rate, to_rate: the first and the last rate to try, per publisher.
+        labels: labels of each run.
     """
 
     workload: str
     p99: str
     from_rate: str
     to_rate: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_limit(
@@ -57,7 +59,7 @@ def find_limit(
 
     def spec_at(probe: Probe) -> ExperimentSpec:
         name = f"{path.stem}-max"
-        labels = {"experiment": name, "stage": probe.stage}
+        labels = {**request.labels, "experiment": name, "stage": probe.stage}
         return load_experiment(path, replace(overrides, rate=_text(probe.rate)), labels)
 
     spec = spec_at(Probe(first, "bracket"))

@@ -26,6 +26,21 @@ from pubsubctl.project import Project
 
 MANIFEST = "manifest.json"
 RUNS_SHOWN = 4
+_FORMATS: Final = ("json", "yaml", "wide", "name", "table")
+"""Values of -o in other programs, where it is the format of the output."""
+
+
+def existing_runs(project: Project, results: Path | None) -> Path:
+    """Return the folder of runs; a folder that the user names must exist.
+
+    Raises:
+        UserError: it does not.
+    """
+    folder = project.results_folder(results)
+    if results is not None and not folder.is_dir():
+        hint = "; --json prints the result as JSON" if str(results) in _FORMATS else ""
+        raise UserError(f"--output-dir {folder}: no such folder of runs{hint}")
+    return folder
 
 
 def find_run(project: Project, name: str, results: Path | None = None) -> Path:
@@ -55,8 +70,7 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
         raise UserError(f"run {shown(name)}: no such folder or run id")
     if other := project.kind_of_name(name):
         raise UserError(f"run {shown(name)}: no run, but the name of a file of kind {other}")
-    if results is not None and not folder.is_dir():
-        raise UserError(f"--output-dir {folder}: no such folder of runs")
+    existing_runs(project, results)
     known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
     if name == "latest" or not known:
         raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")

@@ -193,7 +193,7 @@ def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path
     assert "results/samples/figures/small.tar.xz: dft11.fig10" in answer.out
     absent = call("claims", "list", "dft11", "--runs", "absent")
     assert absent.status == 2
-    assert absent.err.endswith("--runs absent: there is no such folder\n")
+    assert absent.err.endswith("--output-dir absent: no such folder of runs\n")
     lines = call("claims", "list", "dft11").out.splitlines()
     archived = "archived run 20261122T000000Z-000000, with brokers = 12, runs = 1"
     assert f"by {archived} (safety, loss)" in lines
