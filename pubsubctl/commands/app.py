@@ -24,7 +24,7 @@ from pubsubctl.commands.options.global_options import (
     global_options_first,
     split_global_options,
 )
-from pubsubctl.commands.options.grouping import GroupedVerbs, add_command, with_groups
+from pubsubctl.commands.options.grouping import GroupedVerbs, add_command, help_width, with_groups
 from pubsubctl.console.console import Console, NobodyReads, Result, StandardOutput
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.outputs import create_folder
@@ -117,7 +117,7 @@ def command_of(verb: str = "") -> Any:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": help_width()},
     )
     app.callback(help=_HELP)(with_groups(global_options))
     for each in [row for row in VERBS if row.name == verb] or VERBS:

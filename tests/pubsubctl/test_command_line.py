@@ -806,3 +806,14 @@ def test_help_fits_a_terminal(call: Call) -> None:
     for verb in ("bench", "compare", "inject", "deploy", "logs", "experiment"):
         lines = call(verb, "--help").out.splitlines()
         assert [line for line in lines if len(line) > 80] == []
+
+
+def test_help_fits_a_narrow_terminal_with_whole_sentences(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in (40, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for line in ("--help", "results --help", "bench --help"):
+            rows = call(*line.split()).out.splitlines()
+            assert max(map(len, rows[1:])) <= min(columns, 100)
+            assert not [row for row in rows[1:] if row.endswith("...") and "ARGS" not in row]

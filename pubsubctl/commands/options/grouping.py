@@ -1,10 +1,11 @@
 """Groups of options, and help texts with a section for each group."""
 
 import inspect
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,6 +15,17 @@ from pubsubctl.commands.options.plain_values import read_plainly
 GLOBAL_OPTIONS = "Global options (pubsubctl --help) may stand here too."
 _ARGUMENTS = "Arguments"
 _OPTIONS = "Options"
+_NAMES_WIDTH: Final = 30
+"""The widest column of names; a description of a longer name begins below it."""
+_LONGEST_SENTENCE: Final = 200
+"""A command's first sentence is whole, and broken into lines by the width of the terminal."""
+_NARROWEST: Final = 30
+_WIDEST: Final = 100
+
+
+def help_width() -> int:
+    """Return the width of help texts, by the terminal."""
+    return min(max(shutil.get_terminal_size().columns, _NARROWEST), _WIDEST) - 2
 
 
 def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,13 +94,12 @@ class GroupedVerbs(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line per command, in the order of registration."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        width = formatter.width - 6 - max(len(name) for name, _ in commands)
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in commands:
             if command is not None and not command.hidden:
                 panel = getattr(command, "rich_help_panel", None)
                 title = panel if isinstance(panel, str) else "Commands"
-                row = (name, command.get_short_help_str(width))
+                row = (name, command.get_short_help_str(_LONGEST_SENTENCE))
                 sections.setdefault(title, []).append(row)
         _write_sections(formatter, sections)
 
@@ -116,7 +127,7 @@ def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) 
         if not rows:
             continue
         with formatter.section(title):
-            formatter.write_dl(rows)
+            formatter.write_dl(rows, col_max=min(_NAMES_WIDTH, formatter.width // 3 + 4))
 
 
 def add_command(
