@@ -98,7 +98,7 @@ def _unusable_file(error: OSError) -> PubsubctlError | None:
     if error.errno == errno.ENAMETOOLONG:
         return UserError(f"{shown(str(error.filename))}: {(error.strerror or '').lower()}")
     if error.errno in _UNUSABLE or (error.errno == errno.ENOENT and _is_our_folder(error.filename)):
-        return PreflightFailed(text)
+        return PreflightFailed(text + _explain_our_folder(error.filename))
     return None
 
 
@@ -113,6 +113,16 @@ def _is_here() -> bool:
 def _is_our_folder(name: object) -> bool:
     """Return True for one of our folders of XDG, which could not be created."""
     return any(Path(str(name)).is_relative_to(xdg_folder(kind)) for kind in _OUR_FOLDERS)
+
+
+def _explain_our_folder(name: object) -> str:
+    """Return the setting that moves one of our folders of XDG; "" for another file."""
+    path = Path(str(name))
+    for kind in _OUR_FOLDERS:
+        folder = xdg_folder(kind)
+        if path.is_relative_to(folder) or (path != Path("/") and folder.is_relative_to(path)):
+            return f"; set XDG_{kind.upper()}_HOME to a folder that can be written"
+    return ""
 
 
 def _full_disk(call: Invocation, error: BaseException) -> PubsubctlError | None:
