@@ -96,6 +96,7 @@ def test_json_is_one_document_when_something_is_wrong_too(call: Call) -> None:
         (["mine"], "no such command 'mine'\n"),
         (["version"], "did you mean '--version'?"),
         (["get", "pods"], "did you mean 'status'?"),
+        (["workload", "lint", "mine"], "nor workload of that name; known: "),
         (["status", "-o", "json"], "no such option: -o; --json prints the result"),
         (["results", "list", "-o", "json"], "no such folder of runs; --json prints the result"),
         (["claims", "list", "-o", "absent"], "--output-dir absent: no such folder of runs"),
