@@ -483,6 +483,7 @@ def write_run_index(results: Path) -> tuple[Path, int]:
             started_utc=record.started_utc,
             labels=record.labels,
             members={member: verdicts.get(member, "") for member in record.members},
+            plain_verdict=record.plain_verdict,
         )
 
     page = results / PAGE

@@ -219,6 +219,8 @@ def test_a_run_of_a_series_is_listed_with_the_verdict_of_the_plain_judge(
         index.write('{"run_id": "20261128T000009Z-aaaaaa", "plain_verdict": "MAYBE"}\n')
     rows = call("results", "list", "--experiment", "demo").out.splitlines()
     assert "VALID (plain judge)" in rows[-1]
+    page, _ = write_run_index(runs)
+    assert page.read_text().count("VALID by the plain judge") == 1
     assert not any("plain judge" in row for row in rows[:-1])
 
 
