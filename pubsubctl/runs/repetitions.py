@@ -230,6 +230,7 @@ class _Runner:
             judged = announce_verdicts([outcome.run_directory], progress)
             for run, judgement in judged.items():
                 note_plain_verdict(run, judgement.verdict)
+            refresh_run_index(judged, progress)
         self._series.end(instance, outcome.run_directory, outcome.state)
 
 
