@@ -1,5 +1,6 @@
 """An experiment from workload file to run folder, on a running or a temporary deployment."""
 
+import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -51,11 +52,15 @@ class RecordsLeft(PreflightFailed):
     """This machine has no room for the records of a run, which stay on their hosts."""
 
     @classmethod
-    def of(cls, run: Path) -> "RecordsLeft":
-        """Return the error for a run folder."""
+    def of(cls, run: Path, lab: Lab) -> "RecordsLeft":
+        """Return the error for a run folder, and for the hosts with its records."""
+        path = lab.inventory.path
+        if path.is_relative_to(Path.cwd()):
+            path = path.relative_to(Path.cwd())
+        command = f"pubsubctl -i {shlex.quote(str(path))}"
         return cls(
             f"{run}: no space left; the records stay on their hosts. Free space, then "
-            f"`pubsubctl results collect {run.name}`, and only then `pubsubctl down`"
+            f"`{command} results collect {shlex.quote(str(run))}`, and only then `{command} down`"
         )
 
 
@@ -158,7 +163,7 @@ async def _carry_out(
             except OSError as error:
                 if not (is_no_room(error) and is_uncollected(run)):
                     raise
-                raise RecordsLeft.of(run) from error
+                raise RecordsLeft.of(run, lab) from error
     refresh_run_index([outcome.run_directory], progress)
     return outcome
 

@@ -51,10 +51,7 @@ def collect_run(call: Invocation, run: Path) -> Result:
 async def _collect(
     lab: Lab, run: Path, identity: str, progress: Progress, interruption: Interruption
 ) -> RunOutcome:
-    async with (
-        lab.operate("results collect", progress, interruption, only_if_used=True),
-        AsyncExitStack() as stack,
-    ):
+    async with lab.operate("results collect", progress, interruption, only_if_used=True):
         with interruption.stoppable():
             hosts = hosts_of(run)
             known = {connector.host.name for connector in lab.connectors}
@@ -64,17 +61,18 @@ async def _collect(
                     f"{run}: the deployment {identity} with its records is not on these hosts; "
                     f"-i names another inventory. The run was on {', '.join(hosts)}"
                 )
-            agents = {
-                host: await stack.enter_async_context(lab.connector(host).open_agent())
-                for host in hosts
-            }
             progress.phase("collecting")
-            try:
-                return await collect_later(run, HostFiles(agents, fetch_with(lab)))
-            except OSError as error:
-                if not is_no_room(error):
-                    raise
-                raise RecordsLeft.of(run) from error
+            async with AsyncExitStack() as stack:
+                agents = {
+                    host: await stack.enter_async_context(lab.connector(host).open_agent())
+                    for host in hosts
+                }
+                try:
+                    return await collect_later(run, HostFiles(agents, fetch_with(lab)))
+                except OSError as error:
+                    if not is_no_room(error):
+                        raise
+                    raise RecordsLeft.of(run, lab) from error
 
 
 def _identity_of(record: Mapping[str, Any] | None) -> str:

@@ -138,6 +138,11 @@ def replace_series(folders: Sequence[Path]) -> list[Path]:
         record = record_of(folder, _Index())
         if record.kind == SERIES and not record.members:
             raise UserError(f"{folder}: this series has no run yet")
+        if record.state == UNCOLLECTED:
+            raise UserError(
+                f"{folder}: its records are on its hosts; `pubsubctl results collect "
+                f"{folder.name}` fetches them"
+            )
         members = [run_beside(folder, member) for member in record.members]
         found += members or [folder]
     return list(dict.fromkeys(found))

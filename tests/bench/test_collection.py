@@ -174,7 +174,8 @@ def test_a_temporary_deployment_with_the_only_records_is_not_taken_down(
         lab: Any = SimpleNamespace(observe=observe)
         wanted: Any = SimpleNamespace(placement=SimpleNamespace(brokers=()))
         quiet: Any = None
-        error = RecordsLeft.of(tmp_path / RUN_ID) if left else OSError("another error")
+        lab.inventory = SimpleNamespace(path=tmp_path / "lab.toml")
+        error = RecordsLeft.of(tmp_path / RUN_ID, lab) if left else OSError("another error")
         with pytest.RaisesGroup(type(error), flatten_subgroups=True):
             async with open_testbed(lab, wanted, quiet, quiet, "bench", teardown=True):
                 raise error

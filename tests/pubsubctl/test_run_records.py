@@ -79,6 +79,7 @@ def test_a_table_shows_verdicts_and_the_runs_of_a_series(call: Call, runs: Path)
     rows = [line.split() for line in call("results", "list").out.splitlines()]
     assert rows[1] == [FIRST, "demo", "delta_tree", "complete", "VALID", "point=a"]
     assert " ".join(rows[3]) == f"{SERIES} demo complete 1 VALID, 1 INVALID"
+    Path("elsewhere").mkdir()
     assert call("results", "list", "-o", "elsewhere").out == "no runs\n"
 
 
@@ -230,6 +231,8 @@ def test_a_run_with_records_on_its_hosts_is_not_removed_unasked(call: Call, runs
     refused = call("results", "remove", HALF, "--yes")
     assert refused.status == 2
     assert f"`pubsubctl results collect {HALF}` fetches them" in refused.err
+    refused = call("check", HALF)
+    assert (refused.status, "its records are on its hosts" in refused.err) == (2, True)
     refused = call("results", "collect", FIRST)
     assert (refused.status, "all records of this run are here" in refused.err) == (2, True)
 
@@ -317,7 +320,7 @@ def test_the_page_follows_labels_and_removals(call: Call, runs: Path) -> None:
 def test_a_page_over_no_runs_is_refused_or_empty(call: Call, project: Path) -> None:
     answer = call("results", "index", "-o", "elsewhere")
     assert answer.status == 2
-    assert "elsewhere: no such folder; there are no runs yet" in answer.err
+    assert "elsewhere: no such folder of runs" in answer.err
     Path("empty").mkdir()
     call("results", "index", "-o", "empty")
     assert "There is no run yet" in Path("empty", "index.html").read_text()
