@@ -223,7 +223,7 @@ async def _query_brokers(
     placed = record["placement"]["brokers"]
     hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in decommissioned}
     found: list[tuple[str, dict[str, Any]]] = []
-    silent: list[str] = []
+    silent: dict[str, list[str]] = {}
 
     async def query(connector: "Connector") -> None:
         for broker in [name for name, host in hosts.items() if host == connector.host.name]:
@@ -231,10 +231,16 @@ async def _query_brokers(
                 async with connector.open_agent() as agent:
                     found.append((broker, await agent.broker(broker, command, arguments)))
             except (ControlError, Unreachable) as error:
-                silent.append(f"{broker} lists no subscriptions: {error}")
+                silent.setdefault(str(error), []).append(broker)
 
     await lab.on_all(query)
-    return found, sorted(silent)
+    return found, sorted(describe_silence(sorted(of), reason) for reason, of in silent.items())
+
+
+def describe_silence(brokers: list[str], reason: str) -> str:
+    """Return the reason why brokers list no subscriptions, in one line for all of them."""
+    verb = "lists" if len(brokers) == 1 else "list"
+    return f"{', '.join(brokers)} {verb} no subscriptions: {reason}"
 
 
 def describe(call: Invocation, rows: Iterable[dict[str, Any]]) -> str:

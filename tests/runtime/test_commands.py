@@ -174,7 +174,7 @@ def test_retained_events_are_listed_behind_the_ticks_of_a_request() -> None:
 
 def test_a_protocol_without_a_list_refuses() -> None:
     commands = commands_of(StoredCore())
-    with pytest.raises(ControlError, match="gryphon lists no subscriptions; durable does"):
+    with pytest.raises(ControlError, match="gryphon keeps no list; durable does"):
         trio.run(commands.handlers()["subscriptions"], {})
 
 
