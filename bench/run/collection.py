@@ -17,7 +17,7 @@ import trio
 
 from bench.run.outcome import RunOutcome, outcome_of
 from bench.run.run_directory import JOURNAL, RunDirectory, RunState, json_text, write_whole
-from bench.run.testbed import HostFiles, ListingRefused, Testbed
+from bench.run.testbed import FILE_NAME, HostFiles, ListingRefused, Testbed
 from brokerd.errors import ControlError
 from brokerd.storage.files import is_no_room
 
@@ -86,10 +86,23 @@ def is_uncollected(run: Path) -> bool:
     return (run / UNCOLLECTED).is_file()
 
 
-def hosts_of(run: Path) -> list[str]:
-    """Return the hosts with uncollected records of a run."""
-    document = json.loads((run / UNCOLLECTED).read_text(encoding="utf-8"))
-    return sorted({row["host"] for row in document["folders"]})
+def read_uncollected(run: Path) -> tuple[list[RecordFolder], RunEnd]:
+    """Return the folders with uncollected records of a run, and the end of the run.
+
+    Raises:
+        ValueError: no run has written this file; names it.
+    """
+    path = run / UNCOLLECTED
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        folders = [RecordFolder(**row) for row in document["folders"]]
+        end = RunEnd(**document["end"]) if "end" in document else _unknown_end(run)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: damaged: {type(error).__name__}") from None
+    for name in [name for each in folders for name in (each.host, each.process)]:
+        if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
+            raise ValueError(f"{path}: {str(name)[:80]!r} is no name of a host or process")
+    return folders, end
 
 
 async def collect_records(
@@ -142,11 +155,10 @@ async def collect_later(run: Path, files: HostFiles) -> RunOutcome:
     """Collect the records of a run that this machine had no room for, and end the run.
 
     Raises:
+        ValueError: see `read_uncollected`.
         OSError: this machine still has no room; the call may be repeated.
     """
-    document = json.loads((run / UNCOLLECTED).read_text(encoding="utf-8"))
-    folders = [RecordFolder(**row) for row in document["folders"]]
-    end = RunEnd(**document["end"]) if "end" in document else _unknown_end(run)
+    folders, end = read_uncollected(run)
     os.truncate(run / JOURNAL, end.journal_bytes)  # the rest is of a collection that had no room
     directory = RunDirectory(run)
     directory.manifest = {**end.manifest}

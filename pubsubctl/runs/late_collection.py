@@ -1,18 +1,18 @@
 """The collection of a run's records after this machine had no room for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.run.collection import collect_later, hosts_of, is_uncollected
+from bench.run.collection import collect_later, is_uncollected, read_uncollected
 from bench.run.outcome import RunOutcome
 from bench.run.testbed import HostFiles
 from brokerd.storage.files import is_no_room
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.errors import IntegrityError, PreflightFailed, UserError
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.runs.experiment import RecordsLeft, fetch_with, lab_for, numbers_text
 from pubsubctl.runs.runs import manifest, refresh_run_index
@@ -25,16 +25,22 @@ def collect_run(call: Invocation, run: Path) -> Result:
 
     Raises:
         UserError: the records are here already.
+        IntegrityError: the description of the records is damaged.
         PreflightFailed: the deployment of the run is not on these hosts, or there is no room.
     """
     if not is_uncollected(run):
         raise UserError(f"{run}: all records of this run are here")
+    try:
+        folders, _ = read_uncollected(run)
+    except ValueError as error:
+        raise IntegrityError(str(error)) from None
+    hosts = sorted({each.host for each in folders})
     identity = str(manifest(run).get("deployment_id"))
     lab = lab_for(call)
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> RunOutcome:
-            return await _collect(lab, run, identity, progress, interruption)
+            return await _collect(lab, run, identity, hosts, progress, interruption)
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=_LATER)
     refresh_run_index([run], call.console)
@@ -49,11 +55,15 @@ def collect_run(call: Invocation, run: Path) -> Result:
 
 
 async def _collect(
-    lab: Lab, run: Path, identity: str, progress: Progress, interruption: Interruption
+    lab: Lab,
+    run: Path,
+    identity: str,
+    hosts: Sequence[str],
+    progress: Progress,
+    interruption: Interruption,
 ) -> RunOutcome:
     async with lab.operate("results collect", progress, interruption, only_if_used=True):
         with interruption.stoppable():
-            hosts = hosts_of(run)
             known = {connector.host.name for connector in lab.connectors}
             records = [row.deployment for row in await lab.observe()]
             if not set(hosts) <= known or identity not in map(_identity_of, records):

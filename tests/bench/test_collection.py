@@ -18,8 +18,8 @@ from bench.run.collection import (
     RunEnd,
     collect_later,
     collect_records,
-    hosts_of,
     is_uncollected,
+    read_uncollected,
     write_uncollected,
 )
 from bench.run.run_directory import RunDirectory
@@ -94,7 +94,7 @@ def test_records_without_room_stay_on_their_hosts_and_are_collected_later(tmp_pa
     directory.log("a line of a collection that had no room")
     directory.leave()
     assert is_uncollected(run)
-    assert hosts_of(run) == ["h1", "h2"]
+    assert {each.host for each in read_uncollected(run)[0]} == {"h1", "h2"}
     here = {path.name for path in run.glob("raw/*/*/*")}
     assert here == {"events.jsonl", "stderr.log"}  # no part of a file, and no file of another run
 
@@ -125,6 +125,21 @@ def test_a_run_without_room_for_its_end_is_partial_later(tmp_path: Path) -> None
     assert outcome.state == "partial"
     assert "no room for the end" in outcome.reasons[0]
     assert journal_of(run) == ["phase", "collected", "end"]
+
+
+def test_a_file_that_no_run_wrote_leads_to_no_other_folder(tmp_path: Path) -> None:
+    directory = begun(tmp_path)
+    directory.leave()
+    path = directory.path / UNCOLLECTED
+    good = path.read_text()
+    for text in ("", "[]", '{"folders": [7]}', '{"folders": [], "end": {}}', "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="damaged"):
+            read_uncollected(directory.path)
+    for place in ("host", "process"):
+        path.write_text(good.replace(f'"{place}": "', f'"{place}": "../'))
+        with pytest.raises(ValueError, match="is no name of a host or process"):
+            read_uncollected(directory.path)
 
 
 def test_a_host_that_does_not_answer_leaves_one_problem(tmp_path: Path) -> None:
