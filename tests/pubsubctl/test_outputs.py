@@ -51,11 +51,13 @@ def test_a_full_standard_output_is_a_sentence_and_no_verdict(tmp_path: Path, wor
 def test_a_failed_write_names_standard_output() -> None:
     output = StandardOutput(io.BufferedWriter(FULL.open("wb", buffering=0)), "utf-8")
     output.write("a result\n")
-    with pytest.raises(OSError, match="No space left on device") as caught:
-        output.flush()
-    output.flush_rest()  # which would report the same error again
-    with suppress(OSError):
-        output.close()
+    try:
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            output.flush()
+        output.flush_rest()  # which would report the same error again
+    finally:
+        with suppress(OSError):
+            output.close()
     assert caught.value.filename == "standard output"
 
 

@@ -210,12 +210,14 @@ def test_a_run_is_described(call: Call, runs: Path) -> None:
 
 
 def test_a_run_of_a_series_is_listed_with_the_verdict_of_the_plain_judge(
-    call: Call, runs: Path
+    call: Call, project: Path
 ) -> None:
+    runs = project / "results" / "runs"
+    second = make_run("demo", SECOND, "invalid")
     third = make_run("demo", "20261128T000009Z-aaaaaa")
     assert "not judged" in call("results", "list", "--experiment", "demo").out
     note_plain_verdict(third, "VALID")
-    note_plain_verdict(runs / "demo" / SECOND, "VALID")  # Spark has judged this run
+    note_plain_verdict(second, "VALID")  # Spark has judged this run
     with (runs / "index.jsonl").open("a") as index:
         index.write('{"run_id": "20261128T000009Z-aaaaaa", "plain_verdict": "MAYBE"}\n')
     rows = call("results", "list", "--experiment", "demo").out.splitlines()
@@ -225,8 +227,10 @@ def test_a_run_of_a_series_is_listed_with_the_verdict_of_the_plain_judge(
     assert not any("plain judge" in row for row in rows[:-1])
 
 
-def test_a_run_with_records_on_its_hosts_is_not_removed_unasked(call: Call, runs: Path) -> None:
-    (runs / "chain3" / HALF / "uncollected.json").write_text('{"folders": [], "end": {}}')
+def test_a_run_with_records_on_its_hosts_is_not_removed_unasked(call: Call, project: Path) -> None:
+    make_run("demo", FIRST, "valid")
+    half = make_run("chain3", HALF, state="running")
+    (half / "uncollected.json").write_text('{"folders": [], "end": {}}')
     assert "uncollected" in call("results", "list", "--experiment", "chain3").out
     refused = call("results", "remove", HALF, "--yes")
     assert refused.status == 2
