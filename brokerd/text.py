@@ -198,6 +198,9 @@ def nearest(word: object, known: Sequence[str]) -> str:
         close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
         if close and len(text) > 4 and not difflib.get_close_matches(text, close, cutoff=0.6):
             close = [each for each in close if each[:2] == text[:2]]
+        elif close and len(text) <= 4:  # `mine` is no misspelt `single`
+            length = len(text)
+            close = [each for each in close if each[0] == text[0] or len(each) <= length + 1]
     if close:
         return f"; did you mean {close[0]!r}?"
     if not known:

@@ -45,28 +45,35 @@ _SIZE_WORDS: Final = {
 }  # fmt: skip
 
 
-def _guess(text: object, words: Mapping[str, str]) -> str:
-    """Return `; did you mean "10s"?` for a number with a usual name of a unit; "" otherwise."""
+def _guess(text: object, words: Mapping[str, str], usual_unit: str = "") -> str:
+    """Return `; did you mean "10s"?` for a number with a usual name of a unit; "" otherwise.
+
+    Args:
+        usual_unit: the unit of a bare number, if it is not the unit of "" in `words`.
+    """
     found = _GUESSED.fullmatch(str(text)) if isinstance(text, str | int | float) else None
     if found is None or isinstance(text, bool):
         return ""
     word = found[2].lower()
     unit = words.get(word) or words.get(word.removesuffix("s"))
+    if not word:
+        unit = usual_unit or unit
     return f'; did you mean "{found[1]}{unit}"?' if unit else ""
 
 
-def parse_duration_ns(text: object, step_ns: int = 1) -> int:
+def parse_duration_ns(text: object, step_ns: int = 1, usual_unit: str = "s") -> int:
     """Return the nanoseconds of text such as "250ms", "2.5s" or "1min30s".
 
     Args:
         step_ns: the duration must be a multiple of it: 1, or a millisecond.
+        usual_unit: the unit that an error suggests for a number without one.
 
     Raises:
         ValueError: the text is no duration, or one that is too long or too precise.
     """
     if not isinstance(text, str) or not _DURATIONS.fullmatch(text):
         units = ", ".join(_DURATIONS_NS)
-        hint = _guess(text, _DURATION_WORDS)
+        hint = _guess(text, _DURATION_WORDS, usual_unit)
         raise ValueError(f'a duration has a number and a unit ({units}): "250ms", "1min30s"{hint}')
     exact = sum(Fraction(number) * _DURATIONS_NS[unit] for number, unit in _DURATION.findall(text))
     if exact % step_ns:
@@ -75,6 +82,11 @@ def parse_duration_ns(text: object, step_ns: int = 1) -> int:
     if exact > LONGEST_NS:
         raise ValueError(f"a duration is at most {LONGEST_H}h")
     return int(exact)
+
+
+def parse_latency_ns(text: object) -> int:
+    """Return the nanoseconds of a latency; see `parse_duration_ns`. Its usual unit is ms."""
+    return parse_duration_ns(text, usual_unit="ms")
 
 
 def format_duration(duration_ns: int) -> str:

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -125,6 +126,26 @@ def spark() -> "Iterator[SparkSession]":
     ):
         patch.setattr("results.checker.spark.spark_session", lambda *_, **__: nullcontext(session))
         yield session
+
+
+@pytest.fixture
+def closed_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the SQLite connections of a test at its end.
+
+    A test leaves a connection open where a process fails. Python 3.13 warns of each such connection
+    when the garbage collector finds it, which may be in another test.
+    """
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connect_and_keep(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_keep)
+    yield
+    for connection in opened:
+        connection.close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

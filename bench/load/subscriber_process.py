@@ -22,6 +22,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
 from typing import Any, Final, Literal
 
 import trio
@@ -124,6 +125,10 @@ class SubscriberProcess:
                     _report("problem", text=str(error))
             nursery.cancel_scope.cancel()
 
+    def close(self) -> None:
+        """Close the application's database."""
+        self._database.close()
+
     async def _obey(self, orders: AsyncIterator[str], whole: trio.CancelScope) -> None:
         async for order in orders:
             verb, _, moment = order.partition(" ")
@@ -196,7 +201,8 @@ async def read_lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
 async def _main() -> None:
     lines = read_lines(trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())))
     config = json.loads(await anext(lines))
-    await SubscriberProcess(config).run(lines)
+    with closing(SubscriberProcess(config)) as process:
+        await process.run(lines)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ reason why the run is incomplete.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,22 @@ import trio
 from bench.load.load_control import LoadControl
 from bench.load.load_plan import RunningLoad, client_suffix, load_processes
 from bench.run.clocks import record_clocks
+from bench.run.collection import (
+    RecordFolder,
+    RunEnd,
+    collect_records,
+    end_run,
+    write_uncollected,
+)
 from bench.run.limits import StampedStatus, UseProbe
 from bench.run.outcome import RunOutcome, outcome_of
 from bench.run.run_directory import CHANGES_FILE, OVERLAY_FILE, RunDirectory, RunState
 from bench.run.run_statistics import ProcessorTime
 from bench.run.system_under_test import OurBrokers, UnderTest
-from bench.run.testbed import ListingRefused, Progress, RunFailed, Testbed
+from bench.run.testbed import Progress, RunFailed, Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ControlError
+from brokerd.storage.files import is_no_room
 from brokerd.text import toml_text
 from fault_injection.apply.backends import ClientFaults, WithClients
 from fault_injection.apply.injector import Injection, Injector
@@ -70,6 +78,7 @@ async def run_experiment(
 
     Raises:
         RunFailed: a step before the load failed; the run directory contains the records so far.
+        OSError: this machine has no room; the records stay on their hosts (`bench.run.collection`).
         ControlError: an agent or load generator refused a command before the load.
     """
     directory = RunDirectory(run_directory)
@@ -119,6 +128,7 @@ class _Experiment:
         self._clocks_ahead_ns: Mapping[str, int] = {}
         self._injection: Injection | None = None
         self._notes: list[str] = []
+        self._is_collecting = False
 
     # ------------------------------------------------------------ the whole run
 
@@ -134,6 +144,9 @@ class _Experiment:
                 nursery.cancel_scope.cancel()
             return await self._conclude("complete")
         except BaseException as error:
+            if self._is_collecting and isinstance(error, OSError) and is_no_room(error):
+                self._directory.leave()
+                raise
             reason = _describe_end(error)
             logger.warning("run %s: %s", self._run_id, reason)
             outcome: RunOutcome | None = None
@@ -148,7 +161,12 @@ class _Experiment:
             raise
 
     async def _conclude(self, state: RunState, reason: str = "") -> RunOutcome:
-        """End the load generators, collect all records, close the directory."""
+        """End the load generators, collect all records, close the directory.
+
+        Raises:
+            OSError: this machine has no room. The records stay on their hosts, and
+                `collection.collect_later` ends the run.
+        """
         self._progress.phase("collecting")
         for problem in await self._load.finish():
             self._note(problem)
@@ -156,16 +174,15 @@ class _Experiment:
             self._log_closed(name, answer["digests"])
         await self._end_run_at_brokers()
         self._directory.manifest["disk_bytes"] = await self._disk_bytes()
-        await self._collect()
-        outcome = await self._evaluate(state, [reason] if reason else [])
-        manifest = self._directory.manifest
-        manifest["loadgen_saturated"] = outcome.saturated
-        manifest["limited_by"] = outcome.limited_by
-        manifest["waited_share"] = dict(outcome.waited_share)
-        manifest["headline"] = outcome.headline()
+        reasons = [reason] if reason else []
+        self._is_collecting = True
+        folders = self._record_folders()
+        write_uncollected(self._directory.path, folders, self._describe_end(state, reasons))
+        for problem in await collect_records(self._testbed, self._directory, folders):
+            self._note(problem)
+        outcome = await self._evaluate(state, reasons)
         # In a thread: hashing takes long, and the deployment's lease must be renewed meanwhile.
-        await trio.to_thread.run_sync(self._directory.end, outcome.state, outcome.reasons)
-        self._directory.add_to_index(outcome.headline())
+        await trio.to_thread.run_sync(end_run, self._directory, outcome)
         if outcome.state != "complete":
             where = outcome.run_directory
             self._progress.print(f"the run is {outcome.state}; what there is of it is in {where}")
@@ -241,6 +258,7 @@ class _Experiment:
             await testbed.certificate_for_clients(suffix),
             self._directory.manifest["specification_digest"],
         )
+        write_uncollected(self._directory.path, self._record_folders())
         progress.phase("attaching clients")
         await self._load.attach()
         progress.phase("subscribing")
@@ -449,59 +467,64 @@ class _Experiment:
                     found[broker] = sizes[place.process]
         return found
 
-    async def _collect(self) -> None:
-        """Collect the files that every process wrote for this run."""
-        testbed = self._testbed
-        missing: dict[tuple[str, str], dict[str, None]] = {}
-
-        async def collect(
-            host: str, process: str, folder: Path | None, names: Collection[str] | None = None
-        ) -> None:
-            target = self._directory.raw_folder(host, process)
-            try:
-                damaged = await testbed.collect(host, process, folder, target, names)
-            except (ControlError, ListingRefused, OSError) as error:
-                missing.setdefault((host, str(error)), {})[process] = None
-                return
-            for name in damaged:
-                self._note(f"{name} is not here as its host saw it")
-
+    def _record_folders(self) -> list[RecordFolder]:
+        """Return the folders with the files that every process writes for this run."""
+        testbed, found = self._testbed, list[RecordFolder]()
         for place in testbed.brokers.values():
             folder = testbed.run_folder(place.host, self._run_id, place.process)
-            await collect(place.host, place.process, folder)
+            found.append(RecordFolder(place.host, place.process, str(folder)))
             # The output of a broker belongs to no run, but explains failures.
-            names = [*_BROKER_LOGS]
-            if place.process in self._exited:
-                names.append("exit.json")
-            await collect(place.host, place.process, None, names)
+            ends = ["exit.json"] if place.process in self._exited else []
+            found.append(RecordFolder(place.host, place.process, None, (*_BROKER_LOGS, *ends)))
         host = testbed.clients_host
         for process in self._load.started:
-            await collect(host, process.name, testbed.run_folder(host, self._run_id, process.name))
-        for (host, error), processes in missing.items():
-            processes_text = (
-                f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
-            )
-            self._note(f"files of {processes_text} on {host} could not be fetched: {error}")
-        await trio.to_thread.run_sync(self._directory.log_collected)
+            folder = testbed.run_folder(host, self._run_id, process.name)
+            found.append(RecordFolder(host, process.name, str(folder)))
+        return found
+
+    def _describe_end(self, state: RunState, reasons: Sequence[str]) -> RunEnd:
+        """Return what a later collection needs."""
+        injection, probe = self._injection, self._probe
+        return RunEnd(
+            state=state,
+            reasons=[*reasons, *self._notes],
+            manifest=self._directory.manifest,
+            journal_bytes=self._directory.journal_bytes,
+            measured=self._measured(),
+            finished=[*self._load.finished.values()],
+            lateness_limit_ns=self._spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
+            cpu_s=self._cpu_s,
+            has_rate=self._has_rate(),
+            ready_after_s=self._testbed.ready_after_s,
+            waited_share=probe.compute_wait_shares() if probe.is_complete else None,
+            not_healed=injection.not_healed if injection else (),
+            down=injection.down if injection else (),
+        )
+
+    def _measured(self) -> tuple[int, int] | None:
+        """Return the measure phase; None if the run never reached the phase."""
+        if not self._origin_ns:
+            return None
+        return self._origin_ns, self._origin_ns + self._spec.workload.phases.measure
+
+    def _has_rate(self) -> bool:
+        return all(plan.entry.rate.per_second for plan in self._spec.publisher_plans())
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
         """Return the outcome of the run, as complete as the records allow."""
-        measured: tuple[int, int] | None = None
-        if self._origin_ns:
-            measured = self._origin_ns, self._origin_ns + self._spec.workload.phases.measure
         return await trio.to_thread.run_sync(
             partial(
                 outcome_of,
                 self._directory.path,
                 state,
                 [*reasons, *self._notes],
-                measured,
+                self._measured(),
                 [*self._load.finished.values()],
                 self._spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
                 self._cpu_s,
                 self._injection,
                 self._probe if self._probe.is_complete else None,
-                has_rate=all(plan.entry.rate.per_second for plan in self._spec.publisher_plans()),
+                has_rate=self._has_rate(),
                 ready_after_s=self._testbed.ready_after_s,
                 shapes=self._spec.rate_shapes(),
             )

@@ -32,6 +32,7 @@ what their faults have absorbed. Since version 4 load generators repeat their se
 version 5 the journal has digests of closed files, and processor times of brokers."""
 NOT_JOURNALED = ("argv", "started_utc", "ended_utc")
 """Keys of the manifest that the journal does not repeat; no result depends on their values."""
+JOURNAL: Final = "log.jsonl"
 _WITH_DIGEST = (".json", ".jsonl", ".log")
 RunState = Literal["running", "complete", "partial", "aborted"]
 
@@ -90,12 +91,17 @@ class RunDirectory:
         self.path = path
         self.manifest: dict[str, Any] = {}
         path.mkdir(parents=True, exist_ok=True)
-        self._log = (path / "log.jsonl").open("a", encoding="utf-8")
+        self._log = (path / JOURNAL).open("a", encoding="utf-8")
 
     @property
     def run_id(self) -> str:
         """The run id, which is unique among all runs and ascends with time."""
         return self.path.name
+
+    @property
+    def journal_bytes(self) -> int:
+        """The size of the journal."""
+        return (self.path / JOURNAL).stat().st_size
 
     def begin(self, experiment: str, about: Mapping[str, Any]) -> None:
         """Write the manifest of a run that has begun."""

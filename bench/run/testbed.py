@@ -17,6 +17,7 @@ from bench.run.run_directory import file_sha256
 from brokerd.agent.client import AgentClient
 from brokerd.agent.paths import socket_folder
 from brokerd.overlay.topology import Topology
+from brokerd.storage.files import is_no_room
 
 
 class Progress(Protocol):
@@ -156,6 +157,30 @@ class Testbed:
         destination: Path,
         names: Collection[str] | None = None,
     ) -> list[str]:
+        """See `HostFiles.collect`."""
+        files = HostFiles(self.agents, self.fetch_file)
+        return await files.collect(host, process, folder, destination, names)
+
+
+@dataclass(frozen=True, slots=True)
+class HostFiles:
+    """Access to the files of processes on their hosts.
+
+    Attributes:
+        agents, fetch_file: see Testbed.
+    """
+
+    agents: Mapping[str, AgentClient]
+    fetch_file: FetchFile
+
+    async def collect(
+        self,
+        host: str,
+        process: str,
+        folder: Path | None,
+        destination: Path,
+        names: Collection[str] | None = None,
+    ) -> list[str]:
         """Copy the files of a host's folder to this machine; return the names of damaged files.
 
         A file is damaged if even the second copy differs from the listing of the host's agent.
@@ -163,6 +188,9 @@ class Testbed:
         Args:
             folder: None for the agent's folder with the output of the process.
             names: only these files.
+
+        Raises:
+            OSError: this machine has no room for a file; no part of the file stays.
         """
         destination.mkdir(parents=True, exist_ok=True)
         listed, source = await self._list(host, process, folder)
@@ -176,6 +204,10 @@ class Testbed:
                 if await self._fetch(host, source, destination, listed[name]):
                     continue
             except (OSError, KeyError) as error:
+                if isinstance(error, OSError) and is_no_room(error):
+                    for part in [destination / name, *destination.glob(f".{name}.*.part")]:
+                        part.unlink(missing_ok=True)
+                    raise
                 logger.warning("%s:%s/%s: %s", host, source, name, error)
             damaged.append(f"{host}:{source}/{name}")
         return damaged

@@ -31,7 +31,13 @@ from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.text import expand_ranges, shown
-from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
+from brokerd.units import (
+    format_duration,
+    format_size,
+    parse_duration_ns,
+    parse_latency_ns,
+    parse_size_bytes,
+)
 
 MAXIMUM_SEED = (1 << 63) - 1
 MAXIMUM_CLIENTS = 65_535  # records number publishers with 16 bits
@@ -454,7 +460,7 @@ class Threshold:
     def __init__(self, text: object) -> None:
         if not isinstance(text, str) or not text.startswith("<"):
             raise ValueError('write a threshold with a comparison, as in "< 50ms"')
-        self.limit_ns = parse_duration_ns(text.removeprefix("<").strip())
+        self.limit_ns = parse_latency_ns(text.removeprefix("<").strip())
 
     def __str__(self) -> str:
         return f"< {format_duration(self.limit_ns)}"

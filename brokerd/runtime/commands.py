@@ -278,7 +278,7 @@ class Commands:
     def _listing_core(self) -> ListingProtocol:
         core = self._core
         if not isinstance(core, ListingProtocol):
-            subject = f"{self._own.protocol} lists no subscriptions; durable does"
+            subject = f"{self._own.protocol} keeps no list; durable does"
             raise ControlError("user", subject)
         if self._core_status().state == "recovering":
             raise ControlError("busy", "it reads the state of its earlier incarnation")

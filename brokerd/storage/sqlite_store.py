@@ -88,7 +88,7 @@ class SqliteMetaStore:
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             self._connection.close()
             raise self._translate(error) from error
-        except StorageCorrupt:
+        except BaseException:
             self._connection.close()
             raise
 

@@ -25,7 +25,7 @@ from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.text import expand_ranges
-from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns
+from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns, parse_latency_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,12 @@ DurationText = Annotated[
     BeforeValidator(parse_duration_ns),
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": "string", "title": "duration", "examples": ["250ms", "2s"]}),
+]
+LatencyText = Annotated[
+    int,
+    BeforeValidator(parse_latency_ns),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "title": "duration", "examples": ["20ms", "250us"]}),
 ]
 
 
@@ -262,7 +268,7 @@ class Step(Closed):
     awaits: Annotated[Await | None, Field(alias="await")] = None
     stall: SpanText | None = None
     down: SpanText | None = None
-    latency: DurationText | None = None
+    latency: LatencyText | None = None
     bytes_per_second: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
     free_bytes: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
     share: ShareText | None = None

@@ -25,7 +25,7 @@ from pubsubctl.commands.options.global_options import (
     global_options_first,
     split_global_options,
 )
-from pubsubctl.commands.options.grouping import GroupedVerbs, add_command, with_groups
+from pubsubctl.commands.options.grouping import GroupedVerbs, add_command, help_width, with_groups
 from pubsubctl.console.console import Console, NobodyReads, Result, StandardOutput
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.outputs import create_folder
@@ -119,7 +119,7 @@ def command_of(verb: str = "") -> Any:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": help_width()},
     )
     app.callback(help=_HELP)(with_groups(global_options))
     for each in [row for row in VERBS if row.name == verb] or VERBS:
@@ -173,7 +173,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _raise_terminated)
     signal.signal(signal.SIGHUP, _raise_terminated)
     old = sys.stdout
-    sys.stdout = StandardOutput(
+    sys.stdout = output = StandardOutput(
         old.buffer, old.encoding, old.errors, None, bool(old.line_buffering)
     )
     try:
@@ -182,14 +182,14 @@ def main() -> NoReturn:
         # Python remembers a Ctrl-C that ended an `exec`, also one that was caught since, and would
         # end by that signal in place of this status. The next text that is evaluated forgets it.
         eval("None")
-        sys.stdout.flush()
+        output.flush_rest()
     except BrokenPipeError:
         # The reader of the result closed standard output.
         status = 141  # as a shell reports a process that SIGPIPE ended
     except OSError as error:
         console = _first_console(sys.argv[1:])
         status = report_errors(console, errors_of(Invocation(console=console), error))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # for Python's own last flush
     sys.exit(status)
 
 

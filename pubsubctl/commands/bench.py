@@ -184,6 +184,7 @@ def limit(
             "--to-rate", metavar="RATE", rich_help_panel="Search", help="Try no higher rate."
         ),
     ] = "1M/s",
+    labels: Labels = None,
     output: RunsFolder = None,
 ) -> Result:
     """Find the highest sustainable rate of each publisher.
@@ -195,7 +196,7 @@ def limit(
 
     if load.rate is not None:
         raise UserError(f"{workload}: `limit` sets the rate; leave out --rate {load.rate}")
-    request = LimitRequest(workload, p99, from_rate, to_rate)
+    request = LimitRequest(workload, p99, from_rate, to_rate, labels_of(labels or []))
     return find_limit(invocation(context), request, load.overrides(), output)
 
 

@@ -28,7 +28,9 @@ RUNS_HELP = "Take this run, or the runs of this folder, not results/runs and the
 _STYLES: "dict[State, Style]" = {"holds": "good", "fails": "bad", "not run": "dim"}
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="[FILE...]", help=FILE_HELP)]
-Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help=RUNS_HELP)]
+Runs = Annotated[
+    Path | None, typer.Option("--output-dir", "-o", "--runs", metavar="DIR", help=RUNS_HELP)
+]
 
 
 Only = Annotated[
@@ -222,10 +224,9 @@ def _claims(call: Invocation, files: Sequence[str]) -> "list[Claim]":
 
 def _folder_of(call: Invocation, runs: Path | None) -> Path:
     """Return the folder of runs; a folder named by the user must exist."""
-    folder = call.project.results_folder(runs)
-    if runs is not None and not folder.is_dir():
-        raise UserError(f"--runs {runs}: there is no such folder")
-    return folder
+    from pubsubctl.runs.runs import existing_runs
+
+    return existing_runs(call.project, runs)
 
 
 def _outcomes(call: Invocation, claims: "Sequence[Claim]", runs: Path | None) -> "list[Outcome]":

@@ -39,11 +39,11 @@ def check(
     Compares the hosts of the deployment. With --latency: status 3 if a median of that length cannot
     be measured.
     """
-    from brokerd.units import parse_duration_ns
+    from brokerd.units import parse_latency_ns
 
     call = invocation(context)
     try:
-        wanted_ns = parse_duration_ns(latency) if latency is not None else None
+        wanted_ns = parse_latency_ns(latency) if latency is not None else None
     except ValueError as error:
         raise UserError(f"--latency = {latency!r}: {error}") from None
     rows = _sample(call, rounds)

@@ -114,7 +114,7 @@ def _unusable_file(error: OSError) -> PubsubctlError | None:
     if error.errno == errno.ENAMETOOLONG:
         return UserError(f"{shown(str(error.filename))}: {(error.strerror or '').lower()}")
     if error.errno in _UNUSABLE or (error.errno == errno.ENOENT and _is_our_folder(error.filename)):
-        return PreflightFailed(text)
+        return PreflightFailed(text + _explain_our_folder(error.filename))
     return None
 
 
@@ -129,6 +129,16 @@ def _is_here() -> bool:
 def _is_our_folder(name: object) -> bool:
     """Return True for one of our folders of XDG, which could not be created."""
     return any(Path(str(name)).is_relative_to(xdg_folder(kind)) for kind in _OUR_FOLDERS)
+
+
+def _explain_our_folder(name: object) -> str:
+    """Return the setting that moves one of our folders of XDG; "" for another file."""
+    path = Path(str(name))
+    for kind in _OUR_FOLDERS:
+        folder = xdg_folder(kind)
+        if path.is_relative_to(folder) or (path != Path("/") and folder.is_relative_to(path)):
+            return f"; set XDG_{kind.upper()}_HOME to a folder that can be written"
+    return ""
 
 
 def _full_disk(call: Invocation, error: BaseException) -> PubsubctlError | None:
@@ -168,6 +178,8 @@ def _usage_lines(error: Any) -> list[str]:
         message = f"{context.command_path}: {wanted} {', '.join(verbs)}"
     elif verbs and (unknown := re.match(r"No such command '(.*?)'", message)):
         message = f"no such command {unknown[1]!r}{_nearest_verb(unknown[1], list(verbs))}"
+    elif getattr(error, "option_name", "") in ("-o", "--output") and not verbs:
+        message += "; --json prints the result as JSON"
     elif extra := re.match(r"Got unexpected extra argument\(?s?\)? \((.*)\)", message):
         message = f"unexpected argument {extra[1]!r}"
     return [message[:1].lower() + message[1:], f"see `{context.command_path} --help`"]
@@ -179,6 +191,7 @@ _USUAL_WORDS: Final = {
     "stop": "down", "destroy": "down", "teardown": "down", "kill": "inject", "fault": "inject",
     "crash": "inject", "ps": "status", "top": "status", "watch": "status", "runs": "results",
     "ls": "results", "judge": "check", "verify": "check", "draw": "plot", "figure": "plot",
+    "get": "status", "describe": "status", "apply": "deploy", "delete": "down",
     "diff": "compare", "trace": "why", "tail": "logs", "ssh": "exec", "hosts": "inventory",
     "settings": "config", "version": "--version", "man": "help", "lint": "workload",
 }  # fmt: skip
@@ -193,6 +206,8 @@ def _nearest_verb(word: str, verbs: Sequence[str]) -> str:
     hint = nearest(word, verbs)
     # The letters of short words agree by chance: `mine` is no misspelt `inject`.
     guess = re.fullmatch(r"; did you mean '(.*)'\?", hint)
+    if guess is None and "bench" in verbs:
+        return ""  # the help text, which the next line names, has all verbs with their jobs
     is_chance = guess and len(word) < 6 and guess[1][0] != word[:1].lower()
     return "" if is_chance else hint
 

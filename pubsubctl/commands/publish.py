@@ -202,7 +202,7 @@ class _Publishing:
                     await client.wait_attached()
                     await self._publish(client, publications)
         except BrokerUnreachable as error:
-            raise Unreachable(f"{error.cause}{self._rest()}") from None
+            raise Unreachable(f"{error.cause}{access.explain_route()}{self._rest()}") from None
         except ClientError as error:
             raise HostError(f"{error}{self._rest()}") from None
 

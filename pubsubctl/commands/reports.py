@@ -91,9 +91,13 @@ def plot(
 
 
 def _figures(call: Invocation) -> Result:
+    from pubsubctl.runs.paper_experiments import experiment_sentence
     from results.figures.catalogue import FIGURES
 
-    rows = [(name, first_line(function)) for name, function in sorted(FIGURES.items())]
+    rows = [
+        (name, first_line(function) or experiment_sentence(name))
+        for name, function in sorted(FIGURES.items())
+    ]
     document = {"schema": "pubsubctl/figures/1", "figures": [row[0] for row in rows]}
     return Result(document=document, text=call.console.table(("FIGURE", "SHOWS"), rows))
 

@@ -92,11 +92,11 @@ class FilterOptions:
 
 def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder = None) -> Result:
     """List runs, the newest last."""
-    from pubsubctl.runs.runs import labels_text, records_in
+    from pubsubctl.runs.runs import existing_runs, labels_text, records_in
 
     call = invocation(context)
     call.refuse_dry_run("results list")
-    records = records_in(call.project.results_folder(output))
+    records = records_in(existing_runs(call.project, output))
     conditions = filters.conditions()
     found = conditions.select(records)
     for problem in conditions.explain_names(records):
@@ -194,12 +194,12 @@ def remove(
 
 def size(context: typer.Context, output: RunsFolder = None) -> Result:
     """Print the size of runs by experiment, the largest last."""
-    from pubsubctl.runs.runs import records_in, size_bytes_of
+    from pubsubctl.runs.runs import existing_runs, records_in, size_bytes_of
 
     call = invocation(context)
     call.refuse_dry_run("results size")
     found: dict[str, list[int]] = {}
-    for record in records_in(call.project.results_folder(output)):
+    for record in records_in(existing_runs(call.project, output)):
         found.setdefault(record.folder.parent.name, []).append(size_bytes_of(record.folder))
     rows = sorted(found.items(), key=lambda row: sum(row[1]))
     total = sum(map(sum, found.values()))
@@ -218,16 +218,29 @@ def index(context: typer.Context, output: RunsFolder = None) -> Result:
 
     The page is index.html in the folder of runs. Each run writes it again at its end.
     """
-    from pubsubctl.runs.runs import write_run_index
+    from pubsubctl.runs.runs import existing_runs, write_run_index
 
     call = invocation(context)
     call.refuse_dry_run("results index")
-    results = call.project.results_folder(output)
+    results = existing_runs(call.project, output)
     if not results.is_dir():
         raise UserError(f"{results}: no such folder; there are no runs yet")
     page, runs = write_run_index(results)
     document = {"schema": "pubsubctl/runs-index/1", "page": str(page), "runs": runs}
     return Result(document=document, text=str(page))
+
+
+def collect(context: typer.Context, run: Run, output: RunsFolder = None) -> Result:
+    """Fetch the records of a run that this machine had no room for.
+
+    The run then has its end, and `check` judges it. The hosts keep the records until `down`.
+    """
+    from pubsubctl.runs.late_collection import collect_run
+    from pubsubctl.runs.runs import find_one_run
+
+    call = invocation(context)
+    call.refuse_dry_run("results collect")
+    return collect_run(call, find_one_run(call.project, run, output))
 
 
 def pack(
@@ -497,6 +510,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., Result]], ...] = (
     ("remove", _INSPECT, remove),
     ("size", _INSPECT, size),
     ("index", _INSPECT, index),
+    ("collect", _INSPECT, collect),
     ("check", _JUDGE, check),
     ("plot", _JUDGE, plot),
     ("report", _JUDGE, report),

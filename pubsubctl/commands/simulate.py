@@ -195,7 +195,7 @@ def shrink(
     seed: Annotated[str | None, typer.Argument(metavar="SEED", help="A seed that fails.")] = None,
     plan_file: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Write the plan to this file."),
+        typer.Option("--output", "-o", metavar="FILE", help="Write the plan to this file."),
     ] = None,
 ) -> Result:
     """Reduce a failing seed to a small plan that fails alike."""
@@ -255,7 +255,9 @@ def explore(
     parameters: Parameters = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Write a violation's history to this file."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write a violation's history to this file."
+        ),
     ] = None,
 ) -> Result:
     """Search all interleavings of a small world.

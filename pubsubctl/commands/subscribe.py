@@ -154,7 +154,7 @@ class _Subscribing:
                                 await client.detach(drain=False)
                                 self.has_ended = True
         except BrokerUnreachable as error:
-            raise Unreachable(error.cause) from None
+            raise Unreachable(f"{error.cause}{access.explain_route()}") from None
         except ClientError as error:
             is_another = "another predicate" in str(error)
             remedy = "; `--end` ends it, or use another --name" if is_another else ""

@@ -226,7 +226,7 @@ async def query_brokers(
     placed = record["placement"]["brokers"]
     hosts = {row["broker"]: row["host"] for row in placed if row["broker"] not in decommissioned}
     found: list[tuple[str, dict[str, Any]]] = []
-    silent: list[str] = []
+    silent: dict[str, list[str]] = {}
 
     async def query(connector: "Connector") -> None:
         for broker in [name for name, host in hosts.items() if host == connector.host.name]:
@@ -234,10 +234,17 @@ async def query_brokers(
                 async with connector.open_agent() as agent:
                     found.append((broker, await agent.broker(broker, command, arguments)))
             except (ControlError, Unreachable) as error:
-                silent.append(f"{broker} lists no {subject}: {error}")
+                silent.setdefault(str(error), []).append(broker)
 
     await lab.on_all(query)
-    return found, sorted(silent)
+    lines = [describe_silence(sorted(of), reason, subject) for reason, of in silent.items()]
+    return found, sorted(lines)
+
+
+def describe_silence(brokers: list[str], reason: str, subject: str = "subscriptions") -> str:
+    """Return the reason why brokers list nothing, in one line for all of them."""
+    verb = "lists" if len(brokers) == 1 else "list"
+    return f"{', '.join(brokers)} {verb} no {subject}: {reason}"
 
 
 def describe(call: Invocation, rows: Iterable[dict[str, Any]]) -> str:

@@ -32,26 +32,37 @@ _UNITS: Final = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 class StandardOutput(io.TextIOWrapper):
-    """Standard output; errors of failed writes name it as their file."""
+    """Standard output; errors of failed writes name it as their file.
+
+    Attributes:
+        has_failed: a write failed. Its error was raised, and what is buffered cannot be written.
+    """
+
+    has_failed = False
 
     def write(self, text: str, /) -> int:
         """Write a text; see `TextIOWrapper.write`."""
-        with _named_errors():
+        with self._named_errors():
             return super().write(text)
 
     def flush(self) -> None:
         """Write buffered text; see `TextIOWrapper.flush`."""
-        with _named_errors():
+        with self._named_errors():
             super().flush()
 
+    def flush_rest(self) -> None:
+        """Write buffered text, unless a write has failed: each flush would repeat its error."""
+        if not self.has_failed:
+            self.flush()
 
-@contextmanager
-def _named_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        error.filename = OUTPUT
-        raise
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = OUTPUT
+            self.has_failed = True
+            raise
 
 
 class NobodyReads(Exception):

@@ -81,6 +81,16 @@ class ClientAccess:
             brokers=tuple(topology.brokers),
         )
 
+    def explain_route(self) -> str:
+        """Return the reason why brokers behind gateways cannot be reached; "" without gateways."""
+        gateways = sorted({host.jump[-1] for host in self.inventory.hosts if host.jump})
+        if not gateways:
+            return ""
+        return (
+            f"; hosts are behind {', '.join(gateways)}, and clients connect to brokers directly: "
+            "run this on a machine that has a route to them"
+        )
+
     @property
     def session(self) -> SessionParameters:
         """The session parameters of the deployment's topology."""

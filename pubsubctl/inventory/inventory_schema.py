@@ -51,7 +51,7 @@ def check_address(text: str) -> str:
         return _check_machine(text)
     labels = text.removesuffix(".").split(".")
     # Resolvers read 0x7f.1 and 127.1 as addresses; only explicit addresses are accepted here.
-    is_name = not re.fullmatch(r"\d+|0[xX][0-9A-Fa-f]*", labels[-1])
+    is_name = not all(re.fullmatch(r"\d+|0[xX][0-9A-Fa-f]*", label) for label in labels)
     if len(text) > 253 or not is_name or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError("an address is an IP or a DNS name such as n01.lab.example")
     return text

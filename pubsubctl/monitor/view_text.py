@@ -228,7 +228,9 @@ def _cut(line: Line, width: int) -> Line:
     for text, style in line:
         if width <= 0:
             break
-        kept.append((text[:width], style))
+        kept.append(
+            (_shorten(text.rstrip(), width) if text[width:].strip() else text[:width], style)
+        )
         width -= len(text)
     return tuple(kept)
 

@@ -1,5 +1,6 @@
 """An experiment from workload file to run folder, on a running or a temporary deployment."""
 
+import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -7,13 +8,15 @@ from pathlib import Path
 
 import trio
 
+from bench.run.collection import is_uncollected
 from bench.run.coordinator import find_only_cause, run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
 from bench.run.run_statistics import describe_subscriptions
-from bench.run.testbed import BrokerPlace, Testbed
+from bench.run.testbed import BrokerPlace, FetchFile, Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ControlError
+from brokerd.storage.files import is_no_room
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -43,6 +46,22 @@ LEASE_MS_PER_BROKER = 150
 
 Stopped = tuple[RunOutcome, tuple[PubsubctlError, ...]]
 """A run, and the interruption that arrived when nothing was left to cancel."""
+
+
+class RecordsLeft(PreflightFailed):
+    """This machine has no room for the records of a run, which stay on their hosts."""
+
+    @classmethod
+    def of(cls, run: Path, lab: Lab) -> "RecordsLeft":
+        """Return the error for a run folder, and for the hosts with its records."""
+        path = lab.inventory.path
+        if path.is_relative_to(Path.cwd()):
+            path = path.relative_to(Path.cwd())
+        command = f"pubsubctl -i {shlex.quote(str(path))}"
+        return cls(
+            f"{run}: no space left; the records stay on their hosts. Free space, then "
+            f"`{command} results collect {shlex.quote(str(run))}`, and only then `{command} down`"
+        )
 
 
 @dataclass(frozen=True)
@@ -130,16 +149,21 @@ async def _carry_out(
             run = new_run_directory(experiment.results, spec.name)
             experiment.on_run(run)
             progress.print(f"run {run}")
-            with interruption.stoppable():
-                outcome = await run_experiment(
-                    spec,
-                    bed,
-                    run,
-                    experiment.schedule,
-                    progress,
-                    meanwhile,
-                    rolling=0 if experiment.roles else experiment.rolling,
-                )
+            try:
+                with interruption.stoppable():
+                    outcome = await run_experiment(
+                        spec,
+                        bed,
+                        run,
+                        experiment.schedule,
+                        progress,
+                        meanwhile,
+                        rolling=0 if experiment.roles else experiment.rolling,
+                    )
+            except OSError as error:
+                if not (is_no_room(error) and is_uncollected(run)):
+                    raise
+                raise RecordsLeft.of(run, lab) from error
     refresh_run_index([outcome.run_directory], progress)
     return outcome
 
@@ -157,7 +181,7 @@ async def open_testbed(
     """Yield brokers for an experiment.
 
     A temporary deployment has a lease that is renewed during the block, so that the deployment ends
-    by itself if this process is killed.
+    by itself if this process is killed. A deployment with uncollected records stays until `down`.
     """
     found = await lab.observe()
     is_ours = all(row.deployment is None for row in found)
@@ -183,11 +207,16 @@ async def open_testbed(
                 nursery.start_soon(_renew, deployment, lease_ms, progress)
             ready_after_s = trio.current_time() - began_s if is_ours else None
             bed = replace(await as_testbed(deployment), ready_after_s=ready_after_s)
-            yield bed, deployment
-            nursery.cancel_scope.cancel()
-            if is_ours and not teardown:
-                with trio.CancelScope(shield=True):
-                    await deployment.hold(0)
+            try:
+                yield bed, deployment
+            except RecordsLeft:
+                teardown = False
+                raise
+            finally:
+                nursery.cancel_scope.cancel()
+                if is_ours and not teardown:
+                    with trio.CancelScope(shield=True):
+                        await deployment.hold(0)
     finally:
         if is_ours and is_up and teardown:
             with trio.CancelScope(shield=True), trio.move_on_after(2 * CLEANUP_TIMEOUT_S):
@@ -198,12 +227,6 @@ async def as_testbed(deployment: Deployment) -> Testbed:
     """Return a deployment in the form that experiments use."""
     wanted, lab = deployment.wanted, deployment.lab
     hosts = wanted.placement.hosts
-
-    async def fetch(host: str, source: str, target: Path, most_bytes: int) -> None:
-        try:
-            await lab.connector(host).fetch(source, target, most_bytes)
-        except PubsubctlError as error:
-            raise OSError(str(error)) from error
 
     async def certificate(suffix: str) -> dict[str, str] | None:
         clients_host = wanted.placement.clients_host
@@ -232,7 +255,7 @@ async def as_testbed(deployment: Deployment) -> Testbed:
                 },
             },
         },
-        fetch_file=fetch,
+        fetch_file=fetch_with(lab),
         transport=transport_of(lab.inventory),
         broker_nice={
             name: nice for name in hosts if (nice := lab.connector(name).host.broker_nice)
@@ -241,6 +264,21 @@ async def as_testbed(deployment: Deployment) -> Testbed:
         certificate_for_clients=certificate,
         protected_ports=list_protected_ports(lab.inventory),
     )
+
+
+def fetch_with(lab: Lab) -> FetchFile:
+    """Return the function that copies a file of a host of `lab` to this machine."""
+
+    async def fetch(host: str, source: str, target: Path, most_bytes: int) -> None:
+        try:
+            await lab.connector(host).fetch(source, target, most_bytes)
+        except PubsubctlError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and is_no_room(cause):
+                raise cause from error
+            raise OSError(str(error)) from error
+
+    return fetch
 
 
 def list_protected_ports(inventory: Inventory) -> list[int]:

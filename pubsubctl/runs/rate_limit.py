@@ -1,7 +1,7 @@
 """`limit`: a search for the highest sustainable rate, with the latency at each rate."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from bench.spec.spec import ExperimentSpec, load_experiment
 from bench.spec.values import Rate, parse_rate
 from brokerd.errors import ConfigError
 from brokerd.text import counted
-from brokerd.units import format_duration, parse_duration_ns
+from brokerd.units import format_duration, parse_latency_ns
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
@@ -29,12 +29,14 @@ class LimitRequest:
     Attributes:
         p99: the limit of the 99th percentile of latency.
         from_rate, to_rate: the first and the last rate to try, per publisher.
+        labels: labels of each run.
     """
 
     workload: str
     p99: str
     from_rate: str
     to_rate: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_limit(
@@ -46,7 +48,7 @@ def find_limit(
         UserError, SpecError: an invalid request.
     """
     path = call.project.find("workload", request.workload)
-    p99_ns = _read(parse_duration_ns, "--p99", request.p99)
+    p99_ns = _read(parse_latency_ns, "--p99", request.p99)
     if p99_ns == 0:
         raise UserError(f"--p99 {request.p99}: no latency is below it")
     first = _per_second("--from-rate", request.from_rate)
@@ -57,7 +59,7 @@ def find_limit(
 
     def spec_at(probe: Probe) -> ExperimentSpec:
         name = f"{path.stem}-max"
-        labels = {"experiment": name, "stage": probe.stage}
+        labels = {**request.labels, "experiment": name, "stage": probe.stage}
         return load_experiment(path, replace(overrides, rate=_text(probe.rate)), labels)
 
     spec = spec_at(Probe(first, "bracket"))

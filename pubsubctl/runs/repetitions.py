@@ -30,7 +30,7 @@ from pubsubctl.runs.experiment import Experiment, carry_out, describe_abandoned,
 from pubsubctl.runs.outputs import bytes_of, check_results
 from pubsubctl.runs.plan import expect_time
 from pubsubctl.runs.revisions import Program
-from pubsubctl.runs.runs import manifest, refresh_run_index
+from pubsubctl.runs.runs import manifest, note_plain_verdict, refresh_run_index
 from pubsubctl.runs.series import Habits, check_deployment, merge_equal, verdict_table
 from pubsubctl.runs.verdicts import JudgedRun, announce_verdicts
 
@@ -226,7 +226,10 @@ class _Runner:
         )
         outcome = await carry_out(begun, self._lab, progress, interruption, _purpose(instance))
         if self._is_judged:
-            announce_verdicts([outcome.run_directory], progress)
+            judged = announce_verdicts([outcome.run_directory], progress)
+            for run, judgement in judged.items():
+                note_plain_verdict(run, judgement.verdict)
+            refresh_run_index(judged, progress)
         self._series.end(instance, outcome.run_directory, outcome.state)
 
 

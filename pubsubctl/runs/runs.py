@@ -4,6 +4,7 @@
 removal appends a further line. The manifests decide which runs exist.
 """
 
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,21 @@ from pubsubctl.project import Project
 
 MANIFEST = "manifest.json"
 RUNS_SHOWN = 4
+_FORMATS: Final = ("json", "yaml", "wide", "name", "table")
+"""Values of -o in other programs, where it is the format of the output."""
+
+
+def existing_runs(project: Project, results: Path | None) -> Path:
+    """Return the folder of runs; a folder that the user names must exist.
+
+    Raises:
+        UserError: it does not.
+    """
+    folder = project.results_folder(results)
+    if results is not None and not folder.is_dir():
+        hint = "; --json prints the result as JSON" if str(results) in _FORMATS else ""
+        raise UserError(f"--output-dir {folder}: no such folder of runs{hint}")
+    return folder
 
 
 def find_run(project: Project, name: str, results: Path | None = None) -> Path:
@@ -54,8 +70,7 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
         raise UserError(f"run {shown(name)}: no such folder or run id")
     if other := project.kind_of_name(name):
         raise UserError(f"run {shown(name)}: no run, but the name of a file of kind {other}")
-    if results is not None and not folder.is_dir():
-        raise UserError(f"--output-dir {folder}: no such folder of runs")
+    existing_runs(project, results)
     known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
     if name == "latest" or not known:
         raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")
@@ -120,9 +135,14 @@ def replace_series(folders: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for folder in folders:
-        record = record_of(folder, {})
+        record = record_of(folder, _Index())
         if record.kind == SERIES and not record.members:
             raise UserError(f"{folder}: this series has no run yet")
+        if record.state == UNCOLLECTED:
+            raise UserError(
+                f"{folder}: its records are on its hosts; `pubsubctl results collect "
+                f"{folder.name}` fetches them"
+            )
         members = [run_beside(folder, member) for member in record.members]
         found += members or [folder]
     return list(dict.fromkeys(found))
@@ -244,6 +264,9 @@ def check_specification(run: Path) -> None:
 INDEX: Final = "index.jsonl"
 DAMAGED: Final = "damaged"
 """The state of a run whose manifest is not JSON."""
+UNCOLLECTED: Final = "uncollected"
+"""The state of a run that has ended, with records on its hosts; see `bench.run.collection`."""
+_VERDICTS: Final = ("VALID", "INVALID", "UNKNOWN")
 _LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_VALUE: Final = 200
 
@@ -255,6 +278,7 @@ class RunRecord:
     Attributes:
         kind: "run", "series", or the kind of an experiment without brokers.
         verdict: VALID, INVALID or UNKNOWN; "" before a check.
+        plain_verdict: the verdict of the plain judge; "" without one.
         labels: labels of the manifest, then labels of `results label`.
         members: the run ids of a series.
     """
@@ -268,6 +292,7 @@ class RunRecord:
     started_utc: str
     labels: Mapping[str, str]
     members: Sequence[str] = ()
+    plain_verdict: str = ""
 
     @property
     def run_id(self) -> str:
@@ -283,10 +308,15 @@ class RunRecord:
         return ", ".join(f"{found[each]} {each or 'not judged'}" for each in words if found[each])
 
     def verdict_or_reason(self) -> str:
-        """Return the verdict; "not judged" or "none" for a complete run without one."""
+        """Return the verdict; "not judged" or "none" for a complete run without one.
+
+        The verdict of the plain judge counts until Spark has judged the run.
+        """
         found = self.verdict_text()
         if found or self.state != "complete":
             return found
+        if self.plain_verdict:
+            return f"{self.plain_verdict} (plain judge)"
         from results.papers.experiment_runs import has_verdict
 
         return "not judged" if self.kind == "run" or has_verdict(self.folder) else "none"
@@ -301,6 +331,7 @@ class RunRecord:
             "state": self.state,
             "protocol": self.protocol,
             "verdict": self.verdict or None,
+            "plain_verdict": self.plain_verdict or None,
             "started_utc": self.started_utc,
             "labels": dict(self.labels),
         }
@@ -366,16 +397,16 @@ class Removal:
 
 def records_in(results: Path) -> list[RunRecord]:
     """Return all runs of a folder, the oldest first, damaged runs included."""
-    labels = _labels_in(results)
+    index = _Index.read(results)
     folders = (path.parent for path in results.glob(f"*/*/{MANIFEST}"))
-    found = [_record_in_any_case(folder, labels) for folder in folders if _is_run_id(folder.name)]
+    found = [_record_in_any_case(folder, index) for folder in folders if _is_run_id(folder.name)]
     return sorted(found, key=lambda record: record.run_id)
 
 
-def _record_in_any_case(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> RunRecord:
+def _record_in_any_case(folder: Path, index: "_Index") -> RunRecord:
     """Return the record of a run folder; a run with a damaged manifest hides no other run."""
     try:
-        return record_of(folder, labels)
+        return record_of(folder, index)
     except IntegrityError:
         return RunRecord(
             folder=folder,
@@ -385,7 +416,7 @@ def _record_in_any_case(folder: Path, labels: Mapping[str, Mapping[str, str]]) -
             protocol="",
             verdict="",
             started_utc="",
-            labels=labels.get(folder.name, {}),
+            labels=index.labels.get(folder.name, {}),
         )
 
 
@@ -393,18 +424,18 @@ def _is_run_id(name: str) -> bool:
     return RUN_ID.fullmatch(name) is not None
 
 
-def record_of(folder: Path, labels: Mapping[str, Mapping[str, str]] | None = None) -> RunRecord:
+def record_of(folder: Path, index: "_Index | None" = None) -> RunRecord:
     """Return the record of a run folder.
 
     Args:
-        labels: labels by run id; None reads the index beside the run.
+        index: the index of the folder of runs; None reads the index beside the run.
 
     Raises:
         IntegrityError: the manifest is not JSON.
     """
     about = manifest(folder)
-    if labels is None:
-        labels = _labels_in(folder.resolve().parent.parent)
+    if index is None:
+        index = _Index.read(folder.resolve().parent.parent)
     runs = about.get("runs") if about.get("kind") == SERIES else None
     members = [str(each) for row in runs.values() for each in row] if runs else []
     own = about.get("labels") or {}
@@ -412,13 +443,22 @@ def record_of(folder: Path, labels: Mapping[str, Mapping[str, str]] | None = Non
         folder=folder,
         experiment=str(about.get("experiment", folder.parent.name)),
         kind=str(about.get("kind", "run")),
-        state=str(about.get("state", "")),
+        state=UNCOLLECTED if _has_records_left(folder) else str(about.get("state", "")),
         protocol=str(about.get("protocol") or ""),
         verdict=_verdict_of(folder),
         started_utc=str(about.get("started_utc", "")),
-        labels={**own, **labels.get(folder.name, {})},
+        labels={**own, **index.labels.get(folder.name, {})},
         members=members,
+        plain_verdict=index.plain_verdicts.get(folder.name, ""),
     )
+
+
+def _has_records_left(folder: Path) -> bool:
+    """Return True if a run has ended, and its records stay on its hosts."""
+    try:
+        return "end" in json.loads((folder / f"{UNCOLLECTED}.json").read_bytes())
+    except (OSError, ValueError):
+        return False
 
 
 PAGE: Final = "index.html"
@@ -449,6 +489,7 @@ def write_run_index(results: Path) -> tuple[Path, int]:
             started_utc=record.started_utc,
             labels=record.labels,
             members={member: verdicts.get(member, "") for member in record.members},
+            plain_verdict=record.plain_verdict,
         )
 
     page = results / PAGE
@@ -520,7 +561,12 @@ def removal_of(results: Path, folders: Sequence[Path], *, force: bool) -> Remova
     for folder in folders:
         if folder.resolve().parents[1] != results.resolve() or not RUN_ID.fullmatch(folder.name):
             raise UserError(f"{folder}: `results remove` removes runs of {results} only")
-        record = _record_in_any_case(folder, {})
+        record = _record_in_any_case(folder, _Index())
+        if record.state == UNCOLLECTED and not force:
+            raise UserError(
+                f"{folder}: its records are on its hosts; `pubsubctl results collect "
+                f"{folder.name}` fetches them, --force removes the run"
+            )
         if record.state == "running" and not force:
             raise UserError(
                 f"{folder}: this run has no end: it runs, or was interrupted; --force removes it"
@@ -623,26 +669,59 @@ def _verdict_of(folder: Path) -> str:
     return str(verdict.get("verdict", "")).upper() if is_own else ""
 
 
-def _labels_in(results: Path) -> dict[str, dict[str, str]]:
-    """Return the labels of the index by run id, without removed labels."""
-    found: dict[str, dict[str, str]] = {}
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What the index of a folder of runs adds to the files of its runs.
+
+    Attributes:
+        labels: labels by run id, without removed labels.
+        plain_verdicts: verdicts of the plain judge by run id.
+    """
+
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    plain_verdicts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, results: Path) -> "_Index":
+        """Return the index of a folder; lines that nobody wrote so are skipped."""
+        labels: dict[str, dict[str, str]] = {}
+        verdicts: dict[str, str] = {}
+        for row in _rows_of_index(results):
+            run_id = str(row.get("run_id", ""))
+            if isinstance(row.get("labels"), dict):
+                labels.setdefault(run_id, {}).update(row["labels"])
+            if row.get("plain_verdict") in _VERDICTS:
+                verdicts[run_id] = row["plain_verdict"]
+        given = {
+            run_id: {key: value for key, value in found.items() if value}
+            for run_id, found in labels.items()
+        }
+        return cls(given, verdicts)
+
+
+def _rows_of_index(results: Path) -> Iterator[dict[str, Any]]:
     if not (results / INDEX).is_file():
-        return {}
+        return
     try:
         lines = (results / INDEX).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return {}
+        return
     for line in lines:
         try:
             row = parse_json(line)
-            labels = row["labels"]
-            found.setdefault(str(row["run_id"]), {}).update(labels)
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             continue
-    return {
-        run_id: {key: value for key, value in labels.items() if value}
-        for run_id, labels in found.items()
-    }
+        if isinstance(row, dict):
+            yield row
+
+
+def note_plain_verdict(run: Path, verdict: str) -> None:
+    """Record the verdict of the plain judge on a run whose folder has no other verdict yet.
+
+    Raises:
+        PreflightFailed: the folder of runs cannot be written.
+    """
+    _append(run.resolve().parents[1], {"run_id": run.name, "plain_verdict": verdict})
 
 
 def _append(results: Path, row: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ The plain judge (`results.reference`) reads the logs row by row. Its verdict on 
 
 import gc
 import itertools
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -169,14 +170,18 @@ class JudgedRun:
             rows = [parse_json(line) for line in itertools.islice(file, limit)]
         if not rows:
             return []
-        return [*(f"  {_case(row)}" for row in rows), *self._explain(rows), f"  … {path}"]
+        if path.is_relative_to(Path.cwd()):
+            path = path.relative_to(Path.cwd())
+        return [*(f"  {_case(row)}" for row in rows), *self._explain(rows), f"  more in {path}"]
 
     def _explain(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return the command that traces the first publication of the evidence, if it has one."""
         for row in rows:
             if isinstance(row.get("incarnation"), int) and row.get("publication"):
-                number = f"{row['source']}:{row['incarnation']}:{row['sequence']}"
-                return [f"  `pubsubctl why {number} {row['subscription']} {self.run}`"]
+                publisher = row["publication"].get("publisher", row["source"])
+                number = f"{publisher}:{row['incarnation']}:{row['sequence']}"
+                run = shlex.quote(str(self.run))
+                return [f"  `pubsubctl why {number} {row['subscription']} {run}`"]
         return []
 
     def paint(self, console: Console) -> str:

@@ -90,7 +90,7 @@ def draw(run_id: str, processes: Sequence[ProcessMemory]) -> Drawing:
     axes.set_ylabel("resident memory (MiB)")
     axes.set_xlim(0, longest_s / unit_s)
     axes.set_ylim(0, 1.08 * max(process.largest_mib for process in processes))
-    axes.legend(title="second half", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(title="growth in the second half", loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Drawing(
         figure=picture,
         columns=("process", "at_s", "resident_mib"),

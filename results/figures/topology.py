@@ -474,8 +474,9 @@ def _clients(run: Run) -> dict[str, list[str]]:
                 if isinstance(rate, list):
                     rate = " then ".join(dict.fromkeys(str(step["at"]) for step in rate))
                 words += ", full speed" if rate == "max" else f", {rate} each"
-            elif (predicate := entry.get("filter", "true")) != "true":
-                words += f": {predicate}"
+            else:
+                predicate = entry.get("filter", "true")
+                words += ": all" if predicate == "true" else f": {predicate}"
             at = [entry["at"]] if isinstance(entry["at"], str) else entry["at"]
             for broker in at:
                 found.setdefault(broker, []).append(words)

@@ -33,6 +33,7 @@ class IndexEntry:
         kind: "run", "series", or the kind of an experiment without brokers.
         verdict: VALID, INVALID or UNKNOWN; "" before a check.
         members: verdicts of a series' runs, by run id.
+        plain_verdict: the verdict of the plain judge; "" without one.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class IndexEntry:
     started_utc: str
     labels: Mapping[str, str] = field(default_factory=dict)
     members: Mapping[str, str] = field(default_factory=dict)
+    plain_verdict: str = ""
 
     @property
     def run_id(self) -> str:

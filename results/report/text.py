@@ -11,6 +11,7 @@ from brokerd.text import format_number
 from results.report.run_reader import RunStory
 from results.rules.timing import publisher_entries
 from results.rules.verdict_text import describe_absent, verdict_in_words, with_publisher_names
+from results.tables.manifest import Run
 
 SECOND_NS = 1_000_000_000
 
@@ -319,6 +320,11 @@ def command(arguments: Sequence[str]) -> str:
         return ""
     program = arguments[0].removesuffix("/__main__.py").rpartition("/")[2]
     return shlex.join([program, *arguments[1:]])
+
+
+def argument(run: Run) -> str:
+    """Return the word that names a run in a command: its id, or its folder outside of runs."""
+    return run.run_id if run.folder.name == run.run_id else shlex.quote(str(run.folder))
 
 
 def span(from_utc: str | None, to_utc: str | None) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.spec.values import parse_rate
-from brokerd.units import parse_duration_ns, parse_size_bytes
+from brokerd.units import parse_duration_ns, parse_latency_ns, parse_size_bytes
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,9 @@ def test_a_number_with_a_usual_unit_is_answered_with_the_valid_one(
         assert hint == (f'"{guess}"?' if guess else "")
         if guess:
             read(guess)
+
+
+def test_a_latency_without_a_unit_is_answered_in_milliseconds() -> None:
+    for text, hint in (("20", "20ms"), (5, "5ms"), ("2sec", "2s")):
+        with pytest.raises(ValueError, match=f'did you mean "{hint}"'):
+            parse_latency_ns(text)

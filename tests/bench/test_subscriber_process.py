@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class Subscribers:
     def rows(self) -> list[int]:
         """Return the rows of the application, in order."""
         try:
-            with sqlite3.connect(self.database) as database:
+            with closing(sqlite3.connect(self.database)) as database:
                 rows: list[Any] = database.execute(
                     "SELECT sequence FROM received ORDER BY place"
                 ).fetchall()

@@ -97,6 +97,7 @@ async def test_an_uncommitted_delivery_is_redelivered_with_a_mark_after_a_crash(
             assert await take(consumer, 4) == [(2, True), (3, False), (4, False), (5, False)]
 
 
+@pytest.mark.usefixtures("closed_connections")
 @in_virtual_time
 async def test_a_delivery_that_the_application_recorded_is_not_redelivered(
     tmp_path: Path,

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ class Program:
     def orders(self) -> list[tuple[int, float]]:
         """Return numbers and prices of the orders, in order."""
         try:
-            with sqlite3.connect(self._kept) as database:
+            with closing(sqlite3.connect(self._kept)) as database:
                 query = "SELECT number, price FROM orders ORDER BY rowid"
                 return database.execute(query).fetchall()
         except sqlite3.OperationalError:

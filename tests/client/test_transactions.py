@@ -13,6 +13,8 @@ from brokerd.errors import ConfigError, ResumeTokenRefused
 from tests.helpers.keeping_broker import PUBEND, KeepingBroker, client_of, serve
 from tests.helpers.virtual_time import in_virtual_time
 
+pytestmark = pytest.mark.usefixtures("closed_connections")
+
 
 class Oops(Exception):
     """An error of an application."""

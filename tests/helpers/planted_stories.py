@@ -75,10 +75,20 @@ def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
 
 def _prepare(row: Row, request: pytest.FixtureRequest) -> Callable[[], None]:
     file, _, name = row.story.partition("::")
-    story = getattr(import_module(file.removesuffix(".py").replace("/", ".")), name)
+    module = import_module(file.removesuffix(".py").replace("/", "."))
+    story = getattr(module, name)
+    if "closed_connections" in _used_fixtures(module, story):
+        request.getfixturevalue("closed_connections")
     wanted = inspect.signature(story).parameters
     fixtures = {each: request.getfixturevalue(each) for each in wanted if each not in row.arguments}
     return lambda: story(**fixtures, **row.arguments)
+
+
+def _used_fixtures(*marked: object) -> set[str]:
+    """Return the fixtures that marks of a module and of a story name."""
+    found = [getattr(each, "pytestmark", ()) for each in marked]
+    marks = [mark for row in found for mark in (row if isinstance(row, list) else [row]) if mark]
+    return {str(name) for mark in marks if mark.name == "usefixtures" for name in mark.args}
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

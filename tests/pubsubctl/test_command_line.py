@@ -88,6 +88,11 @@ def test_json_is_one_document_when_something_is_wrong_too(call: Call) -> None:
         (["stop"], "no such command 'stop'; did you mean 'down'?"),
         (["mine"], "no such command 'mine'\n"),
         (["version"], "did you mean '--version'?"),
+        (["get", "pods"], "did you mean 'status'?"),
+        (["workload", "lint", "mine"], "nor workload of that name; known: "),
+        (["status", "-o", "json"], "no such option: -o; --json prints the result"),
+        (["results", "list", "-o", "json"], "no such folder of runs; --json prints the result"),
+        (["claims", "list", "-o", "absent"], "--output-dir absent: no such folder of runs"),
         (["status", "now"], "unexpected argument 'now'"),
         (["workload"], "pubsubctl workload: add lint"),
         (["bench", "demo", "--label"], "option '--label' requires"),
@@ -508,3 +513,14 @@ def test_help_fits_a_terminal(call: Call) -> None:
     for verb in ("bench", "compare", "inject", "deploy", "logs", "experiment"):
         lines = call(verb, "--help").out.splitlines()
         assert [line for line in lines if len(line) > 80] == []
+
+
+def test_help_fits_a_narrow_terminal_with_whole_sentences(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in (40, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for line in ("--help", "results --help", "bench --help"):
+            rows = call(*line.split()).out.splitlines()
+            assert max(map(len, rows[1:])) <= min(columns, 100)
+            assert not [row for row in rows[1:] if row.endswith("...") and "ARGS" not in row]

@@ -67,6 +67,20 @@ def test_too_many_open_files_are_no_bug(code: int, limit: str) -> None:
     assert (found.exit_status, limit in str(found)) == (4, True)
 
 
+def test_a_folder_of_ours_that_cannot_be_written_is_named_with_its_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/u")
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    for name, variable in (("/home/u/.local", "STATE"), ("/home/u/.cache/pubsubctl/x", "CACHE")):
+        (found,) = errors_of(Invocation(), OSError(errno.EROFS, "Read-only file system", name))
+        remedy = f"set XDG_{variable}_HOME to a folder that can be written"
+        assert str(found) == f"{name}: read-only file system; {remedy}"
+    (other,) = errors_of(Invocation(), OSError(errno.EROFS, "Read-only file system", "/data/x"))
+    assert str(other) == "/data/x: read-only file system"
+
+
 def test_a_bug_without_room_for_its_report_keeps_its_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -193,7 +193,7 @@ def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path
     assert "results/samples/figures/small.tar.xz: dft11.fig10" in answer.out
     absent = call("claims", "list", "dft11", "--runs", "absent")
     assert absent.status == 2
-    assert absent.err.endswith("--runs absent: there is no such folder\n")
+    assert absent.err.endswith("--output-dir absent: no such folder of runs\n")
     lines = call("claims", "list", "dft11").out.splitlines()
     archived = "archived run 20261122T000000Z-000000, with brokers = 12, runs = 1"
     assert f"by {archived} (safety, loss)" in lines
@@ -290,6 +290,8 @@ def test_each_listed_experiment_says_what_it_shows(call: Call) -> None:
     rows = [line.split(maxsplit=2) for line in answer.out.splitlines()[1:]]
     assert len(rows) > 40
     assert [row for row in rows if len(row) < 3 or row[2][-1] not in ".?"] == []
+    figures = [line.split(maxsplit=1) for line in call("plot", "--list").out.splitlines()[1:]]
+    assert [row for row in figures if len(row) < 2 or row[1][-1] not in ".?"] == []
 
 
 def test_the_plan_of_an_experiment_has_all_of_its_runs(call: Call) -> None:

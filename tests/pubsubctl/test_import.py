@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
+from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.inventory.importers.ansible import read_ansible
 from pubsubctl.inventory.importers.findings import (
     Findings,
@@ -16,6 +17,7 @@ from pubsubctl.inventory.importers.findings import (
 )
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from pubsubctl.inventory.inventory import Gateway, Inventory, load_inventory
+from pubsubctl.inventory.inventory_schema import check_address
 from tests.pubsubctl.conftest import Call
 
 INI = """\
@@ -236,6 +238,22 @@ def test_errors_name_the_imported_file_and_no_other_file() -> None:
         "hosts.yml:1: host 'bad host': address = 'bad host': an addre",
         "hosts.yml: 1 entry cannot be taken over; --skip-unusable tak",
     ]
+
+
+def test_a_blank_that_ssh_reads_as_a_letter_is_refused() -> None:
+    for line in ("\fHostName x", "\xa0HostName x", "HostName\vx", "\u2003# x", "\f"):
+        with pytest.raises(UserError, match="config:2: "):
+            ClientConfig(f"Host n1\n{line}\n", Path("config"))
+    found = ClientConfig("Host n1\n \t\rHostName \t x \f\r\n\r\n", Path("config"))
+    assert found.settings("n1").hostname == "x"
+
+
+def test_a_name_with_a_last_part_of_digits_is_no_number_of_an_address() -> None:
+    for name in ("n.3", "10.rack.7", "n.0x1f"):
+        assert check_address(name) == name
+    for number in ("127.1", "0x7f.1", "1.2.3", "0x7f000001"):
+        with pytest.raises(ValueError, match="an address is"):
+            check_address(number)
 
 
 def test_two_hosts_that_would_have_one_name_keep_all_of_theirs() -> None:

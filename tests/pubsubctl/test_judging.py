@@ -39,6 +39,7 @@ CASE = {
     "kind": "missing",
     "subscription": "s1-sub-1/1",
     "source": "p1/1",
+    "incarnation": 1,
     "sequence": 277,
     "t_ns": 8_018_923_263,
     "publication": {"publisher": "p1-pub-1"},
@@ -79,8 +80,9 @@ def test_the_first_lost_publications_are_named(tmp_path: Path) -> None:
         "  missing: p1-pub-1 number 277 for s1-sub-1/1, at 8.02 s, p1-b1-s1, during absorb b1, "
         "it got 276, then 850"
     )
-    assert len(lines) == 2 + CASES_SHOWN + 1
-    assert lines[-1] == f"  … {tmp_path}/evidence/delivery.jsonl"
+    assert lines[-2] == f"  `pubsubctl why p1-pub-1:1:277 s1-sub-1/1 {tmp_path}`"
+    assert len(lines) == 2 + CASES_SHOWN + 2
+    assert lines[-1] == f"  more in {tmp_path}/evidence/delivery.jsonl"
     assert len(judged(tmp_path, "VALID", cases=8).paint(Console()).splitlines()) == 2
 
 

@@ -9,7 +9,14 @@ import pytest
 
 from bench.run.series import KIND
 from pubsubctl.console.console import Console
-from pubsubctl.runs.runs import RunFilter, RunRecord, record_of, refresh_run_index, write_run_index
+from pubsubctl.runs.runs import (
+    RunFilter,
+    RunRecord,
+    note_plain_verdict,
+    record_of,
+    refresh_run_index,
+    write_run_index,
+)
 from pubsubctl.runs.verdicts import judge_with
 from results.tables.derived import VerdictMark
 from results.tables.seals import seal, verify_seal
@@ -74,6 +81,7 @@ def test_a_table_shows_verdicts_and_the_runs_of_a_series(call: Call, runs: Path)
     rows = [line.split() for line in call("results", "list").out.splitlines()]
     assert rows[1] == [FIRST, "demo", "delta_tree", "complete", "VALID", "point=a"]
     assert " ".join(rows[3]) == f"{SERIES} demo complete 1 VALID, 1 INVALID"
+    Path("elsewhere").mkdir()
     assert call("results", "list", "-o", "elsewhere").out == "no runs\n"
 
 
@@ -150,7 +158,7 @@ def test_a_verdict_of_an_experiment_is_kept(project: Path, monkeypatch: pytest.M
     monkeypatch.setattr(judge, lambda *_: document)
     with Console(quiet=True).progress() as progress:
         assert judge_with(None, run, progress).verdict == "VALID"
-    assert record_of(run, {}).verdict == "VALID"
+    assert record_of(run).verdict == "VALID"
 
 
 def test_an_experiment_without_deliveries_is_refused_without_spark(
@@ -218,6 +226,38 @@ def test_a_run_is_described(call: Call, runs: Path) -> None:
     assert "command     pubsubctl bench demo" in out
     assert call("results", "show", HALF, "-j").document["facts"]["state"] == "running"
     assert "verdict     1 VALID, 1 INVALID" in call("results", "show", SERIES).out
+
+
+def test_a_run_of_a_series_is_listed_with_the_verdict_of_the_plain_judge(
+    call: Call, project: Path
+) -> None:
+    runs = project / "results" / "runs"
+    second = make_run("demo", SECOND, "invalid")
+    third = make_run("demo", "20261128T000009Z-aaaaaa")
+    assert "not judged" in call("results", "list", "--experiment", "demo").out
+    note_plain_verdict(third, "VALID")
+    note_plain_verdict(second, "VALID")  # Spark has judged this run
+    with (runs / "index.jsonl").open("a") as index:
+        index.write('{"run_id": "20261128T000009Z-aaaaaa", "plain_verdict": "MAYBE"}\n')
+    rows = call("results", "list", "--experiment", "demo").out.splitlines()
+    assert "VALID (plain judge)" in rows[-1]
+    page, _ = write_run_index(runs)
+    assert page.read_text().count("VALID by the plain judge") == 1
+    assert not any("plain judge" in row for row in rows[:-1])
+
+
+def test_a_run_with_records_on_its_hosts_is_not_removed_unasked(call: Call, project: Path) -> None:
+    make_run("demo", FIRST, "valid")
+    half = make_run("chain3", HALF, state="running")
+    (half / "uncollected.json").write_text('{"folders": [], "end": {}}')
+    assert "uncollected" in call("results", "list", "--experiment", "chain3").out
+    refused = call("results", "remove", HALF, "--yes")
+    assert refused.status == 2
+    assert f"`pubsubctl results collect {HALF}` fetches them" in refused.err
+    refused = call("check", HALF)
+    assert (refused.status, "its records are on its hosts" in refused.err) == (2, True)
+    refused = call("results", "collect", FIRST)
+    assert (refused.status, "all records of this run are here" in refused.err) == (2, True)
 
 
 def test_a_label_is_set_replaced_and_removed_beside_the_sealed_run(call: Call, runs: Path) -> None:
@@ -303,7 +343,7 @@ def test_the_page_follows_labels_and_removals(call: Call, runs: Path) -> None:
 def test_a_page_over_no_runs_is_refused_or_empty(call: Call, project: Path) -> None:
     answer = call("results", "index", "-o", "elsewhere")
     assert answer.status == 2
-    assert "elsewhere: no such folder; there are no runs yet" in answer.err
+    assert "elsewhere: no such folder of runs" in answer.err
     Path("empty").mkdir()
     call("results", "index", "-o", "empty")
     assert "There is no run yet" in Path("empty", "index.html").read_text()

@@ -23,6 +23,8 @@ from tests.helpers.ssh_program import OLDEST, resolve_hosts, ssh_version
 
 SEED = 20_261_128
 GENERATED = 24
+OTHER_BLANKS = "\f\v\xa0\u2003"
+"""Blanks that ssh reads as letters."""
 
 
 real_ssh = pytest.mark.skipif(
@@ -234,6 +236,10 @@ def test_tokens_of_keys_are_filled_in_as_by_ssh(
         "Match nonsense x\nPort 1\nHost n1\n",
         "Match host\nPort 1\nHost n1\n",
         'Host ""\nPort 2\nHost n1\n',
+        *(f"Host n1\n{blank}Port 2\n" for blank in OTHER_BLANKS),
+        *(f"Host n1\nPort{blank}2\n" for blank in OTHER_BLANKS),
+        *(f"Host n1\n {blank}# a comment\n" for blank in OTHER_BLANKS),
+        *(f"Host n1\n{blank}\n" for blank in OTHER_BLANKS),
     ],
 )
 def test_a_mistake_that_ssh_refuses_is_refused(tmp_path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from pubsubctl.commands.subscriptions import (
     collect_retained,
     describe,
     describe_retained,
+    describe_silence,
     end_at_brokers,
 )
 from pubsubctl.console.console import Console
@@ -94,6 +95,9 @@ def test_a_list_has_the_subscriptions_of_all_brokers_and_names_silent_ones() -> 
     found, silent = trio.run(collect, lab)
     assert found == [row("c1", "s1")]
     assert silent == ["s2 lists no subscriptions: it is down"]
+    assert describe_silence(["c1", "c2"], "ges keeps no list") == (
+        "c1, c2 list no subscriptions: ges keeps no list"
+    )
     lab.record = None
     with pytest.raises(PreflightFailed, match="nothing is deployed"):
         trio.run(collect, lab)

@@ -227,6 +227,8 @@ def test_a_wide_screen_keeps_numbers_near_and_a_narrow_one_cuts_none() -> None:
     assert "backlog          4 unsent  11 unacknowledged  3 queued" in narrow
     assert "sessions  0/1 ready   brokers 0/2 healthy" in narrow
     assert "  BROKER HOST STATE          SESS  CPU%    IN/s   OUT/s" in narrow
+    title = line_text(screen_lines(view, 20, 20)[0])
+    assert (len(title), title[-1]) == (20, "~")  # a cut word is marked
     idle = Watch().take([HostSample(host="h1", deployment=deployment({"b1": "h1"}))], "1")
     text = "\n".join(line_text(line) for line in screen_lines(idle, 80, 24))
     assert "no workload runs" in text

@@ -310,7 +310,7 @@ def test_a_run_in_a_read_only_folder_is_judged(
     assert file_hashes(run) == before
     assert verdict.derived.is_relative_to(tmp_path / "cache")
     judged = JudgedRun(run, verdict.derived, verdict.document)
-    assert judged.evidence(1)[-1] == f"  … {verdict.derived}/evidence/delivery.jsonl"
+    assert judged.evidence(1)[-1] == f"  more in {verdict.derived}/evidence/delivery.jsonl"
 
 
 # --- Who checks the checker -------------------------------------------------------------------

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,15 @@ from results.report import write_report
 from results.report.charts import lanes_picture, latency_picture
 from results.report.page import DEFINITIONS, TERMS, render, term_anchor
 from results.report.run_reader import RunStory, read_earlier
-from results.report.text import command, fault_clock, latency, recovery, seconds, visible
+from results.report.text import (
+    argument,
+    command,
+    fault_clock,
+    latency,
+    recovery,
+    seconds,
+    visible,
+)
 from results.tables.json_files import ResultsError
 from tests.helpers.reports import INVALID, LOST, VALID, Page, story_of
 from tests.helpers.runs import Scenario, write_demo_run
@@ -281,6 +290,12 @@ def test_an_aborted_run_without_a_verdict_has_a_page(tmp_path: Path) -> None:
     assert "NOT JUDGED" in text
     assert "the run is aborted: b1 never came up" in text
     assert f"pubsubctl check {story.run.run_id}" in text
+
+
+def test_a_command_names_a_run_outside_of_runs_by_its_folder() -> None:
+    for name, words in (("20261130T000000Z-abcdef", None), ("the sample", "'runs/the sample'")):
+        run: Any = SimpleNamespace(folder=Path("runs") / name, run_id="20261130T000000Z-abcdef")
+        assert argument(run) == (words or run.run_id)
 
 
 def test_a_run_without_a_measure_phase_has_a_page(tmp_path: Path) -> None:

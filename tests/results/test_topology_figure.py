@@ -159,6 +159,7 @@ def test_clients_are_shown_at_their_brokers_with_their_subscriptions(tmp_path: P
             for width in ("wide", "narrow")
         )
     assert {"4 publishers, 25/s each", "1 subscription: symbol = 'SYMBOL007'"} <= wide
+    assert "1 subscription: all" in wide
     assert {"4 publishers", "1 subscription"} <= narrow
 
 

@@ -1,5 +1,6 @@
 """Tests of control commands at a broker that has not read its state."""
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,11 +9,14 @@ import pytest
 import trio
 
 from brokerd.errors import ControlError
-from brokerd.model.identity import StreamId
+from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.protocols.interface import (
     RETENTION_CHANGED,
     CoreStatus,
+    Effect,
+    Event,
+    Instant,
     ListingProtocol,
     Record,
     RetainedStream,
@@ -121,10 +125,20 @@ class ListingCore(StoredCore):
         weights = dict.fromkeys(after.get(StreamId(0, 3, 0), ()), (2, 80))
         return [RetainedStream(StreamId(0, 3, 0), 9, 400, weights, (1,), (("s1", 1),))]
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *_: None
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        return []
+
+    def next_deadline(self) -> Instant | None:
+        return None
+
+    def statistics(self) -> Mapping[str, int]:
+        return {}
+
+    def clients_behind(self) -> Collection[ClientId]:
+        return ()
+
+    def aftermath(self) -> Sequence[str]:
+        return ()
 
 
 def test_subscriptions_are_listed_with_the_names_of_streams() -> None:
@@ -178,7 +192,7 @@ def test_retained_events_are_listed_behind_the_ticks_of_a_request() -> None:
 
 def test_a_protocol_without_a_list_refuses() -> None:
     commands = commands_of(StoredCore())
-    with pytest.raises(ControlError, match="gryphon lists no subscriptions; durable does"):
+    with pytest.raises(ControlError, match="gryphon keeps no list; durable does"):
         trio.run(commands.handlers()["subscriptions"], {})
 
 

@@ -14,6 +14,8 @@ from brokerd.storage import sqlite_store
 from brokerd.storage.meta_store import WITNESSED
 from brokerd.storage.sqlite_store import DIGEST, OLD_SCHEMA, SqliteMetaStore
 
+pytestmark = pytest.mark.usefixtures("closed_connections")
+
 SEED = 5
 NAME = "meta.sqlite3"
 Rows = dict[str, dict[str, object]]

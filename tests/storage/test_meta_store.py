@@ -24,6 +24,8 @@ from brokerd.storage.meta_store import (
 from brokerd.storage.sqlite_store import SqliteMetaStore
 from tests.helpers.memory_storage import MemoryMetaStore
 
+pytestmark = pytest.mark.usefixtures("closed_connections")
+
 Reopen = Callable[[], MetaStore]
 
 

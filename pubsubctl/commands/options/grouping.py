@@ -5,6 +5,7 @@ A parameter of another type than these is left to typer.
 """
 
 import inspect
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial, wraps
@@ -84,6 +85,17 @@ def options_in(panel: str) -> Callable[..., Any]:
 GLOBAL_OPTIONS = "Global options (pubsubctl --help) may stand here too."
 _ARGUMENTS = "Arguments"
 _OPTIONS = "Options"
+_NAMES_WIDTH: Final = 30
+"""The widest column of names; a description of a longer name begins below it."""
+_LONGEST_SENTENCE: Final = 200
+"""A command's first sentence is whole, and broken into lines by the width of the terminal."""
+_NARROWEST: Final = 30
+_WIDEST: Final = 100
+
+
+def help_width() -> int:
+    """Return the width of help texts, by the terminal."""
+    return min(max(shutil.get_terminal_size().columns, _NARROWEST), _WIDEST) - 2
 
 
 def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,13 +164,12 @@ class GroupedVerbs(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line per command, in the order of registration."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        width = formatter.width - 6 - max(len(name) for name, _ in commands)
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in commands:
             if command is not None and not command.hidden:
                 panel = getattr(command, "rich_help_panel", None)
                 title = panel if isinstance(panel, str) else "Commands"
-                row = (name, command.get_short_help_str(width))
+                row = (name, command.get_short_help_str(_LONGEST_SENTENCE))
                 sections.setdefault(title, []).append(row)
         _write_sections(formatter, sections)
 
@@ -186,7 +197,7 @@ def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) 
         if not rows:
             continue
         with formatter.section(title):
-            formatter.write_dl(rows)
+            formatter.write_dl(rows, col_max=min(_NAMES_WIDTH, formatter.width // 3 + 4))
 
 
 def add_command(

@@ -41,7 +41,13 @@ MOST_FILES: Final = 64
 DEEPEST_INCLUDE: Final = 16
 MOST_WILDCARDS: Final = 2
 
-_LINE = re.compile(r"\s*(\"?)([A-Za-z][A-Za-z0-9]*)\1(?:\s*=\s*|\s+)(.*?)\s*", re.DOTALL)
+_BLANKS: Final = " \t\r"
+"""Characters that ssh skips between words; other blanks, such as a form feed, are letters."""
+_LINE = re.compile(
+    rf"[{_BLANKS}]*(\"?)([A-Za-z][A-Za-z0-9]*)\1"
+    rf"(?:[{_BLANKS}]*=[{_BLANKS}]*|[{_BLANKS}]+)(.*?)[{_BLANKS}]*",
+    re.DOTALL,
+)
 _SPELT: Final = (
     *("host", "match", "hostname", "port", "user"),
     *("identityfile", "proxyjump", "proxycommand", "include"),
@@ -155,15 +161,18 @@ class ClientConfig:
     def _read(self, text: str, source: Path, depth: int) -> tuple[Line, ...]:
         found = []
         for number, raw in enumerate(text.split("\n"), start=1):
-            raw = raw.rstrip(" \t\r\f")
-            if not raw.strip() or raw.lstrip().startswith("#"):
+            # As ssh does, also at the first letter, which may be a form feed.
+            raw = raw[:1] + raw[1:].rstrip(f"{_BLANKS}\f")
+            begin = raw.lstrip(_BLANKS)
+            if not begin or begin.startswith("#"):
                 continue
             where = f"{source}:{number}"
             match = _LINE.fullmatch(raw)
             if match is None or not match[3]:
-                self._problems.append(
-                    f"{where}: {shown(raw.strip())}: expected a keyword with a value"
-                )
+                problem = "expected a keyword with a value"
+                if begin[0].isspace():
+                    problem = f"begins with {begin[0]!a}, which is no blank for ssh"
+                self._problems.append(f"{where}: {shown(raw.strip())}: {problem}")
                 continue
             words = split_words(match[3])
             if words is None:

@@ -39,7 +39,7 @@ NO_FIGURE = "The paper has no such figure."
 
 
 def bypass(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """Draw the time from a silent failure to the next delivery beyond it, by suspicion timeout."""
+    """Time from a silent failure to the next delivery beyond it, by suspicion timeout."""
     run = _run_for(spark, run_dir, "bypass")
     return draw_bypass(run, bypass_distribution(run.table(spark, "bypasses")).collect())
 
