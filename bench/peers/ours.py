@@ -4,13 +4,13 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.peers.system import Figures, PeerFailed
-from brokerd.interpreter import module_command
 
 NAME: Final = "pubsubctl"
 PROMISE: Final = "exactly once, by content"
@@ -43,8 +43,8 @@ def measure(brokers: int, rate: int, measure_s: float) -> Figures:
     with TemporaryDirectory(prefix="peers-") as folder:
         inventory = Path(folder) / "inventory.toml"
         inventory.write_text(_INVENTORY.format(*free_ports()))
-        command = module_command("pubsubctl", "-i", str(inventory), "bench", workload)
-        status, output, errors = _carry_out((*command, *options), _environment(folder))
+        command = (sys.executable, "-P", "-m", "pubsubctl", "-i", str(inventory), "bench", workload)
+        status, output, errors = _carry_out(command + options, _environment(folder))
         if status:
             last_line = errors.strip().split("\n")[-1]
             raise PeerFailed(f"pubsubctl bench {workload}: status {status}: {last_line}")

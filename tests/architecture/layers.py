@@ -99,6 +99,10 @@ LAYERS = (
         ours=(*_BASE, "brokerd.files", "brokerd.model"),
     ),
     Layer(
+        "brokerd.interpreter",
+        "every process runs modules of this program alike",
+    ),
+    Layer(
         "brokerd.matching",
         "there is one matching engine and no protocol may leak into it",
         ours=(*_BASE, "brokerd.model"),

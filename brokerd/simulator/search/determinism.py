@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import brokerd
-from brokerd.interpreter import module_command
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 
@@ -87,7 +86,7 @@ def _find_differing(seeds: range, one: Sequence[str], other: Sequence[str]) -> l
 
 def _command(first: int, last: int, protocol: str, row: str) -> list[str]:
     arguments = [str(first), str(last), protocol, row]
-    return module_command("brokerd.simulator.search.determinism", *arguments)
+    return [sys.executable, "-P", "-m", "brokerd.simulator.search.determinism", *arguments]
 
 
 def _line(report: SeedReport) -> str:
