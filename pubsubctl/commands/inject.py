@@ -278,7 +278,7 @@ def _preview(
 
 
 def _description(known: "Topology", protocol: str | None, *, deployed: bool) -> str:
-    """Return the topology of a check, with its protocol if one was named."""
+    """Return the topology of a check, with the named protocol."""
     of = " of the deployment" if deployed else ""
     return f"{known.name}{of}" + (f", {protocol}" if protocol else "")
 

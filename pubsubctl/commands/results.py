@@ -216,7 +216,7 @@ def size(context: typer.Context, output: RunsFolder = None) -> Result:
 def index(context: typer.Context, output: RunsFolder = None) -> Result:
     """Write a page over all runs: verdicts, numbers and links.
 
-    The page is index.html in the folder of runs. Each run writes it again at its end.
+    The page is index.html in the folder of runs. The end of each run writes the page again.
     """
     from pubsubctl.runs.runs import existing_runs, write_run_index
 

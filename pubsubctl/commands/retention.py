@@ -27,8 +27,8 @@ _HEAD = ("STREAM", "POLICY", "TOPOLOGY", "EVENTS", "RETAINED", "OLDEST")
 def list_all(context: typer.Context) -> Result:
     """List the policy of each stream of `durable`.
 
-    A stream is a broker and the number of its pubend. POLICY is in force, TOPOLOGY is the one of
-    the topology file. EVENTS, RETAINED and OLDEST are of the publications that a stream retains.
+    A stream is a broker and the number of a pubend. POLICY is in force, TOPOLOGY is the policy in
+    the topology file. EVENTS, RETAINED and OLDEST describe the retained publications.
     """
     import trio
 
@@ -65,10 +65,10 @@ def set_policy(
 ) -> Result:
     """Change the policy of early release of a stream.
 
-    Beyond the age or the bytes, publications are released although absent subscribers lack them.
-    These receive a gap. A policy that releases retained publications at once needs --force. A
-    longer policy does not bring back released ones. Without --yes, prints the streams, and changes
-    nothing. The policy outlasts restarts of its broker; `topology` ends it.
+    Beyond the age or the bytes, publications are released, and absent subscribers receive a gap. A
+    policy that releases retained publications at once needs --force. A longer policy does not
+    bring back released publications. Without --yes, prints the streams, and changes nothing. The
+    policy outlasts restarts of the broker; `topology` ends the policy.
     """
     import trio
 
@@ -140,7 +140,7 @@ async def collect(lab: "Lab", policy: str = "") -> tuple[list[dict[str, Any]], l
     """Return the policies of all streams, and the reasons of brokers that list none.
 
     Args:
-        policy: the policy for which publications beyond it are counted; "": the one in force.
+        policy: the policy whose excess publications are counted; "": the policy in force.
 
     Raises:
         PreflightFailed: nothing is deployed.
@@ -157,7 +157,7 @@ async def set_at_brokers(
     """Change the policy of streams at their brokers.
 
     Raises:
-        HostError: a broker has not changed it.
+        HostError: a broker has not changed the policy.
     """
     from brokerd.errors import ControlError
     from pubsubctl.state import read_deployment

@@ -242,7 +242,7 @@ async def query_brokers(
 
 
 def describe_silence(brokers: list[str], reason: str, subject: str = "subscriptions") -> str:
-    """Return the reason why brokers list nothing, in one line for all of them."""
+    """Return the reason why brokers list nothing, in one line for all."""
     verb = "lists" if len(brokers) == 1 else "list"
     return f"{', '.join(brokers)} {verb} no {subject}: {reason}"
 

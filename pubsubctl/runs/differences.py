@@ -169,7 +169,13 @@ def _row(row: "ComparedNumber") -> tuple[str, ...]:
 
 def selftest(call: Invocation, trials: int, instances: int) -> Result:
     """Run `trials` trials of each kind, and report if comparisons are reliable here."""
-    from results.repetitions.selftest import SCHEMA, SLOWDOWN, Trial, can_be_believed, trial_of
+    from results.repetitions.comparison import (
+        SLOWDOWN,
+        TRIALS_SCHEMA,
+        Trial,
+        can_be_believed,
+        trial_of,
+    )
 
     done: list[Trial] = []
     with call.console.progress() as progress:
@@ -197,7 +203,7 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
         f"({instances} runs a side, {FIGURE})"
     )
     document = {
-        "schema": SCHEMA, "figure": FIGURE, "instances": instances, "differ": differ,
+        "schema": TRIALS_SCHEMA, "figure": FIGURE, "instances": instances, "differ": differ,
         "found": found, "trials": [trial.row() for trial in done],
     }  # fmt: skip
     because = () if can_be_believed(done) else (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pubsubctl.runs import differences
-from results.repetitions.selftest import Trial, can_be_believed, trial_of
+from results.repetitions.comparison import Trial, can_be_believed, trial_of
 from results.tables.seals import seal
 from tests.pubsubctl.conftest import Call
 

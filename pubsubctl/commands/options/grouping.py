@@ -1,7 +1,7 @@
 """Groups of options, help texts with a section for each group, and values of options.
 
 Typer converts each value and each default with pydantic, whose import takes longer than most verbs.
-A parameter of another type than these is left to typer.
+Parameters of other types are left to typer.
 """
 
 import inspect
@@ -175,7 +175,7 @@ class GroupedVerbs(TyperGroup):
 
 
 def write_options(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write the arguments of a command, then its options by group."""
+    """Write the arguments of a command, then the options by group."""
     sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
     options: list[tuple[str, str]] = []
     for parameter in command.get_params(ctx):
