@@ -15,6 +15,7 @@ def quantile_of(column: str, share: float) -> "Column":
     """Return a quantile of a column by the nearest-rank method, as `brokerd.quantiles` does."""
     from pyspark.sql import functions as F
 
+    assert column.isidentifier(), f"{column!r} would be part of a query"
     return F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})")
 
 

@@ -284,16 +284,19 @@ def test_archived_runs_support_claims_and_small_ones_are_marked():
     archived = archived_measurements(ARCHIVES, [claim.figure for claim in ours])
     outcomes = judge(ours, archived)
     assert {o.claim.figure for o in outcomes if o.state == "holds"} == {
-        *(f"dft11.{name}" for name in ("fig9", "fig11", "fig12", "bypass", "exclusions")),
+        *(f"dft11.{name}" for name in ("fig9", "fig10", "fig11", "fig12", "bypass", "exclusions")),
         *(f"dft11.{name}" for name in ("queue", "starts", "overhead")),
     }
     assert all(o.because.startswith("archived run ") for o in outcomes if o.state == "holds")
-    small = "dft11.fig10 was drawn with brokers = 100 instead of 500"
-    assert {o.because[: len(small)] for o in outcomes if o.claim.figure == "dft11.fig10"} == {small}
-    assert not any(o.state == "fails" for o in outcomes)
+    failed = {o.claim.name for o in outcomes if o.state == "fails"}
+    assert failed == {"fig10.delta3", "fig10.step-3-2", "fig10.step-2-1"}, "of one drawn tree"
+    small = [found for found in archived if found.scale.get("brokers") == 100]
+    because = "dft11.fig10 was drawn with brokers = 100 instead of 500"
+    found = [o for o in judge(ours, small) if o.claim.figure == "dft11.fig10"]
+    assert {o.because[: len(because)] for o in found} == {because}
 
 
-def test_every_archived_figure_decides_its_claims_but_the_small_one() -> None:
+def test_every_archived_figure_decides_its_claims() -> None:
     claims = [claim for path in OURS.glob("*.toml") for claim in load_claims(path)]
     archived = archived_measurements(ARCHIVES, [claim.figure for claim in claims])
     figures = {found.figure for found in archived}
@@ -303,7 +306,7 @@ def test_every_archived_figure_decides_its_claims_but_the_small_one() -> None:
         for outcome in judge(claims, archived)
         if outcome.state == "not run" and outcome.claim.figure in figures
     }
-    assert undecided == {"dft11.fig10"}
+    assert undecided == set()
 
 
 @pytest.mark.parametrize("seal", ["{digest}  figures/dft11.fig9.json", "{digest}  manifest.json"])

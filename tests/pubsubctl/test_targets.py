@@ -111,7 +111,7 @@ def test_a_part_of_ours_is_measured_without_brokers(
 
     monkeypatch.setattr("trio.run_process", run_process)
     answer = call("targets", "P5", "-j")
-    assert asked == [["-m", "bench.components", "matching"]]
+    assert asked == [["-P", "-m", "bench.components", "matching"]]
     (row,) = answer.document["targets"]
     assert [each["holds"] for each in row["expectations"]] == [True, False]
     assert "P5: not as expected: matching.miss <= 5us: fails with 0.0075 ms" in answer.err

@@ -16,6 +16,7 @@ LINES = {
     "join": "n1 b2 b3",
     "depart": "b2",
     "role": "b2 publisher",
+    "retain": "b2 1 age=2s",
     "fault": "cut b2 b3 then 0.5 0.75",
     "take": "b2>b3",
 }
@@ -30,6 +31,7 @@ AT_THE_NEIGHBOUR = {
     "join": "n1 b1 b3",
     "depart": None,
     "role": None,
+    "retain": None,
     "fault": "cut b1 b3 then 0.5 0.75",
     "take": None,
 }
@@ -37,6 +39,7 @@ AT_THE_NEIGHBOUR = {
 
 def _scope(verb: str) -> PlanScope:
     protocol = "ges_reliable" if verb in ("reattach", "role") else "delta_tree"
+    protocol = "durable" if verb == "retain" else protocol
     return PlanScope(protocol, False, ["b1", "b2", "b3"], [])
 
 
