@@ -26,6 +26,7 @@ class Story:
         gaps: tuple[str, ...] = (),
         redelivers: bool = False,
         gap_age_ns: int = 0,
+        gap_ages_ns: tuple[int | None, ...] = (),
     ) -> None:
         self.now_ns = 0
         promises = Promises(
@@ -34,6 +35,7 @@ class Story:
             order=order,
             gaps=gaps,
             gap_age_ns=gap_age_ns,
+            gap_ages_ns=gap_ages_ns,
             redelivers=redelivers,
         )
         self.oracle = Oracle(lambda blob: {"n": int(blob)}, strict, promises, lambda: self.now_ns)
@@ -442,6 +444,22 @@ def test_such_a_gap_excuses_nothing_else(again: tuple[int, ...], rule: str) -> N
     story = _forgotten_after_a_gap()
     with pytest.raises(InvariantViolated, match=rule):
         story.deliver_and_judge(*again)
+
+
+def test_a_client_with_an_older_store_may_lack_what_it_had_acknowledged() -> None:
+    """No policy releases the others: its earlier process has acknowledged 1 and 2 only."""
+    story = Story(gaps=("released",), gap_ages_ns=(None,))
+    story.start()
+    story.publish(1, 2, 3, 4)
+    story.deliver(1, 2)
+    with pytest.raises(InvariantViolated, match="gap unpromised"):
+        story.oracle.gap("s", 1, SOURCE, 3, 3, "released")
+    story.oracle.on_memory_loss("s")
+    story.oracle.on_subscribed("s", 1, parse_predicate("true"))
+    story.start()
+    story.oracle.gap("s", 1, SOURCE, 1, 2, "released")
+    with pytest.raises(InvariantViolated, match="gap unpromised"):
+        story.oracle.gap("s", 1, SOURCE, 2, 3, "released")
 
 
 def _again(story: Story, *sequences: int) -> None:
