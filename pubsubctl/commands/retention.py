@@ -53,11 +53,17 @@ def list_all(context: typer.Context) -> Result:
 def set_policy(
     context: typer.Context,
     stream: Annotated[
-        str, typer.Argument(help="A stream, such as p1.0, or a broker with all its streams.")
+        str,
+        typer.Argument(
+            metavar="STREAM", help="A stream, such as p1.0, or a broker with all its streams."
+        ),
     ],
     policy: Annotated[
         str,
-        typer.Argument(help="age=DURATION, bytes=SIZE, both with a comma, never, or topology."),
+        typer.Argument(
+            metavar="POLICY",
+            help="age=DURATION, bytes=SIZE, both with a comma, never, or topology.",
+        ),
     ],
     force: Annotated[
         bool, typer.Option("--force", help="Release retained publications beyond the policy.")
