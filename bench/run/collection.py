@@ -44,7 +44,7 @@ class RecordFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """What the end of a run needs in addition to its records.
+    """The facts for the end of a run, in addition to the records.
 
     Attributes:
         state, reasons: the state of the run if all records are collected, and its reasons.

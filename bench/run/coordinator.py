@@ -483,7 +483,7 @@ class _Experiment:
         return found
 
     def _describe_end(self, state: RunState, reasons: Sequence[str]) -> RunEnd:
-        """Return what a later collection needs."""
+        """Return the facts for the end of a run after a later collection."""
         injection, probe = self._injection, self._probe
         return RunEnd(
             state=state,

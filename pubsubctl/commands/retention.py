@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
-from pubsubctl.commands.subscriptions import query_brokers
+from pubsubctl.commands.subscriptions import command_brokers, query_brokers
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
-from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
+from pubsubctl.errors import HostError, PreflightFailed, UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.hosts.connectors.base import Connector
     from pubsubctl.hosts.hosts import Lab
 
 app = verbs("retention", "List and change policies of early release.")
@@ -165,26 +164,12 @@ async def set_at_brokers(
     Raises:
         HostError: a broker has not changed the policy.
     """
-    from brokerd.errors import ControlError
-    from pubsubctl.state import read_deployment
-
-    record = await read_deployment(lab)
-    placed = record["placement"]["brokers"] if record is not None else ()
-    hosts = {row["broker"]: row["host"] for row in placed}
-    failed: list[str] = []
-
-    async def set_on(connector: "Connector") -> None:
-        for row in [row for row in rows if hosts.get(row["broker"]) == connector.host.name]:
-            arguments = {"pubend": row["pubend"], "policy": policy, "force": force}
-            try:
-                async with connector.open_agent() as agent:
-                    await agent.broker(row["broker"], "set_retention", arguments)
-            except (ControlError, Unreachable) as error:
-                failed.append(f"{row['broker']}: {error}")
-
-    await lab.on_all(set_on)
+    arguments = [
+        (row["broker"], {"pubend": row["pubend"], "policy": policy, "force": force}) for row in rows
+    ]
+    failed = await command_brokers(lab, "set_retention", arguments)
     if failed:
-        raise HostError(*sorted(failed))
+        raise HostError(*(f"{broker}: {error}" for broker, error in failed))
 
 
 def describe(call: Invocation, rows: Iterable[dict[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """`subscriptions list` and `end`: the durable subscriptions of the deployment."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,26 +125,42 @@ async def end_at_brokers(lab: "Lab", rows: Iterable[dict[str, Any]], *, force: b
     Raises:
         HostError: a broker has not ended it.
     """
+    arguments = [
+        (row["broker"], {"client": row["client"], "number": row["number"], "force": force})
+        for row in rows
+    ]
+    failed = await command_brokers(lab, "end_subscription", arguments)
+    if failed:
+        raise HostError(*(f"{broker} has not ended it: {error}" for broker, error in failed))
+
+
+async def command_brokers(
+    lab: "Lab", command: str, arguments: Sequence[tuple[str, dict[str, Any]]]
+) -> list[tuple[str, str]]:
+    """Send a command to brokers; return the brokers that refused it, with their reasons.
+
+    Args:
+        arguments: of the command, with the broker of each.
+    """
     from brokerd.errors import ControlError
     from pubsubctl.state import read_deployment
 
     record = await read_deployment(lab)
     placed = record["placement"]["brokers"] if record is not None else ()
     hosts = {row["broker"]: row["host"] for row in placed}
-    failed: list[str] = []
+    failed: list[tuple[str, str]] = []
 
-    async def end_on(connector: "Connector") -> None:
-        for row in [row for row in rows if hosts.get(row["broker"]) == connector.host.name]:
-            arguments = {"client": row["client"], "number": row["number"], "force": force}
+    async def command_on(connector: "Connector") -> None:
+        name = connector.host.name
+        for broker, values in [each for each in arguments if hosts.get(each[0]) == name]:
             try:
                 async with connector.open_agent() as agent:
-                    await agent.broker(row["broker"], "end_subscription", arguments)
+                    await agent.broker(broker, command, values)
             except (ControlError, Unreachable) as error:
-                failed.append(f"{row['broker']} has not ended it: {error}")
+                failed.append((broker, str(error)))
 
-    await lab.on_all(end_on)
-    if failed:
-        raise HostError(*sorted(failed))
+    await lab.on_all(command_on)
+    return sorted(failed)
 
 
 async def collect(lab: "Lab") -> tuple[list[dict[str, Any]], list[str]]:

@@ -671,7 +671,7 @@ def _verdict_of(folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """What the index of a folder of runs adds to the files of its runs.
+    """Facts in the index of a folder of runs that the files of a run lack.
 
     Attributes:
         labels: labels by run id, without removed labels.
