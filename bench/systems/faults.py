@@ -14,7 +14,7 @@ from brokerd.model.fault_verbs import DISK_VERBS, RELAY_VERBS, SYSTEM_VERBS
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import RunningProtocol
 from fault_injection.apply.backends import DeployedBackend
-from fault_injection.apply.evidence import End
+from fault_injection.apply.evidence import End, check_is_running
 from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.schedule.schedule import FaultSchedule
 
@@ -131,7 +131,8 @@ class SystemBackend(DeployedBackend):
             return await super().verify_effect(fault)
         (end,) = self._ends(fault)
         row = await end.row()
-        if row["state"] != "running" or not await self._servers.is_up(end.broker):
+        check_is_running(end, row)
+        if not await self._servers.is_up(end.broker):
             return None
         return {"pid": row["pid"], "start_time": row["start_time"]}
 

@@ -120,8 +120,14 @@ def _cpu_model() -> str:
 
 def disk_bytes_of(config: dict[str, Any]) -> int | None:
     """Return the disk use of a process in bytes; None without a folder of its own."""
+    folder = data_folder(config)
+    return _disk_bytes(folder) if folder else None
+
+
+def data_folder(config: dict[str, Any]) -> Path | None:
+    """Return the data folder of a process; None without a folder of its own."""
     folder = next((config[key] for key in FOLDERS if isinstance(config.get(key), str)), "")
-    return _disk_bytes(Path(folder)) if folder else None
+    return Path(folder) if folder else None
 
 
 def _disk_bytes(folder: Path) -> int:

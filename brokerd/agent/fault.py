@@ -14,6 +14,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import (
     AGENT_VERBS,
     BROKER_VERBS,
+    DAMAGES,
     LASTING_VERBS,
     LINK_VERBS,
     SEVERING_VERBS,
@@ -140,6 +141,13 @@ class Fault:
                 raise ControlError(
                     "user", f"{where}: {self.verb} takes no parameter {key[:40]!r}{hint}"
                 )
+        damage = self.parameters.get("damage", DAMAGES[0])
+        if damage not in DAMAGES:
+            known = nearest(damage, DAMAGES)
+            raise ControlError("user", f"{where}: damage = {str(damage)[:40]!r}{known}")
+        if not isinstance(self.parameters.get("file", ""), str):
+            text = f"file = {self.parameters['file']!r} is no text"
+            raise ControlError("user", f"{where}: {text}")
         number = VERB_TABLE[self.verb].number
         if number is not None and not self.is_of_broker:  # a broker checks its own numbers
             value = self.parameters.get(number.name)

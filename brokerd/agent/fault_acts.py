@@ -11,13 +11,15 @@ from typing import Any, Final, TypeVar
 import trio
 
 from brokerd.agent import nft
+from brokerd.agent.corruption import ALL_FILES, Corruption, corrupt
+from brokerd.agent.facts import data_folder
 from brokerd.agent.fault import Fault
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.agent.watchdog import read_heal_time, write_lease
 from brokerd.errors import ControlError
-from brokerd.model.fault_verbs import STOPPING_VERBS
+from brokerd.model.fault_verbs import DAMAGES, STOPPING_VERBS
 
 CallProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -71,6 +73,8 @@ class FaultActs:
         elif fault.verb == "restart":
             fault.applied_ns = time.monotonic_ns()
             await self._start_again(fault)
+        elif fault.verb == "corrupt":
+            await self._corrupt(fault, process)
         else:
             await self._end(fault, process)
 
@@ -104,6 +108,26 @@ class FaultActs:
         assert process.identity is not None, process
         identity = {"pid": process.identity.pid, "start_time": process.identity.start_time}
         fault.result = {**fault.result, **identity}
+
+    async def _corrupt(self, fault: Fault, process: ManagedProcess) -> None:
+        folder = self._folder_of(process)
+        parameters = fault.parameters
+        # No start may read the files meanwhile.
+        async with process.starting:
+            if process.is_running:
+                raise ControlError("user", f"{process.name} was started meanwhile; kill it first")
+            done = await trio.to_thread.run_sync(
+                corrupt, folder, parameters.get("damage", DAMAGES[0]),
+                parameters.get("file", ALL_FILES), parameters["draw"],
+            )  # fmt: skip
+            fault.applied_ns = time.monotonic_ns()
+        fault.result = done.to_row()
+
+    def _folder_of(self, process: ManagedProcess) -> Path:
+        folder = data_folder(process.config)
+        if folder is None or not folder.is_dir():
+            raise ControlError("user", f"{process.name} has no folder with data")
+        return folder
 
     async def _end(self, fault: Fault, process: ManagedProcess) -> None:
         number = fault.end_signal()
@@ -191,6 +215,11 @@ class FaultActs:
             return {"present": packets is not None, "stopped_packets": packets or 0}
         if fault.verb == "cpu-share" and fault.is_active:
             return {"present": True, **await self._sample(fault)}
+        if fault.verb == "corrupt" and fault.state == "applied":
+            folder = self._folder_of(self._supervisor.find(fault.process))
+            done = Corruption(**fault.result)
+            is_there = await trio.to_thread.run_sync(done.is_on_disk, folder)
+            return {"present": is_there, **fault.result}
         return {"present": fault.is_active}
 
     async def _sample(self, fault: Fault) -> dict[str, int]:

@@ -24,7 +24,7 @@ from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.errors import ControlError
-from brokerd.model.fault_verbs import LASTING_VERBS, STOPPING_VERBS, VERB_TABLE
+from brokerd.model.fault_verbs import LASTING_VERBS, OFFLINE_VERBS, STOPPING_VERBS, VERB_TABLE
 from brokerd.storage.files import is_out_of_descriptors
 
 HealedBy = Literal["request", "lease", "process-death"]
@@ -282,7 +282,7 @@ class FaultKeeper:
         fault.check()
         where = f"fault {fault.fault_id}"
         process = self._supervisor.find(fault.process)
-        if fault.verb == "restart":
+        if fault.verb in OFFLINE_VERBS:
             if process.is_running:
                 raise ControlError("user", f"{where}: {process.name} is running; kill it first")
         elif not process.is_running and not fault.uses_nft:

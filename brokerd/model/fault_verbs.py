@@ -15,11 +15,12 @@ TargetKind = Literal[
     "broker", "link", "machine", "sets", "client", "subscriber", "own-process subscriber"
 ]
 SimulatedTarget = Literal["broker", "link", "direction"]
-Backend = Literal["broker", "stop", "end", "start", "load", "steps"]
+Backend = Literal["broker", "stop", "end", "start", "files", "load", "steps"]
 """Executor of a verb.
 
 broker: the broker itself, whose own lease ends the fault. stop, end, start: the agent, which stops,
-ends or starts processes. load: the load generator of a client. steps: other verbs.
+ends or starts processes. files: the agent, in the files of a stopped process. load: the load
+generator of a client. steps: other verbs.
 """
 Risk = Literal["", "passing", "disk", "end", "client"]
 """Publications at risk: see `results.rules.risks`."""
@@ -27,7 +28,7 @@ SystemPart = Literal["", "process", "relay", "disk", "clients"]
 """Part that carries out a verb on a system under test; "" if none does."""
 Evidence = Literal[
     "", "end", "start", "frozen", "share", "absorbed", "dropped", "limited", "slow links",
-    "matrix", "full disk", "slow disk", "sessions", "client",
+    "matrix", "full disk", "slow disk", "changed file", "sessions", "client",
 ]  # fmt: skip
 """Kind of evidence of an effect: see `fault_injection.apply.evidence`."""
 
@@ -37,6 +38,10 @@ DISCONNECT: Final = "client-disconnect"
 SLOW: Final = "client-slow"
 ROAM: Final = "client-roam"
 CRASH: Final = "client-crash"
+DAMAGES: Final = ("bit", "tail")
+"""Damages of a corruption: a bit is flipped, or the file ends at the place."""
+MOST_DRAWN: Final = (1 << 53) - 1
+"""Highest number that is drawn for the place of a corruption; JSON keeps it exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +448,23 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             label="back",
         ),
         Verb(
+            "corrupt",
+            ("broker",),
+            False,
+            "flips a bit in a file of a stopped broker, or cuts off the file's tail",
+            "the changed byte, read again",
+            "",
+            ("damage", "file"),
+            "a broker that is stopped",
+            backend="files",
+            evidence="changed file",
+            number=NumberParameter("draw", 0, MOST_DRAWN),
+            parameters=("damage", "file"),
+            system="process",
+            aliases=("bit-flip", "truncate"),
+            label="corrupt",
+        ),
+        Verb(
             "crash",
             ("broker",),
             False,
@@ -547,6 +569,10 @@ STOPPING_VERBS: Final = _select(backend="stop")
 """Verbs that stop a process from outside, exclusively."""
 STANDING_VERBS: Final = _select(backend="stop", limits=False)
 """Verbs that stop a process without interruption."""
+OFFLINE_VERBS: Final = tuple(
+    verb.name for verb in VERB_TABLE.values() if verb.backend in ("start", "files")
+)
+"""Verbs for processes that have ended; they put no publications at risk by themselves."""
 AGENT_VERBS: Final = tuple(
     verb.name for verb in VERB_TABLE.values() if verb.backend not in ("load", "steps")
 )

@@ -31,6 +31,7 @@ from brokerd.protocols.registry import RunningProtocol, protocol_on
 from fault_injection.apply.evidence import (
     Deployment,
     End,
+    check_is_running,
     direct_sessions,
     look_for,
     on_all,
@@ -142,6 +143,8 @@ class DeployedBackend:
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
         seen: Evidence = {}
         for end in self._ends(fault, both=True):
+            if fault.verb == "restart":
+                check_is_running(end, await end.row())
             status = await end.command("status")
             direct = direct_sessions(status)
             core = CoreStatus.from_mapping(status)

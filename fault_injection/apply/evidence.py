@@ -13,7 +13,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import CoreStatus
-from fault_injection.apply.injector import Evidence, Fault
+from fault_injection.apply.injector import Evidence, Fault, MissingEffect
 
 _T = TypeVar("_T")
 
@@ -165,13 +165,36 @@ async def _see_end(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     return seen
 
 
+def check_is_running(end: End, row: Mapping[str, Any]) -> None:
+    """Check that a process that was started has not ended.
+
+    Raises:
+        MissingEffect: with the exit status, and the last line that the process printed.
+    """
+    if row["state"] == "running":
+        return
+    code, number = row["exit_code"], row["exit_signal"]
+    how = f"by signal {number}" if number else f"with status {code}"
+    text = f": {row['exit_text']}" if row["exit_text"] else ""
+    raise MissingEffect(f"{end.broker} has ended {how}{text}")
+
+
 async def _see_start(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     (end,) = ends
-    row, status = await end.row(), await end.command("status")
-    if row["state"] != "running" or status["pid"] != row["pid"]:
+    row = await end.row()
+    check_is_running(end, row)
+    status = await end.command("status")
+    if status["pid"] != row["pid"]:
         return None
     keys = ("pid", "start_time")
     return {"incarnation": status["incarnation"], **{key: row[key] for key in keys}}
+
+
+async def _see_changed_file(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    """Return the damage as it is on the disk, or None; a process that starts may mend it."""
+    (end,) = ends
+    seen = await end.agent.fault_look(end.fault_id)
+    return {key: seen[key] for key in seen if key != "present"} if seen["present"] else None
 
 
 async def _see_frozen(fault: Fault, ends: Sequence[End]) -> Evidence | None:
@@ -308,6 +331,7 @@ _BY_EVIDENCE: Final[Mapping[str, See]] = {
     "matrix": _see_matrix,
     "full disk": _see_full_disk,
     "slow disk": _see_slow_disk,
+    "changed file": _see_changed_file,
 }
 
 

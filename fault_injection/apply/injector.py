@@ -61,7 +61,7 @@ class FaultBackend(Protocol):
     """An interface to apply and observe faults: agents and brokers, or a simulated cluster.
 
     Every method may raise ControlError. A `verify_` method returns evidence, or None while there is
-    none. The injector calls it repeatedly.
+    none, and raises MissingEffect once there can be none. The injector calls it repeatedly.
     """
 
     @property
@@ -117,8 +117,8 @@ class Injection:
     down: tuple[str, ...]
 
 
-class _MissingEffect(Exception):
-    """A step without its effect."""
+class MissingEffect(Exception):
+    """A step without its effect; a backend raises it once the effect has become impossible."""
 
 
 @dataclass(slots=True, eq=False)
@@ -248,11 +248,12 @@ class Injector:
                     limit_ns = max(limit_ns, STARTED_WITHIN_NS)
                 await self._observe(progress, applied_ns + limit_ns)
                 if progress.observed is None:
-                    raise _MissingEffect(f"no effect seen within {format_duration(limit_ns)}")
+                    raise MissingEffect(f"no effect seen within {format_duration(limit_ns)}")
                 _check_exit(step, progress.observed)
                 if step.verb == "restart":
+                    self._note_restarted(progress, applied_ns)
                     await self._recover(progress, applied_ns)
-        except (_MissingEffect, ControlError) as error:
+        except (MissingEffect, ControlError) as error:
             self._fail(progress, str(error))
             if progress.is_active:
                 await self._heal(progress, "schedule")
@@ -269,7 +270,7 @@ class Injector:
         name, stage = step.after
         reached_ns = await self._progress[name].wait(stage)
         if reached_ns is None:
-            raise _MissingEffect(f"never begun: {name} did not reach {stage}")
+            raise MissingEffect(f"never begun: {name} did not reach {stage}")
         return reached_ns + step.delay_ns
 
     def _check_guard(self, progress: _Progress) -> None:
@@ -281,7 +282,7 @@ class Injector:
         if self._guard.exceeds(elements):
             names = sorted("-".join(sorted(element)) for element in find_failed_elements(elements))
             why = self._guard.explain(elements)
-            raise _MissingEffect(f"not begun: {', '.join(names)} would be failed at once; {why}")
+            raise MissingEffect(f"not begun: {', '.join(names)} would be failed at once; {why}")
 
     async def _apply(self, progress: _Progress) -> int:
         step, fault = progress.step, progress.fault
@@ -294,8 +295,6 @@ class Injector:
         applied_ns, stamps = self._take_stamps(evidence)
         self._log.note(fault.fault_id, "applied", applied_ns, evidence, host_stamps=stamps)
         progress.reach("applied", applied_ns)
-        if step.verb == "restart":
-            self._note_restarted(progress, applied_ns)
         return applied_ns
 
     async def _wait_duration(self, progress: _Progress, applied_ns: int) -> None:
@@ -315,7 +314,7 @@ class Injector:
                 ended_ns = await self._progress[step.ended_by].wait("applied")
             nursery.cancel_scope.cancel()
         if not progress.is_active:
-            raise _MissingEffect("its lease ran out before it was to end")
+            raise MissingEffect("its lease ran out before it was to end")
         if ended_ns is not None:
             await self._die_with_target(progress, ended_ns)
         elif await self._heal(progress, "schedule"):
@@ -323,7 +322,7 @@ class Injector:
         if progress.observed is None:
             hint = "; only messages show it: have something publish meanwhile, as `bench` does"
             only_messages = VERB_TABLE[fault.verb].needs_messages
-            raise _MissingEffect(
+            raise MissingEffect(
                 f"no effect seen while {fault.verb} lasted{hint if only_messages else ''}"
             )
 
@@ -504,4 +503,4 @@ class Injector:
 def _check_exit(step: PlannedStep, seen: Evidence) -> None:
     if step.exit_signal is not None and seen.get("exit_signal") != step.exit_signal:
         found = seen.get("exit_signal")
-        raise _MissingEffect(f"ended by signal {found}, and {step.exit_signal} was expected")
+        raise MissingEffect(f"ended by signal {found}, and {step.exit_signal} was expected")

@@ -255,12 +255,13 @@ def _check_states(
                 text = f"no step surely ends {step.on} before it is started again"
                 yield schedule.problem(step, "do", step.do, text)
             continue
+        if step.do == "corrupt":
+            if not any(_is_down_at(step, end, schedule, topology, moments) for end in ends):
+                text = f"{step.on} runs or may run by then; kill it before"
+                yield schedule.problem(step, "do", step.do, text)
+            continue
         for end in ends:
-            back = _restart_of(end, schedule, topology, moments)
-            dead_before = moments.between((end.id, "applied"), begin)[0] >= 0
-            back_moment = (back.id, "applied") if back else NEVER
-            dead_after = moments.between(begin, back_moment)[0] > 0
-            if end.id != step.id and dead_before and dead_after:
+            if end.id != step.id and _is_down_at(step, end, schedule, topology, moments):
                 text = f"{end.id} has ended {end.on} by then"
                 yield schedule.problem(step, "on", step.on, text)
     for step in schedule.steps:
@@ -275,6 +276,17 @@ def _check_states(
             if late:
                 text = f"is released before {late[0]}, which has a delay, starts; nothing is lost"
                 yield schedule.problem(step, "for", str(step.lasts), text, "warning")
+
+
+def _is_down_at(
+    step: Step, end: Step, schedule: FaultSchedule, topology: Topology, moments: Moments
+) -> bool:
+    """Return True if a step certainly begins after `end`, and before the restart that follows."""
+    begin = (step.id, "applied")
+    back = _restart_of(end, schedule, topology, moments)
+    back_moment = (back.id, "applied") if back else NEVER
+    is_behind_end = moments.between((end.id, "applied"), begin)[0] >= 0
+    return is_behind_end and moments.between(begin, back_moment)[0] > 0
 
 
 def _restart_of(

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from brokerd.model.fault_verbs import CLIENT_VERBS, ENDING_VERBS, HOLDING_VERBS, LINK_VERBS
+from brokerd.model.fault_verbs import (
+    CLIENT_VERBS,
+    ENDING_VERBS,
+    HOLDING_VERBS,
+    LINK_VERBS,
+    MOST_DRAWN,
+    VERB_TABLE,
+)
 from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
@@ -129,7 +136,7 @@ def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
         params["signal"] = step.signal or "KILL"
     if step.id in schedule.drawn:
         params["drawn"] = schedule.drawn[step.id]
-    parameters = _parameters_of(step)
+    parameters = _parameters_of(step, seed)
     params.update((key, str(value)) for key, value in parameters.items())
     expect, awaits = step.expect or Expect(), step.awaits or Await()
     return PlannedStep(
@@ -150,9 +157,11 @@ def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
     )
 
 
-def _parameters_of(step: Step) -> dict[str, int | str]:
+def _parameters_of(step: Step, seed: int) -> dict[str, int | str]:
     """Return the verb's parameters of a step, in the form for agents and brokers."""
     assert not isinstance(step.to, list), f"{step} stands for several"
+    number = VERB_TABLE[step.do].number
+    is_drawn = number is not None and number.name == "draw"
     found: dict[str, int | str | None] = {
         "delay_ms": None if step.latency is None else step.latency // 1_000_000,
         "bytes_per_second": step.bytes_per_second,
@@ -160,6 +169,9 @@ def _parameters_of(step: Step) -> dict[str, int | str]:
         "share_percent": step.share,
         "mode": step.mode,
         "backend": step.backend,
+        "damage": step.damage,
+        "file": step.file,
+        "draw": Random(f"{seed}/{step.id}/draw").randint(0, MOST_DRAWN) if is_drawn else None,
         "to": step.to,
         "down_ms": None if step.down is None else step.down.high_ns // 1_000_000,
     }

@@ -22,6 +22,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.fault_verbs import (
     ALIASES,
     CLIENT_VERBS,
+    DAMAGES,
     ENDING_VERBS,
     LASTING_VERBS,
     LINK_VERBS,
@@ -108,6 +109,8 @@ _OPTIONS: Final = (
         "share",
         "mode",
         "backend",
+        "damage",
+        "file",
         "to",
     ),
 )
@@ -346,7 +349,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
             yield "do", step.do, f"needs {key}"
     if step.latency is not None and not 0 < step.latency <= MOST_LATENCY_NS:
         yield "latency", format_duration(step.latency), "is between 1ms and 60s"
-    for key, known in (("mode", MODES), ("backend", BACKENDS)):
+    for key, known in (("mode", MODES), ("backend", BACKENDS), ("damage", DAMAGES)):
         value = getattr(step, key)
         if value is not None and step.do in takers(key) and value not in known:
             yield key, value, f"no such {key}{nearest(value, known)}"

@@ -274,6 +274,8 @@ class Step(Closed):
     share: ShareText | None = None
     mode: str | None = None
     backend: str | None = None
+    damage: str | None = None
+    file: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     to: str | Annotated[list[str], Field(min_length=1)] | None = None
     times: Annotated[int, Field(ge=1, le=1000)] | None = None
     pause: SpanText | None = None

@@ -74,6 +74,14 @@ class VerbOptions:
             help="Apply blackhole, cut and partition by this backend.",
         ),
     ] = None
+    damage: Annotated[
+        str | None,
+        _verb_option("--damage", metavar="bit|tail", help="Flip a bit, or cut off, in corrupt."),
+    ] = None
+    file: Annotated[
+        str | None,
+        _verb_option("--file", metavar="PATTERN", help="Only in files such as 'log/*'."),
+    ] = None
     pick: Annotated[
         str | None,
         _verb_option(
@@ -105,6 +113,8 @@ class VerbOptions:
             "share": self.share,
             "mode": self.mode,
             "backend": self.backend,
+            "damage": self.damage,
+            "file": self.file,
         }
 
 

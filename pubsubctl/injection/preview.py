@@ -14,6 +14,7 @@ from brokerd.model.fault_verbs import (
     FAILING_VERBS,
     HOLDING_VERBS,
     LIMITING_VERBS,
+    OFFLINE_VERBS,
     SET_VERBS,
 )
 from brokerd.model.identity import BrokerNumber
@@ -182,7 +183,7 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
     numbers = [topology.number_of(name) for name in target.brokers]
     if verb in SET_VERBS:
         return Outage(cut=_separated_pairs(target, topology))
-    if verb in (*LIMITING_VERBS, *CLIENT_VERBS, "restart"):
+    if verb in (*LIMITING_VERBS, *CLIENT_VERBS, *OFFLINE_VERBS):
         return Outage()
     if target.is_link:
         first, second = numbers
@@ -223,7 +224,7 @@ def _spans(steps: Sequence[PlannedStep]) -> list[tuple[int, int | None]]:
     def end(step: PlannedStep) -> int | None:
         if step.duration_ns is not None:
             return begin(step) + step.duration_ns
-        if step.verb == "restart":
+        if step.verb in OFFLINE_VERBS:
             return begin(step)  # over once done
         restarts = [
             begin(other)

@@ -26,7 +26,7 @@ VERBS = {
         "bandwidth",
         "disk-full",
     ),
-    *("slow-fsync", "cpu-share", "restart"),
+    *("slow-fsync", "cpu-share", "restart", "corrupt"),
     *("client-disconnect", "client-slow", "client-crash", "client-roam"),
 }
 _STAMPS = ("applied", "observed", "healed")

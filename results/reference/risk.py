@@ -83,7 +83,7 @@ def times_of_risk(faults: Sequence[Fault]) -> list[RiskWindow]:
     found: list[tuple[Fault, RiskWindow]] = []
     used: set[str] = set()
     for fault in done:
-        if fault.verb == "restart" or fault.fault_id in used:
+        if fault.verb in ("restart", "corrupt") or fault.fault_id in used:
             continue
         ender = min((o for o in done if _can_end(o, fault)), key=_find_time, default=None)
         over_ns = fault.observed_ns if fault.verb == "client-roam" else fault.healed_ns

@@ -31,6 +31,7 @@ from brokerd.model.fault_verbs import (
     DISK_VERBS,
     KILLING_VERBS,
     MACHINE_VERBS,
+    OFFLINE_VERBS,
     PASSING_VERBS,
     ROAM,
     SET_VERBS,
@@ -39,7 +40,7 @@ from results.rules.terms import CHURN, NEVER_NS, Fault, RiskWindow
 
 BREAKING_VERBS = (*KILLING_VERBS, "cut")
 """Verbs that destroy held publications of their target."""
-JUDGED_VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, *CLIENT_VERBS, "restart")
+JUDGED_VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, *CLIENT_VERBS, *OFFLINE_VERBS)
 
 
 def parts_of(
@@ -104,7 +105,7 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
     windows: list[RiskWindow] = []
     enders: set[str] = set()
     for place, fault in enumerate(applied):
-        if fault.verb == "restart" or fault.fault_id in enders:
+        if fault.verb in OFFLINE_VERBS or fault.fault_id in enders:
             continue
         assert fault.verb in (*JUDGED_VERBS, CHURN), fault
         end = _end_of(fault, [*_find_maybe_later(fault, applied[:place]), *applied[place + 1 :]])

@@ -66,8 +66,8 @@ def _check_faults(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
                 str(row["target"])
                 for row in ended
                 if row["verb"] not in MACHINE_VERBS
-                and row.get("t_observed_ns") is not None
-                and row.get("t_healed_ns") is None
+                and row.get("t_applied_ns") is not None
+                and row.get("t_recovered_ns") is None
             }
         )
         found = sorted(map(str, headline["down"]))

@@ -102,7 +102,8 @@ def _check_lateness(
 ) -> Iterator[str]:
     """Yield statistics with another lateness than the records, or with more time without credit.
 
-    While a publisher has no credit, one publication at least is late by all of that time.
+    While a publisher has no credit, one publication at least is late by all of that time. Due
+    publications that still wait have no record.
     """
     total_ns, most_ns = rows.late_ns.get(process.place, (0, 0))
     records = f"{process.place}/publications.rec"
@@ -114,7 +115,8 @@ def _check_lateness(
         yield differ(name, name, "blocked_us", blocked[-1], max(blocked))
     elif 1000 * blocked[-1] > total_ns + _SLACK_NS:
         yield differ(name, records, "blocked_us", blocked[-1], total_ns // 1000)
-    if not blocked[-1] and abs(max(largest) - most_ns // 1000) > 1:
+    is_complete = not blocked[-1] and not lines[-1].get("backlog")
+    if is_complete and abs(max(largest) - most_ns // 1000) > 1:
         yield differ(name, records, "late_max_us", max(largest), most_ns // 1000)
 
 

@@ -66,6 +66,43 @@ def test_a_term_lets_it_end_in_order_and_is_a_fault_all_the_same(lab: Lab) -> No
     run(story)
 
 
+def test_files_of_a_stopped_process_are_damaged_and_those_of_a_running_one_are_not(
+    lab: Lab,
+) -> None:
+    data = lab.folder / "data"
+    data.mkdir()
+    (data / "log").write_bytes(bytes(10))
+
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1", folder=str(data))
+            await lab.start(client, "b2")
+            drawn = {"draw": 37}
+            with pytest.raises(ControlError, match="b1 is running; kill it first"):
+                await client.fault_apply("c", "corrupt", "b1", parameters=drawn)
+            for name in ("b1", "b2"):
+                await client.fault_apply(f"k-{name}", "kill", name)
+            with pytest.raises(ControlError, match="b2 has no folder with data"):
+                await client.fault_apply("c2", "corrupt", "b2", parameters=drawn)
+            for parameters, why in (
+                ({}, "draw = None; from 0 to"),
+                ({**drawn, "damage": "bits"}, "damage = 'bits'; did you mean 'bit'"),
+                ({**drawn, "file": 3}, "file = 3 is no text"),
+            ):
+                with pytest.raises(ControlError, match=why):
+                    await client.fault_apply("c3", "corrupt", "b1", parameters=parameters)
+            assert (data / "log").read_bytes() == bytes(10)
+            fault = await client.fault_apply("c1", "corrupt", "b1", parameters=drawn)
+            assert (fault["result"]["file"], fault["result"]["offset_bytes"]) == ("log", 7)
+            assert (data / "log").read_bytes() == bytes(7) + b"\x08" + bytes(2)
+            assert (await client.fault_look("c1"))["present"]
+            (data / "log").write_bytes(bytes(10))
+            assert not (await client.fault_look("c1"))["present"]
+
+    run(story)
+
+
 def test_a_restarted_process_is_a_new_one_with_the_old_configuration(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()

@@ -11,7 +11,7 @@ from brokerd.model.fault_verbs import CRASH, DISCONNECT, ROAM, SLOW
 from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.backends import ClientFaults
 from fault_injection.apply.evidence import look_for, see_sessions_down
-from fault_injection.apply.injector import Fault
+from fault_injection.apply.injector import Fault, MissingEffect
 from fault_injection.schedule.targets import Target
 
 AHEAD_NS = 5
@@ -176,11 +176,24 @@ def test_a_kill_is_seen_when_the_process_has_ended_by_this_fault(
     assert see("kill", *both, machine="n1") == (each if is_seen else None)
 
 
-@pytest.mark.parametrize("state, pid, is_seen", [
-    ("running", 7, True), ("running", 6, False), ("exited", 7, False), ("exited", 6, False),
-])  # fmt: skip
-def test_a_restart_is_seen_when_the_new_process_answers(
-    state: str, pid: int, *, is_seen: bool
-) -> None:
-    found = see("restart", process({**RUNS, "state": state}, pid=pid))
+@pytest.mark.parametrize("pid, is_seen", [(7, True), (6, False)])
+def test_a_restart_is_seen_when_the_new_process_answers(pid: int, *, is_seen: bool) -> None:
+    found = see("restart", process(RUNS, pid=pid))
     assert found == ({"incarnation": 4, "pid": 7, "start_time": 3} if is_seen else None)
+
+
+@pytest.mark.parametrize(
+    "code, number, text, why",
+    [
+        (78, None, "log: damaged at byte 9", "b1 has ended with status 78: log: damaged at byte 9"),
+        (1, None, "", "b1 has ended with status 1"),
+        (None, 11, "", "b1 has ended by signal 11"),
+    ],
+)
+def test_a_process_that_ends_at_its_start_is_named_with_the_cause(
+    code: int | None, number: int | None, text: str, why: str
+) -> None:
+    row = {**ENDED, "exit_code": code, "exit_signal": number, "exit_text": text}
+    with pytest.raises(MissingEffect) as missing:
+        see("restart", process(row))
+    assert str(missing.value) == why

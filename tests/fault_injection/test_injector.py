@@ -10,7 +10,7 @@ import trio.testing
 
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
-from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
+from fault_injection.apply.injector import Evidence, Fault, Injection, Injector, MissingEffect
 from fault_injection.apply.log import LEARNED, FaultLog
 from fault_injection.schedule.schedule import load_schedule
 from tests.fault_injection.test_schedule import (
@@ -43,7 +43,7 @@ class MadeUpBackend:
         self.calls: list[str] = []
         self.active: dict[str, int] = {}
         self.exit_signal = 9
-        self.refuses: dict[str, ControlError] = {}
+        self.refuses: dict[str, Exception] = {}
         self.hides: set[str] = set()
         self.recovers_after_s = 1.0
         self.since: dict[str, float] = {}
@@ -62,6 +62,8 @@ class MadeUpBackend:
         return {"t_ns": clock_ns()}
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
+        if (refusal := self.refuses.get(f"effect {fault.fault_id}")) is not None:
+            raise refusal
         if f"effect {fault.fault_id}" in self.hides or fault.fault_id not in self.active:
             return None
         if fault.verb == "absorb":
@@ -311,6 +313,17 @@ def test_a_broker_that_does_not_recover_in_time_is_a_problem() -> None:
     injection, lines = play(ABSORB + KILL + RESTART, backend)
     assert injection.problems == ("r: not recovered within 1min",)
     assert "recovered" not in stages(lines, "r")
+    assert injection.down == ("b1",)
+
+
+def test_a_broker_that_ends_at_its_start_is_still_ended_and_the_cause_is_named() -> None:
+    backend = MadeUpBackend()
+    backend.refuses["effect r"] = MissingEffect("b1 has ended with status 78: damaged")
+    injection, lines = play(ABSORB + KILL + RESTART, backend)
+    assert injection.problems == ("r: b1 has ended with status 78: damaged",)
+    restart = stages(lines, "r")
+    assert restart["failed"] == pytest.approx(restart["applied"], abs=0.1)
+    assert "healed" not in stages(lines, "k")
     assert injection.down == ("b1",)
 
 

@@ -80,6 +80,7 @@ RESTART = step(id="r", after="k.applied", delay="20s", do="restart", on="b1")
 # ---------------------------------------------------------------- existing schedules
 
 FOR_TOPOLOGY = {
+    "corrupt": "comparison",
     "clients-crash": "durable",
     "clients-crash-long": "durable",
     "freeze-below": "chain3",
@@ -384,6 +385,25 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         (
             step(id="r", at="1s", do="restart", on="b1"),
             "step r: do = 'restart': no step surely ends b1 before it is started again",
+        ),
+        (
+            step(id="c", at="1s", do="corrupt", on="b1"),
+            "step c: do = 'corrupt': b1 runs or may run by then; kill it before",
+        ),
+        (
+            step(id="k", at="1s", do="kill", on="b1")
+            + step(id="r", at="2s", do="restart", on="b1")
+            + step(id="c", at="3s", do="corrupt", on="b1"),
+            "step c: do = 'corrupt': b1 runs or may run by then; kill it before",
+        ),
+        (
+            step(id="k", at="1s", do="kill", on="b1")
+            + step(id="c", at="2s", do="corrupt", on="b1", damage="bits"),
+            "step c: damage = 'bits': no such damage; did you mean 'bit'?",
+        ),
+        (
+            step(id="k", at="1s", do="kill", on="b1", file="logs/*"),
+            "step k: file = 'logs/*': kill takes none; only corrupt",
         ),
         (
             step(id="k", at="1s", do="kill", on="b1")

@@ -35,7 +35,9 @@ from results.witnesses import passage
 from results.witnesses.brokers import _check_exit, doubts_about_brokers, excused_silence_ns
 from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
+from results.witnesses.figures import _check_faults
 from results.witnesses.gaps import find_broken
+from results.witnesses.load_seconds import _check_lateness
 from results.witnesses.manifest import _check_length
 from results.witnesses.online import doubts_about_findings
 from results.witnesses.passage import is_separating
@@ -460,6 +462,39 @@ def test_no_client_has_more_at_any_second_than_brokers_have_counted(
     ]
     is_comparable = error_ns == 0
     assert len(found) == (doubts if is_comparable else 0)
+
+
+@pytest.mark.parametrize("backlog, doubts", [(0, 1), (1, 0)])
+def test_publications_that_still_wait_may_be_later_than_all_records(
+    backlog: int, doubts: int
+) -> None:
+    """The broker of the publisher did not return."""
+    last = {"blocked_us": 0, "late_max_us": 0, "backlog": backlog}
+    lines = [{**last, "late_max_us": 48_484}, last]
+    process: Any = SimpleNamespace(place="raw/h/load", is_publisher=True)
+    rows: Any = SimpleNamespace(late_ns={"raw/h/load": (10**9, 24_343_000)})
+    assert len([*_check_lateness(process, "stats.jsonl", lines, rows)]) == doubts
+
+
+@pytest.mark.parametrize("stages, is_down", [
+    ({}, False), ({"applied"}, True), ({"applied", "observed"}, True),
+    ({"applied", "observed", "healed"}, True),
+    ({"applied", "observed", "healed", "recovered"}, False),
+])  # fmt: skip
+def test_a_broker_is_down_from_its_end_until_it_has_recovered(
+    stages: set[str], *, is_down: bool
+) -> None:
+    """A restart may fail, and a broker may take long to recover."""
+    row = {
+        "fault_id": "f",
+        "verb": "kill",
+        "target": "b1",
+        **{f"t_{each}_ns": 1 for each in stages},
+    }
+    folder: Any = SimpleNamespace(fault_rows=[row])
+    for found in ((), ("b1",)):
+        doubts = [*_check_faults(folder, {"down": found})]
+        assert bool(doubts) == (is_down != bool(found)), doubts
 
 
 @pytest.mark.parametrize("left_ns, doubts", [(9, 0), (8, 1), (1, 1)])
