@@ -215,7 +215,7 @@ class FaultActs:
             return {"present": packets is not None, "stopped_packets": packets or 0}
         if fault.verb == "cpu-share" and fault.is_active:
             return {"present": True, **await self._sample(fault)}
-        if fault.verb == "corrupt" and fault.state == "applied":
+        if fault.verb == "corrupt" and fault.result:  # an adopted fault has none
             folder = self._folder_of(self._supervisor.find(fault.process))
             done = Corruption(**fault.result)
             is_there = await trio.to_thread.run_sync(done.is_on_disk, folder)
