@@ -33,6 +33,18 @@ class StorageCorrupt(BrokerError):
     """Data on disk that cannot be data of this broker; the broker does not start."""
 
 
+class LogDamaged(StorageCorrupt):
+    """A log with damage in the middle; everything before the damage is readable.
+
+    Attributes:
+        position: byte of the damage in its segment.
+    """
+
+    def __init__(self, text: str, position: int) -> None:
+        super().__init__(text)
+        self.position = position
+
+
 class DiskFailed(BrokerError, OSError):
     """A failure of the disk, which is not merely full: the broker ends.
 

@@ -122,6 +122,8 @@ class RecordedLoss(NamedTuple):
 
 _UNKNOWN_LOSS: Final = RecordedLoss("unknown", True)
 _MOST_LOSS: Final = 16_384
+MOST_CAUSE: Final = 600
+"""Longest text of a cause."""
 
 
 def read_recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
@@ -147,7 +149,7 @@ def read_loss(folder: Path) -> RecordedLoss:
         return _UNKNOWN_LOSS
     try:
         found = json.loads(text)
-        cause, incarnation = str(found["cause"])[:600], int(found["incarnation"])
+        cause, incarnation = str(found["cause"])[:MOST_CAUSE], int(found["incarnation"])
         return RecordedLoss(cause, bool(found["must_end"]), incarnation, str(found["start"])[:64])
     except (ValueError, KeyError, TypeError, RecursionError):
         return _UNKNOWN_LOSS  # a crash cut the file off; the loss stays one

@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import BrokerConfig, LossAcceptance
-from brokerd.errors import DiskFailed, ForeignState, StateLost, StorageCorrupt
+from brokerd.errors import DiskFailed, ForeignState, LogDamaged, StateLost, StorageCorrupt
 from brokerd.model.operator_acts import ACCEPT_LOSS
 from brokerd.protocols.interface import Change, Commit, CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
@@ -19,6 +19,7 @@ from brokerd.runtime.control import ControlServer
 from brokerd.runtime.disk import ROOM_RETRY_S, Disk
 from brokerd.runtime.program import read_own_program
 from brokerd.runtime.state_folder import (
+    MOST_CAUSE,
     RecordedLoss,
     forget_loss,
     loss_text,
@@ -126,7 +127,11 @@ class Stores:
                     "rest of a state folder. Nothing was removed: put the whole folder back, or "
                     "remove it"
                 )
-            found = self.volume.begin(self._logs, recovering=recovering)
+            try:
+                found = self.volume.begin(self._logs, recovering=recovering)
+            except LogDamaged as damage:
+                self._check_damage(str(damage))
+                found = self.volume.begin(self._logs, recovering=recovering, drops_damage=True)
             self.ends = {log: LogEnds(*ends) for log, ends in found.items()}
         if recovering and (folder / _OLD_LOG).is_dir():
             raise StorageCorrupt(f"{folder / _OLD_LOG}: written by an earlier version of brokerd")
@@ -148,6 +153,21 @@ class Stores:
                 self.volume.accept_end()
             forget_loss(folder)
         return beginning
+
+    def _check_damage(self, cause: str) -> None:
+        """Check that a damaged log may lose everything from the damage on.
+
+        Raises:
+            StateLost: the loss is not accepted; nothing was changed but the record of the loss.
+        """
+        config, folder = self._config, self._folder
+        starts = self.meta.marks().starts
+        start = starts[-1][1] if starts else b""
+        if read_recorded_loss(folder, start).cause != cause[:MOST_CAUSE]:
+            record_loss(folder, start, cause[:MOST_CAUSE])
+        if config.accept_loss is None or self.keeps_loss:
+            raise StateLost(loss_text(config, cause, self.keeps_loss))
+        self._check_acceptance(config.accept_loss, read_loss(folder))
 
     def _check_loss(self, *, recovering: bool) -> RecordedLoss | None:
         """Return the loss that the start accepts; None if nothing is lost.

@@ -21,7 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from brokerd.errors import StorageCorrupt
+from brokerd.errors import LogDamaged, StorageCorrupt
 from brokerd.storage.files import (
     DISK,
     Files,
@@ -106,18 +106,32 @@ class LogVolume:
 
     # ------------------------------------------------------------ beginning
 
-    def begin(self, names: Iterable[str], *, recovering: bool) -> dict[str, tuple[int, int]]:
+    def begin(
+        self, names: Iterable[str], *, recovering: bool, drops_damage: bool = False
+    ) -> dict[str, tuple[int, int]]:
         """Return the first and next index of each log; logs of an earlier deployment are removed.
 
         The end of the last group, if a crash cut it off, was never reported durable: the end is
         removed, and `torn_bytes` is its size. Nothing is written, so a full disk does not matter.
+
+        Args:
+            drops_damage: True removes everything from the first damage on; see `lost_groups`.
+
+        Raises:
+            LogDamaged: a log has damage that no crash causes.
         """
         self._logs, self._segments, self._segment, self._group = {}, {}, 0, 1
         if not recovering:
             self.clear()
         numbers = self._numbers()
         for number in numbers:
-            self._recover(number, is_first=number == numbers[0], is_last=number == numbers[-1])
+            try:
+                self._recover(number, is_first=number == numbers[0], is_last=number == numbers[-1])
+            except LogDamaged as damage:
+                if not drops_damage:
+                    raise
+                self._drop(numbers[numbers.index(number) :], damage.position)
+                break
         self.lost_groups = self._count_lost()
         wanted = list(names)
         for name in self._logs:
@@ -132,6 +146,24 @@ class LogVolume:
         salt, durable = self._mark.newest()
         is_missing = all(salt != segment.salt for segment in self._segments.values())
         return max(0, durable - self.groups) if is_missing else 0
+
+    def _drop(self, numbers: Sequence[int], position: int) -> None:
+        """Remove the later segments, and the first of them from a position on."""
+        for number in reversed(numbers[1:]):
+            self._files.remove(self._path(number))
+        first, path = numbers[0], self._path(numbers[0])
+        if position <= SEGMENT.size:
+            self._segments.pop(first, None)
+            self._segment = max(self._segments, default=0)
+            self._files.remove(path)
+        else:
+            file = self._files.open(path, change=True)
+            try:
+                self._files.cut(file, position)
+                self._files.sync(file)
+            finally:
+                self._files.close(file)
+        self._files.sync_folder(self._folder)
 
     def accept_end(self) -> None:
         """Accept the present end of the log, even if later groups were durable."""
@@ -173,8 +205,9 @@ class LogVolume:
                 self._cut_off(path, data, position, is_last=is_last)
                 break
             if group.number != self._group:
-                raise StorageCorrupt(
-                    f"{path}: group {group.number} at byte {position} in place of {self._group}"
+                raise LogDamaged(
+                    f"{path}: group {group.number} at byte {position} in place of {self._group}",
+                    position,
                 )
             try:
                 self._apply(position, entries_of(group.body))
@@ -192,13 +225,13 @@ class LogVolume:
         except ValueError as error:
             raise StorageCorrupt(f"{path}: {error}") from error
         if not salt and len(data) > SEGMENT.size:
-            raise StorageCorrupt(f"{path}: damaged at byte 0")
+            raise LogDamaged(f"{path}: damaged at byte 0", 0)
         return salt
 
     def _remove_unborn(self, path: Path, data: bytes, *, is_last: bool) -> None:
         """Remove a segment that a crash ended before any entry was written."""
         if not is_last:
-            raise StorageCorrupt(f"{path}: damaged at byte 0")
+            raise LogDamaged(f"{path}: damaged at byte 0", 0)
         self.torn_bytes = len(data)
         self._files.remove(path)
         self._files.sync_folder(self._folder)
@@ -207,14 +240,14 @@ class LogVolume:
         """Remove a torn end.
 
         Raises:
-            StorageCorrupt: the end is damaged and not torn: a whole group follows, or one bit
-                differs.
+            LogDamaged: the end is damaged and not torn: a whole group follows, or one bit differs.
         """
         salt = self._segments[self._segment].salt
         if not is_last or has_later_group(data, position, salt, self._group):
-            raise StorageCorrupt(f"{path}: damaged at byte {position}")
+            raise LogDamaged(f"{path}: damaged at byte {position}", position)
         if is_one_bit_off(data, position, salt):
-            raise StorageCorrupt(f"{path}: damaged at byte {position}: a bit has changed")
+            text = f"{path}: damaged at byte {position}: a bit has changed"
+            raise LogDamaged(text, position)
         self._check_end(path, position)
         self.torn_bytes = len(data) - position
         file = self._files.open(path, change=True)
@@ -228,8 +261,9 @@ class LogVolume:
         """Check that no group from `position` on was ever reported durable."""
         durable = self._mark.number(self._segments[self._segment].salt)
         if durable >= self._group:
-            raise StorageCorrupt(
-                f"{path}: damaged at byte {position}: group {self._group} of {durable} was on disk"
+            raise LogDamaged(
+                f"{path}: damaged at byte {position}: group {self._group} of {durable} was on disk",
+                position,
             )
 
     # ------------------------------------------------------------ writing

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from brokerd.agent.corruption import corrupt
 from brokerd.client.application import Callbacks, ClientError
 from brokerd.client.client import Client, connect
 from brokerd.client.store import FileStore
@@ -104,10 +105,13 @@ def announced(received: Receiver) -> set[int]:
     return {n for gap in received.gaps for n in range(gap.first, min(gap.last, 151) + 1)}
 
 
-@stories(*LOGGED, "delta_tree")
-@pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
+@pytest.mark.parametrize("protocol, loss", [
+    *((protocol, loss) for loss in ("older copy", "empty disk")
+      for protocol in (*LOGGED, "delta_tree")),
+    ("gryphon", "flipped bit"),
+])  # fmt: skip
 def test_an_accepted_loss_is_announced_and_the_stream_continues(
-    protocol: str, is_copy: bool, tmp_path: Path
+    protocol: str, loss: str, tmp_path: Path
 ) -> None:
     """Missing deliveries lie in announced gaps, and the links stay up."""
 
@@ -118,10 +122,12 @@ def test_an_accepted_loss_is_announced_and_the_stream_continues(
         await publish_more(brokers, tmp_path, range(51, 101))
         await brokers.wait_witnessed("c1", by="c2")
         brokers.kill("c1")
-        if is_copy:
+        if loss == "older copy":
             brokers.put_back("c1")
-        else:
+        elif loss == "empty disk":
             shutil.rmtree(brokers.state("c1"))
+        else:
+            corrupt(brokers.state("c1") / "logs", "bit", "*.log", 5_000)
         brokers.start("c1")
         await end_with_a_loss(brokers, "c1")
         brokers.start("c1", accept_loss=True)

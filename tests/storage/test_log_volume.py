@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brokerd.errors import StorageCorrupt
+from brokerd.errors import LogDamaged, StorageCorrupt
 from brokerd.storage import log_groups, log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
@@ -254,12 +254,47 @@ def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
         assert path.stat().st_size == len(whole), "nobody removes what is left of it"
 
 
+def continued(folder: Path) -> list[int]:
+    """Return the numbers of a damaged log without the damage, with one more and after a restart."""
+    volume = LogVolume(folder)
+    with pytest.raises(LogDamaged):
+        volume.begin(LOGS, recovering=True)
+    end = volume.begin(LOGS, recovering=True, drops_damage=True)[A][1]
+    volume.accept_end()
+    volume.write([entry(A, end)])
+    volume.close()
+    assert LogVolume(folder).begin(LOGS, recovering=True)[A] == (1, end + 1)
+    return indices(folder)
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+def test_a_log_continues_before_damage_if_the_rest_may_be_lost(tmp_path, segment_bytes):
+    folder = tmp_path / "log"
+    written(folder, *([entry(A, number)] for number in (1, 2, 3)), segment_bytes=segment_bytes)
+    whole = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+    paths = [path for path in whole if path.suffix == ".log"]
+    earlier = 0
+    for path in paths:
+        data = whole[path]
+        starts = [place for place in range(24, len(data)) if data[place : place + 4] == b"psl1"]
+        for place in range(len(data)):
+            for each in folder.iterdir():
+                each.unlink()
+            for each, content in whole.items():
+                each.write_bytes(content)
+            path.write_bytes(data[:place] + bytes([data[place] ^ 3]) + data[place + 1 :])
+            kept = earlier + max(0, sum(start <= place for start in starts) - 1)
+            assert continued(folder) == [*range(1, kept + 2)], (path, place)
+        earlier += len(starts)
+
+
 def test_a_segment_that_is_missing_between_others_is_damage(tmp_path):
     folder = tmp_path / "log"
     written(folder, [entry(A, 1)], [entry(A, 2)], [entry(A, 3)], segment_bytes=1)
     sorted(folder.glob("*.log"))[1].unlink()
-    with pytest.raises(StorageCorrupt, match="group 3 at byte 24 in place of 2"):
+    with pytest.raises(LogDamaged, match="group 3 at byte 24 in place of 2"):
         reopened(folder)
+    assert continued(folder) == [1, 2]
 
 
 @pytest.mark.parametrize("size", [0, 3, 23, 24])
