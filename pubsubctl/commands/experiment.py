@@ -29,7 +29,9 @@ class SimulationOptions:
     seeds: Seeds = SEEDS
     schedules: Annotated[
         int | None,
-        _simulated_option("--schedules", metavar="N", min=1, help="Run N of each class (25)."),
+        _simulated_option(
+            "--schedules", metavar="N", min=1, show_default="25", help="Run N of each class."
+        ),
     ] = None
     processes: Processes = 0
     figure: Annotated[
