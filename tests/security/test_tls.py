@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from brokerd.client.client import Callbacks, ClientError, Gate, connect
+from brokerd.client.client import Callbacks, ClientError, connect
 from brokerd.config import TlsFiles
 from brokerd.errors import ConfigError
 from brokerd.model.identity import SourceId
@@ -254,18 +254,20 @@ async def test_a_client_that_was_attached_waits_for_a_renewed_certificate(tmp_pa
 
     net, topology = MemoryNet(), chain(2)
     broker = MemoryBroker(net, topology, "b0", credentials=lab.credentials("broker", "b0"))
-    gate = Gate()
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(broker.run)
-        async with connect("b0", "c", deployment_id="d", dial=dial, gate=gate) as client:
+    refused = TlsCredentials(rogue.files("client", "c", trust=lab))
+    async with connect("b0", "c", deployment_id="d", dial=dial) as client:
+        async with nursery_of_the_test() as nursery:
+            await nursery.start(broker.run)
             await client.wait_attached()
-            credentials.append(TlsCredentials(rogue.files("client", "c", trust=lab)))
-            gate.shut()
-            gate.open()
+            nursery.cancel_scope.cancel()
+        credentials.append(refused)
+        async with nursery_of_the_test() as nursery:
+            await nursery.start(broker.run)
             await trio.sleep(20)
+            assert not client.attached
             credentials.append(credentials[0])
             await client.wait_attached()
-        nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
 
 @in_virtual_time
