@@ -188,21 +188,25 @@ class _Publishing:
         callbacks = Callbacks(on_acknowledged=self._acknowledge)
         try:
             with access.certificate(name) as tls:
-                async with connect(
-                    addresses,
-                    name,
-                    publishes=True,
-                    pubend=self.pubend,
-                    deployment_id=access.identity,
-                    parameters=access.session,
-                    callbacks=callbacks,
-                    tls=tls,
-                    unreachable_after_s=self.timeout_s,
-                ) as client:
+                async with (
+                    access.dialling(tls) as dial,
+                    connect(
+                        addresses,
+                        name,
+                        publishes=True,
+                        pubend=self.pubend,
+                        deployment_id=access.identity,
+                        parameters=access.session,
+                        callbacks=callbacks,
+                        tls=tls,
+                        dial=dial,
+                        unreachable_after_s=self.timeout_s,
+                    ) as client,
+                ):
                     await client.wait_attached()
                     await self._publish(client, publications)
         except BrokerUnreachable as error:
-            raise Unreachable(f"{error.cause}{access.explain_route()}{self._rest()}") from None
+            raise Unreachable(f"{error.cause}{self._rest()}") from None
         except ClientError as error:
             raise HostError(f"{error}{self._rest()}") from None
 

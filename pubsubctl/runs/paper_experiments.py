@@ -104,7 +104,7 @@ def describe_figures() -> dict[str, str]:
     from results.figures.catalogue import FIGURES
 
     texts: dict[str, str] = {}
-    first = {function: name for name, function in reversed(FIGURES.items())}
+    first = {function: name for name, function in reversed([*FIGURES.items()])}
     for name, function in FIGURES.items():
         own = (function.__doc__ or "").strip().partition("\n")[0]
         has_own = own and first[function] == name
