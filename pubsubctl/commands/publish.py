@@ -184,8 +184,10 @@ class _Publishing:
             Unreachable: no broker can be reached.
         """
         from brokerd.client.client import BrokerUnreachable, Callbacks, ClientError, connect
+        from pubsubctl.deployment.client_access import FailedAttempts
 
-        callbacks = Callbacks(on_acknowledged=self._acknowledge)
+        attempts = FailedAttempts(self.call.console, len(addresses))
+        callbacks = Callbacks(on_acknowledged=self._acknowledge, on_session=attempts.on_session)
         try:
             with access.certificate(name) as tls:
                 async with (

@@ -133,7 +133,9 @@ class _Subscribing:
 
         from brokerd.client.client import BrokerUnreachable, Callbacks, ClientError, connect
         from brokerd.client.consumer import BrokerTokens
+        from pubsubctl.deployment.client_access import FailedAttempts
 
+        attempts = FailedAttempts(self.call.console, len(addresses))
         try:
             with access.certificate(name) as tls:
                 async with (
@@ -143,7 +145,7 @@ class _Subscribing:
                         name,
                         deployment_id=access.identity,
                         parameters=access.session,
-                        callbacks=Callbacks(on_gap=self._print_gap),
+                        callbacks=Callbacks(on_gap=self._print_gap, on_session=attempts.on_session),
                         tls=tls,
                         dial=dial,
                         tokens=BrokerTokens() if self.is_durable else None,

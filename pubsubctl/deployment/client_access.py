@@ -16,6 +16,7 @@ from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.runtime.streams import Dial, dial_tls
 from brokerd.runtime.tls import credentials_of
 from brokerd.text import nearest
+from pubsubctl.console.console import Console
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.certificates import check_authority
 from pubsubctl.deployment.deployment import nothing_deployed
@@ -29,6 +30,22 @@ from pubsubctl.project import authority_folder
 from pubsubctl.state import read_deployment
 
 LONGEST_NAME: Final = 64
+
+
+class FailedAttempts:
+    """The failed attempts of a client to connect, with one warning after each broker had one."""
+
+    def __init__(self, console: Console, brokers: int) -> None:
+        self._console = console
+        self._left = brokers
+
+    def on_session(self, event: str, details: Mapping[str, Any]) -> None:
+        """Count a failed attempt; see `Callbacks`."""
+        if event != "failed" or self._left == 0:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._console.warn(f"{details['address']}: {details['reason']}; it keeps on trying")
 
 
 def check_client_name(name: str) -> None:

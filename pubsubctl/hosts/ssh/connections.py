@@ -237,9 +237,7 @@ class SshConnections:
         try:
             channel = await self._workers.run(gateway.tunnel, address, port, discard=close_quietly)
         except LineError as error:
-            raise ConnectionFailed(
-                host.name, f"{address}:{port} through {host.jump[-1]}: {error}"
-            ) from error
+            raise ConnectionFailed(host.name, f"through {host.jump[-1]}: {error}") from error
         return trio.SocketStream(trio.socket.from_stdlib_socket(stream_through(channel)))
 
     async def host_key(self, hop: Hop, key_type: str | None = None) -> HostKey:
