@@ -63,7 +63,11 @@ def publish(
     name: ClientName = None,
     timeout: Annotated[
         str,
-        typer.Option("--timeout", metavar="TIME", help="Wait for acknowledgements at the end."),
+        typer.Option(
+            "--timeout",
+            metavar="TIME",
+            help="Wait for a broker, and for acknowledgements at the end.",
+        ),
     ] = "30s",
 ) -> Result | None:
     """Publish to the deployment, and print the acknowledgements.

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import jinja2
 
 from results.papers.experiment_runs import has_verdict
+from results.repetitions.series_runs import KIND as SERIES
 from results.report import text
 from results.tables.json_files import IntegrityError, read_json, read_json_lines, write_whole
 
@@ -113,12 +114,19 @@ def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0)
         reports=reports,
         counts=counts,
         newest=newest[0] if newest else None,
-        total=len(entries),
+        title=_title(entries),
         left_out=left_out,
         words=text,
         width=WIDTH,
         height=HEIGHT,
     )
+
+
+def _title(entries: Sequence[IndexEntry]) -> str:
+    """Return the numbers of runs and of series, which are no runs themselves."""
+    series = sum(entry.kind == SERIES for entry in entries)
+    runs = text.counted(len(entries) - series, "run")
+    return f"{runs}, {series} series" if series else runs
 
 
 def _row(entry: IndexEntry, folder: Path) -> dict[str, Any]:
