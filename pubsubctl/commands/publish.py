@@ -37,6 +37,16 @@ _Pubend = Annotated[
 ]
 
 
+_Timeout = Annotated[
+    str,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        help="Wait for a broker, and for acknowledgements at the end.",
+    ),
+]
+
+
 def publish(
     context: typer.Context,
     attributes: Annotated[
@@ -61,14 +71,7 @@ def publish(
     pubend: _Pubend = None,
     broker: Broker = None,
     name: ClientName = None,
-    timeout: Annotated[
-        str,
-        typer.Option(
-            "--timeout",
-            metavar="TIME",
-            help="Wait for a broker, and for acknowledgements at the end.",
-        ),
-    ] = "30s",
+    timeout: _Timeout = "30s",
 ) -> Result | None:
     """Publish to the deployment, and print the acknowledgements.
 

@@ -19,7 +19,7 @@ import trio
 from brokerd.errors import ControlError
 from pubsubctl.errors import HostError, PubsubctlError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.client_config import UserConfig, dial_through_command
+from pubsubctl.hosts.ssh.client_config import UserConfig
 from pubsubctl.hosts.ssh.config_syntax import command_line, remote_path
 from pubsubctl.hosts.ssh.errors import (
     ChangedHostKey,
@@ -46,7 +46,7 @@ from pubsubctl.hosts.ssh.fabric_connection import (
 from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing
 from pubsubctl.hosts.ssh.stream import CommandStream, Workers, close_quietly, printable
 from pubsubctl.hosts.ssh.transport import Download, Sftp, Upload
-from pubsubctl.hosts.ssh.tunnels import stream_through
+from pubsubctl.hosts.ssh.tunnels import dial_through_command, stream_through
 from pubsubctl.inventory.inventory import Gateway, Host, Inventory, SshSettings
 
 T = TypeVar("T")

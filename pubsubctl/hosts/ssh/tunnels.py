@@ -1,15 +1,18 @@
-"""Byte streams of clients to brokers behind gateways, as `ssh -J` makes them.
+"""Byte streams as sockets: through a channel of a gateway, as of `ssh -J`, or through a command.
 
-A channel of SSH is read and written by threads. A pair of sockets carries its bytes, so that a
-client uses the stream like a connection of its own.
+A pair of sockets carries the bytes, so that a user of the stream needs no thread of its own.
 """
 
+import re
+import shutil
 import socket
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from pubsubctl.hosts.ssh.fabric_connection import run_in_background
+from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.ssh.fabric_connection import LineError, run_in_background
 from pubsubctl.hosts.ssh.stream import close_quietly
 
 _CHUNK_BYTES: Final = 1 << 16
@@ -42,3 +45,29 @@ def _carry(
             write(data)
     finally:
         close()
+
+
+def dial_through_command(command: str) -> socket.socket:
+    """Return a byte stream through a command of this machine; closing the stream ends the command.
+
+    Raises:
+        LineError: there is no such command.
+    """
+    program = command.split()[0]
+    if not re.search(r"[\"'$\\]", program) and shutil.which(program) is None:
+        raise LineError(f"ProxyCommand {shown(command)}: no such file or directory")
+    ours, theirs = socket.socketpair()
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        ours.close()
+        raise LineError(f"ProxyCommand {shown(command)}: {error}") from error
+    finally:
+        theirs.close()
+    run_in_background(process.wait)  # so that no zombie is left
+    return ours
