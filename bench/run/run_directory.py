@@ -5,6 +5,7 @@ covers everything. An aborted run has a manifest, too, with the reason. A run wi
 has an overlay document, so that it can be judged without the project's code.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
@@ -78,6 +80,18 @@ def _point(link: Path, target: str) -> None:
     temporary.replace(link)
 
 
+def is_written(path: Path) -> bool:
+    """Return True if a process of this machine writes the run in a folder."""
+    try:
+        with (path / JOURNAL).open("rb") as journal:
+            fcntl.flock(journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class RunDirectory:
     """The folder of one run, for the only process that writes it.
 
@@ -92,6 +106,8 @@ class RunDirectory:
         self.manifest: dict[str, Any] = {}
         path.mkdir(parents=True, exist_ok=True)
         self._log = (path / JOURNAL).open("a", encoding="utf-8")
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     @property
     def run_id(self) -> str:

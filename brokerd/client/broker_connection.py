@@ -24,7 +24,7 @@ from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.runtime.connection import Connection, clock_ns
 from brokerd.runtime.streams import Dial, PlaintextRefused, close_stream, first_message
-from brokerd.runtime.tls import identity_of
+from brokerd.runtime.tls import CertificateRefused, identity_of
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import Session, SessionState, client_hello
@@ -97,7 +97,7 @@ class BrokerConnection:
         self._dial = dial
         self._listener = listener
         self._sessions = 0
-        self._was_attached = False
+        self._was_attached = self._has_attached = False
         self._refusal = ""
         self._redirect: tuple[str, ...] = ()
         # A restarted client may have its broker at any of the addresses.
@@ -242,7 +242,7 @@ class BrokerConnection:
         """
         match event:
             case Attached():
-                self._was_attached = True
+                self._was_attached = self._has_attached = True
                 self.unattached_since_s = None
                 self._seeks_home = False
                 self.brokers.attached()
@@ -286,7 +286,11 @@ class BrokerConnection:
                     session = await self._shake_hands(stream, decoder)
                 except PlaintextRefused as error:
                     session = self._refusal = str(error)
-                except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
+                except CertificateRefused as error:
+                    session = self._refuse_stranger(str(error))
+                except RemoteProtocolError as error:
+                    session = f"{error.reason[:300]}{self._describe_plaintext(stream)}"
+                except (OSError, trio.BrokenResourceError) as error:
                     session = str(error)[:300]
             if isinstance(session, str) or stream is None:
                 return str(session)
@@ -299,9 +303,9 @@ class BrokerConnection:
     async def _shake_hands(self, stream: trio.abc.Stream, decoder: StraightReader) -> Session | str:
         certified = identity_of(stream)
         if certified is not None and certified.role != "broker":
-            return f"{self.address} is no broker but {certified}"
+            return self._refuse_stranger(f"it is no broker but {certified}")
         if certified is not None and self._deployment_id not in ("", certified.deployment):
-            return f"{self.address} is {certified}"
+            return self._refuse_stranger(f"it is {certified}")
         self._sessions += 1
         hello = client_hello(
             self.core.name, self._deployment_id, self.core.attachment.incarnation, self._sessions
@@ -318,6 +322,20 @@ class BrokerConnection:
         if certified is not None and answer.name != certified.name:
             return f"{certified} answers as {answer.name[:64]!r}"
         return self._await_accepted(answer)
+
+    @staticmethod
+    def _describe_plaintext(stream: trio.abc.Stream | None) -> str:
+        is_certified = stream is None or identity_of(stream) is not None
+        return "" if is_certified else "; this connection has no certificates (`tls`)"
+
+    def _refuse_stranger(self, reason: str) -> str:
+        """Return a reason against a broker, and leave the broker if it was never attached to.
+
+        A client that was attached continues to try: certificates are renewed while brokers run.
+        """
+        if not self._has_attached:
+            self._refusal = reason if self.brokers.is_list else f"{self.address}: {reason}"
+        return reason
 
     def _await_accepted(self, answer: Hello) -> Session | str:
         """Return the session that the broker has accepted, or the reason against the session."""

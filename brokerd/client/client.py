@@ -134,7 +134,8 @@ async def connect(
     subscriptions for a while, as for a client that returns; `detach` ends the subscriptions first.
 
     Raises:
-        ClientError: from any method, once the broker has refused the client for good.
+        ClientError: from any method, once the broker has refused the client for good. So have, at
+            the first contact, all brokers whose certificate the client refuses, or that refuse its.
         BrokerUnreachable: from methods that need an answer, after `unreachable_after_s`.
         ConfigError: `tls` cannot be used, there is no address, an argument is invalid (the text
             names the argument and the valid values), the store is of another client or deployment,

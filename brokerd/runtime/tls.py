@@ -30,6 +30,10 @@ class TlsError(ConnectionError):
     """A failure to establish a trustworthy connection; the text states the reason."""
 
 
+class CertificateRefused(TlsError):
+    """A refusal of one end's certificate, or of TLS itself: the same attempt fails again."""
+
+
 class TlsCredentials:
     """The certificate and trust of one process.
 
@@ -177,7 +181,7 @@ class TlsStream(trio.abc.Stream):
         except ssl.SSLZeroReturnError:
             self.is_ended = True
         except ssl.SSLError as error:
-            raise TlsError(_words(error)) from error
+            raise _failure_of(error) from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def handshake(self, beginning: bytes = b"") -> None:
@@ -210,7 +214,7 @@ class TlsStream(trio.abc.Stream):
             except ssl.SSLError as error:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self._send_pending()  # the alert with the reason for the other end
-                raise TlsError(_words(error)) from error
+                raise _failure_of(error) from error
         await self._send_pending()
         self.identity = self._read_identity()
 
@@ -243,11 +247,11 @@ class TlsStream(trio.abc.Stream):
     def _read_identity(self) -> Identity:
         names = (self._records.getpeercert() or {}).get("subjectAltName", ())
         if len(names) != 1 or names[0][0] != "URI":
-            raise TlsError("its certificate does not name one member of a deployment")
+            raise CertificateRefused("its certificate does not name one member of a deployment")
         try:
             return Identity.from_uri(str(names[0][1]))
         except ValueError as error:
-            raise TlsError(f"its certificate: {error}") from None
+            raise CertificateRefused(f"its certificate: {error}") from None
 
 
 def transport_of(stream: trio.abc.Stream) -> trio.abc.Stream:
@@ -308,6 +312,29 @@ def _check_privacy(key: Path) -> None:
 
 def _refuse_passphrase() -> str:
     raise ValueError("the key is encrypted")
+
+
+_ALERTS: Final = {
+    "TLSV1_ALERT_UNKNOWN_CA": "its authority is unknown there",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it cannot be verified",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it cannot be verified",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it is missing",
+}
+"""The reasons for which the other end refuses this end's certificate, by the library's name."""
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""The library's names for an answer that is no record of TLS."""
+
+
+def _failure_of(error: ssl.SSLError) -> TlsError:
+    """Return the failure for an error of the TLS library, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return CertificateRefused(_words(error))
+    if error.reason in _ALERTS:
+        return CertificateRefused(f"it refuses this end's certificate: {_ALERTS[error.reason]}")
+    if error.reason in _NO_TLS:
+        return CertificateRefused(f"it does not answer with TLS ({_words(error)})")
+    return TlsError(_words(error))
 
 
 def _words(error: Exception) -> str:

@@ -320,7 +320,7 @@ class Injector:
         elif await self._heal(progress, "schedule"):
             await self._recover(progress, self._clock_ns())
         if progress.observed is None:
-            hint = "; only messages show it: have something publish meanwhile, as `bench` does"
+            hint = "; only messages show it: publish meanwhile"
             only_messages = VERB_TABLE[fault.verb].needs_messages
             raise MissingEffect(
                 f"no effect seen while {fault.verb} lasted{hint if only_messages else ''}"

@@ -69,7 +69,9 @@ class SourceOptions:
     ] = False
     trials: Annotated[
         int | None,
-        _selftest_option("--trials", metavar="N", min=1, help="Make N trials of each kind (20)."),
+        _selftest_option(
+            "--trials", metavar="N", min=1, show_default="20", help="Make N trials of each kind."
+        ),
     ] = None
 
 

@@ -29,7 +29,9 @@ class SimulationOptions:
     seeds: Seeds = SEEDS
     schedules: Annotated[
         int | None,
-        _simulated_option("--schedules", metavar="N", min=1, help="Run N of each class (25)."),
+        _simulated_option(
+            "--schedules", metavar="N", min=1, show_default="25", help="Run N of each class."
+        ),
     ] = None
     processes: Processes = 0
     figure: Annotated[
@@ -130,21 +132,10 @@ def _takers(option: str) -> str:
 
 
 def _list_experiments(call: Invocation) -> Result:
-    from pubsubctl.commands.reports import first_line
-    from pubsubctl.runs.paper_experiments import (
-        PLACES,
-        STUDIES,
-        experiment_names,
-        experiment_sentence,
-    )
-    from results.figures.catalogue import FIGURES
+    from pubsubctl.runs.paper_experiments import PLACES, describe_figures, experiment_names
 
-    found = experiment_names()
-    shows = {name: first_line(function) for name, function in FIGURES.items()} | dict(STUDIES)
-    rows = [
-        (name, PLACES[kind], shows.get(name) or experiment_sentence(name))
-        for name, kind in found.items()
-    ]
+    found, texts = experiment_names(), describe_figures()
+    rows = [(name, PLACES[kind], texts.get(name, "")) for name, kind in found.items()]
     return Result(
         document={"schema": "pubsubctl/experiments/1", "experiments": found},
         text=call.console.table(("EXPERIMENT", "RUNS ON", "SHOWS"), rows),

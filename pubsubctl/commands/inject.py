@@ -38,7 +38,10 @@ class VerbOptions:
         _verb_option("--down", metavar="TIME", help="Restart after this time, in a crash."),
     ] = None
     sig: Annotated[
-        str | None, _verb_option("--signal", metavar="NAME", help="Kill with this signal (KILL).")
+        str | None,
+        _verb_option(
+            "--signal", metavar="NAME", show_default="KILL", help="Kill with this signal."
+        ),
     ] = None
     latency: Annotated[
         str | None,

@@ -37,6 +37,16 @@ _Pubend = Annotated[
 ]
 
 
+_Timeout = Annotated[
+    str,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        help="Wait for a broker, and for acknowledgements at the end.",
+    ),
+]
+
+
 def publish(
     context: typer.Context,
     attributes: Annotated[
@@ -61,10 +71,7 @@ def publish(
     pubend: _Pubend = None,
     broker: Broker = None,
     name: ClientName = None,
-    timeout: Annotated[
-        str,
-        typer.Option("--timeout", metavar="TIME", help="Wait for acknowledgements at the end."),
-    ] = "30s",
+    timeout: _Timeout = "30s",
 ) -> Result | None:
     """Publish to the deployment, and print the acknowledgements.
 
@@ -184,25 +191,31 @@ class _Publishing:
             Unreachable: no broker can be reached.
         """
         from brokerd.client.client import BrokerUnreachable, Callbacks, ClientError, connect
+        from pubsubctl.deployment.client_access import FailedAttempts
 
-        callbacks = Callbacks(on_acknowledged=self._acknowledge)
+        attempts = FailedAttempts(self.call.console, len(addresses))
+        callbacks = Callbacks(on_acknowledged=self._acknowledge, on_session=attempts.on_session)
         try:
             with access.certificate(name) as tls:
-                async with connect(
-                    addresses,
-                    name,
-                    publishes=True,
-                    pubend=self.pubend,
-                    deployment_id=access.identity,
-                    parameters=access.session,
-                    callbacks=callbacks,
-                    tls=tls,
-                    unreachable_after_s=self.timeout_s,
-                ) as client:
+                async with (
+                    access.dialling(tls) as dial,
+                    connect(
+                        addresses,
+                        name,
+                        publishes=True,
+                        pubend=self.pubend,
+                        deployment_id=access.identity,
+                        parameters=access.session,
+                        callbacks=callbacks,
+                        tls=tls,
+                        dial=dial,
+                        unreachable_after_s=self.timeout_s,
+                    ) as client,
+                ):
                     await client.wait_attached()
                     await self._publish(client, publications)
         except BrokerUnreachable as error:
-            raise Unreachable(f"{error.cause}{access.explain_route()}{self._rest()}") from None
+            raise Unreachable(f"{error.cause}{self._rest()}") from None
         except ClientError as error:
             raise HostError(f"{error}{self._rest()}") from None
 

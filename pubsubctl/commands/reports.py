@@ -91,13 +91,11 @@ def plot(
 
 
 def _figures(call: Invocation) -> Result:
-    from pubsubctl.runs.paper_experiments import experiment_sentence
+    from pubsubctl.runs.paper_experiments import describe_figures
     from results.figures.catalogue import FIGURES
 
-    rows = [
-        (name, first_line(function) or experiment_sentence(name))
-        for name, function in sorted(FIGURES.items())
-    ]
+    texts = describe_figures()
+    rows = [(name, texts[name]) for name in sorted(FIGURES)]
     document = {"schema": "pubsubctl/figures/1", "figures": [row[0] for row in rows]}
     return Result(document=document, text=call.console.table(("FIGURE", "SHOWS"), rows))
 
@@ -141,7 +139,7 @@ def _draw(
     if figure in OF_ONE_RUN:
         folders = replace_series(folders)
     for folder in folders:
-        check_figure_of(figure, folder)
+        check_figure_of(figure, folder, is_named=bool(runs))
     files: list[str] = []
     if figure in WITHOUT_SPARK:
         for folder in folders:
@@ -155,11 +153,6 @@ def _draw(
                     files += map(str, draw(figure, spark, folder, formats))
     document = {"schema": "pubsubctl/plot/1", "figure": figure, "files": files}
     return Result(document=document, text="\n".join(files))
-
-
-def first_line(function: object) -> str:
-    """Return the first line of a docstring."""
-    return (getattr(function, "__doc__", None) or "").strip().partition("\n")[0]
 
 
 def report(
@@ -176,7 +169,7 @@ def report(
     the simulator's seeds (results/reliability.json).
     Takes verdicts of this program on the same files as they are; `check` judges again.
     """
-    from pubsubctl.runs.runs import find_runs
+    from pubsubctl.runs.runs import find_runs, refuse_archive
     from pubsubctl.runs.verdicts import judge_and_report
     from results.papers.experiment_runs import is_experiment_run
     from results.repetitions.series_runs import is_series
@@ -185,6 +178,8 @@ def report(
     call = invocation(context)
     call.refuse_dry_run("report")
     folders = find_runs(call.project, runs)
+    for folder in folders:
+        refuse_archive(folder)
     page = output or find_unsealed_derived(folders[0]) / "report.html"
     if output is not None:
         output_file(output)

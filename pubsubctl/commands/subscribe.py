@@ -133,18 +133,24 @@ class _Subscribing:
 
         from brokerd.client.client import BrokerUnreachable, Callbacks, ClientError, connect
         from brokerd.client.consumer import BrokerTokens
+        from pubsubctl.deployment.client_access import FailedAttempts
 
+        attempts = FailedAttempts(self.call.console, len(addresses))
         try:
             with access.certificate(name) as tls:
-                async with connect(
-                    addresses,
-                    name,
-                    deployment_id=access.identity,
-                    parameters=access.session,
-                    callbacks=Callbacks(on_gap=self._print_gap),
-                    tls=tls,
-                    tokens=BrokerTokens() if self.is_durable else None,
-                ) as client:
+                async with (
+                    access.dialling(tls) as dial,
+                    connect(
+                        addresses,
+                        name,
+                        deployment_id=access.identity,
+                        parameters=access.session,
+                        callbacks=Callbacks(on_gap=self._print_gap, on_session=attempts.on_session),
+                        tls=tls,
+                        dial=dial,
+                        tokens=BrokerTokens() if self.is_durable else None,
+                    ) as client,
+                ):
                     try:
                         with trio.move_on_after(self.timeout_s):
                             await self._receive(client)
@@ -154,7 +160,7 @@ class _Subscribing:
                                 await client.detach(drain=False)
                                 self.has_ended = True
         except BrokerUnreachable as error:
-            raise Unreachable(f"{error.cause}{access.explain_route()}") from None
+            raise Unreachable(error.cause) from None
         except ClientError as error:
             is_another = "another predicate" in str(error)
             remedy = "; `--end` ends it, or use another --name" if is_another else ""

@@ -44,7 +44,7 @@ def generate(
         ),
     ],
     brokers: Annotated[
-        int | None, typer.Option("--brokers", help="Generate N brokers (7).")
+        int | None, typer.Option("--brokers", show_default="7", help="Generate N brokers.")
     ] = None,
     fanout: Annotated[
         int,
@@ -242,12 +242,15 @@ def join(
     broker: Annotated[str, typer.Argument(help="The new broker: [a-z0-9-].")],
     at: Annotated[
         list[str],
-        typer.Option("--at", help="Link it to this broker. Repeatable in a hierarchy."),
+        typer.Option(
+            "--at", metavar="BROKER", help="Link it to this broker. Repeatable in a hierarchy."
+        ),
     ],
     address: Annotated[
         str,
         typer.Option(
             "--address",
+            metavar="A.B.C",
             help="Give it this address of a hierarchy (0.1.3), not the smallest free one next to "
             "the first --at.",
         ),

@@ -105,6 +105,16 @@ def run_interruptibly(
     return trio.run(main)
 
 
+@contextmanager
+def resumable(console: Console) -> Iterator[None]:
+    """Print, if a signal ends the block, that the same command resumes the work."""
+    try:
+        yield
+    except (Interrupted, Terminated):
+        console.warn("the same command resumes")
+        raise
+
+
 def _status_of(error: Exception) -> int:
     """Return the exit status of an error, or the status of a group that must not be missed."""
     if isinstance(error, ExceptionGroup):

@@ -1,9 +1,9 @@
 """Access of this program's own clients to the brokers of the deployment."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -13,19 +13,39 @@ import trio
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, protocol_on
+from brokerd.runtime.streams import Dial, dial_tls
+from brokerd.runtime.tls import credentials_of
 from brokerd.text import nearest
+from pubsubctl.console.console import Console
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.certificates import check_authority
 from pubsubctl.deployment.deployment import nothing_deployed
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import list_decommissioned
-from pubsubctl.errors import UserError
+from pubsubctl.errors import Unreachable, UserError
 from pubsubctl.hosts.hosts import Lab, run_reaching
 from pubsubctl.inventory.inventory import Inventory
+from pubsubctl.inventory.inventory_model import Host
 from pubsubctl.project import authority_folder
 from pubsubctl.state import read_deployment
 
 LONGEST_NAME: Final = 64
+
+
+class FailedAttempts:
+    """The failed attempts of a client to connect, with one warning after each broker had one."""
+
+    def __init__(self, console: Console, brokers: int) -> None:
+        self._console = console
+        self._left = brokers
+
+    def on_session(self, event: str, details: Mapping[str, Any]) -> None:
+        """Count a failed attempt; see `Callbacks`."""
+        if event != "failed" or self._left == 0:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._console.warn(f"{details['address']}: {details['reason']}; it keeps on trying")
 
 
 def check_client_name(name: str) -> None:
@@ -47,6 +67,7 @@ class ClientAccess:
     Attributes:
         identity: the deployment id.
         addresses: broker → "host:port", for each broker that may have clients, in topology order.
+        hosts: that address → name of the host.
         brokers: names of all brokers, by number.
     """
 
@@ -54,6 +75,7 @@ class ClientAccess:
     protocol: RunningProtocol
     inventory: Inventory
     addresses: Mapping[str, str]
+    hosts: Mapping[str, str] = field(default_factory=dict)
     brokers: tuple[str, ...] = ()
 
     @classmethod
@@ -78,18 +100,43 @@ class ClientAccess:
             protocol=protocol,
             inventory=lab.inventory,
             addresses={row.broker: row.address for row in placed if row.broker in homes},
+            hosts={row.address: row.host for row in placed if row.broker in homes},
             brokers=tuple(topology.brokers),
         )
 
-    def explain_route(self) -> str:
-        """Return the reason why brokers behind gateways cannot be reached; "" without gateways."""
-        gateways = sorted({host.jump[-1] for host in self.inventory.hosts if host.jump})
-        if not gateways:
-            return ""
-        return (
-            f"; hosts are behind {', '.join(gateways)}, and clients connect to brokers directly: "
-            "run this on a machine that has a route to them"
-        )
+    @asynccontextmanager
+    async def dialling(self, tls: TlsFiles | None) -> AsyncIterator[Dial | None]:
+        """Yield a function that dials brokers behind gateways of SSH, also others; None without.
+
+        Raises:
+            Unreachable: no gateway can be reached.
+        """
+        hosts = [self.inventory.host(name) for name in dict.fromkeys(self.hosts.values())]
+        lab = Lab.of(self.inventory, hosts, 1)
+        connections = lab.connections
+        if connections is None or tls is None:
+            yield None  # plain TCP, which does not leave this machine
+            return
+        async with lab.open():
+            behind = await _find_behind_gateways(connections, hosts)
+            yield self._dial_through(connections, behind, tls) if behind else None
+
+    def _dial_through(self, connections: Any, behind: Container[str], tls: TlsFiles) -> Dial:
+        credentials = credentials_of(tls)
+        directly = dial_tls(credentials)
+
+        async def dial(address: str) -> trio.abc.Stream:
+            host = self.inventory.host(self.hosts[address])
+            if host.name not in behind:
+                return await directly(address)
+            ip, _, port = address.rpartition(":")
+            try:
+                stream = await connections.tunnel(host, ip.strip("[]"), int(port))
+            except Unreachable as error:
+                raise ConnectionError(str(error)) from error
+            return await credentials.dial(stream)
+
+        return dial
 
     @property
     def session(self) -> SessionParameters:
@@ -122,6 +169,30 @@ class ClientAccess:
             return
         with TemporaryDirectory(prefix="pubsubctl-client-") as folder:
             yield issue_certificate(self.inventory, self.identity, Path(folder), client)
+
+
+async def _find_behind_gateways(connections: Any, hosts: Iterable[Host]) -> set[str]:
+    """Return the names of hosts behind gateways, after connections to the gateways.
+
+    Raises:
+        Unreachable: no gateway can be reached.
+    """
+    found: set[str] = set()
+    failure: Unreachable | None = None
+    is_reached = False
+    for host in hosts:
+        if host.connector != "ssh":
+            continue
+        try:
+            if await connections.reach_gateway(host):
+                is_reached = True
+                found.add(host.name)
+        except Unreachable as error:
+            failure = failure or error
+            found.add(host.name)
+    if failure is not None and not is_reached:
+        raise failure
+    return found
 
 
 def reach_brokers(call: Invocation, client: str) -> ClientAccess:

@@ -94,7 +94,8 @@ async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> 
             continue  # a broker that is down has no clients
     return (
         f"no client is connected to any broker: {' and '.join(unseen)} can only be seen by the "
-        "messages that pass, so have something publish meanwhile, as `pubsubctl bench` does"
+        "messages that pass; run `pubsubctl subscribe true` and `pubsubctl publish … --rate 10/s "
+        "--count N` meanwhile, or give the faults to `pubsubctl bench --faults`"
     )
 
 

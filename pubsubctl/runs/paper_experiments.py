@@ -1,6 +1,7 @@
 """Experiments of papers: the runs behind a figure, real or simulated, then the figure."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -33,7 +34,7 @@ from pubsubctl.runs.plan import (
     plan_faults_of_points,
 )
 from pubsubctl.runs.repetitions import Design, run_series
-from pubsubctl.runs.runs import manifest, refresh_run_index
+from pubsubctl.runs.runs import manifest, refresh_run_index, refuse_archive
 
 if TYPE_CHECKING:
     from pubsubctl.runs.verdicts import JudgedRun
@@ -94,14 +95,31 @@ def experiment_names() -> dict[str, Kind]:
     return dict(sorted(names.items()))
 
 
-def experiment_sentence(name: str) -> str:
-    """Return the first sentence of an experiment's file, "" without a file of its name."""
-    file = EXPERIMENTS / f"{name.replace('.', '-')}.toml"
+def describe_figures() -> dict[str, str]:
+    """Return a sentence on each figure, and on each study.
+
+    It is that of the function which draws the figure; that of the experiment's file, if the
+    function has no sentence, or draws another figure, too, which comes first.
+    """
+    from results.figures.catalogue import FIGURES
+
+    texts: dict[str, str] = {}
+    first = {function: name for name, function in reversed([*FIGURES.items()])}
+    for name, function in FIGURES.items():
+        own = (function.__doc__ or "").strip().partition("\n")[0]
+        has_own = own and first[function] == name
+        texts[name] = own if has_own else _file_sentence(name) or own
+    return texts | dict(STUDIES)
+
+
+def _file_sentence(name: str) -> str:
+    """Return the first sentence of the file of a figure's experiment, "" without such a file."""
+    file = deployed_figures().get(name, EXPERIMENTS / f"{name.replace('.', '-')}.toml")
     if not file.is_file():
         return ""
     comment = takewhile(lambda line: line.startswith("#"), read_utf8(file).splitlines())
     text = " ".join(line.removeprefix("#").strip() for line in comment)
-    return re.split(r"(?<=[.?])\s", text, maxsplit=1)[0]
+    return re.split(r"(?<=[.?])(?<!Fig\.)\s", text, maxsplit=1)[0]
 
 
 def is_experiment(name: str) -> bool:
@@ -125,13 +143,17 @@ def kind_of_experiment(name: str) -> Kind:
     return "simulated"
 
 
-def check_figure_of(figure: str, run: Path) -> None:
+def check_figure_of(figure: str, run: Path, *, is_named: bool = True) -> None:
     """Check that a figure can show a run of its kind.
 
+    Args:
+        is_named: False for the latest run, which the user did not name.
+
     Raises:
-        UserError: the run is of another kind; names the figures of the run, and the command that
-            makes a run of the figure.
+        UserError: the run is of another kind, or an archive without logs; names the figures of the
+            run, and the command that makes a run of the figure.
     """
+    refuse_archive(run)
     from results.figures.catalogue import FIGURES, OF_ONE_RUN
     from results.papers.experiment_runs import KINDS as EXPERIMENT_KINDS
 
@@ -157,12 +179,32 @@ def check_figure_of(figure: str, run: Path) -> None:
         is_deployed = kind_of_experiment(experiment) == "deployed"
         fits = kind == "series" if is_deployed else figure in of_experiment
         maker = f"experiment {experiment}"
+    if not fits and not is_named:
+        raise UserError(
+            f"no run of {figure} in {run.parents[1]}; `pubsubctl {maker}` makes one"
+            f"{_describe_archive(figure)}"
+        )
     if not fits:
         words, figures = of_kind.get(kind, (f"of kind {kind}", ()))
         has = f", with {', '.join(figures)}" if figures else ""
         raise UserError(
             f"{run}: no {figure}: this is {words}{has}; `pubsubctl {maker}` makes a run of it"
         )
+
+
+def _describe_archive(figure: str) -> str:
+    """Return how to draw a figure from its archive; "" without an archive that has the logs."""
+    from pubsubctl.runs.figure_archives import SUFFIX
+    from results.tables.seals import SAMPLES
+
+    experiment = next(
+        (name for name in experiment_names() if f"{figure}.".startswith(f"{name}.")), ""
+    )
+    archive = SAMPLES / "figures" / f"{experiment.replace('.', '-')}{SUFFIX}"
+    if not archive.is_file() or kind_of_experiment(experiment) == "deployed":
+        return ""
+    unpack = f"mkdir run && tar -xf {shlex.quote(str(archive))} -C run"
+    return f". Or unpack the archived run: `{unpack} && pubsubctl plot {figure} run`"
 
 
 def run_deployed(

@@ -13,7 +13,7 @@ from brokerd.errors import ConfigError
 from brokerd.text import counted
 from brokerd.units import format_duration, parse_latency_ns
 from pubsubctl.console.console import Progress, Result
-from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.interruption import Interruption, resumable, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.runs.experiment import Experiment, carry_out, describe_abandoned, lab_for
@@ -95,7 +95,8 @@ def find_limit(
                     tried = folder.note(probe, outcome, p99_ns / 1000)
                     progress.print(f"{_text(probe.rate)}: {_describe(tried)}")
 
-            run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
+            with resumable(call.console):
+                run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
             summary, because = _judge(folder, spec, p99_ns, progress, call.master())
     finally:
         folder.directory.leave()

@@ -20,7 +20,7 @@ from brokerd.text import counted, format_number
 from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
-from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.interruption import Interruption, resumable, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.waits import RunTime, describe_s, describe_series
 from pubsubctl.deployment.deploy import take_down
@@ -148,7 +148,8 @@ def run_series(
                 await runner.run(progress, interruption)
 
             spec = points[0][0].spec
-            run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
+            with resumable(call.console):
+                run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
             if series.remaining():
                 return _partial(series)
             if not design.habits.check:

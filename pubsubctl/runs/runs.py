@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from bench.run.run_directory import RUN_ID, append_line, utc_now
+from bench.run.run_directory import RUN_ID, append_line, is_written, utc_now
 from bench.run.series import KIND as SERIES
 from brokerd.text import counted, is_plain_name, nearest, parse_json, problem_of, size_text
 from brokerd.units import parse_duration_ns
@@ -25,6 +25,8 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.project import Project
 
 MANIFEST = "manifest.json"
+ARCHIVED_RUNS: Final = "runs"
+"""The folder with the runs of a series in an archive of figures."""
 RUNS_SHOWN = 4
 _FORMATS: Final = ("json", "yaml", "wide", "name", "table")
 """Values of -o in other programs, where it is the format of the output."""
@@ -143,9 +145,27 @@ def replace_series(folders: Sequence[Path]) -> list[Path]:
                 f"{folder}: its records are on its hosts; `pubsubctl results collect "
                 f"{folder.name}` fetches them"
             )
+        refuse_archive(folder)
         members = [run_beside(folder, member) for member in record.members]
         found += members or [folder]
     return list(dict.fromkeys(found))
+
+
+def refuse_archive(folder: Path) -> None:
+    """Refuse an unpacked archive of a series, which has no logs of its runs.
+
+    Raises:
+        UserError: the folder is such an archive; names what it has, and the command for new runs.
+    """
+    about = manifest(folder)
+    if about.get("kind") != SERIES or not (folder / ARCHIVED_RUNS).is_dir():
+        return
+    figures = [*map(str, about.get("figures") or ())]
+    maker = f"; `pubsubctl experiment {figures[0]}` makes new runs" if figures else ""
+    raise UserError(
+        f"{folder}: this is the archive of a series: it has the numbers of the figures and the "
+        f"verdicts of the runs, but not their logs. `pubsubctl claims list` judges by it{maker}"
+    )
 
 
 def latest_of_figure(project: Project, figure: str, results: Path | None = None) -> Path:
@@ -266,6 +286,9 @@ DAMAGED: Final = "damaged"
 """The state of a run whose manifest is not JSON."""
 UNCOLLECTED: Final = "uncollected"
 """The state of a run that has ended, with records on its hosts; see `bench.run.collection`."""
+RUNNING: Final = "running"
+INTERRUPTED: Final = "interrupted"
+"""The state of a run without an end, whose process has ended."""
 _VERDICTS: Final = ("VALID", "INVALID", "UNKNOWN")
 _LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_VALUE: Final = 200
@@ -443,7 +466,7 @@ def record_of(folder: Path, index: "_Index | None" = None) -> RunRecord:
         folder=folder,
         experiment=str(about.get("experiment", folder.parent.name)),
         kind=str(about.get("kind", "run")),
-        state=UNCOLLECTED if _has_records_left(folder) else str(about.get("state", "")),
+        state=_state_of(folder, str(about.get("state", ""))),
         protocol=str(about.get("protocol") or ""),
         verdict=_verdict_of(folder),
         started_utc=str(about.get("started_utc", "")),
@@ -451,6 +474,13 @@ def record_of(folder: Path, index: "_Index | None" = None) -> RunRecord:
         members=members,
         plain_verdict=index.plain_verdicts.get(folder.name, ""),
     )
+
+
+def _state_of(folder: Path, written: str) -> str:
+    """Return the state of a run: the one in its manifest, unless its process has ended since."""
+    if _has_records_left(folder):
+        return UNCOLLECTED
+    return INTERRUPTED if written == RUNNING and not is_written(folder) else written
 
 
 def _has_records_left(folder: Path) -> bool:
@@ -567,10 +597,9 @@ def removal_of(results: Path, folders: Sequence[Path], *, force: bool) -> Remova
                 f"{folder}: its records are on its hosts; `pubsubctl results collect "
                 f"{folder.name}` fetches them, --force removes the run"
             )
-        if record.state == "running" and not force:
-            raise UserError(
-                f"{folder}: this run has no end: it runs, or was interrupted; --force removes it"
-            )
+        if record.state in (RUNNING, INTERRUPTED) and not force:
+            reason = "it runs" if record.state == RUNNING else "it was interrupted"
+            raise UserError(f"{folder}: this run has no end: {reason}; --force removes it")
         records.append(record)
     names = {record.run_id for record in records}
     for other in records_in(results):

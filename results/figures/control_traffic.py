@@ -96,7 +96,10 @@ def _draw(
         )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1)  # some brokers send nothing at all
-    highest = max(1.0, axes.get_ylim()[1])  # all may send nothing
+    most = max(map(number, rows))
+    highest = max(1.0, 1.5 * most)  # room for the marker of the highest
+    if most == 0:
+        axes.text(0.5, 0.5, "0 with every protocol", transform=axes.transAxes, ha="center")
     axes.set_ylim(bottom=-0.1, top=highest)
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= highest])
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
@@ -138,10 +141,9 @@ def _growth(
 def _caption(run: ExperimentRun) -> str:
     setup = run.experiment
     return (
-        f"Simulated brokers, one publisher, and a subscription at each that clients may be at; "
-        f"then {setup['changes']} subscriptions come and go, {setup['pause_s']:g} s apart, each "
-        "at a broker drawn. Left: what is said among brokers beyond what the same brokers say in "
-        "the same time without that. Right: that, by broker; heartbeats are not counted. Nothing "
-        "is published, so publications, and what is said of them, are not in it. Below 1 the axes "
-        "are linear."
+        f"Simulated brokers, one publisher, and a subscription at each broker that has clients; "
+        f"then {setup['changes']} subscriptions start and end, {setup['pause_s']:g} s apart, each "
+        "at a drawn broker. Left: messages among brokers, without those that the same brokers send "
+        "in the same time while no subscription changes. Right: those, for each broker; heartbeats "
+        "are not counted. Nothing is published. Below 1 the axes are linear."
     )

@@ -39,7 +39,9 @@ DARK_INKS: Mapping[str, str] = {
 }
 
 STYLE: Mapping[str, Any] = {
+    "axes.axisbelow": True,
     "axes.edgecolor": "#444444",
+    "axes.formatter.min_exponent": 6,  # 0.01 and 100000 on logarithmic axes, no powers
     "axes.grid": True,
     "axes.labelsize": 10,
     "axes.spines.right": False,

@@ -59,7 +59,7 @@ NUMBERS: Final = (
         "the same without what was sent before that phase",
     ),
     Number("delivered_fraction", "", "more", False, "delivered of owed"),
-    Number("recovery_s", "s", "less", True, "from the last fault's end to the last at risk"),
+    Number("recovery_s", "s", "less", True, "from a fault's end to the last at risk, 0 if before"),
     Number("resent_publications", "", "less", False, "sent again between brokers"),
     Number("resent_bytes", "B", "less", False, "their payload, where all have one size"),
     Number("cpu_us_per_delivered", "µs", "less", True, "of all brokers, per delivered message"),
@@ -130,7 +130,7 @@ def _from_verdict(verdict: Mapping[str, Any], manifest: Mapping[str, Any]) -> di
         found["delivered_fraction"] = counts["delivered"] / counts["owed"]
     after_ns = [row.get("recovered_after_ns") for row in verdict["recoveries"] if row["at_risk"]]
     if after_ns and None not in after_ns:
-        found["recovery_s"] = max(after_ns) / _SECOND_NS
+        found["recovery_s"] = max(0, *after_ns) / _SECOND_NS
     if size_bytes := manifest.get("payload_bytes"):
         found["resent_bytes"] = exercised["resent_publications"] * size_bytes
     return found

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import jinja2
 
 from results.papers.experiment_runs import has_verdict
+from results.repetitions.series_runs import KIND as SERIES
 from results.report import text
 from results.tables.json_files import IntegrityError, read_json, read_json_lines, write_whole
 
@@ -113,12 +114,19 @@ def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0)
         reports=reports,
         counts=counts,
         newest=newest[0] if newest else None,
-        total=len(entries),
+        title=_title(entries),
         left_out=left_out,
         words=text,
         width=WIDTH,
         height=HEIGHT,
     )
+
+
+def _title(entries: Sequence[IndexEntry]) -> str:
+    """Return the numbers of runs and of series, which are no runs themselves."""
+    series = sum(entry.kind == SERIES for entry in entries)
+    runs = text.counted(len(entries) - series, "run")
+    return f"{runs}, {series} series" if series else runs
 
 
 def _row(entry: IndexEntry, folder: Path) -> dict[str, Any]:
@@ -185,7 +193,7 @@ def picture_of(run: Path) -> Picture | None:
     if not rows or "measure" not in stamps:
         return None
     from_ns = stamps.get("warmup", stamps["measure"])["t0_ns"]
-    until_ns = stamps.get("drain", stamps["measure"])["t1_ns"]
+    until_ns = stamps["measure"]["t1_ns"]  # the load ends here, and so do the rates
     span_ns = max(1, until_ns - from_ns)
     points = min(MOST_POINTS, max(2, span_ns // _SECOND_NS))
     rates = _rates(rows, from_ns, span_ns / points, points)
@@ -203,17 +211,21 @@ def picture_of(run: Path) -> Picture | None:
 def _rates(
     rows: Sequence[Mapping[str, Any]], from_ns: int, width_ns: float, points: int
 ) -> list[float]:
-    """Return deliveries per second in bins; a sample counts evenly since the one before it."""
+    """Return deliveries per second in bins; a sample counts evenly since the one before it.
+
+    Nothing is published outside of the bins, so a sample counts for its part inside.
+    """
     bins = [0.0] * points
     last: dict[str, tuple[int, int]] = {}
     for row in sorted(rows, key=lambda row: int(row["t_ns"])):
         process, t_ns, delivered = str(row.get("proc_id")), int(row["t_ns"]), int(row["delivered"])
         since_ns, before = last.get(process, (t_ns - 1, 0))
         last[process] = t_ns, delivered
-        low, high = (since_ns - from_ns) / width_ns, (t_ns - from_ns) / width_ns
-        for place in range(max(0, int(low)), min(points, int(high) + 1)):
+        low = max((since_ns - from_ns) / width_ns, 0.0)
+        high = min((t_ns - from_ns) / width_ns, float(points))
+        for place in range(int(low), min(points, int(high) + 1)):
             share = min(high, place + 1) - max(low, place)
-            bins[place] += (delivered - before) * share / max(high - low, 1e-9)
+            bins[place] += (delivered - before) * max(share, 0.0) / max(high - low, 1e-9)
     return [max(0.0, number) / width_ns * _SECOND_NS for number in bins]
 
 

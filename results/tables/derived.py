@@ -99,8 +99,11 @@ def read_counts(path: Path, run_id: str) -> dict[str, Any]:
     found["exercised.resent_publications"] = exercised.get("resent_publications")
     for place, row in enumerate(rows):
         found[f"recoveries[{place}].at_risk"] = row.get("at_risk")
-        if row.get("recovered_after_ns") is not None:
-            found[f"recoveries[{place}].recovered_after_ns"] = row["recovered_after_ns"]
+        after_ns = row.get("recovered_after_ns")
+        # Negative if the last of the deliveries arrived before the fault ended.
+        if after_ns is not None and type(after_ns) is not int:
+            key = f"recoveries[{place}].recovered_after_ns"
+            raise IntegrityError(f"{path}: {key} = {after_ns!r}: no whole number")
     wrong = [(key, value) for key, value in found.items() if not _is_count(value)]
     if wrong:
         raise IntegrityError(f"{path}: {wrong[0][0]} = {wrong[0][1]!r}: no count")

@@ -469,6 +469,29 @@ def test_each_verb_explains_itself_in_one_line_that_is_not_cut(call: Call) -> No
         assert [line for line in lines if line.endswith("...") and "Usage" not in line] == []
 
 
+def test_help_names_each_argument_and_value_in_capitals() -> None:
+    """Usage lines and lists have BROKER, [DIR], [RUN...] and N, and no type or braces."""
+    wrong = []
+    for context in contexts(command_line.command_of(), None, "pubsubctl"):
+        lines = context.get_help().splitlines()
+        wrong += [f"{context.command_path}: {each}" for each in lines if UNNAMED.search(each)]
+        if not getattr(context.command, "commands", None):
+            assert lines[-1].strip().startswith("Global options"), context.command_path
+    assert wrong == []
+
+
+UNNAMED = re.compile(r"<(str|int|list|float|path|file|dir)|Usage: .*(\{|\[\[|\.\.\.\]?\.\.\.)|: \(")
+"""The name of a type, and typer's brackets around required, repeated and described values."""
+
+
+def contexts(command: Any, parent: Any, name: str) -> Iterator[Any]:
+    """Yield the context of a command, and of all of its subcommands."""
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    yield context
+    for verb, inner in getattr(command, "commands", {}).items():
+        yield from contexts(inner, context, verb)
+
+
 def help_texts(command: Any, name: str) -> Iterator[tuple[str, str]]:
     """Yield the texts of a command and its options, and of its subcommands, by name."""
     yield name, " ".join((command.help or "").split())

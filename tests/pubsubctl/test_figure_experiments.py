@@ -292,6 +292,8 @@ def test_each_listed_experiment_says_what_it_shows(call: Call) -> None:
     assert [row for row in rows if len(row) < 3 or row[2][-1] not in ".?"] == []
     figures = [line.split(maxsplit=1) for line in call("plot", "--list").out.splitlines()[1:]]
     assert [row for row in figures if len(row) < 2 or row[1][-1] not in ".?"] == []
+    texts = [row[1] for row in figures]
+    assert [text for text in texts if texts.count(text) > 1 or text.endswith("Fig.")] == []
 
 
 def test_the_plan_of_an_experiment_has_all_of_its_runs(call: Call) -> None:

@@ -2,14 +2,11 @@
 
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from brokerd.text import expand_range
-from pubsubctl.deployment.client_access import ClientAccess
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.inventory import Gateway, Inventory, SshSettings, load_inventory
 from pubsubctl.inventory.inventory_model import format_ranges
@@ -590,12 +587,3 @@ def test_a_valid_inventory_does_not_wait_for_pydantic(
 
     monkeypatch.setattr("pubsubctl.inventory.inventory.validate", refuse)
     assert len(load(tmp_path, LOCAL).hosts) == 1
-
-
-def test_an_error_of_a_client_without_a_route_names_the_gateways(tmp_path: Path) -> None:
-    text = '[[hosts]]\nname = "n1"\naddress = "10.0.0.1"\n'
-    behind = f'{text}[hosts.vars]\njump = "gw"\n[gateways.gw]\naddress = "gw.lab"\n'
-    for inventory, words in ((text, ""), (behind, "hosts are behind gw")):
-        access: Any = SimpleNamespace(inventory=load(tmp_path, inventory))
-        reason = ClientAccess.explain_route(access)
-        assert (words in reason, bool(reason)) == (True, bool(words))

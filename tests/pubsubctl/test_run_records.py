@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.run.run_directory import RunDirectory
 from bench.run.series import KIND
 from pubsubctl.console.console import Console
 from pubsubctl.runs.runs import (
@@ -224,8 +225,27 @@ def test_a_run_is_described(call: Call, runs: Path) -> None:
     out = call("results", "show", SECOND).out
     assert "verdict     INVALID" in out
     assert "command     pubsubctl bench demo" in out
-    assert call("results", "show", HALF, "-j").document["facts"]["state"] == "running"
+    assert call("results", "show", HALF, "-j").document["facts"]["state"] == "interrupted"
     assert "verdict     1 VALID, 1 INVALID" in call("results", "show", SERIES).out
+
+
+def test_only_a_run_that_a_process_writes_is_listed_as_running(call: Call, project: Path) -> None:
+    directory = RunDirectory(project / "results" / "runs" / "chain3" / HALF)
+    directory.begin("chain3", {})
+    assert call("results", "list").out.splitlines()[1].split()[2] == "running"
+    assert "it runs; --force removes it" in call("results", "remove", HALF, "--yes").err
+    directory.leave()
+    assert call("results", "list").out.splitlines()[1].split()[2] == "interrupted"
+
+
+def test_an_unpacked_archive_of_a_series_is_named_as_such(call: Call, project: Path) -> None:
+    series = make_run("demo", SERIES, kind=KIND, runs={"a": [FIRST]}, figures=["gd02.fig7"])
+    (series / "runs" / FIRST).mkdir(parents=True)
+    for verb in (["plot", "gd02.fig7"], ["plot", "timeline"], ["check"], ["report"]):
+        answer = call(*verb, str(series))
+        assert answer.status == 2
+        assert "this is the archive of a series" in answer.err
+        assert "`pubsubctl experiment gd02.fig7` makes new runs" in answer.err
 
 
 def test_a_run_of_a_series_is_listed_with_the_verdict_of_the_plain_judge(

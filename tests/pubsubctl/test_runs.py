@@ -102,6 +102,9 @@ def test_a_manifest_that_is_not_json_is_an_integrity_error(home: Project) -> Non
     [
         (["plot", "dft11.fig10x", "latest"], "did you mean 'dft11.fig1"),
         (["plot"], "name a figure"),
+        (["plot", "dft11.fig9"], "no run of dft11.fig9 in results/runs; `pubsubctl experiment dft"),
+        (["plot", "dft11.fig9"], "dft11-fig9.tar.xz -C run && pubsubctl plot dft11.fig9 run`"),
+        (["plot", "gd02.fig7"], "`pubsubctl experiment gd02.fig7` makes one\n"),
         (["plot", "dft11.fig9", "--format", "jpg"], "no 'jpg'"),
         (["plot", "dft11.fig9", "latst"], "did you mean 'latest'?"),
         (["check", "latst"], "did you mean 'latest'?"),

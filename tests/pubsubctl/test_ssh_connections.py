@@ -5,16 +5,19 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import pytest
 import trio
 from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_EOF
 
+from pubsubctl.deployment.client_access import ClientAccess
 from pubsubctl.errors import HostError, Unreachable, UserError
 from pubsubctl.hosts.ssh.connections import CommandOutcome, SshConnections
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, ConnectionLost, LoginRefused
 from pubsubctl.inventory.inventory import Host
+from tests.helpers.certificates import Certificates
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ssh_inventory import inventory_of
 from tests.helpers.ssh_server import NO_SSHD, SSHD, KeyPair, Sshd, make_key, running_sshd
@@ -313,6 +316,43 @@ def test_ways_through_gateways_nest_and_each_gateway_has_one_connection(
         trio.run(main)
         assert outer.log.count("Accepted publickey") == 1
         assert inner.log.count("Accepted publickey") == 1
+
+
+def test_a_client_reaches_a_broker_behind_a_gateway(tmp_path: Path) -> None:
+    key, certificates = make_key(tmp_path / "id"), Certificates(tmp_path)
+    broker = certificates.credentials("broker", "b0")
+    closed = "127.0.0.1:1"
+
+    async def answer(stream: trio.SocketStream) -> None:
+        secured = await broker.welcome(stream)
+        await secured.send_all(await secured.receive_some())
+        await secured.aclose()
+
+    async def main(gateway: Sshd) -> None:
+        inventory = inventory_of(
+            tmp_path, {"n01": gateway}, key, gateways={"gw": gateway}, jumps={"n01": "gw"}
+        )
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        protocol: Any = None
+        access = ClientAccess(
+            "d", protocol, inventory, {"b0": address}, {address: "n01", closed: "n01"}
+        )
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.serve_listeners, answer, listeners)
+                async with access.dialling(certificates.files("client", "c")) as dial:
+                    assert dial is not None
+                    async with await dial(address) as stream:
+                        await stream.send_all(b"hello")
+                        assert await stream.receive_some() == b"hello"
+                        assert await stream.receive_some() == b""
+                    with pytest.raises(ConnectionError, match="n01: through gw: no conn"):
+                        await dial(closed)
+                nursery.cancel_scope.cancel()
+
+    with running_sshd(tmp_path / "sshd", authorized=[key]) as gateway:
+        trio.run(main, gateway)
 
 
 def test_a_gateway_that_may_not_forward_is_named(

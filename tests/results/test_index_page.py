@@ -42,6 +42,29 @@ def test_a_picture_shows_the_rate_of_deliveries(tmp_path: Path) -> None:
     ]
 
 
+def test_a_steady_rate_has_no_dip_at_its_ends(tmp_path: Path) -> None:
+    """Samples that cross the ends of the load, or follow it, do not lower the picture there."""
+    run = make_run(tmp_path, [])
+    phases = json.loads((run / "manifest.json").read_text())["phases"]
+    drain = {"phase": "drain", "t0_ns": 110 * SECOND_NS, "t1_ns": 113 * SECOND_NS}
+    (run / "manifest.json").write_text(json.dumps({"phases": [*phases, drain]}))
+    rows = [
+        {
+            "t_ns": round((99.5 + n) * SECOND_NS),
+            "proc_id": "load-sub",
+            "offered": 0,
+            "delivered": min(max(0, 100 * n - 50), 1000),
+        }
+        for n in range(15)
+    ]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (run / "raw" / "h1" / "load-sub" / "stats.jsonl").write_text(lines)
+    picture = picture_of(run)
+    assert picture is not None
+    assert picture.seconds == 10
+    assert {round(each / (HEIGHT - 6), 2) for each in heights(picture.line)} == {1}
+
+
 def test_faults_are_shaded_within_the_picture(tmp_path: Path) -> None:
     run = make_run(tmp_path, [0, 100, 200])
     (run / "faults").mkdir()

@@ -200,6 +200,17 @@ def test_the_points_of_a_series_have_the_numbers_of_its_runs(tmp_path: Path) -> 
     assert read_points(folder) == honest
 
 
+def test_deliveries_that_arrive_while_a_fault_lasts_recover_in_no_time(
+    tmp_path: Path,
+) -> None:
+    run = written(tmp_path / "r1")
+    verdict = json.loads((run / "verdict.json").read_text())
+    verdict["recoveries"] = [{"at_risk": 172, "recovered": 172, "recovered_after_ns": -9_778_016}]
+    (run / "verdict.json").write_text(json.dumps(verdict))
+    seal(run)
+    assert numbers_of(run)["recovery_s"] == 0
+
+
 @pytest.mark.parametrize(
     "place, value, says",
     [

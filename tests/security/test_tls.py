@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from brokerd.client.client import Callbacks, connect
+from brokerd.client.client import Callbacks, ClientError, connect
 from brokerd.config import TlsFiles
 from brokerd.errors import ConfigError
 from brokerd.model.identity import SourceId
@@ -209,6 +209,81 @@ async def test_plaintext_gets_no_answer_where_there_are_certificates(lab: Certif
         assert b"b0" not in answer
         assert answer[:1] in (b"", b"\x15"), "nothing, or a TLS alert"
         assert b0.of(SessionEstablished) == []
+
+
+STRANGERS = {
+    "broker of another authority": (None, "rogue", "its certificate is not accepted: "),
+    "client of another authority": ("rogue", None, "its authority is unknown there"),
+    "client that expired": ("old", None, "it has expired"),
+    "broker of another deployment": ("other", "other", "it is broker 'b0' of deployment 'other'"),
+    "client as a broker": (None, "client", "unsuitable certificate purpose"),
+}
+
+
+@pytest.mark.parametrize("case", STRANGERS)
+@in_virtual_time
+async def test_a_refused_certificate_ends_a_new_client_at_once(tmp_path: Path, case: str) -> None:
+    """Another attempt with the same certificates would be refused, too."""
+    mine, its, said = STRANGERS[case]
+    lab, rogue = Certificates(tmp_path), Certificates(tmp_path, "rogue")
+    files = {
+        None: lambda role, name: lab.files(role, name),
+        "rogue": lambda role, name: rogue.files(role, name, trust=lab),
+        "old": lambda role, name: lab.files(role, name, days_ago=30.1),
+        "other": lambda role, name: lab.files(role, name, deployment="other"),
+        "client": lambda role, name: lab.files("client", "x"),
+    }
+    broker = TlsCredentials(files[its]("broker", "b0"))
+    async with one_broker(broker) as (net, _, _):
+        dial = securely(net.dial, TlsCredentials(files[mine]("client", "c")))
+        began_s = trio.current_time()
+        async with connect("b0", "c", deployment_id="d", dial=dial) as client:
+            with pytest.raises(ClientError, match=f"client c: b0: .*{said}") as caught:
+                await client.wait_attached()
+        assert type(caught.value) is ClientError
+        assert trio.current_time() - began_s < 2
+
+
+@in_virtual_time
+async def test_a_client_that_was_attached_waits_for_a_renewed_certificate(tmp_path: Path) -> None:
+    lab, rogue = Certificates(tmp_path), Certificates(tmp_path, "rogue")
+    credentials = [lab.credentials("client", "c")]
+
+    async def dial(address: str) -> trio.abc.Stream:
+        return await credentials[-1].dial(await net.dial(address))
+
+    net, topology = MemoryNet(), chain(2)
+    broker = MemoryBroker(net, topology, "b0", credentials=lab.credentials("broker", "b0"))
+    refused = TlsCredentials(rogue.files("client", "c", trust=lab))
+    async with connect("b0", "c", deployment_id="d", dial=dial) as client:
+        async with nursery_of_the_test() as nursery:
+            await nursery.start(broker.run)
+            await client.wait_attached()
+            nursery.cancel_scope.cancel()
+        credentials.append(refused)
+        async with nursery_of_the_test() as nursery:
+            await nursery.start(broker.run)
+            await trio.sleep(20)
+            assert not client.attached
+            credentials.append(credentials[0])
+            await client.wait_attached()
+            nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_a_refused_certificate_leads_to_the_next_broker(
+    lab: Certificates, tmp_path: Path
+) -> None:
+    rogue, net, topology = Certificates(tmp_path, "rogue"), MemoryNet(), chain(2)
+    authorities = {"b0": rogue, "b1": lab}
+    async with nursery_of_the_test() as nursery:
+        for name, authority in authorities.items():
+            credentials = authority.credentials("broker", name)
+            await nursery.start(MemoryBroker(net, topology, name, credentials=credentials).run)
+        dial = securely(net.dial, lab.credentials("client", "c"))
+        async with connect(["b0", "b1"], "c", deployment_id="d", dial=dial) as client:
+            await client.wait_attached()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:7000", "b1.example:7000", "[2001:db8::1]:7000"])

@@ -86,7 +86,12 @@ class GlobalOptions:
     verbose: Annotated[
         int,
         typer.Option(
-            "--verbose", "-v", count=True, help="Print more. Repeatable.", rich_help_panel=_OUTPUT
+            "--verbose",
+            "-v",
+            count=True,
+            show_default=False,
+            help="Print more. Repeatable.",
+            rich_help_panel=_OUTPUT,
         ),
     ] = 0
     quiet: Annotated[

@@ -5,6 +5,7 @@ Parameters of other types are left to typer.
 """
 
 import inspect
+import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
@@ -17,6 +18,8 @@ from typer.core import TyperCommand, TyperGroup
 
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 _TYPES: Final = (bool, str, Path, *_NUMBERS, list[str])
+_VALUES: Final = {int: "N", float: "N", str: "NAME", Path: "FILE"}
+"""The name of an option's value in help texts, unless the option has another."""
 _OF_FILES: Final = ("exists", "resolve_path")
 """Settings of a parameter that typer checks against the file system."""
 
@@ -77,6 +80,32 @@ def read_plainly(parameters: Sequence[Any]) -> list[Any]:
     return [*parameters]
 
 
+def name_values(parameters: Sequence[Any]) -> list[Any]:
+    """Return parameters whose values have a name in help texts and errors: BROKER, FILE, N."""
+    for parameter in parameters:
+        described = getattr(parameter, "type_descriptor", None)
+        if parameter.metavar is not None or described is None:
+            continue
+        if parameter.param_type_name == "argument":
+            parameter.metavar = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+        elif not described.is_choice:
+            parameter.metavar = _VALUES.get(described.annotation)
+    return [*parameters]
+
+
+def usage_pieces(parameters: Iterable[Any]) -> list[str]:
+    """Return the arguments of a usage line: BROKER, [DIR], RUN..., [RUN...]."""
+    return [
+        _name_of(each) if each.required else f"[{_name_of(each)}]"
+        for each in parameters
+        if each.param_type_name == "argument"
+    ]
+
+
+def _name_of(argument: Any) -> str:
+    return str(argument.metavar).removeprefix("[").removesuffix("]")
+
+
 def options_in(panel: str) -> Callable[..., Any]:
     """Return the declaration of an option with this panel of the help text."""
     return partial(typer.Option, rich_help_panel=panel)
@@ -87,6 +116,8 @@ _ARGUMENTS = "Arguments"
 _OPTIONS = "Options"
 _NAMES_WIDTH: Final = 30
 """The widest column of names; a description of a longer name begins below it."""
+_DESCRIBED_DEFAULT: Final = re.compile(r"(\[default: )\(([^)]*)\)")
+"""A default that the option describes; typer writes it between brackets."""
 _LONGEST_SENTENCE: Final = 200
 """A command's first sentence is whole, and broken into lines by the width of the terminal."""
 _NARROWEST: Final = 30
@@ -141,8 +172,18 @@ class GroupedCommand(TyperCommand):
     """A command whose help text has a section per group of options."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters with `--help`, with values that need no pydantic."""
-        return read_plainly(super().get_params(ctx))
+        """Return the parameters with `--help`, named, with values that need no pydantic."""
+        return name_values(read_plainly(super().get_params(ctx)))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the pieces of the usage line, with the names of arguments as they are."""
+        return [self.options_metavar or "", *usage_pieces(self.get_params(ctx))]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write a line about global options, below the help text of each verb."""
+        with formatter.indentation():
+            formatter.write_paragraph()
+            formatter.write_text(self.epilog or GLOBAL_OPTIONS)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options by group."""
@@ -153,8 +194,8 @@ class GroupedVerbs(TyperGroup):
     """A group of commands whose help text has a section per group of commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters with `--help`, with values that need no pydantic."""
-        return read_plainly(super().get_params(ctx))
+        """Return the parameters with `--help`, named, with values that need no pydantic."""
+        return name_values(read_plainly(super().get_params(ctx)))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, then the commands by group."""
@@ -183,8 +224,7 @@ def write_options(command: Any, ctx: Any, formatter: Any) -> None:
         if record is None:
             continue
         if parameter.param_type_name == "argument":
-            name, text = record
-            sections[_ARGUMENTS].append((name.partition(" <")[0], text))
+            sections[_ARGUMENTS].append((_name_of(parameter), record[1]))
         elif panel := getattr(parameter, "rich_help_panel", None):
             sections.setdefault(panel, []).append(record)
         else:
@@ -193,9 +233,10 @@ def write_options(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
-    for title, rows in sections.items():
-        if not rows:
+    for title, found in sections.items():
+        if not found:
             continue
+        rows = [(name, _DESCRIBED_DEFAULT.sub(r"\1\2", text)) for name, text in found]
         with formatter.section(title):
             formatter.write_dl(rows, col_max=min(_NAMES_WIDTH, formatter.width // 3 + 4))
 
@@ -204,7 +245,7 @@ def add_command(
     app: typer.Typer, name: str, function: Callable[..., Any], panel: str | None = None
 ) -> None:
     """Register a verb, with its option groups and its section of the help text."""
-    register = app.command(name, cls=GroupedCommand, epilog=GLOBAL_OPTIONS, rich_help_panel=panel)
+    register = app.command(name, cls=GroupedCommand, rich_help_panel=panel)
     register(with_groups(function))
 
 

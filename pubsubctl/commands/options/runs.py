@@ -49,12 +49,14 @@ Broker = Annotated[
         "--broker",
         "-b",
         metavar="BROKER",
-        help="Connect to this broker. The first that answers.",
+        show_default="the first that answers",
+        help="Connect to this broker.",
         autocompletion=names.brokers,
     ),
 ]
 ClientName = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="The name of the client. A new name.")
+    str | None,
+    typer.Option("--name", metavar="NAME", show_default="a new name", help="Name the client."),
 ]
 
 

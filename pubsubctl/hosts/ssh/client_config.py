@@ -13,9 +13,6 @@ import glob
 import itertools
 import os
 import re
-import shutil
-import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +29,7 @@ from pubsubctl.hosts.ssh.config_syntax import (
     split_criteria,
     split_words,
 )
-from pubsubctl.hosts.ssh.fabric_connection import Hop, LineError, describe_error, run_in_background
+from pubsubctl.hosts.ssh.fabric_connection import Hop, describe_error
 from pubsubctl.hosts.ssh.host_settings import SSH_PORT, HostSettings, Line, ProxySetting, Resolution
 from pubsubctl.hosts.ssh.proxies import read_hops
 from pubsubctl.inventory.inventory import Gateway, Inventory
@@ -373,32 +370,6 @@ class UserConfig:
             self._settled[_key(gateway)] = gateway
             way = (*gateway.jump, name)
         return way
-
-
-def dial_through_command(command: str) -> socket.socket:
-    """Return a byte stream through a command of this machine; closing the stream ends the command.
-
-    Raises:
-        LineError: there is no such command.
-    """
-    program = command.split()[0]
-    if not re.search(r"[\"'$\\]", program) and shutil.which(program) is None:
-        raise LineError(f"ProxyCommand {shown(command)}: no such file or directory")
-    ours, theirs = socket.socketpair()
-    try:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {command}"],
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        ours.close()
-        raise LineError(f"ProxyCommand {shown(command)}: {error}") from error
-    finally:
-        theirs.close()
-    run_in_background(process.wait)  # so that no zombie is left
-    return ours
 
 
 def _key(hop: Any) -> tuple[bool, str, tuple[str, ...]]:

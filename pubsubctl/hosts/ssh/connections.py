@@ -19,7 +19,7 @@ import trio
 from brokerd.errors import ControlError
 from pubsubctl.errors import HostError, PubsubctlError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.client_config import UserConfig, dial_through_command
+from pubsubctl.hosts.ssh.client_config import UserConfig
 from pubsubctl.hosts.ssh.config_syntax import command_line, remote_path
 from pubsubctl.hosts.ssh.errors import (
     ChangedHostKey,
@@ -46,6 +46,7 @@ from pubsubctl.hosts.ssh.fabric_connection import (
 from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing
 from pubsubctl.hosts.ssh.stream import CommandStream, Workers, close_quietly, printable
 from pubsubctl.hosts.ssh.transport import Download, Sftp, Upload
+from pubsubctl.hosts.ssh.tunnels import dial_through_command, stream_through
 from pubsubctl.inventory.inventory import Gateway, Host, Inventory, SshSettings
 
 T = TypeVar("T")
@@ -220,6 +221,24 @@ class SshConnections:
         where = f"{host.name}: {source}"
         download = Download(remote_path(source), target, most_bytes, where=where)
         await self._transfer(host, source, download.attempt)
+
+    async def reach_gateway(self, host: Host) -> bool:
+        """Connect to the last gateway before a host; return False for a host without a gateway."""
+        return await self._gateway_line(self._settle(host)) is not None
+
+    async def tunnel(self, host: Host, address: str, port: int) -> trio.SocketStream:
+        """Return a stream to an address that the last gateway before a host can reach.
+
+        Raises:
+            ConnectionFailed: the gateway cannot connect; see the class for other errors.
+        """
+        gateway = await self._gateway_line(self._settle(host))
+        assert gateway is not None, f"{host.name} is behind no gateway"
+        try:
+            channel = await self._workers.run(gateway.tunnel, address, port, discard=close_quietly)
+        except LineError as error:
+            raise ConnectionFailed(host.name, f"through {host.jump[-1]}: {error}") from error
+        return trio.SocketStream(trio.socket.from_stdlib_socket(stream_through(channel)))
 
     async def host_key(self, hop: Hop, key_type: str | None = None) -> HostKey:
         """Return the key of a host or gateway; the server receives only the handshake.

@@ -60,7 +60,7 @@ def draw_dct(run: ExperimentRun, found: Sequence[Row]) -> Drawing:
                     marker=marker, color=colour, linestyle="none", capsize=2,
                     fillstyle="none" if is_durable else "full",
                 )  # fmt: skip
-        axes.set_xlabel("messages between brokers per second, but events")
+        axes.set_xlabel("messages between brokers per second, without events")
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("recovery of a lost last event, s")
     panels[0].set_title("nothing is published")

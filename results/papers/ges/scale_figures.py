@@ -55,7 +55,7 @@ def draw_scale(run: ExperimentRun, shapes: Sequence[Row], hierarchies: Sequence[
         axes.minorticks_off()
     _draw_shapes(path, shapes, lambda row: row.mean_path_links)
     path.set_yscale("log")
-    path.set_ylabel("links on a shortest way, mean (L)")
+    path.set_ylabel("links on a shortest path, mean (L)")
     path.legend(loc="upper left")
     _draw_shapes(clustering, shapes, lambda row: row.clustering)
     clustering.set_ylim(0, 1)

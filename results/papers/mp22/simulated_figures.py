@@ -142,8 +142,8 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     stalled = [row for row in rows if row.stalled_server]
     others = [row for row in rows if not row.stalled_server]
     for label, colour, group in (
-        ("of the server that stalls", ORANGE, stalled),
-        ("of other servers", BLUE, others),
+        ("topics of the server that stalls", ORANGE, stalled),
+        ("topics of other servers", BLUE, others),
     ):
         axes.plot(
             [row.second for row in group], [row.slowest_ms / 1e3 for row in group],
@@ -155,7 +155,7 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     axes.axvspan(dies, back, color=GREY, alpha=0.5, linewidth=0, label="it is down")
     axes.set_yscale("log")
     axes.set_xlabel("published at (s)")
-    axes.set_ylabel("until all have it, at most (s)")
+    axes.set_ylabel("slowest latency of a second (s)")
     axes.legend(fontsize="small")
     late_s = [row.last_came_s for row in stalled if row.second < back]
     metrics = {
