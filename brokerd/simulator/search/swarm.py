@@ -253,7 +253,7 @@ class PlanRun:
         while self._is_owed_although_broken():
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
             if self._is_out_of_patience():
-                self._decommission()
+                self._fail_liveness()
         self._heal_broken()
         settled = False
         while not settled:
@@ -261,7 +261,7 @@ class PlanRun:
                 self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
                 self._look_at_gates()
                 if self._is_out_of_patience():
-                    self._decommission()
+                    self._fail_liveness()
             last_ns = schedule.now_ns + self._bounds.sessions_ns
             while schedule.pending and schedule.now_ns < last_ns:  # messages in flight arrive
                 self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
@@ -357,7 +357,7 @@ class PlanRun:
             # check.
             late = self._is_out_of_patience(taken)
             if late and ((taken >= ENDLESS and schedule.pending) or is_owed()):
-                self._decommission()
+                self._fail_liveness()
 
     def _heal(self) -> None:
         """End all faults, and break the plan's links that stay broken."""
@@ -451,7 +451,8 @@ class PlanRun:
     def _waited_ns(self) -> int:
         return self._cluster.schedule.now_ns - self._healed_ns
 
-    def _decommission(self) -> NoReturn:
+    def _fail_liveness(self) -> NoReturn:
+        """Check I8: raise a violation with everything that is owed or not at rest."""
         cluster, waited_ns = self._cluster, self._waited_ns()
         if self._while_broken is not None:
             raise InvariantViolated(
