@@ -9,16 +9,9 @@ from brokerd.overlay.topology import TREE, Topology
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
 from brokerd.simulator.checks.violations import InvariantViolated
-from brokerd.simulator.search.moves import (
-    MOVES,
-    BrokerJoin,
-    FaultInjection,
-    LaneChoice,
-    Move,
-    PublicationRun,
-    SubscriptionRequest,
-    client_at_neighbour,
-)
+from brokerd.simulator.search.client_moves import PublicationRun, SubscriptionRequest
+from brokerd.simulator.search.move import Move, client_at_neighbour
+from brokerd.simulator.search.moves import MOVES, BrokerJoin, FaultInjection, LaneChoice
 from brokerd.simulator.search.plan import Plan, make_topology, with_settings, write_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun

@@ -31,7 +31,8 @@ from brokerd.simulator.checks.protocol_checks import (
 )
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.campaign import find_setting
-from brokerd.simulator.search.moves import LaneChoice, MoveContext
+from brokerd.simulator.search.move import MoveContext
+from brokerd.simulator.search.moves import LaneChoice, make_counts
 from brokerd.simulator.search.plan import Plan, with_settings
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
@@ -176,7 +177,7 @@ class PlanRun:
         self._due: dict[int, list[tuple[Any, ...]]] = {}
         schedule = self._cluster.schedule
         at = schedule.at if isinstance(schedule, TimedSchedule) else self._schedule_step
-        self._context = MoveContext(self._cluster, self._faults, self._mobility, at)
+        self._context = MoveContext(self._cluster, self._faults, self._mobility, at, make_counts())
         self._recounted = 0
         self._stalled = 0
         self._healed_ns = 0

@@ -36,7 +36,7 @@ from brokerd.simulator.checks.protocol_checks import (
 )
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.broker_factory import BrokerFactory, Inspection
-from brokerd.simulator.world.client_moves import ClientTransfers
+from brokerd.simulator.world.client_transfers import ClientTransfers
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
 from brokerd.simulator.world.handles import (

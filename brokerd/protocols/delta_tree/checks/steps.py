@@ -16,7 +16,7 @@ The checks of every invariant of the δ tree's design:
     I7   confirmations true    here: `_check_confirmation`; invariants:
                                `_check_acknowledgement`
     I8   hops are aware        awareness: `_check_handed_over`
-    I9   gates only open       here: `_note_gates`; gates: `Gates`; separation: `judge` (only
+    I9   gates only open       here: `_note_gates`; notices: `Gates`; separation: `judge` (only
                                brokers that were cut off are closed at the start)
     I10  sources are aware     awareness: `_on_commit`; durability: `_faults` (a
                                recovering broker publishes nothing)
