@@ -88,5 +88,5 @@ def play_and_judge(
 def _place_of(error: Exception) -> str:
     """Return file and line of the check that found a violation, or of the code that failed."""
     frames = traceback.extract_tb(error.__traceback__)
-    frames = [each for each in frames if each.filename != violations_module.__file__]
-    return f"{'/'.join(Path(frames[-1].filename).parts[-3:])}:{frames[-1].lineno}"
+    place = [each for each in frames if each.filename != violations_module.__file__][-1]
+    return f"{'/'.join(Path(place.filename).parts[-3:])}:{place.lineno}"

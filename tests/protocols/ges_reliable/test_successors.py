@@ -189,14 +189,14 @@ def handing_over() -> HomeOfTwo:
     return home
 
 
-def what_its_root_gave_does_not_come_of_the_heir() -> None:
+def events_of_the_root_are_not_delivered_by_the_successor() -> None:
     home = handing_over()
     home.told.answer(FINER, 9)
     home.done(ROOT, 5, 12)
     assert home.fetched_behind(FINER) == [12]
 
 
-def what_is_behind_comes_of_the_heir_alone() -> None:
+def later_events_are_delivered_by_the_successor_only() -> None:
     home = handing_over()
     home.told.answer(FINER, 14)
     home.gives(ROOT, 12, 13, 16)
@@ -206,7 +206,7 @@ def what_is_behind_comes_of_the_heir_alone() -> None:
     assert home.given()[2:] == [(FINER, 15, 16)]
 
 
-def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
+def acknowledgements_reach_the_successor_too() -> None:
     """The old storage, which another subscription still follows, answers after the handover."""
     home = HomeOfTwo((ROOT, 2))
     home.told.answer(ROOT, 2)
@@ -229,7 +229,7 @@ def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
     assert (asked.target, asked.through, asked.done) == (FINER, 12, ((KEY, STAY, 0),))
 
 
-def nothing_is_over_before_its_client_is_done() -> None:
+def a_storage_serves_until_the_last_acknowledgement() -> None:
     """The process may die before, and continue elsewhere from the root's state."""
     home = handing_over()
     home.told.answer(FINER, 9)
@@ -239,7 +239,7 @@ def nothing_is_over_before_its_client_is_done() -> None:
     assert (storage, wish) == (ROOT, SubscriptionRequest(KEY, STAY, None, successor=FINER))
 
 
-def of_two_that_know_it_the_heir_is_the_second() -> None:
+def of_two_storages_with_a_subscription_the_successor_is_second() -> None:
     """A client without memory continues at the older storage, or it would miss earlier events."""
     home = HomeOfTwo()
     home.told.answer(FINER, 9)
@@ -248,14 +248,14 @@ def of_two_that_know_it_the_heir_is_the_second() -> None:
     assert home.told.answer(FINER, 9) == SubscriptionRequest(KEY, STAY, EVERYTHING, before=ROOT)
 
 
-def whoever_was_told_of_an_heir_asks_there() -> None:
+def a_broker_that_learns_of_a_successor_queries_it() -> None:
     home = HomeOfTwo((ROOT, 7))
     home.told.answer(ROOT, None, FINER)
     assert home.told.answer(FINER, 7).had == 7
     assert home.fetched_behind(FINER) == [7]
 
 
-def whoever_comes_back_asks_who_had_it_meanwhile() -> None:
+def a_returning_client_continues_in_between() -> None:
     """The subscription is on its way back, and the client's token names only the root."""
     home = HomeOfTwo((ROOT, 7))
     assert not home.told.answer(ROOT, 12).claims
@@ -264,12 +264,12 @@ def whoever_comes_back_asks_who_had_it_meanwhile() -> None:
     assert home.fetched_behind(FINER) == [7]
 
 
-def whoever_has_had_more_of_the_heir_has_had_all_before_it() -> None:
+def a_position_at_the_successor_covers_the_previous_storage() -> None:
     home = HomeOfTwo((ROOT, 7), (FINER, 12))
     assert home.told.answer(ROOT, 12, FINER).had == 12
 
 
-def an_end_is_told_to_all_who_may_know() -> None:
+def an_end_reaches_all_possible_storages() -> None:
     home = handing_over()
     home.told.answer(FINER, 9)
     home.clients.on_unsubscribe("c", Unsubscribe(1))
@@ -277,7 +277,7 @@ def an_end_is_told_to_all_who_may_know() -> None:
     assert ends == [(ROOT, None), (FINER, None)]
 
 
-def an_end_goes_on_to_whoever_has_it_now() -> None:
+def an_end_follows_the_subscription_to_its_successor() -> None:
     """The client unsubscribes before its broker is notified of the successor."""
     home = HomeOfTwo((ROOT, 7))
     home.clients.on_unsubscribe("c", Unsubscribe(1))
@@ -357,7 +357,7 @@ def a_lost_session_ends_nothing_at_an_unknown_successor() -> None:
     assert not home.told.wishes
 
 
-def an_end_goes_on_to_an_unknown_successor() -> None:
+def an_end_follows_the_subscription_to_an_unknown_successor() -> None:
     home = HomeOfTwo()
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.told.answer(FINER, None)
@@ -379,7 +379,7 @@ def a_new_subscription_is_not_ended_at_an_unknown_successor() -> None:
     assert JOINED not in home.requested_ends()
 
 
-def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
+def a_successor_names_the_previous_storage_until_that_confirms() -> None:
     """The successor also reports, to later requests, the storage at which the old one ended."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, before=ROOT))
@@ -392,7 +392,7 @@ def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
     assert told == [ROOT, ROOT, FINER, FINER, None]
 
 
-def whoever_comes_first_to_the_heir_asks_who_was_before() -> None:
+def a_client_at_its_successor_first_queries_the_previous_storage() -> None:
     """The client has all earlier events, but the subscription at the first storage must end."""
     home = HomeOfTwo((FINER, 12))
     home.told.answer(FINER, 12, before=ROOT)
@@ -405,7 +405,7 @@ def whoever_comes_first_to_the_heir_asks_who_was_before() -> None:
     assert home.fetched_behind(FINER) == [12]
 
 
-def who_knows_that_it_is_over_is_not_asked() -> None:
+def a_storage_that_ended_a_subscription_is_not_queried() -> None:
     """No storage has earlier events, although the client has fewer: none of them matched."""
     home = HomeOfTwo((FINER, 7))
     home.told.answer(FINER, 12, before=FINER)
@@ -413,7 +413,7 @@ def who_knows_that_it_is_over_is_not_asked() -> None:
     assert home.fetched_behind(FINER) == [12]
 
 
-def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
+def a_client_that_moved_restarts_at_no_earlier_broker() -> None:
     """The broker has not received the departure, but one of the storages has (seed 51844)."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 2, EVERYTHING), home=9)
@@ -484,7 +484,7 @@ def requests_of_one_broker_count_in_their_order() -> None:
     assert [each.later_generation for each in told] == [None, None, 3]
 
 
-def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
+def a_broker_dies_in_a_handover() -> None:
     """The client has all events before the successor; the next broker asks there (seed 33472)."""
     for milliseconds in range(35, 55, 3):
         trees = Trees()
@@ -502,7 +502,7 @@ def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
         assert [trees.stored_for(name) for name in "rfq"] == [1, 1, 0]
 
 
-def who_goes_back_and_forth_is_stored_for_once() -> None:
+def a_client_that_moves_back_and_forth_is_stored_for_once() -> None:
     """The client returns before the storage was notified of its move (seed 162)."""
     for milliseconds in (40, 55, 70):
         trees = Trees()
@@ -516,7 +516,7 @@ def who_goes_back_and_forth_is_stored_for_once() -> None:
         assert sum(trees.stored_for(name) for name in "rfq") == 2
 
 
-def heirs_are_kept() -> None:
+def successors_survive_a_restart() -> None:
     """Requests for a moved subscription are answered with the successor, even after a restart."""
     alone = StorageAlone()
     for number, wish in enumerate(
@@ -552,7 +552,7 @@ def heirs_are_kept() -> None:
         assert told == [RequestAnswer(KEY, 0, FINER), RequestAnswer(Key("d", 1), None, FINER)]
 
 
-def a_finer_storage_may_be_behind_its_client() -> None:
+def a_client_may_be_ahead_of_its_finer_storage() -> None:
     """The client has received more of the root; no client has received more than a root itself."""
     for parent, received in ((ROOT, 7), (None, 0)):
         registrations = StorageAlone(parent).storage.registrations
@@ -561,7 +561,7 @@ def a_finer_storage_may_be_behind_its_client() -> None:
         assert registrations.subscriptions()[KEY].received == received
 
 
-def no_epoch_is_written_down_that_a_crash_could_take() -> None:
+def no_epoch_is_stored_that_a_crash_could_remove() -> None:
     """Another publication would get the epoch, and the subscription would lack that publication."""
     alone = StorageAlone()
     alone.receives_from(Store(7, 0, HOME, run(1, 3)))
@@ -578,7 +578,7 @@ def no_epoch_is_written_down_that_a_crash_could_take() -> None:
     assert row.value[2] == 3
 
 
-def whoever_moves_in_a_tree_is_stored_for_where_it_is() -> None:
+def a_client_that_moves_in_a_tree_is_stored_for_in_its_unit() -> None:
     trees = Trees()
     client = trees.subscription.client
     for broker, stored in (("g", [1, 0, 0]), ("x", [0, 1, 0]), ("g", [1, 0, 0])):
@@ -592,7 +592,7 @@ def whoever_moves_in_a_tree_is_stored_for_where_it_is() -> None:
     assert not any(trees.stored_for(name) + trees.heirs(name) for name in "rfq")
 
 
-def whoever_goes_on_while_it_is_handed_over_misses_nothing() -> None:
+def a_client_that_moves_on_during_a_handover_misses_nothing() -> None:
     """Access brokers die before the deliveries of the first storage are acknowledged."""
     trees = Trees()
     client = trees.subscription.client
@@ -608,7 +608,7 @@ def whoever_goes_on_while_it_is_handed_over_misses_nothing() -> None:
     assert trees.got() == 17
 
 
-def whoever_forgets_while_it_is_handed_over_misses_nothing() -> None:
+def a_client_that_loses_memory_in_a_handover_misses_nothing() -> None:
     trees = Trees()
     client = trees.subscription.client
     client.take_after_ns = 300_000_000
@@ -623,7 +623,7 @@ def whoever_forgets_while_it_is_handed_over_misses_nothing() -> None:
     assert len(again.received[1]) >= 8
 
 
-def whose_heir_is_down_is_given_all_by_its_first_storage() -> None:
+def the_first_storage_delivers_while_the_successor_is_down() -> None:
     trees = Trees()
     late = trees.subscribe("g", "kind = 'b'")
     trees.cluster.broker("f").kill()
@@ -637,7 +637,7 @@ def whose_heir_is_down_is_given_all_by_its_first_storage() -> None:
     assert [trees.stored_for(name) for name in "rfq"] == [0, 2, 0]
 
 
-def a_storage_comes_while_publications_do() -> None:
+def a_storage_is_added_during_publications() -> None:
     """The storage dies meanwhile; all subscriptions continue there (a19_finer_mid_traffic)."""
     trees = Trees()
     local = trees.subscribe("g", "kind = 'b'")
@@ -657,7 +657,7 @@ def a_storage_comes_while_publications_do() -> None:
     assert [trees.stored_for(name) for name in "rgfq"] == [0, 2, 1, 0]
 
 
-def a_coarser_storage_comes_above_one_that_goes_on_as_it_was() -> None:
+def a_coarser_storage_is_added_above_an_unchanged_one() -> None:
     """Brokers of the unit without a finer storage are stored for there."""
     trees = Trees()
     assert trees.cluster.membership.change_role("y", "0")
@@ -689,7 +689,7 @@ def a_storage_retires() -> None:
     assert not [*parent.dependents.predicates()]
 
 
-def whoever_knows_first_that_it_is_a_storage_asks_again() -> None:
+def a_new_storage_repeats_its_request_until_others_accept_it() -> None:
     trees = Trees()
     local = trees.subscribe("g", "kind = 'b'")
     cluster = trees.cluster
@@ -707,45 +707,45 @@ def whoever_knows_first_that_it_is_a_storage_asks_again() -> None:
 
 
 HEIR_STORIES = (
-    what_its_root_gave_does_not_come_of_the_heir,
-    what_is_behind_comes_of_the_heir_alone,
-    what_its_old_storage_was_told_its_heir_is_told_too,
-    nothing_is_over_before_its_client_is_done,
-    of_two_that_know_it_the_heir_is_the_second,
-    whoever_was_told_of_an_heir_asks_there,
-    whoever_comes_back_asks_who_had_it_meanwhile,
-    whoever_has_had_more_of_the_heir_has_had_all_before_it,
-    an_end_is_told_to_all_who_may_know,
-    an_end_goes_on_to_whoever_has_it_now,
+    events_of_the_root_are_not_delivered_by_the_successor,
+    later_events_are_delivered_by_the_successor_only,
+    acknowledgements_reach_the_successor_too,
+    a_storage_serves_until_the_last_acknowledgement,
+    of_two_storages_with_a_subscription_the_successor_is_second,
+    a_broker_that_learns_of_a_successor_queries_it,
+    a_returning_client_continues_in_between,
+    a_position_at_the_successor_covers_the_previous_storage,
+    an_end_reaches_all_possible_storages,
+    an_end_follows_the_subscription_to_its_successor,
     a_late_answer_does_not_end_a_new_subscription,
     a_late_answer_of_a_successor_does_not_end_a_new_subscription,
     a_late_answer_does_not_end_a_subscription_that_was_lost_since,
     an_end_in_the_same_session_is_answered_though_its_number_is_used_again,
     a_second_end_is_requested_like_the_first,
     a_lost_session_ends_nothing_at_an_unknown_successor,
-    an_end_goes_on_to_an_unknown_successor,
+    an_end_follows_the_subscription_to_an_unknown_successor,
     a_new_subscription_is_not_ended_at_an_unknown_successor,
-    an_heir_says_from_whom_it_comes_until_that_one_knows,
-    whoever_comes_first_to_the_heir_asks_who_was_before,
-    who_knows_that_it_is_over_is_not_asked,
-    who_has_gone_elsewhere_begins_nowhere_anew,
+    a_successor_names_the_previous_storage_until_that_confirms,
+    a_client_at_its_successor_first_queries_the_previous_storage,
+    a_storage_that_ended_a_subscription_is_not_queried,
+    a_client_that_moved_restarts_at_no_earlier_broker,
     a_handover_that_a_storage_ignores_ends_the_session,
     an_end_that_a_storage_ignores_ends_the_session,
     a_late_report_of_a_displacement_ends_no_later_attachment,
     requests_of_one_broker_count_in_their_order,
-    whose_home_dies_before_it_is_over_is_stored_for_once,
-    who_goes_back_and_forth_is_stored_for_once,
-    heirs_are_kept,
-    a_finer_storage_may_be_behind_its_client,
-    no_epoch_is_written_down_that_a_crash_could_take,
-    whoever_moves_in_a_tree_is_stored_for_where_it_is,
-    whoever_goes_on_while_it_is_handed_over_misses_nothing,
-    whoever_forgets_while_it_is_handed_over_misses_nothing,
-    whose_heir_is_down_is_given_all_by_its_first_storage,
-    a_storage_comes_while_publications_do,
-    a_coarser_storage_comes_above_one_that_goes_on_as_it_was,
+    a_broker_dies_in_a_handover,
+    a_client_that_moves_back_and_forth_is_stored_for_once,
+    successors_survive_a_restart,
+    a_client_may_be_ahead_of_its_finer_storage,
+    no_epoch_is_stored_that_a_crash_could_remove,
+    a_client_that_moves_in_a_tree_is_stored_for_in_its_unit,
+    a_client_that_moves_on_during_a_handover_misses_nothing,
+    a_client_that_loses_memory_in_a_handover_misses_nothing,
+    the_first_storage_delivers_while_the_successor_is_down,
+    a_storage_is_added_during_publications,
+    a_coarser_storage_is_added_above_an_unchanged_one,
     a_storage_retires,
-    whoever_knows_first_that_it_is_a_storage_asks_again,
+    a_new_storage_repeats_its_request_until_others_accept_it,
 )
 
 
