@@ -34,13 +34,13 @@ ONCE: dict[str, tuple[str, ...]] = {
         "new_beside_an_old_tail",
         "test_matching_events_of_a_run_are_delivered_to_a_client_at_once",
     ),
-    "tests.protocols.ges.apart_stories": ("who_has_left_is_heard_of_afterwards",),
+    "tests.protocols.ges.apart_stories": ("late_statements_of_a_departed_broker_arrive",),
     "tests.protocols.ges.readdress_stories": (
-        "a_broker_that_goes_to_and_fro_waits_longer_each_time",
-        "a_part_that_came_off_is_a_unit_of_its_own",
+        "repeated_readdressing_waits_longer_each_time",
+        "a_separated_part_becomes_a_unit",
         "in_the_end_all_are_where_they_were",
         "subscriptions_wait_until_neighbours_take_the_address",
-        "who_has_come_back_stays_there",
+        "a_returned_broker_keeps_its_address",
     ),
     "tests.protocols.ges.slow_stories": (
         "a_broker_that_all_find_slow_ends",
