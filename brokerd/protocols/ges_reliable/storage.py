@@ -386,7 +386,7 @@ class Storage:
         if not self.log.is_read or number < latest:
             return
         if self.profile is not None and any(request.is_query for request in message.requests):
-            raise RemoteProtocolError(peer, f"asks {self._broker} how far it is, which is no root")
+            raise RemoteProtocolError(peer, f"queries {self._broker}, which is no root")
         rows: list[Row] = []
         answers: list[RequestAnswer] = []
         if number == latest:
@@ -407,19 +407,19 @@ class Storage:
                 answers.append(answer)
                 rows += changed
         target, stores = self._forwarding.to(home), message.stores
-        answer = Changed(target, 0, self._broker, *number, tuple(answers), stores)
+        reply = Changed(target, 0, self._broker, *number, tuple(answers), stores)
         ends = self.registrations.ends
 
-        def written() -> None:
+        def send() -> None:
             self.registrations.confirm_ends(ends)
-            self._forwarding.send(answer)
+            self._forwarding.send(reply)
             self._release_unneeded()
 
         def write() -> None:
             if rows:
-                self._disk.commit(rows, written)
+                self._disk.commit(rows, send)
             else:
-                self._disk.when_written(written)
+                self._disk.when_written(send)
 
         # A crash could give a later epoch to another publication: none is written, or sent.
         self._disk.sync(LOG, write)
