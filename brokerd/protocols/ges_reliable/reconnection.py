@@ -157,7 +157,7 @@ class StorageSearches:
             each.later_generation for each in answers.values() if each.later_generation is not None
         ]
         if later:
-            # Its client has been elsewhere since, and it begins nowhere anew.
+            # Its client has been at another broker since, and the subscription restarts at none.
             moved = RequestAnswer(local.key, None, later_generation=max(later))
             yield SubscriptionStart(client, local, moved)
             return

@@ -125,7 +125,7 @@ class SubscriptionRequests:
             return
         requests = queue.in_flight
         if [answer.key for answer in message.answers] != [request.key for request, _ in requests]:
-            raise RemoteProtocolError(peer, f"answers what was not asked: {message.answers}"[:300])
+            raise RemoteProtocolError(peer, f"answers other requests: {message.answers}"[:300])
         queue.in_flight, queue.message = [], None
         self._deadlines.cancel((self._purpose, message.storage))
         for (_, step), answer in zip(requests, message.answers, strict=True):

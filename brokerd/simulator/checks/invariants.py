@@ -192,5 +192,5 @@ class StepChecker:
             if missing:
                 raise InvariantViolated(
                     "acknowledged too early",
-                    f"{broker.name} calls {client}'s {sequence} done; not at {missing}",
+                    f"{broker.name} acknowledges {client}'s {sequence}, which {missing} lack",
                 )

@@ -113,7 +113,7 @@ class Redeliveries:
                 "redelivered committed", f"{subject} again, and had committed it"
             )
         if not again:
-            raise InvariantViolated("redelivered unmarked", f"{subject} again, and is not told so")
+            raise InvariantViolated("redelivered unmarked", f"{subject} again without the mark")
         if consumer.redeliveries_left < 0:
             most = consumer.uncommitted
             subject = f"{subject} again, which has had more than {most} for each crash again"
