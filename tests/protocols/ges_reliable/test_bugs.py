@@ -9,7 +9,8 @@ from tests.protocols.ges_reliable.test_handover import CROSSING_STORIES
 from tests.protocols.ges_reliable.test_members import MEMBER_STORIES
 from tests.protocols.ges_reliable.test_parts import PARTS, roam
 from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES
-from tests.protocols.ges_reliable.test_successors import HEIR_STORIES
+from tests.protocols.ges_reliable.test_successors import SUCCESSOR_STORIES
+from tests.protocols.ges_reliable.test_successors_in_trees import TREE_SUCCESSOR_STORIES
 from tests.protocols.ges_reliable.test_trees import TREE_STORIES
 from tests.protocols.ges_reliable.test_waiting_fetches import STORIES as WAITING_STORIES
 
@@ -108,7 +109,8 @@ STORIES_OF_ALL = (
     *PARTS,
     *STORIES,
     *TREE_STORIES,
-    *HEIR_STORIES,
+    *SUCCESSOR_STORIES,
+    *TREE_SUCCESSOR_STORIES,
     *CROSSING_STORIES,
     *MEMBER_STORIES,
     *WAITING_STORIES,

@@ -109,7 +109,7 @@ def the_old_root_serves_until_the_last_acknowledgement() -> None:
     home.answer(FIRST, 4, successor=NEXT, until=14)
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 13)
-    assert not home.told.wishes
+    assert not home.told.requests
     home.done(FIRST, 14, 14)
     assert home.answer(FIRST, None) == SubscriptionRequest(KEY, STAY, None, successor=NEXT)
 
@@ -130,7 +130,7 @@ def a_handover_waits_for_an_old_root_that_is_behind() -> None:
     home = started_at_the_successor()
     home.looked(NEXT, 120, 20)
     home.looked(FIRST, 14, 14)
-    assert not home.told.wishes
+    assert not home.told.requests
     home.gives(FIRST, 12, 13, 20)
     home.clients.due(ROOT_QUERY, FIRST)
     home.looked(FIRST, 20, 20)
@@ -161,7 +161,7 @@ def a_handover_to_a_third_root_awaits_the_first() -> None:
     """Otherwise the next request at the first root would restart and continue at the second."""
     home = goes_on()
     home.clients.change((FIRST, NEXT), ROOTS)
-    assert len(home.told.wishes) == 1
+    assert len(home.told.requests) == 1
     assert home.answer(FIRST, None).successor == NEXT
     assert home.answer(NEXT, 111).before == NEXT
     wish = home.answer(NEXT, 111, successor=FIRST)
@@ -201,14 +201,14 @@ def the_previous_storage_confirms_its_end() -> None:
     home.answer(FIRST, None, successor=NEXT)
     assert home.fetched_behind(NEXT) == [130]
     assert home.answer(NEXT, 130).before == NEXT
-    assert not home.told.wishes
+    assert not home.told.requests
 
 
 def an_end_reaches_the_previous_storage() -> None:
     home = HomeBetween((NEXT, 120))
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.answer(NEXT, 120, before=FIRST)
-    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.requests]
     assert ends == [(NEXT, None), (FIRST, None)]
 
 
@@ -226,7 +226,7 @@ def an_end_awaits_the_previous_storage() -> None:
 def it_stays_where_that_is_wished() -> None:
     home = HomeOfTwo((FIRST, 2), roots=ROOTS, changes_root=False)
     home.told.answer(FIRST, 2)
-    assert not home.told.wishes
+    assert not home.told.requests
 
 
 def kept(alone: StorageAlone) -> StorageAlone:

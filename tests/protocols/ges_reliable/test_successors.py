@@ -1,4 +1,4 @@
-"""Stories of subscriptions that continue at a successor storage of their tree."""
+"""Stories of one access broker, or one storage, and a successor storage in the same tree."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,7 +41,6 @@ from brokerd.protocols.interface import (
     Commit,
     Deliver,
     LogEnds,
-    OverlayChanged,
     Send,
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -56,7 +55,6 @@ from tests.protocols.ges_reliable.test_parts import (
     StorageAlone,
     run,
 )
-from tests.protocols.ges_reliable.test_trees import Trees
 
 FINER, ROOT = 4, 5
 JOINED = 6
@@ -68,19 +66,19 @@ class Told:
     """The requests of an access broker to storages, until the test answers them."""
 
     def __init__(self) -> None:
-        self.wishes: list[tuple[int, SubscriptionRequest, Any]] = []
+        self.requests: list[tuple[int, SubscriptionRequest, Any]] = []
         self.clients: RoamingClients
 
     def add(self, storage: int, wish: SubscriptionRequest, step: Any, _now_ns: int) -> tuple[()]:
-        self.wishes.append((storage, wish, step))
+        self.requests.append((storage, wish, step))
         return ()
 
     def answer(
         self, storage: int, after: int | None, successor: int | None = None, **more: Any
     ) -> SubscriptionRequest:
         """Answer the oldest pending request, which must be for this storage."""
-        assert self.wishes, f"{storage} is told nothing"
-        to, wish, step = self.wishes.pop(0)
+        assert self.requests, f"{storage} is told nothing"
+        to, wish, step = self.requests.pop(0)
         assert to == storage, f"{wish} was told {to}"
         if step is not None:
             self.clients.take([Answer(RequestAnswer(wish.key, after, successor, **more), step)])
@@ -140,7 +138,7 @@ class HomeOfTwo:
 
     def requested_ends(self) -> list[int]:
         """Return the storages with an unanswered request to end a subscription."""
-        return [storage for storage, wish, _ in self.told.wishes if wish.predicate is None]
+        return [storage for storage, wish, _ in self.told.requests if wish.predicate is None]
 
     def gives(self, storage: int, after: int, first: int, last: int) -> None:
         """Let a storage answer the last fetch with epochs `first` to `last`."""
@@ -233,9 +231,9 @@ def a_storage_serves_until_the_last_acknowledgement() -> None:
     """The process may die before, and continue elsewhere from the root's state."""
     home = handing_over()
     home.told.answer(FINER, 9)
-    assert not home.told.wishes
+    assert not home.told.requests
     home.done(ROOT, 5, 12)
-    ((storage, wish, _),) = home.told.wishes
+    ((storage, wish, _),) = home.told.requests
     assert (storage, wish) == (ROOT, SubscriptionRequest(KEY, STAY, None, successor=FINER))
 
 
@@ -273,7 +271,7 @@ def an_end_reaches_all_possible_storages() -> None:
     home = handing_over()
     home.told.answer(FINER, 9)
     home.clients.on_unsubscribe("c", Unsubscribe(1))
-    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.requests]
     assert ends == [(ROOT, None), (FINER, None)]
 
 
@@ -283,7 +281,7 @@ def an_end_follows_the_subscription_to_its_successor() -> None:
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.told.answer(ROOT, None, FINER)
     assert home.told.answer(FINER, 9).claims
-    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.requests]
     assert ends == [(FINER, None), (ROOT, None)]
     assert not home.answers(Unsubscribed)
     home.told.answer(FINER, None)
@@ -323,7 +321,7 @@ def a_late_answer_does_not_end_a_subscription_that_was_lost_since() -> None:
     home.clients.on_lost("c", 2)
     home.told.answer(ROOT, 7)
     home.told.answer(ROOT, 7)
-    assert not home.told.wishes
+    assert not home.told.requests
 
 
 def an_end_in_the_same_session_is_answered_though_its_number_is_used_again() -> None:
@@ -354,7 +352,7 @@ def a_lost_session_ends_nothing_at_an_unknown_successor() -> None:
     home.clients.on_lost("c", 1)
     home.told.answer(FINER, None)
     home.told.answer(ROOT, None, JOINED)
-    assert not home.told.wishes
+    assert not home.told.requests
 
 
 def an_end_follows_the_subscription_to_an_unknown_successor() -> None:
@@ -409,7 +407,7 @@ def a_storage_that_ended_a_subscription_is_not_queried() -> None:
     """No storage has earlier events, although the client has fewer: none of them matched."""
     home = HomeOfTwo((FINER, 7))
     home.told.answer(FINER, 12, before=FINER)
-    assert not home.told.wishes
+    assert not home.told.requests
     assert home.fetched_behind(FINER) == [12]
 
 
@@ -428,7 +426,7 @@ def a_client_that_moved_restarts_at_no_earlier_broker() -> None:
     home.told.answer(ROOT, 12)
     assert home.told.answer(FINER, None).claims
     assert home.told.answer(ROOT, None, later_generation=STAY + 3).claims
-    assert not home.told.wishes
+    assert not home.told.requests
     assert [each.retry for each in home.answers(Refused)] == [True]
 
 
@@ -482,38 +480,6 @@ def requests_of_one_broker_count_in_their_order() -> None:
     alone.written(Append, Commit)
     told = [begun for each in alone.paper.take(Changed) for begun in each.answers]
     assert [each.later_generation for each in told] == [None, None, 3]
-
-
-def a_broker_dies_in_a_handover() -> None:
-    """The client has all events before the successor; the next broker asks there (seed 33472)."""
-    for milliseconds in range(35, 55, 3):
-        trees = Trees()
-        late = trees.subscribe("g", "kind = 'b'")
-        trees.publish("z", "b", seconds=2)
-        trees.cluster.transfers.reattach(late.client.name, "x")
-        trees.publish("z", "b", seconds=2)
-        trees.cluster.transfers.reattach(late.client.name, "g")
-        trees.cluster.run_for(milliseconds / 1000)
-        trees.cluster.broker("g").kill()
-        trees.cluster.transfers.reattach(late.client.name, "r")
-        trees.publish("z", "b")
-        trees.settle(20)
-        assert len(late.received) == 3
-        assert [trees.stored_for(name) for name in "rfq"] == [1, 1, 0]
-
-
-def a_client_that_moves_back_and_forth_is_stored_for_once() -> None:
-    """The client returns before the storage was notified of its move (seed 162)."""
-    for milliseconds in (40, 55, 70):
-        trees = Trees()
-        late = trees.subscribe("x", "kind = 'b'")
-        for broker, seconds in (("g", 1.0), ("x", milliseconds / 1000), ("g", 1.0)):
-            trees.publish("z", "b", "b", seconds=0.3)
-            trees.cluster.transfers.reattach(late.client.name, broker)
-            trees.publish("z", "b", "b", seconds=seconds)
-        trees.settle(20)
-        assert len(late.received) == 12
-        assert sum(trees.stored_for(name) for name in "rfq") == 2
 
 
 def successors_survive_a_restart() -> None:
@@ -578,135 +544,7 @@ def no_epoch_is_stored_that_a_crash_could_remove() -> None:
     assert row.value[2] == 3
 
 
-def a_client_that_moves_in_a_tree_is_stored_for_in_its_unit() -> None:
-    trees = Trees()
-    client = trees.subscription.client
-    for broker, stored in (("g", [1, 0, 0]), ("x", [0, 1, 0]), ("g", [1, 0, 0])):
-        trees.cluster.transfers.reattach(client.name, broker)
-        trees.publish("z", "a", "b", "a", seconds=3)
-        assert [trees.stored_for(name) for name in "rfq"] == stored
-    trees.settle()
-    assert trees.got() == 7
-    trees.cluster.unsubscribe(client.name)
-    trees.settle()
-    assert not any(trees.stored_for(name) + trees.heirs(name) for name in "rfq")
-
-
-def a_client_that_moves_on_during_a_handover_misses_nothing() -> None:
-    """Access brokers die before the deliveries of the first storage are acknowledged."""
-    trees = Trees()
-    client = trees.subscription.client
-    client.take_after_ns = 200_000_000
-    trees.publish("z", *"a" * 12, seconds=0.5)
-    for broker in ("g", "x", "g"):
-        trees.cluster.transfers.reattach(client.name, broker)
-        trees.publish("z", "a", seconds=0.6)
-    trees.lose("g")
-    trees.cluster.transfers.reattach(client.name, "y")
-    trees.publish("z", "a")
-    trees.settle(20)
-    assert trees.got() == 17
-
-
-def a_client_that_loses_memory_in_a_handover_misses_nothing() -> None:
-    trees = Trees()
-    client = trees.subscription.client
-    client.take_after_ns = 300_000_000
-    trees.publish("z", *"a" * 8, seconds=0.05)
-    trees.cluster.transfers.reattach(client.name, "g")
-    trees.cluster.run_for(0.15)
-    assert [trees.stored_for(name) for name in "rfq"] == [1, 1, 0]
-    again = trees.cluster.population.forget(client.name)
-    trees.publish("z", "a")
-    trees.settle(20)
-    assert [trees.stored_for(name) for name in "rfq"] == [1, 0, 0]
-    assert len(again.received[1]) >= 8
-
-
-def the_first_storage_delivers_while_the_successor_is_down() -> None:
-    trees = Trees()
-    late = trees.subscribe("g", "kind = 'b'")
-    trees.cluster.broker("f").kill()
-    trees.cluster.transfers.reattach(late.client.name, "x")
-    trees.publish("z", "b", seconds=3)
-    assert len(late.received) == 1
-    trees.cluster.broker("f").start()
-    trees.publish("z", "b")
-    trees.settle(20)
-    assert len(late.received) == 2
-    assert [trees.stored_for(name) for name in "rfq"] == [0, 2, 0]
-
-
-def a_storage_is_added_during_publications() -> None:
-    """The storage dies meanwhile; all subscriptions continue there (a19_finer_mid_traffic)."""
-    trees = Trees()
-    local = trees.subscribe("g", "kind = 'b'")
-    for number in range(12):
-        trees.publish("z", "a", "b", "b", seconds=0.05)
-        if number == 3:
-            assert trees.cluster.membership.change_role("g", "1")
-        if number == 5:
-            trees.cluster.broker("g").kill()
-        if number == 9:
-            trees.cluster.broker("g").start()
-    trees.cluster.run_for(5)
-    late = trees.subscribe("g", "kind = 'b'")
-    trees.publish("z", "b")
-    trees.settle()
-    assert (len(local.received), len(late.received), trees.got()) == (25, 1, 13)
-    assert [trees.stored_for(name) for name in "rgfq"] == [0, 2, 1, 0]
-
-
-def a_coarser_storage_is_added_above_an_unchanged_one() -> None:
-    """Brokers of the unit without a finer storage are stored for there."""
-    trees = Trees()
-    assert trees.cluster.membership.change_role("y", "0")
-    other = trees.subscribe("y")
-    assert trees.cluster.membership.change_role("q", "1") is False, "it is a root"
-    assert trees.cluster.membership.change_role("z", "1")
-    trees.subscribe("z")
-    trees.publish("x", "a", "b")
-    trees.settle()
-    assert [trees.stored_for(name) for name in "rfqyz"] == [0, 1, 0, 1, 1]
-    assert len(other.received) == 2
-
-
-def a_storage_retires() -> None:
-    """Other storages have all its events before it is empty; absent clients find them (A9.3)."""
-    trees = Trees()
-    away = trees.subscribe("x", "kind = 'b'")
-    link = trees.cluster.link(away.client.name, "x").cut()
-    trees.publish("z", "a", "b", seconds=3)
-    assert trees.cluster.membership.change_role("f", "retired")
-    trees.publish("z", "a", "b", seconds=3)
-    assert [trees.stored_for(name) for name in "rf"] == [1, 1]
-    link.heal()
-    trees.publish("z", "b")
-    trees.settle()
-    assert [trees.stored_for(name) for name in "rf"] == [2, 0]
-    assert (trees.got(), len(away.received)) == (3, 3)
-    parent = trees.cluster.broker("r").broker.core.storage
-    assert not [*parent.dependents.predicates()]
-
-
-def a_new_storage_repeats_its_request_until_others_accept_it() -> None:
-    trees = Trees()
-    local = trees.subscribe("g", "kind = 'b'")
-    cluster = trees.cluster
-    changed = cluster.topology.with_role("g", "1", "test")
-    cluster.state.change(changed)
-    told = OverlayChanged(cluster.graph.overlay)
-    cluster.broker("g").broker.operate(told)
-    trees.publish("z", "b")
-    assert [trees.stored_for(name) for name in "rg"] == [1, 0]
-    cluster.broker("r").broker.operate(told)
-    trees.publish("z", "b")
-    trees.settle()
-    assert [trees.stored_for(name) for name in "rg"] == [0, 1]
-    assert len(local.received) == 2
-
-
-HEIR_STORIES = (
+SUCCESSOR_STORIES = (
     events_of_the_root_are_not_delivered_by_the_successor,
     later_events_are_delivered_by_the_successor_only,
     acknowledgements_reach_the_successor_too,
@@ -733,22 +571,12 @@ HEIR_STORIES = (
     an_end_that_a_storage_ignores_ends_the_session,
     a_late_report_of_a_displacement_ends_no_later_attachment,
     requests_of_one_broker_count_in_their_order,
-    a_broker_dies_in_a_handover,
-    a_client_that_moves_back_and_forth_is_stored_for_once,
     successors_survive_a_restart,
     a_client_may_be_ahead_of_its_finer_storage,
     no_epoch_is_stored_that_a_crash_could_remove,
-    a_client_that_moves_in_a_tree_is_stored_for_in_its_unit,
-    a_client_that_moves_on_during_a_handover_misses_nothing,
-    a_client_that_loses_memory_in_a_handover_misses_nothing,
-    the_first_storage_delivers_while_the_successor_is_down,
-    a_storage_is_added_during_publications,
-    a_coarser_storage_is_added_above_an_unchanged_one,
-    a_storage_retires,
-    a_new_storage_repeats_its_request_until_others_accept_it,
 )
 
 
-@pytest.mark.parametrize("story", HEIR_STORIES, ids=lambda story: story.__name__)
+@pytest.mark.parametrize("story", SUCCESSOR_STORIES, ids=lambda story: story.__name__)
 def test_story(story: Callable[[], None]) -> None:
     story()
