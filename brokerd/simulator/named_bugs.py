@@ -172,8 +172,8 @@ def mistaken_functions(bugs: tuple[NamedBug, ...]) -> tuple[tuple[FunctionType, 
     return tuple(swap for source in edit_sources(bugs) for swap in swaps_of(source))
 
 
-def edit_sources(bugs: Iterable[NamedBug], root: Path = _ROOT) -> list[Source]:
-    """Return the changed modules, read from the folder `root`.
+def edit_sources(bugs: Iterable[NamedBug], root: Path | None = None) -> list[Source]:
+    """Return the changed modules, read from `root`, or else from this source checkout.
 
     Raises:
         AnchorLost: as `plant`.
@@ -182,7 +182,7 @@ def edit_sources(bugs: Iterable[NamedBug], root: Path = _ROOT) -> list[Source]:
     for bug in bugs:
         for edit in bug.edits:
             if edit.module not in sources:
-                path = root / edit.module
+                path = (root or _ROOT) / edit.module
                 if not path.is_file():
                     raise AnchorLost(bug.name, edit.module, edit.function, "", "no such module")
                 sources[edit.module] = Source(edit.module, path.read_text(encoding="utf-8"))
