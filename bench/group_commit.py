@@ -7,7 +7,7 @@ With --wait, records gather for several times before the log receives them. Brok
 records that arrive during a write form the next group. The claims about waiting were written before
 the measurement; the exit status shows whether all claims hold.
 
-Paper: none ([MP22] has no measurements; `commit_ms` is the design's, its experiment M9).
+Paper: none ([MP22] has no measurements; the parameter is the design's).
 """
 
 import argparse

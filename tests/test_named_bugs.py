@@ -18,7 +18,7 @@ from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator import named_bugs
 from brokerd.simulator.anchors import AnchorLost, Edit, Source, functions_of
 from brokerd.simulator.checks.protocol_checks import named_bug, simulation_of, with_bugs
-from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, mistaken_sources, plant
+from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, edit_sources, plant
 from tests.helpers.drawn import MOST_CHANGED, changes, depends_on, drawn_rows
 from tests.named_bugs.rows import ROWS
 
@@ -245,8 +245,9 @@ def test_rewording_reformatting_and_renaming_lose_no_anchor(module: str, tmp_pat
     (tmp_path / module).parent.mkdir(parents=True)
     (tmp_path / module).write_text(reworded, encoding="utf-8")
     for each in bugs:
-        before = ast.parse(mistaken_sources([each])[module])
-        after = ast.parse(mistaken_sources([each], tmp_path)[module])
+        before, after = (
+            ast.parse(ast.unparse(edit_sources([each], root)[0].tree)) for root in (ROOT, tmp_path)
+        )
         for name in functions_of(before):
             assert _shape(functions_of(after)[name]) == _shape(functions_of(before)[name]), each
 

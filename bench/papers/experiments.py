@@ -41,7 +41,7 @@ class Progress(Protocol):
         """Show a new phase, with the expected duration if there is an estimate."""
 
     def update(self, numbers: Mapping[str, Any]) -> None:
-        """Show numbers."""
+        """Show numbers of the current phase, by name."""
 
 
 class NoProgress:

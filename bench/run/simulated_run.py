@@ -60,7 +60,6 @@ class SimulatedRun:
 
     Attributes:
         directory: the folder of the run.
-        steps: the drawn steps of the fault schedule.
     """
 
     def __init__(

@@ -167,21 +167,17 @@ def mistaken_functions(bugs: tuple[NamedBug, ...]) -> tuple[tuple[FunctionType, 
     """Return the functions that the bugs change, each with its changed code.
 
     Raises:
-        AnchorLost: as `planted`.
+        AnchorLost: as `plant`.
     """
-    return tuple(swap for source in _edit(bugs) for swap in swaps_of(source))
+    return tuple(swap for source in edit_sources(bugs) for swap in swaps_of(source))
 
 
-def mistaken_sources(bugs: Iterable[NamedBug], root: Path = _ROOT) -> dict[str, str]:
-    """Return the source of each changed module by its path, without comments.
+def edit_sources(bugs: Iterable[NamedBug], root: Path | None = None) -> list[Source]:
+    """Return the changed modules, read from `root`, or else from this source checkout.
 
     Raises:
-        AnchorLost: as `planted`.
+        AnchorLost: as `plant`.
     """
-    return {source.module: ast.unparse(source.tree) for source in _edit(bugs, root)}
-
-
-def _edit(bugs: Iterable[NamedBug], root: Path | None = None) -> list[Source]:
     sources: dict[str, Source] = {}
     for bug in bugs:
         for edit in bug.edits:

@@ -236,12 +236,6 @@ def _add_messages(protocol: str) -> list[type]:
     return [*kinds]
 
 
-def all_kinds() -> dict[type, MessageKind]:
-    """Return every kind of message of all protocols by its type, in the order of registration."""
-    types = [kind for protocol in DEFINITIONS for kind in _add_messages(protocol)]
-    return {kind: KINDS[kind] for kind in (*(each.type for each in COMMON), *types)}
-
-
 _PROTOCOLS: Final = "brokerd.protocols."
 KINDS: Final = _ByType({kind.type: kind for kind in COMMON})
 """Kinds of messages by type: those of a protocol from the first use of one of them."""

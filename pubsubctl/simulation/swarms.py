@@ -29,8 +29,8 @@ from brokerd.simulator.search.ablations import (
 )
 from brokerd.simulator.search.campaign import ROWS, Setting
 from brokerd.simulator.search.ledger import Campaign, describe_totals, with_caught, with_runs
+from brokerd.simulator.search.move import PlanError
 from brokerd.simulator.search.plan import read_plan
-from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm

@@ -16,8 +16,8 @@ from bench.spec.predictions import Stage
 from bench.spec.spec import ExperimentSpec
 from brokerd.simulator.scenario import ScenarioError, cluster_after, play_scenario
 from brokerd.simulator.search.exploration.history_file import is_history
+from brokerd.simulator.search.move import PlanError
 from brokerd.simulator.search.plan import is_plan, read_plan
-from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.trace import with_all_steps
 from brokerd.text import counted

@@ -1,10 +1,11 @@
 """The project with a foreign protocol: a folder, and a line in `registry`."""
 
+import ast
 import re
 import shutil
 from pathlib import Path
 
-from brokerd.simulator.named_bugs import bug_of, mistaken_sources, read_rows
+from brokerd.simulator.named_bugs import bug_of, edit_sources, read_rows
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "ring_flood"
@@ -38,5 +39,5 @@ def plant(tree: Path, name: str) -> None:
     """Plant a named bug of the protocol in the tree."""
     rows = read_rows(BUGS)
     (bug,) = (bug_of(row, BUGS, "leaves_out") for row in rows if row["name"] == name)
-    for module, text in mistaken_sources([bug], tree).items():
-        (tree / module).write_text(text, encoding="utf-8")
+    for source in edit_sources([bug], tree):
+        (tree / source.module).write_text(ast.unparse(source.tree), encoding="utf-8")

@@ -7,8 +7,9 @@ from typing import Any
 
 from brokerd.model.client_messages import Connect
 from brokerd.protocols import interface
-from brokerd.wire.codec import PREFIX, all_kinds, encode
+from brokerd.wire.codec import PREFIX, encode
 from brokerd.wire.strict_cbor import ARRAYS
+from tests.helpers.message_kinds import all_kinds
 
 _MESSAGES = all_kinds()
 _KINDS = {

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from brokerd.model.predicate import MAXIMUM_LIST_ITEMS, OPERATORS, Constraint, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.wire.attributes import encode_attributes
-from brokerd.wire.codec import all_kinds
+from tests.helpers.message_kinds import all_kinds
 
 _NUMBERS: Final = (0, 1, 2, 3, 4, 7, 100, 1 << 20, 1 << 32, (1 << 53) + 1, (1 << 63) - 1)
 _TEXTS: Final = ("", "a", "c1", "c3", "h1", "kind", "ö", "x" * 1_000, "full", "released")

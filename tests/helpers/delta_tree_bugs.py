@@ -70,6 +70,14 @@ class Mutant(StrEnum):
     POSITION_GOES_BACK = "position-goes-back"
 
 
+NOT_SIMULATED: dict[str, str] = {
+    Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
+    Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
+    Mutant.HEARTBEATS_IN_QUEUE: "the writer of a session: tests/runtime",
+}
+"""Bugs between core and socket, outside of the simulation."""
+
+
 @contextmanager
 def plant_mutants(mutants: Iterable[Mutant]) -> Iterator[None]:
     """Plant these bugs in this process for the duration of the context."""

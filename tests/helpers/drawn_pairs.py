@@ -15,7 +15,8 @@ from itertools import combinations_with_replacement
 from typing import Final
 
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.search.moves import FaultInjection, Move
+from brokerd.simulator.search.move import Move
+from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import Plan
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of
 from brokerd.simulator.world.client_mobility import home_of

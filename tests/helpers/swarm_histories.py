@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import Buffer
-from brokerd.simulator.search.moves import SubscriptionRequest
+from brokerd.simulator.search.client_moves import SubscriptionRequest
 from brokerd.simulator.search.plan import Plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun

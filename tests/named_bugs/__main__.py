@@ -5,11 +5,11 @@ A bug that no longer fits the source is marked, and the exit status is 8.
 
 import sys
 
-from brokerd.protocols.delta_tree.checks.ablations import NOT_SIMULATED
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.anchors import AnchorLost
 from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.named_bugs import NamedBug, bugs_of, mistaken_functions
+from tests.helpers.delta_tree_bugs import NOT_SIMULATED
 from tests.named_bugs.rows import ROWS
 
 

@@ -7,10 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from brokerd.model.identity import PartitionId
-from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.partition_table import partition_kind
+from brokerd.protocols.delta_tree.regions import covers
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle, Subscription
@@ -41,13 +39,19 @@ def test_the_partitions_of_figure_4_have_the_ids_of_the_paper() -> None:
 
 def test_a_partition_is_a_barrier_or_an_island_depending_on_the_path() -> None:
     """B3 alone: a barrier on the path to B3, an island on the path to D3 (lines 332-336)."""
+    cluster = start(FIGURE_4)
+    cluster.broker("b3").kill()
+    cluster.run_for(3)
+    cluster.subscribe("b2", "true", "s")
+    cluster.run_until_quiet()
     number = {name: place for place, name in enumerate(FIGURE_4.brokers)}
-    path = PrimaryTree(FIGURE_4).path
-    alone = PartitionId(number["b2"], 1, 1, (number["b3"],))
-    reached = [number["b4"], number["d1"]]
-    assert partition_kind(alone, path(number["b2"], number["b3"]), reached) == "barrier"
-    assert partition_kind(alone, path(number["b2"], number["d3"]), reached) == "island"
-    assert partition_kind(alone, path(number["b2"], number["b0"]), reached) is None
+    b2 = cluster.brokers[number["b2"]].protocol
+    (row,) = b2._subscriptions.table.rows.values()  # type: ignore[attr-defined]
+    behind = {
+        name: covers(row.tags, cluster.tree.path(number["b2"], number[name]))
+        for name in ("b3", "d1", "d3", "b4", "b0")
+    }
+    assert behind == {"b3": True, "d1": False, "d3": False, "b4": False, "b0": False}
 
 
 def test_a_broken_session_is_replaced_by_sessions_to_all_neighbours_beyond() -> None:

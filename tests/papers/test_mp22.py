@@ -22,18 +22,17 @@ ELSEWHERE = {
     "§2.1 only what is put after the subscription is received": "test_stories.py::"
     "test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications",
     "§2.1 on return it is subscribed": "test_stories.py::"
-    "a_subscription_starts_when_its_server_knows_of_it",
+    "a_subscription_starts_once_its_server_has_it",
     "§2.3 no message is received again": "test_access_brokers.py::"
     "test_received_publications_are_not_accepted_again",
     "§3 an answer that does not come is asked for over the next proxy": "test_stories.py::"
     "a_put_is_tried_again_over_another_proxy_and_stored_once",
     "§4 the state is saved before success is reported": "test_server.py::"
-    "what_is_put_is_stored_when_it_is_on_disk",
-    "§4 a put that comes again is recognised": "test_server.py::"
-    "what_was_stored_is_not_stored_again",
-    "§4 also after a crash": "test_server.py::what_was_stored_is_known_when_it_has_gone",
+    "a_put_is_acknowledged_once_durable",
+    "§4 a put that comes again is recognised": "test_server.py::a_stored_put_is_not_stored_again",
+    "§4 also after a crash": "test_server.py::a_stored_put_is_recognised_after_truncation",
     "§4 the server deletes nothing that a client has not received": "test_stories.py::"
-    "what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
+    "a_restarted_access_broker_fetches_undelivered_events",
     "§4 a server that is away makes its own topics wait only": "test_stories.py::"
     "test_a_dead_server_does_not_delay_other_topics",
 }

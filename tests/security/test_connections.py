@@ -28,7 +28,6 @@ from brokerd.runtime.links import Links
 from brokerd.runtime.streams import dial_tcp
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
-from brokerd.wire.codec import all_kinds
 from tests.helpers.exchange import run_of
 from tests.helpers.memory_links import (
     LinkedBroker,
@@ -37,6 +36,7 @@ from tests.helpers.memory_links import (
     nursery_of_the_test,
     one_broker,
 )
+from tests.helpers.message_kinds import all_kinds
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.helpers.raw_peer import RawPeer, answer, broker_hello, words

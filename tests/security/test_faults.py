@@ -15,11 +15,11 @@ import trio
 from brokerd.config import BrokerConfig
 from brokerd.errors import ControlError
 from brokerd.runtime.control_socket import open_control
-from brokerd.wire.codec import all_kinds
 from brokerd.wire.control import Request, encode_control
 from tests.helpers.agents import Lab, make_lab, run
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
+from tests.helpers.message_kinds import all_kinds
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.helpers.virtual_time import in_virtual_time

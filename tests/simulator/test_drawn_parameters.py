@@ -14,8 +14,8 @@ from brokerd.simulator.checks.growth import with_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.adversary import AdversaryOptions, command_for, run_adversary
+from brokerd.simulator.search.move import PlanError
 from brokerd.simulator.search.plan import read_plan, with_settings, write_plan
-from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 

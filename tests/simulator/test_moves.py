@@ -2,8 +2,8 @@
 
 import pytest
 
-from brokerd.simulator.search.moves import MOVES, Move
-from brokerd.simulator.search.plan_scope import PlanError, PlanScope
+from brokerd.simulator.search.move import Move, PlanError, PlanScope
+from brokerd.simulator.search.moves import MOVES
 
 LINES = {
     "publish": 's1-b2 a,10,3 true,40,0 "1",40,0',

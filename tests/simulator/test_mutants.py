@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, NOT_SIMULATED
+from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS
 from brokerd.simulator.named_bugs import bugs_of, mistaken_functions
 from brokerd.simulator.search.ablations import first_catch
-from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
+from tests.helpers.delta_tree_bugs import NOT_SIMULATED, Mutant, plant_mutants
 
 MUTANTS = bugs_of("delta_tree")
 

@@ -7,15 +7,10 @@ from pathlib import Path
 import pytest
 
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS
-from brokerd.simulator.search.moves import (
-    FaultInjection,
-    LaneChoice,
-    PublicationRun,
-    Reattachment,
-    SubscriptionRequest,
-)
+from brokerd.simulator.search.client_moves import PublicationRun, Reattachment, SubscriptionRequest
+from brokerd.simulator.search.move import PlanError
+from brokerd.simulator.search.moves import FaultInjection, LaneChoice
 from brokerd.simulator.search.plan import Plan, read_plan, write_plan
-from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from tests.helpers.delta_tree_bugs import Mutant

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.simulator.search.moves import MemoryLoss
+from brokerd.simulator.search.client_moves import MemoryLoss
 from brokerd.simulator.search.plan import Plan, read_plan
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.swarm import plan_of

@@ -9,7 +9,8 @@ from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions.state_marks import StateLedger
 from brokerd.simulator.checks.protocol_checks import planning_of
-from brokerd.simulator.search.moves import FaultInjection, MemoryLoss
+from brokerd.simulator.search.client_moves import MemoryLoss
+from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.planning import faults
 from brokerd.simulator.search.planning.draw import draw_plan

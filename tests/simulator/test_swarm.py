@@ -1,6 +1,7 @@
 """Tests of swarms: whole clusters drawn from a seed, with random faults, judged by the oracle."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import pytest
 
 from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of
-from brokerd.simulator.search.determinism import find_differing_reports, find_differing_seeds
+from brokerd.simulator.search import determinism
 from brokerd.simulator.search.ledger import describe_totals
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
@@ -128,7 +129,12 @@ def test_seeds_have_equal_histories_under_any_string_hash() -> None:
     if len(first) < DETERMINISTIC:
         first = [*run_swarm(range(1, DETERMINISTIC + 1), "delta_tree", CORES)]
     assert len({report.digest for report in first}) == DETERMINISTIC
-    assert find_differing_reports(first, "delta_tree") == []
+    hashes = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    arguments = ["1", str(DETERMINISTIC), "delta_tree", ""]
+    program = [sys.executable, "-m", determinism.__name__, *arguments]
+    environment = os.environ | {"PYTHONHASHSEED": hashes}
+    lines = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    assert lines.stdout.splitlines() == [determinism.line_of(report) for report in first]
 
 
 def test_differences_between_interpreters_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,4 +143,4 @@ def test_differences_between_interpreters_are_detected(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         "brokerd.simulator.search.determinism._command", lambda *_: [sys.executable, "-c", program]
     )
-    assert find_differing_seeds(1, 2, "delta_tree") == [1]
+    assert determinism.find_differing_seeds(1, 2, "delta_tree") == [1]

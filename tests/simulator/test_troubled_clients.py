@@ -12,12 +12,8 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.simulator.checks.violations import InvariantViolated
-from brokerd.simulator.search.moves import (
-    Detachment,
-    FaultInjection,
-    MemoryLoss,
-    SubscriptionRequest,
-)
+from brokerd.simulator.search.client_moves import Detachment, MemoryLoss, SubscriptionRequest
+from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.sessions import transmit

@@ -28,9 +28,9 @@ from brokerd.model.publication import OriginRun, PublicationRun, merge_runs
 from brokerd.protocols.delta_tree.messages import PublicationCopy, Summary
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat
 from brokerd.wire import codec
-from brokerd.wire.codec import all_kinds
 from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.strict_cbor import numbers
+from tests.helpers.message_kinds import all_kinds
 from tests.helpers.strategies import constraints, placed_runs, predicates, runs
 
 integers = st.integers(0, 2**63 - 1)

@@ -113,7 +113,6 @@ class _Observations:
 
     def __init__(self, topology: Topology) -> None:
         self._slow = tuple(topology.number_of(name) for name in SLOW)
-        self._sink = topology.number_of(SINK)
         self.published_ns: list[int] = []
         self.over_slow = self.sent = 0
         self.late_ns: list[int] = []

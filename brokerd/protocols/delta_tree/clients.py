@@ -130,7 +130,7 @@ class Clients:
         for client, session, message in early:
             if client.session == session:
                 self._admit(client, message)
-        self._subscriptions.evaluate_unconfirmed()
+        self._subscriptions.spread_unconfirmed()
 
     def settle(self) -> None:
         """Acknowledge publications that became safe in an event, if a log decides that."""
@@ -440,4 +440,4 @@ class Clients:
         if name in self._state.missing_publishers:
             del self._state.missing_publishers[name]
             if not self._state.missing_publishers:
-                self._subscriptions.evaluate_unconfirmed()
+                self._subscriptions.spread_unconfirmed()

@@ -441,7 +441,7 @@ class DeltaTree(EventMachine):
             raise RemoteProtocolError(peer, "a second Summary on one session")
         self._unsubscriptions.on_summary(peer, message)
         self._home.revoke(self._unsubscriptions.list_revoked(message.tombstones))
-        self._subscriptions.set_known(peer, message.accepted)
+        self._subscriptions.set_shared(peer, message.accepted)
         self._sessions.on_summary(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))
         self._sessions_changed()
@@ -461,7 +461,7 @@ class DeltaTree(EventMachine):
         self._partitions.follow_sessions()
         for node in newly_active:
             self._subscriptions.synchronise(node)
-        self._subscriptions.evaluate_unconfirmed()
+        self._subscriptions.spread_unconfirmed()
         for node in newly_active:
             self.send(node.broker, SyncEnd(self._state.recovering))
         self._queue.reroute()

@@ -84,9 +84,8 @@ class EntryMerge:
         queue: PublicationQueue,
         windows: WithholdingWindows,
         counters: Mapping[str, int],
-        bounds: MergeBounds | None = None,
     ) -> None:
-        self.bounds = bounds or MergeBounds()
+        self.bounds = MergeBounds()
         self._queue = queue
         self._windows = windows
         self._counters = counters

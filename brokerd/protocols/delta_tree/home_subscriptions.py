@@ -150,7 +150,7 @@ class HomeSubscriptions:
         subscription.claimed = True
         is_started = subscription.phase is Phase.STARTED
         if subscription.is_restarted and is_started and subscription.number not in client.stated:
-            # Its client does not know that it had started, so it is owed no earlier publication.
+            # Its client has not received the start, so no earlier publication is owed.
             subscription.is_restarted = False
             self._state.commit([subscription_change(subscription, started=True)], lambda: None)
         self.report_state(subscription)

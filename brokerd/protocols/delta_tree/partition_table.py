@@ -14,7 +14,6 @@ Paper: [DFT11] §III lines 317-346, §IV lines 362-370, §VIII lines 896-900 and
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, PartitionId
@@ -33,31 +32,7 @@ from brokerd.protocols.parts.bounds import check_incarnation
 LIVE_LIMIT = 1_024
 """Greatest number of live partitions of a detector; no correct broker exceeds it."""
 
-
 TOMBSTONE_RANGES = 64
-
-
-Kind = Literal["island", "barrier"]
-
-
-def partition_kind(
-    partition: PartitionId, path: Path, reached: Iterable[BrokerNumber]
-) -> Kind | None:
-    """Return the kind of a partition on a primary path from its detector; None off the path.
-
-    The same partition is an island for some paths and a barrier for others, so the kind is computed
-    for each path and never stored.
-
-    Args:
-        path: detector … the broker in question.
-        reached: the brokers that the detector has active sessions with.
-
-    Paper: [DFT11] §III lines 320-336.
-    """
-    if path[: len(partition.nodes) + 1] != (partition.detector, *partition.nodes):
-        return None
-    behind = path[len(partition.nodes) + 1 :]
-    return "island" if any(broker in behind for broker in reached) else "barrier"
 
 
 @dataclass(slots=True, eq=False)

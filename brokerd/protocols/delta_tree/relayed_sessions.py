@@ -68,7 +68,6 @@ class AssistedDeltaTree(CoreWrapper):
     Attributes:
         core: the protocol itself; for the core a relayed session is a session.
         is_busy: a relayed session exists, or passes through here.
-        watch: receives every step of the core, if set.
     """
 
     def __init__(self, core: DeltaTree, parameters: DeltaTreeParameters) -> None:

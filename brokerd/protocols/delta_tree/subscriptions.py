@@ -133,7 +133,7 @@ class Subscriptions:
         self.table.set_tags(row, local.tags)
         self.table.put(row)
         self.table.accept(row)
-        self._evaluate(row)
+        self._spread(row)
         self.tags.audit_later(row)
 
     # ------------------------------------------------------------ from other brokers
@@ -156,7 +156,7 @@ class Subscriptions:
         if row.confirmed:
             self._confirm_to(peer, row)
         else:
-            self._evaluate(row)
+            self._spread(row)
 
     def on_upstream_copy(self, peer: BrokerNumber, message: UpstreamCopy) -> None:
         """Route by a subscription of a broker that is about to route by it through this one.
@@ -166,7 +166,8 @@ class Subscriptions:
         if message.tags:
             raise RemoteProtocolError(peer, "tags, which this version does not use")
         if message.subscription.home == self._state.broker:
-            # Ours alone to say whether it exists; a former incarnation may have issued it.
+            # This broker alone decides whether its subscription exists; an earlier incarnation may
+            # have issued it.
             if message.subscription in self.table.tombstones:
                 self._reply_ended(peer, message.subscription)
             return
@@ -177,7 +178,7 @@ class Subscriptions:
         row = self.table.row_of(message)
         self.table.accept(row)
         self.table.shared[peer].add(row.subscription)
-        self._evaluate(row)
+        self._spread(row)
         self._copy_upstream(row)
 
     def on_confirmation(self, peer: BrokerNumber, message: SubscriptionConfirmation) -> None:
@@ -196,12 +197,12 @@ class Subscriptions:
         self.table.shared[peer].add(row.subscription)
         if not row.is_settled:
             self._take_answer(peer, row, message)
-            self._evaluate(row)
+            self._spread(row)
         else:
             self.tags.on_late_confirmation(peer, row, message)
 
-    def set_known(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
-        """Replace the peer's subscriptions by the list in its Summary on a new session."""
+    def set_shared(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
+        """Replace the subscriptions that a peer has by the list in its Summary on a new session."""
         self.table.shared[peer] = {each for each in accepted if each not in self.table.tombstones}
 
     def synchronise(self, node: Node) -> None:
@@ -224,10 +225,10 @@ class Subscriptions:
             elif row.accepted and row.subscription not in known:
                 self._send_upstream(row, node)
 
-    def evaluate_unconfirmed(self) -> None:
-        """Evaluate every subscription without confirmation again."""
+    def spread_unconfirmed(self) -> None:
+        """Spread every unconfirmed subscription again."""
         for row in list(self.table.unconfirmed.values()):
-            self._evaluate(row)
+            self._spread(row)
 
     # ------------------------------------------------------------ the rules
 
@@ -246,7 +247,7 @@ class Subscriptions:
         self._state.counters["messages_ignored"] += 1
         self._state.machine.send(peer, Unsubscription((single_statement(subscription),)))
 
-    def _evaluate(self, row: RoutedSubscription) -> None:
+    def _spread(self, row: RoutedSubscription) -> None:
         """Send a subscription to brokers without it; confirm after the last answer.
 
         The walk leads outward over the tree until every branch ends at a broker that answers for
@@ -287,7 +288,7 @@ class Subscriptions:
             row.cut = cut
             row.answers.clear()
             self.tags.audit_later(row)
-            self._make_durable(row)
+            self._confirm_when_durable(row)
 
     def _take_answer(
         self, peer: BrokerNumber, row: RoutedSubscription, message: SubscriptionConfirmation
@@ -302,7 +303,7 @@ class Subscriptions:
         row.answers[peer] = Answer(tags, cut)
         row.source_paths.update((path[-1], path) for path in message.source_paths)
 
-    def _make_durable(self, row: RoutedSubscription) -> None:
+    def _confirm_when_durable(self, row: RoutedSubscription) -> None:
         """Confirm once the row is on disk.
 
         A receiver of the confirmation relies on it for the life of the subscription. If

@@ -427,7 +427,7 @@ class Keepers:
                 yield Send(peer, UnitsAttested(fresh, self._stated[peer].number))
 
     def on_attested(self, peer: BrokerNumber, message: UnitsAttested) -> None:
-        """Take the units of which a neighbour has all profiles, and has sent them.
+        """Record units of which a neighbour has sent all profiles.
 
         Raises:
             RemoteProtocolError: a unit is impossible, or every broker keeps every profile; the

@@ -187,30 +187,32 @@ class RoamingClients:
             else:
                 self._forwarding.send(each)
 
-    def _on_answer(self, step: Any, begun: RequestAnswer) -> None:
+    def _on_answer(self, step: Any, answer: RequestAnswer) -> None:
         """Take the step that follows the answer of a storage.
 
         A session ends if a storage ignores a step of its subscription: the client of an earlier
         attachment has left, or is a new process, which exceeds the later generation on its return.
         """
         kind = type(step)
-        is_ignored = kind in (RestatedStep, HandoverStep) and begun.later_generation is not None
+        is_ignored = kind in (RestatedStep, HandoverStep) and answer.later_generation is not None
         if is_ignored and not step.local.is_over:
             self.take((Displacement(step.local.client),))
         if kind is PendingEnd:
-            if begun.later_generation is None or not self._displace(step.report):
+            if answer.later_generation is None or not self._displace(step.report):
                 self._confirm(step)
         elif kind is EndStep:
-            self._on_end_answer(step, begun)
+            self._on_end_answer(step, answer)
         elif kind is RestatedStep:
-            self._on_restated(step, begun)
+            self._on_restated(step, answer)
         elif kind is HandoverStep:
-            self.take(self.handovers.on_answer(step, begun, self._machine.now_ns))
+            self.take(self.handovers.on_answer(step, answer, self._machine.now_ns))
         else:
-            self.take(self.searches.on_answer(step, begun))
+            self.take(self.searches.on_answer(step, answer))
 
-    def _request(self, storage: BrokerNumber, wish: SubscriptionRequest, step: Any = None) -> None:
-        self.take(self.requests.add(storage, wish, step, self._machine.now_ns))
+    def _request(
+        self, storage: BrokerNumber, request: SubscriptionRequest, step: Any = None
+    ) -> None:
+        self.take(self.requests.add(storage, request, step, self._machine.now_ns))
 
     def _take_done(self, entries: Iterable[DeliveredRun]) -> None:
         """Report publications that all clients have acknowledged to their storages."""
@@ -328,38 +330,38 @@ class RoamingClients:
             self.take(self.searches.claim_anywhere(client, local))
 
     def _on_begun(
-        self, client: RoamingClient, local: StoredSubscription, begun: RequestAnswer
+        self, client: RoamingClient, local: StoredSubscription, answer: RequestAnswer
     ) -> None:
         """Begin a subscription at its storage, or query the successor storage."""
         if local.is_over:
-            self.take(self.handovers.on_end_answer(local, begun))
+            self.take(self.handovers.on_end_answer(local, answer))
             return
-        after, heir = begun.after, begun.successor
-        if after is None and heir is not None:
-            had = self.handovers.position_at(heir, local.reported_positions)
-            self.take(self.searches.begin_at(client, local, heir, had, claims=had is None))
+        after, successor = answer.after, answer.successor
+        if after is None and successor is not None:
+            had = self.handovers.position_at(successor, local.reported_positions)
+            self.take(self.searches.begin_at(client, local, successor, had, claims=had is None))
             return
         if after is None:
             del client.subscriptions[local.number]
             local.is_over = True
-            is_behind = client.raise_generation(begun.later_generation)
+            is_behind = client.raise_generation(answer.later_generation)
             reason = f"{client.name} has attached to another broker since"
             self._machine.send(client.name, Refused("subscribe", local.number, reason, is_behind))
             return
         assert local.storage is not None, f"{local} begins nowhere"
         local.begins_after = {stream_of(local.storage): after}
-        local.received_of = begun.received_of
+        local.received_of = answer.received_of
         stream = stream_of(local.storage)
         had = client.brought.get(local.number, {}).get(stream, after)
         if is_behind_loss(had, after):
             client.lost_positions[local.number] = {stream: had}
         else:
-            self._recall_forgotten(local, begun.acknowledged)
+            self._recall_forgotten(local, answer.acknowledged)
         self.own.start(local)
         if client.connected and client.session == local.claimed:
             self._claim(client, local)
         self.take((FetchStart(local, after),))
-        self.take(self.handovers.hand_over(local, heir, begun.until))
+        self.take(self.handovers.hand_over(local, successor, answer.until))
 
     def _recall_forgotten(self, local: StoredSubscription, acknowledged: int) -> None:
         """Recall acknowledged positions that a client does not state, for a gap."""
@@ -378,22 +380,22 @@ class RoamingClients:
             assert local.storage is not None, f"{local} is stored nowhere"
             had = self.fetches.position(local)
             self.fetches.stop(local)
-            wish = SubscriptionRequest(local.key, local.generation, local.predicate, had)
-            self._request(local.storage, wish, RestatedStep(local, local.delivered_epoch, had))
+            request = SubscriptionRequest(local.key, local.generation, local.predicate, had)
+            self._request(local.storage, request, RestatedStep(local, local.delivered_epoch, had))
 
-    def _on_restated(self, step: RestatedStep, begun: RequestAnswer) -> None:
+    def _on_restated(self, step: RestatedStep, answer: RequestAnswer) -> None:
         """Continue a subscription at its storage, behind a gap if the storage has lost it."""
         local, delivered = step.local, step.delivered
-        if local.is_over or begun.after is None:
+        if local.is_over or answer.after is None:
             return
-        if begun.after > delivered:
+        if answer.after > delivered:
             assert local.storage is not None, f"{local} is stored nowhere"
-            stream, last = stream_of(local.storage), begun.after
+            stream, last = stream_of(local.storage), answer.after
             gap = Gap((local.number,), stream, delivered + 1, last, STATE_LOST)
             run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
             entry = self.fetches.lose_range(local, last)
             self.own.windows.deliver(local.client, run, (local,), (entry,), gap)
-        self.take((FetchStart(local, max(delivered, begun.after), step.had),))
+        self.take((FetchStart(local, max(delivered, answer.after), step.had),))
 
     def change(
         self, storages: Sequence[BrokerNumber], roots: Mapping[BrokerNumber, BrokerNumber]
@@ -479,7 +481,7 @@ class RoamingClients:
         key, generation = Key(step.client.name, step.number), step.client.generation
         self._request(step.storage, SubscriptionRequest(key, generation, None), step)
 
-    def _on_end_answer(self, step: EndStep, begun: RequestAnswer) -> None:
+    def _on_end_answer(self, step: EndStep, answer: RequestAnswer) -> None:
         """Take a storage's answer to an end; request the end again after a later attachment.
 
         A client without a started subscription here is a new process of one that was at another
@@ -487,9 +489,9 @@ class RoamingClients:
         """
         client = step.client
         is_here = client.session == step.session and client.connected
-        if step.is_new and is_here and client.raise_generation(begun.later_generation):
+        if step.is_new and is_here and client.raise_generation(answer.later_generation):
             self._request_end(step)
-        elif begun.later_generation is None or not self._displace(step.ended.report):
+        elif answer.later_generation is None or not self._displace(step.ended.report):
             self._confirm(step.ended)
 
     def _displace(self, report: EndReport | None) -> bool:

@@ -429,7 +429,7 @@ class Handovers:
         attachment in between, no broker would end the subscription there otherwise.
 
         Args:
-            begun: the last answer about the subscription.
+            answer: the last answer about the subscription.
         """
         ended, local.pending_end = local.pending_end, None
         if ended is None or local.storage is None:

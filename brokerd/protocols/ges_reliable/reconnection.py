@@ -99,16 +99,16 @@ class StorageSearches:
                 return storage, had
         return None
 
-    def on_answer(self, step: Any, begun: RequestAnswer) -> Outcomes:
+    def on_answer(self, step: Any, answer: RequestAnswer) -> Outcomes:
         """Take the step that follows the answer to a request of a search."""
         kind = type(step)
         if kind is SearchStep:
-            yield from self._on_claimed(step.search, step.storage, begun)
+            yield from self._on_claimed(step.search, step.storage, answer)
         elif kind is BeginStep:
-            yield from self._on_found(step, begun)
+            yield from self._on_found(step, answer)
         else:
-            assert kind is PreviousStep, f"no step follows {begun}: {step}"
-            yield from self._on_previous(step, begun)
+            assert kind is PreviousStep, f"no step follows {answer}: {step}"
+            yield from self._on_previous(step, answer)
 
     def claim_anywhere(self, client: RoamingClient, local: StoredSubscription) -> Outcomes:
         """Request a subscription at all storages; begin at this unit's storage if all lack it.
@@ -128,24 +128,24 @@ class StorageSearches:
     def _claim(self, search: StorageSearch, storage: BrokerNumber) -> Request:
         search.queried[storage] = None
         local = search.local
-        wish = SubscriptionRequest(local.key, local.generation, local.predicate, claims=True)
-        return Request(storage, wish, SearchStep(search, storage))
+        request = SubscriptionRequest(local.key, local.generation, local.predicate, claims=True)
+        return Request(storage, request, SearchStep(search, storage))
 
     def _on_claimed(
-        self, search: StorageSearch, storage: BrokerNumber, begun: RequestAnswer
+        self, search: StorageSearch, storage: BrokerNumber, answer: RequestAnswer
     ) -> Outcomes:
         """Take the answer of one storage, and begin the subscription after the last answer."""
         client, local = search.client, search.local
         queried, answers = search.queried, search.answers
-        answers[storage] = begun
+        answers[storage] = answer
         ends = self._handovers.is_pending_end(local)
         if local.is_over and not ends:
             return
-        if begun.successor is not None and begun.successor not in queried:
-            yield self._claim(search, begun.successor)
+        if answer.successor is not None and answer.successor not in queried:
+            yield self._claim(search, answer.successor)
             if ends:
                 yield Request(
-                    begun.successor, SubscriptionRequest(local.key, local.generation, None)
+                    answer.successor, SubscriptionRequest(local.key, local.generation, None)
                 )
         if len(answers) < len(queried):
             return
@@ -157,7 +157,7 @@ class StorageSearches:
             each.later_generation for each in answers.values() if each.later_generation is not None
         ]
         if later:
-            # Its client has been elsewhere since, and it begins nowhere anew.
+            # Its client has been at another broker since, and the subscription restarts at none.
             moved = RequestAnswer(local.key, None, later_generation=max(later))
             yield SubscriptionStart(client, local, moved)
             return
@@ -183,8 +183,8 @@ class StorageSearches:
     ) -> Outcomes:
         """Begin a subscription at a storage, after a client's position; None: without one."""
         local.storage = storage
-        wish = SubscriptionRequest(local.key, local.generation, local.predicate, had, claims)
-        yield Request(storage, wish, BeginStep(client, local, storage, had, claims))
+        request = SubscriptionRequest(local.key, local.generation, local.predicate, had, claims)
+        yield Request(storage, request, BeginStep(client, local, storage, had, claims))
 
     def _on_found(self, step: BeginStep, answer: RequestAnswer) -> Outcomes:
         """Begin a subscription at its storage, unless the storage lacks a part of it."""
@@ -206,27 +206,29 @@ class StorageSearches:
         self,
         client: RoamingClient,
         local: StoredSubscription,
-        begun: RequestAnswer,
+        answer: RequestAnswer,
         before: BrokerNumber,
     ) -> Request:
         """Ask the previous storage before a subscription continues at its successor."""
         storage, had = local.storage, self._handovers.position_at(before, local.reported_positions)
         local.earlier.append(before)
-        wish = SubscriptionRequest(local.key, local.generation, local.predicate, had, claims=True)
-        return Request(before, wish, PreviousStep(client, local, begun, before, storage, had))
+        request = SubscriptionRequest(
+            local.key, local.generation, local.predicate, had, claims=True
+        )
+        return Request(before, request, PreviousStep(client, local, answer, before, storage, had))
 
     def _on_previous(self, step: PreviousStep, answer: RequestAnswer) -> Outcomes:
         """Begin a subscription at its previous storage, or at the successor after all."""
-        client, local, begun, before, storage, had = step
+        client, local, first_answer, before, storage, had = step
         if answer.after is not None and not local.is_over:
             local.storage = before
             after = max(answer.after, had or 0)
             yield SubscriptionStart(client, local, answer._replace(after=after))
         elif local.is_over:
-            yield SubscriptionStart(client, local, begun)
+            yield SubscriptionStart(client, local, first_answer)
         elif answer.successor == storage:
             yield self._handovers.settle(local)
-            yield SubscriptionStart(client, local, begun)
+            yield SubscriptionStart(client, local, first_answer)
         else:
             local.storage = None
             yield from self.claim_anywhere(client, local)

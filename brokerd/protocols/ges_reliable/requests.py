@@ -45,8 +45,9 @@ class RequestQueue:
     Attributes:
         next: requests of the next change.
         in_flight: requests of the change that has no answer.
-        message: that change.
+        message: the change that has no answer, if there is one.
         number: of the last change.
+        waited_ns: the wait after which that change is sent again.
     """
 
     next: list[tuple[SubscriptionRequest, Any]] = field(default_factory=list)
@@ -87,11 +88,11 @@ class SubscriptionRequests:
         self._incarnation = incarnation
 
     def add(
-        self, storage: BrokerNumber, wish: SubscriptionRequest, step: Any, now_ns: Instant
+        self, storage: BrokerNumber, request: SubscriptionRequest, step: Any, now_ns: Instant
     ) -> Iterator[Change]:
         """Send a request to a storage; its durable answer is an Answer with `step`."""
         queue = self._queues.setdefault(storage, RequestQueue())
-        queue.next.append((wish, step))
+        queue.next.append((request, step))
         yield from self._send_next(storage, queue, now_ns)
 
     def waiting(self) -> tuple[BrokerNumber, ...]:
@@ -123,13 +124,13 @@ class SubscriptionRequests:
         if (message.incarnation, message.number) != (queued.incarnation, queued.number):
             return
         requests = queue.in_flight
-        if [begun.key for begun in message.answers] != [wish.key for wish, _ in requests]:
-            raise RemoteProtocolError(peer, f"answers what was not asked: {message.answers}"[:300])
+        if [answer.key for answer in message.answers] != [request.key for request, _ in requests]:
+            raise RemoteProtocolError(peer, f"answers other requests: {message.answers}"[:300])
         queue.in_flight, queue.message = [], None
         self._deadlines.cancel((self._purpose, message.storage))
-        for (_, step), begun in zip(requests, message.answers, strict=True):
+        for (_, step), answer in zip(requests, message.answers, strict=True):
             if step is not None:
-                yield Answer(begun, step)
+                yield Answer(answer, step)
         yield from self._send_next(message.storage, queue, now_ns)
 
     def _send_next(
@@ -139,10 +140,10 @@ class SubscriptionRequests:
             return
         queue.in_flight, queue.next = queue.next, []
         queue.number += 1
-        wishes = tuple(wish for wish, _ in queue.in_flight)
+        requests = tuple(request for request, _ in queue.in_flight)
         target = self._targets.to(storage)
         about = self._broker, self._incarnation, queue.number
-        change = Change(target, 0, *about, wishes, self._stores)
+        change = Change(target, 0, *about, requests, self._stores)
         yield self._sent(storage, queue, change, self._parameters.timeout_ns, now_ns)
 
     def _sent(

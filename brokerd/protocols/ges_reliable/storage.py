@@ -381,17 +381,17 @@ class Storage:
         home, number = message.home, (message.incarnation, message.number)
         asker = home, message.stores
         if message.stores and not self.dependents.is_child(home):
-            return  # it knows before this one that it is
+            return  # it received the overlay with its new parent first, and repeats the change
         latest = self.latest(home, stores=message.stores)
         if not self.log.is_read or number < latest:
             return
-        if self.profile is not None and any(wish.is_query for wish in message.requests):
-            raise RemoteProtocolError(peer, f"asks {self._broker} how far it is, which is no root")
+        if self.profile is not None and any(request.is_query for request in message.requests):
+            raise RemoteProtocolError(peer, f"queries {self._broker}, which is no root")
         rows: list[Row] = []
-        begun: list[RequestAnswer] = []
+        answers: list[RequestAnswer] = []
         if number == latest:
             known = self.dependents.answer if message.stores else self.registrations.answer
-            begun = [self._look(wish) or known(wish, home) for wish in message.requests]
+            answers = [self._look(request) or known(request, home) for request in message.requests]
         elif not self._can_begin(message):
             self._waiting[asker] = message
             return
@@ -399,27 +399,27 @@ class Storage:
             self._homes[asker] = number
             rows.append(Row(HOMES, f"{home} stores" if message.stores else str(home), [*number]))
             take = self.dependents.take if message.stores else self.registrations.take
-            for wish in message.requests:
-                if (looked := self._look(wish)) is not None:
-                    begun.append(looked)
+            for request in message.requests:
+                if (epoch := self._look(request)) is not None:
+                    answers.append(epoch)
                     continue
-                begins, changed = take(wish, home, self._head(wish))
-                begun.append(begins)
+                answer, changed = take(request, home, self._head(request))
+                answers.append(answer)
                 rows += changed
         target, stores = self._forwarding.to(home), message.stores
-        answer = Changed(target, 0, self._broker, *number, tuple(begun), stores)
+        reply = Changed(target, 0, self._broker, *number, tuple(answers), stores)
         ends = self.registrations.ends
 
-        def written() -> None:
+        def send() -> None:
             self.registrations.confirm_ends(ends)
-            self._forwarding.send(answer)
+            self._forwarding.send(reply)
             self._release_unneeded()
 
         def write() -> None:
             if rows:
-                self._disk.commit(rows, written)
+                self._disk.commit(rows, send)
             else:
-                self._disk.when_written(written)
+                self._disk.when_written(send)
 
         # A crash could give a later epoch to another publication: none is written, or sent.
         self._disk.sync(LOG, write)
@@ -431,11 +431,11 @@ class Storage:
         if self.profile is not None:
             self._keep_profile(self.profile)
 
-    def _look(self, wish: SubscriptionRequest) -> RequestAnswer | None:
+    def _look(self, request: SubscriptionRequest) -> RequestAnswer | None:
         """Return the position of this root for a `looks` request; it is sent once durable."""
-        if not wish.is_query:
+        if not request.is_query:
             return None
-        return RequestAnswer(wish.key, self.log.assigned, received_of=self.log.reached())
+        return RequestAnswer(request.key, self.log.assigned, received_of=self.log.reached())
 
     def _can_begin(self, message: Change) -> bool:
         """Return True if the parent sends everything that begins here; request the rest.
@@ -446,19 +446,19 @@ class Storage:
         if self.profile is None:
             return True
         wanted = [
-            wish.predicate
-            for wish in message.requests
-            if wish.predicate is not None and not wish.claims
+            request.predicate
+            for request in message.requests
+            if request.predicate is not None and not request.claims
         ]
         for predicate in wanted:
             self._take(self.profile.request(predicate))
         return all(self.profile.starts_after(predicate) is not None for predicate in wanted)
 
-    def _head(self, wish: SubscriptionRequest) -> int:
+    def _head(self, request: SubscriptionRequest) -> int:
         """Return the epoch after which a new subscription begins."""
         begins = None
-        if self.profile is not None and wish.predicate is not None:
-            begins = self.profile.starts_after(wish.predicate)
+        if self.profile is not None and request.predicate is not None:
+            begins = self.profile.starts_after(request.predicate)
         return max(self.log.assigned, begins or 0)
 
     def _begin_waiting(self) -> None:
@@ -469,7 +469,9 @@ class Storage:
 
     def _keep_profile(self, profile: UnitProfile) -> None:
         """Reduce the parent's predicates to those that are needed."""
-        waiting = (wish.predicate for each in self._waiting.values() for wish in each.requests)
+        waiting = (
+            request.predicate for each in self._waiting.values() for request in each.requests
+        )
         known = (each.predicate for each in self.registrations.kept())
         wanted = (*known, *self.dependents.predicates(), *waiting)
         self._take(profile.keep(each for each in wanted if each is not None))

@@ -95,13 +95,13 @@ class UnitProfile:
             yield self._end(self._requests.pop(predicate))
 
     def on_answer(
-        self, step: PredicateRequest | PredicateEnd, begun: RequestAnswer
+        self, step: PredicateRequest | PredicateEnd, answer: RequestAnswer
     ) -> Iterator[PredicateStart | Commit]:
         """Take the parent's answer to a request."""
         if isinstance(step, PredicateEnd):
             yield Commit((Change(PROFILE, str(step.number), None),), None)
             return
-        step.starts_after = begun.after
+        step.starts_after = answer.after
         yield PredicateStart()
 
     def _begin(self, predicate: Predicate, request: PredicateRequest) -> Request:
@@ -110,8 +110,8 @@ class UnitProfile:
         )
 
     def _end(self, request: PredicateRequest) -> Request:
-        wish = SubscriptionRequest(Key("", request.number), 0, None)
-        return Request(self._parent, wish, PredicateEnd(request.number))
+        end = SubscriptionRequest(Key("", request.number), 0, None)
+        return Request(self._parent, end, PredicateEnd(request.number))
 
 
 INTAKE: Final = "intake"

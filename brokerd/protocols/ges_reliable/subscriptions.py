@@ -159,26 +159,26 @@ class Registrations:
             known = Registration(key, generation, home, began, predicate, received, acknowledged)
             self._add(known)
             self._read_more(self._registrations[key], *more)
-        for text, heir in recovered.get(HEIRS, {}).items():
-            self._successors[_read_key(text)] = heir
+        for text, successor in recovered.get(HEIRS, {}).items():
+            self._successors[_read_key(text)] = successor
 
     @staticmethod
     def _read_more(
         known: Registration,
-        heir: int = _NONE,
+        successor: int = _NONE,
         until: int = _NONE,
         before: int = _NONE,
         had_of: Sequence[tuple[Sequence[int], int]] = (),
     ) -> None:
         known.successor, known.until, known.before = (
-            None if value == _NONE else value for value in (heir, until, before)
+            None if value == _NONE else value for value in (successor, until, before)
         )
         known.received_of = tuple((SourceId(*source), last) for source, last in had_of)
 
     # ------------------------------------------------------------ changes
 
     def take(
-        self, wish: SubscriptionRequest, home: BrokerNumber, head: int
+        self, request: SubscriptionRequest, home: BrokerNumber, head: int
     ) -> tuple[RequestAnswer, list[Change]]:
         """Take a request of a client; a new subscription begins at the head of the log.
 
@@ -188,7 +188,7 @@ class Registrations:
 
         Paper: [GES] §4 (reconnecting clients: storage, epoch, profile).
         """
-        key, generation = wish.key, wish.generation
+        key, generation = request.key, request.generation
         latest = self._generations.get(key.client, (_NONE, home))
         if self._is_earlier(key.client, generation, home):
             return RequestAnswer(key, None, later_generation=latest[0]), []
@@ -196,59 +196,61 @@ class Registrations:
         if generation > latest[0]:
             self._generations[key.client] = generation, home
             rows.append(Change(GENERATIONS, key.client, [generation, home]))
-        if wish.predicate is None:
+        if request.predicate is None:
             over = self._end(key)
-            if wish.successor is not None:
-                self._successors[key] = wish.successor
-                over.append(Change(HEIRS, _text(key), wish.successor))
+            if request.successor is not None:
+                self._successors[key] = request.successor
+                over.append(Change(HEIRS, _text(key), request.successor))
             return RequestAnswer(key, None), rows + over
         known = self._registrations.get(key)
-        if known is not None and known.predicate != wish.predicate:
+        if known is not None and known.predicate != request.predicate:
             rows += self._end(key)
             known = None
-        heir = self._successors.get(key)
-        if known is None and (wish.claims or (wish.had is not None and heir is not None)):
-            return RequestAnswer(key, None, heir), rows
+        successor = self._successors.get(key)
+        if known is None and (
+            request.claims or (request.had is not None and successor is not None)
+        ):
+            return RequestAnswer(key, None, successor), rows
         if known is None:
             rows += self._end(key)
-            known = Registration(key, generation, home, head, wish.predicate, head)
+            known = Registration(key, generation, home, head, request.predicate, head)
             self._add(known)
         else:
             known.generation = generation
             known.move_to(home)
-            if wish.had is not None:
-                had = min(wish.had, head) if self._is_root else wish.had
+            if request.had is not None:
+                had = min(request.had, head) if self._is_root else request.had
                 known.received = max(known.received, had)
-        self._take_over(known, wish)
+        self._take_over(known, request)
         self._memo.forget()
         return known.answer, [*rows, Change(REGISTERED, _text(key), _row(known))]
 
     @staticmethod
-    def _take_over(known: Registration, wish: SubscriptionRequest) -> None:
+    def _take_over(known: Registration, request: SubscriptionRequest) -> None:
         """Record the previous storage and the successor of a subscription.
 
         A subscription with a successor has left its previous storage.
         """
-        if wish.before is not None:
-            known.before = wish.before
-        if wish.received_of is not None:
-            known.received_of = wish.received_of
+        if request.before is not None:
+            known.before = request.before
+        if request.received_of is not None:
+            known.received_of = request.received_of
             known.began = max(known.began, known.received)  # a receipt may be lost
-        if wish.successor is not None:
-            known.successor, known.before = wish.successor, None
-            known.until = known.until if wish.until is None else wish.until
+        if request.successor is not None:
+            known.successor, known.before = request.successor, None
+            known.until = known.until if request.until is None else request.until
 
-    def answer(self, wish: SubscriptionRequest, home: BrokerNumber) -> RequestAnswer:
+    def answer(self, request: SubscriptionRequest, home: BrokerNumber) -> RequestAnswer:
         """Return the same answer again."""
-        known = self._registrations.get(wish.key)
-        if self._is_earlier(wish.key.client, wish.generation, home):
-            later_generation = self._generations[wish.key.client][0]
-            return RequestAnswer(wish.key, None, later_generation=later_generation)
-        if known is None or wish.predicate is None:
-            heir = self._successors.get(wish.key) if wish.predicate is not None else None
-            return RequestAnswer(wish.key, None, heir)
-        is_here = (known.generation, known.home) == (wish.generation, home)
-        return known.answer if is_here else RequestAnswer(wish.key, None)
+        known = self._registrations.get(request.key)
+        if self._is_earlier(request.key.client, request.generation, home):
+            later_generation = self._generations[request.key.client][0]
+            return RequestAnswer(request.key, None, later_generation=later_generation)
+        if known is None or request.predicate is None:
+            successor = self._successors.get(request.key) if request.predicate is not None else None
+            return RequestAnswer(request.key, None, successor)
+        is_here = (known.generation, known.home) == (request.generation, home)
+        return known.answer if is_here else RequestAnswer(request.key, None)
 
     def later_generation(self, client: ClientId, generation: int, home: BrokerNumber) -> int | None:
         """Return the generation of a client's later attachment at another broker, if any."""
@@ -410,27 +412,27 @@ class DependentStorages:
     # ------------------------------------------------------------ units of children
 
     def take(
-        self, wish: SubscriptionRequest, child: BrokerNumber, head: int
+        self, request: SubscriptionRequest, child: BrokerNumber, head: int
     ) -> tuple[RequestAnswer, list[Change]]:
         """Add or remove a predicate of a child's unit; a new predicate begins at the head."""
-        key = child, wish.key.number
+        key = child, request.key.number
         known = self._requests.get(key)
         rows: list[Change] = []
-        if known is not None and known[1] != wish.predicate:
+        if known is not None and known[1] != request.predicate:
             del self._requests[key]
             self._index.remove(key)
             self._memo.forget()
             rows.append(Change(UNITS, _child_key(key), None))
             known = None
-        if known is None and wish.predicate is not None:
-            self._add(key, head, wish.predicate)
-            rows.append(Change(UNITS, _child_key(key), [head, predicate_row(wish.predicate)]))
-        return self.answer(wish, child), rows
+        if known is None and request.predicate is not None:
+            self._add(key, head, request.predicate)
+            rows.append(Change(UNITS, _child_key(key), [head, predicate_row(request.predicate)]))
+        return self.answer(request, child), rows
 
-    def answer(self, wish: SubscriptionRequest, child: BrokerNumber) -> RequestAnswer:
+    def answer(self, request: SubscriptionRequest, child: BrokerNumber) -> RequestAnswer:
         """Return the same answer again."""
-        known = self._requests.get((child, wish.key.number))
-        return RequestAnswer(Key("", wish.key.number), known[0] if known is not None else None)
+        known = self._requests.get((child, request.key.number))
+        return RequestAnswer(Key("", request.key.number), known[0] if known is not None else None)
 
     def _add(self, key: _Wanted, began: int, predicate: Predicate) -> None:
         self._requests[key] = began, predicate

@@ -71,7 +71,7 @@ class Arbiter:
         sessions: Sessions,
         assignments: Assignments,
     ) -> None:
-        self.transfers: GivingServer | None = None
+        self.transfer_server: GivingServer | None = None
         self._broker = broker
         self._disk = disk
         self._deadlines = deadlines
@@ -325,8 +325,8 @@ class Arbiter:
         self._give(message)
 
     def _give(self, message: Give) -> None:
-        if self.transfers is not None:
-            self.transfers.give(message)
+        if self.transfer_server is not None:
+            self.transfer_server.give(message)
 
     def report_given(self, topic: int, owner: BrokerNumber, number: int) -> None:
         """Report to its arbiter that another server has a topic that this server gave away."""

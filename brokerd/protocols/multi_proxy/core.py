@@ -46,7 +46,7 @@ from brokerd.protocols.multi_proxy.proxy import Proxy
 from brokerd.protocols.multi_proxy.routes import RETRY, UNANSWERED, Places, Sessions, topics_in
 from brokerd.protocols.multi_proxy.server import Server
 from brokerd.protocols.multi_proxy.state import COUNTERS, LOG, VolatileState
-from brokerd.protocols.multi_proxy.transfer_server import PERIOD, Periods, TopicTransfers
+from brokerd.protocols.multi_proxy.transfer_server import PERIOD, TopicAnnouncements, TransferServer
 from brokerd.protocols.parts.clients.progress import WRITE
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -93,7 +93,7 @@ class MultiProxy(LogFirstMachine):
             may_leave=places.edges.__contains__,
             leave=self._continue_without,
         )
-        self._periods: Periods | None = None
+        self._announcements: TopicAnnouncements | None = None
         self._proxy: Proxy | None = None
         self._departed = self._decommissioning.decommissioned
         self._assignments: Assignments | None
@@ -147,14 +147,14 @@ class MultiProxy(LogFirstMachine):
             self._from_brokers[Claim] = partial(self._on_request, self._arbiter.on_claim)
             self._from_brokers[Move] = self._on_move
         if parameters.ownership == PAPER and self.server is not None:
-            self._periods = Periods(
+            self._announcements = TopicAnnouncements(
                 broker, self, self._deadlines, parameters.period_ns, self.server, self._sessions
             )
             self._from_brokers[Merge] = self._on_merge
-        if self.server is not None and self.server.sharing is not None:
+        if self.server is not None and self.server.transfer_server is not None:
             self._from_brokers |= {
                 kind: partial(self._from_proxy, handler)
-                for kind, handler in self.server.sharing.handlers().items()
+                for kind, handler in self.server.transfer_server.handlers().items()
             }
         self._due = self._due_handlers()
 
@@ -194,9 +194,9 @@ class MultiProxy(LogFirstMachine):
             names = dict(places.servers_by_name)
             own = broker, names, disk, deadlines, parameters
             roles = server, sessions, self._arbiter, self._assignments
-            server.sharing = TopicTransfers(*own, *roles)
+            server.transfer_server = TransferServer(*own, *roles)
             if self._arbiter is not None:
-                self._arbiter.transfers = server.sharing
+                self._arbiter.transfer_server = server.transfer_server
         return server
 
     def _make_proxy(self) -> Proxy:
@@ -329,8 +329,8 @@ class MultiProxy(LogFirstMachine):
         if self._arbiter is not None and self._assignments is not None:
             self._assignments.begin(event.lineage)
             self._arbiter.begin(event.lineage)
-        if self._periods is not None:
-            self._periods.announce(self._broker)
+        if self._announcements is not None:
+            self._announcements.announce(self._broker)
         self._owners.recover(event.recovered)
         self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
@@ -358,8 +358,8 @@ class MultiProxy(LogFirstMachine):
             self._assignments.announce_to(peer, self.server.requested)
         if self.server is not None and peer in self._places.proxies:
             self.server.request_restatement()
-        if self.server is not None and self.server.sharing is not None:
-            self.server.sharing.announce_to(peer)
+        if self.server is not None and self.server.transfer_server is not None:
+            self.server.transfer_server.announce_to(peer)
 
     def _on_session_lost(self, event: SessionLost) -> None:
         peer = event.peer
@@ -475,8 +475,8 @@ class MultiProxy(LogFirstMachine):
             handlers |= self.server.due_handlers()
         if self._arbiter is not None:
             handlers[GIVING] = self._arbiter.on_due
-        if self._periods is not None:
-            handlers[PERIOD] = self._periods.announce
+        if self._announcements is not None:
+            handlers[PERIOD] = self._announcements.announce
         return handlers
 
 

@@ -44,7 +44,7 @@ from brokerd.protocols.multi_proxy.retention import Topic, list_lost_runs
 from brokerd.protocols.multi_proxy.routes import Sessions
 from brokerd.protocols.multi_proxy.state import LOG, Follower, Part, ServerState, Version
 from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog, split_by_markers
-from brokerd.protocols.multi_proxy.transfer_server import TopicTransfers
+from brokerd.protocols.multi_proxy.transfer_server import TransferServer
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
@@ -71,7 +71,7 @@ class Server:
     Attributes:
         log, followers: the publications, and their followers.
         retention: releases publications by age and size.
-        sharing: transfers of topics between servers, if enabled.
+        transfer_server: transfers of topics between servers, if enabled.
         requested: topics with requests, for which access brokers have this server as owner.
     """
 
@@ -100,7 +100,7 @@ class Server:
         self.requested: dict[int, None] = {}
         self.followers = Followers(broker, self.log)
         self._restatements = Restatements(homes)
-        self.sharing: TopicTransfers | None = None
+        self.transfer_server: TransferServer | None = None
         self._held = DelayedPublishes(self._machine, deadlines, parameters)
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -109,21 +109,21 @@ class Server:
 
     def due_handlers(self) -> dict[str, Callable[[Any], None]]:
         """Return the handlers of deadlines by their purposes."""
-        sharing = self.sharing
+        transfer_server = self.transfer_server
         return {
             WAITING: self.on_get_due,
             REPEATING: self.repeat_answer,
             HELD: self.on_held_due,
             RESTATING: lambda _broker: self.request_restatement(),
             RETAINED: lambda _: self.retention.due(),
-            **(sharing.due_handlers() if sharing is not None else {}),
+            **(transfer_server.due_handlers() if transfer_server is not None else {}),
         }
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
         """Restore the state of an earlier incarnation from disk."""
         self.log.recover(recovered, ends)
-        if self.sharing is not None:
-            self.sharing.moves.recover(recovered)
+        if self.transfer_server is not None:
+            self.transfer_server.transfers.recover(recovered)
         self.followers.recover(recovered)
         self._restatements.recover(recovered)
 
@@ -143,8 +143,8 @@ class Server:
                 self._disk.append(LOG, marker.record, partial(self._store, marker, None))
         for topic in self.log:
             self.requested[topic.number] = None
-        if self.sharing is not None:
-            self.sharing.begin(incarnation)
+        if self.transfer_server is not None:
+            self.transfer_server.begin(incarnation)
         self.settle_all()
 
     def settle_all(self) -> None:
@@ -176,7 +176,7 @@ class Server:
 
     def state(self) -> ServerState:
         """Return the state in memory, for people."""
-        moves = self.sharing.moves if self.sharing is not None else None
+        transfers = self.transfer_server.transfers if self.transfer_server is not None else None
         return ServerState(
             topics={f"{topic.number} of {topic.part.server}": topic.state() for topic in self.log},
             followers={
@@ -185,15 +185,15 @@ class Server:
             },
             waiting=self._held.count(),
             awaited=tuple(self._restatements.list_awaited()),
-            moving=dict(moves.moving) if moves is not None else {},
-            moved=dict(moves.moved) if moves is not None else {},
+            moving=dict(transfers.moving) if transfers is not None else {},
+            moved=dict(transfers.moved) if transfers is not None else {},
             assigned=dict(self._assignments.generations) if self._assignments is not None else {},
         )
 
     def aftermath(self) -> Sequence[str]:
         """Return the remaining effects of failures, in words."""
         lost = sum(len(topic.lost) for topic in self.log)
-        left = self.sharing.aftermath() if self.sharing is not None else ()
+        left = self.transfer_server.aftermath() if self.transfer_server is not None else ()
         left = (*left, *self._restatements.aftermath())
         words = f"{lost} records are lost, and not announced to all servers and access brokers yet"
         return (*left, words) if lost else left
@@ -267,9 +267,9 @@ class Server:
         home, number, run = message.home, message.topic, message.run
         if run.source.broker != home or run.origins:
             raise RemoteProtocolError(peer, f"broker {home} puts for {run.source}")
-        sharing = self.sharing
-        is_moving = sharing is not None and (sharing.moves.moving or sharing.moves.moved)
-        if sharing is not None and is_moving and sharing.is_away(home, (number,)):
+        server = self.transfer_server
+        is_moving = server is not None and (server.transfers.moving or server.transfers.moved)
+        if server is not None and is_moving and server.is_away(home, (number,)):
             return
         self._request((number,))
         self._counters["publications_received"] += len(run)
@@ -312,10 +312,10 @@ class Server:
         if follower is not None and version < follower.version:
             return
         known: dict[Part, int] = {}
-        if self.sharing is not None:
-            if not self.sharing.can_follow(home, follower, message.topics):
+        if self.transfer_server is not None:
+            if not self.transfer_server.can_follow(home, follower, message.topics):
                 return
-            known = self.sharing.positions.of(message.topics)
+            known = self.transfer_server.positions.of(message.topics)
         is_restated = self._restatements.is_awaited(home)
         if follower is None:
             follower = self.followers.add(home, version)
@@ -332,8 +332,8 @@ class Server:
             # This server may have lost that this broker followed, and from where on.
             follower.done = {part: before.get(part, 0) for part in heads}
         changes: tuple[Change, ...] = ()
-        if self.sharing is not None:
-            self.sharing.keep(follower, before, message.topics, known)
+        if self.transfer_server is not None:
+            self.transfer_server.keep(follower, before, message.topics, known)
         if is_restarted or before.keys() != follower.done.keys():
             changes = (self.followers.row(home),)
         if is_restated:
@@ -387,8 +387,8 @@ class Server:
         follower.got, follower.waits = version, waits
         follower.tried.clear()
         self._deadlines.cancel((REPEATING, home))
-        if self.sharing is not None and len(waits) < len(follower.done):
-            self.sharing.got(home, follower, message.wanted)
+        if self.transfer_server is not None and len(waits) < len(follower.done):
+            self.transfer_server.got(home, follower, message.wanted)
         for part, wanted in waits.items():
             if part.server == self._broker:
                 topic = self.log.part(part)
@@ -477,7 +477,7 @@ class Server:
             return
         done = self.followers.done_with(topic)
         through = min((topic.durable, *done))
-        if self.sharing is not None and self.sharing.is_shared:
-            through = min(through, self.sharing.positions.owed_nothing_through(topic))
+        if self.transfer_server is not None and self.transfer_server.is_shared:
+            through = min(through, self.transfer_server.positions.owed_nothing_through(topic))
         if through > topic.released or len(topic.lost):
             self.log.release(topic, through)

@@ -20,14 +20,13 @@ a topic. Deviates: see `transfers.py`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.arbiter import Arbiter
 from brokerd.protocols.multi_proxy.assignments import Assignments
-from brokerd.protocols.multi_proxy.followers import Followers
 from brokerd.protocols.multi_proxy.messages import (
     Carry,
     Elsewhere,
@@ -46,7 +45,7 @@ from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.routes import Sessions
 from brokerd.protocols.multi_proxy.state import Follower, Part
 from brokerd.protocols.multi_proxy.topic_log import TopicLog
-from brokerd.protocols.multi_proxy.transfers import MOVING, Moves
+from brokerd.protocols.multi_proxy.transfers import MOVING, TopicTransfers, TransferHost
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, EventMachine, MessageHandler
 
@@ -55,20 +54,6 @@ PERIOD: Final = "period"
 
 Version = tuple[int, int]
 """Incarnation of a server and number of the announcement."""
-
-
-class TransferHost(Protocol):
-    """The parts of a server that transfers use."""
-
-    log: TopicLog
-    followers: Followers
-    requested: dict[int, None]
-
-    def freeze(self, number: int) -> None:
-        """Accept no publish requests to a topic any more."""
-
-    def settle_all(self) -> None:
-        """Release publications of all topics that are not needed, or not retained any longer."""
 
 
 class StoredPositions:
@@ -124,7 +109,7 @@ class StoredPositions:
         return min((topic.durable, *known))
 
 
-class TopicTransfers:
+class TransferServer:
     """The lossless transfers of topics from and to a server.
 
     Args:
@@ -165,7 +150,7 @@ class TopicTransfers:
         known = [*names] if self.is_shared else [broker]
         self.positions = StoredPositions(broker, known, server.log)
         retry_ns = parameters.assign_retry_ns
-        self.moves = Moves(broker, disk, deadlines, retry_ns, server, sessions)
+        self.transfers = TopicTransfers(broker, disk, deadlines, retry_ns, server, sessions)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of messages from proxies and other servers."""
@@ -182,17 +167,17 @@ class TopicTransfers:
         """Return the handlers of deadlines by their purposes."""
         return {
             PERIOD: lambda _broker: self.period(),
-            MOVING: lambda _broker: self.moves.send_all(),
+            MOVING: lambda _broker: self.transfers.send_all(),
         }
 
     def begin(self, incarnation: int) -> None:
         """Begin after all rows and the log are read."""
         self._incarnation = incarnation
-        self.moves.begin()
-        for number in self.moves.moved:
+        self.transfers.begin()
+        for number in self.transfers.moved:
             self._on_given(number)
-            self.moves.release(number)
-        self.moves.send_all()
+            self.transfers.release(number)
+        self.transfers.send_all()
         self.period()
         if self._arbiter is not None:
             self._arbiter.order_again()
@@ -200,7 +185,7 @@ class TopicTransfers:
     def aftermath(self) -> Sequence[str]:
         """Return the unfinished transfers, in words."""
         expected = sum(len(follower.expected) for _, follower in self._server.followers)
-        moving = len(self.moves.moving)
+        moving = len(self.transfers.moving)
         return tuple(
             [f"{moving} topics are being transferred"] * bool(moving)
             + [f"{expected} access brokers have not announced their topics yet"] * bool(expected)
@@ -253,7 +238,7 @@ class TopicTransfers:
 
     def is_away(self, home: BrokerNumber, topics: Sequence[int]) -> bool:
         """Return True if topics have moved or move away; notify the access broker of owners."""
-        return self.moves.notify_moved(home, topics) or any(map(self.moves.is_away, topics))
+        return self.transfers.notify_moved(home, topics) or any(map(self.transfers.is_away, topics))
 
     def can_follow(
         self, home: BrokerNumber, follower: Follower | None, topics: Sequence[int]
@@ -262,11 +247,11 @@ class TopicTransfers:
 
         Moving topics take no new follower.
         """
-        if self.moves.notify_moved(home, topics):
+        if self.transfers.notify_moved(home, topics):
             return False
         followers = self._server.followers
         return all(
-            number not in self.moves.moving
+            number not in self.transfers.moving
             or (follower is not None and followers.follows(follower, number))
             for number in topics
         )
@@ -303,21 +288,21 @@ class TopicTransfers:
             owners = tuple(map(self._name_here, unknown))
             self._sessions.answer(home, Merged(home, owners))
 
-    # ------------------------------------------------------------ topics that come and go
+    # ------------------------------------------------------------ transfers of topics
 
     def give(self, message: Give) -> None:
         """Give a topic away, or report a completed transfer again."""
         assert self._assignments is not None, f"{message} without an arbiter"
         number, generation = message.topic, message.generation
-        if self.moves.generations.get(number, 0) >= generation:
-            if number in self.moves.moved:
+        if self.transfers.generations.get(number, 0) >= generation:
+            if number in self.transfers.moved:
                 self._report_given(number)
         elif 0 < self._assignments.generation(number) < generation:
-            self.moves.transfer(number, message.owner, generation)
+            self.transfers.transfer(number, message.owner, generation)
 
     def _report_given(self, number: int) -> None:
         if self._arbiter is not None:
-            owner, generation = self.moves.moved[number], self.moves.generations[number]
+            owner, generation = self.transfers.moved[number], self.transfers.generations[number]
             self._arbiter.report_given(number, owner, generation)
 
     def _on_given(self, number: int) -> None:
@@ -345,7 +330,7 @@ class TopicTransfers:
         for number, owner, _ in message.owners:
             if not self._can_take(owner):
                 raise RemoteProtocolError(peer, f"topic {number} is to be {owner}'s")
-        self.moves.on_merge(message)
+        self.transfers.on_merge(message)
 
     def _check_server(self, peer: Peer, message: Carry | Transfer) -> None:
         if message.server != self._broker or message.giver not in self._names:
@@ -354,23 +339,23 @@ class TopicTransfers:
 
     def _on_carry(self, peer: Peer, message: Carry) -> None:
         self._check_server(peer, message)
-        self.moves.on_carry(peer, message)
+        self.transfers.on_carry(peer, message)
 
     def _on_transfer(self, peer: Any, message: Transfer) -> None:
         self._check_server(peer, message)
         rows: tuple[Change, ...] = ()
         if self._assignments is not None:
             rows = (self._assignments.row(message.topic, message.generation),)
-        self.moves.on_transfer(peer, message, rows, self._on_received)
+        self.transfers.on_transfer(peer, message, rows, self._on_received)
 
     def _on_transferred(self, peer: Peer, message: Transferred) -> None:
         if message.giver != self._broker or not {message.server, message.owner} <= {*self._names}:
             raise RemoteProtocolError(peer, f"broker {message.server} has topic {message.topic}")
-        if self.moves.moving.get(message.topic) != message.server:
+        if self.transfers.moving.get(message.topic) != message.server:
             return
         if not self._can_take(message.owner):
             raise RemoteProtocolError(peer, f"topic {message.topic} is {message.owner}'s")
-        self.moves.on_transferred(message, self._on_given)
+        self.transfers.on_transferred(message, self._on_given)
 
     def _on_periodic(self, peer: Peer, message: Periodic) -> None:
         if message.server not in self._names:
@@ -379,7 +364,7 @@ class TopicTransfers:
             self._server.settle_all()
 
 
-class Periods:
+class TopicAnnouncements:
     """The periodic announcement of a server's topics to all proxies.
 
     Args:

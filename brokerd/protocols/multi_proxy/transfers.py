@@ -46,17 +46,21 @@ MOVING: Final = "moving"
 """Purpose of the deadline at which unanswered transfers are repeated."""
 
 
-class MovingServer(Protocol):
+class TransferHost(Protocol):
     """The parts of a server that transfers use."""
 
     log: TopicLog
     followers: Followers
+    requested: dict[int, None]
 
     def freeze(self, number: int) -> None:
         """Accept no publish requests to a topic any more."""
 
+    def settle_all(self) -> None:
+        """Release publications of all topics that are not needed, or not retained any longer."""
 
-class Moves:
+
+class TopicTransfers:
     """The transfers of topics from and to a server.
 
     Args:
@@ -75,7 +79,7 @@ class Moves:
         disk: Durability,
         deadlines: DeadlineQueue[Any],
         retry_ns: int,
-        server: MovingServer,
+        server: TransferHost,
         sessions: Sessions,
     ) -> None:
         self.moving: dict[int, BrokerNumber] = {}
@@ -90,7 +94,7 @@ class Moves:
         self._followers = server.followers
         self._sessions = sessions
         self._unwritten: dict[int, None] = {}
-        self._coming: dict[int, BrokerNumber] = {}
+        self._arriving: dict[int, BrokerNumber] = {}
         self._turn = 0
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
@@ -146,8 +150,8 @@ class Moves:
         self._unwritten[number] = None
         self._freeze(number)
 
-        def written() -> None:
-            # What was put before this, and is answered when it is on disk, goes along.
+        def record() -> None:
+            # The transfer includes publications that are answered once the log is on disk.
             change = self._row(number, owner, is_over=False)
             self._disk.commit((change,), begin)
 
@@ -155,7 +159,7 @@ class Moves:
             del self._unwritten[number]
             self._send_topic(number)
 
-        self._disk.sync(LOG, written)
+        self._disk.sync(LOG, record)
 
     def _row(self, number: int, owner: BrokerNumber, *, is_over: bool) -> Change:
         value: list[Any] = [owner, is_over]
@@ -215,14 +219,14 @@ class Moves:
         self.moved[number] = message.owner
         homes = [home for home, _ in self._followers.of(number)]
 
-        def over() -> None:
+        def finish() -> None:
             remove(number)
             self.release(number)
             for home in homes:
                 self.notify_moved(home, (number,))
 
         change = self._row(number, message.owner, is_over=True)
-        self._disk.commit((change, *self._followers.leave(number)), over)
+        self._disk.commit((change, *self._followers.leave(number)), finish)
 
     def release(self, number: int) -> None:
         """Release a topic that has moved away, with incomplete parts of other servers."""
@@ -230,7 +234,7 @@ class Moves:
             topic.is_frozen = False
             self._log.release(topic, topic.durable)
 
-    # ------------------------------------------------------------ being given
+    # ------------------------------------------------------------ receiving
 
     def on_carry(self, peer: Peer, message: Carry) -> None:
         """Take publications of a topic that moves to this server.
@@ -246,13 +250,13 @@ class Moves:
             self._log.carry(part, message.released, run)
 
     def on_transfer(
-        self, peer: BrokerNumber, message: Transfer, rows: Sequence[Change], came: Arrival
+        self, peer: BrokerNumber, message: Transfer, rows: Sequence[Change], on_arrival: Arrival
     ) -> None:
         """Take a topic, unless a part of it was lost on the route.
 
         Args:
             rows: further rows of a topic that arrives.
-            came: called with the topic and its generation once it is durable here.
+            on_arrival: called with the topic and its generation once it is durable here.
         """
         number, giver = message.topic, message.giver
         if self.is_away(number):
@@ -260,8 +264,8 @@ class Moves:
             self._answer(peer, Transferred(self._broker, giver, number, owner))
         elif self._log.holds(Part(giver, number)):
             self._answer(peer, Transferred(self._broker, giver, number, self._broker))
-        elif number not in self._coming and all(self._is_whole(number, message)):
-            self._take(peer, message, rows, came)
+        elif number not in self._arriving and all(self._is_whole(number, message)):
+            self._store_topic(peer, message, rows, on_arrival)
 
     def _is_whole(self, number: int, message: Transfer) -> list[bool]:
         """Return, per part, True if everything is durable here."""
@@ -275,11 +279,11 @@ class Moves:
         durable = self._log.part(part).durable
         return max(durable, carried.lost[-1].end if carried.lost else 0)
 
-    def _take(
-        self, peer: BrokerNumber, message: Transfer, more: Sequence[Change], came: Arrival
+    def _store_topic(
+        self, peer: BrokerNumber, message: Transfer, further: Sequence[Change], on_arrival: Arrival
     ) -> None:
         number = message.topic
-        self._coming[number] = message.giver
+        self._arriving[number] = message.giver
         rows: list[Change] = []
         for age, each in enumerate(message.parts, 1):
             rows.append(Change(PARTS, f"{number}.{each.part}", [message.giver, age]))
@@ -291,20 +295,20 @@ class Moves:
             self._followers.expect(each_home, number)
         parts = [self._log.part(Part(each.part, number)) for each in message.parts]
         rows += self._followers.take_positions(number, parts)
-        rows += more
+        rows += further
 
-        def taken() -> None:
-            del self._coming[number]
+        def store() -> None:
+            del self._arriving[number]
             for part in parts:
                 part.is_here = True
             if self.is_away(number):
                 self._freeze(number)
             for source, through in message.sources:
                 self._log.topic(number).on_durable(source, through)
-            came(number, message.generation)
+            on_arrival(number, message.generation)
             self._answer(peer, Transferred(self._broker, message.giver, number, self._broker))
 
-        self._disk.commit(rows, taken)
+        self._disk.commit(rows, store)
 
     def _answer(self, proxy: BrokerNumber, message: Transferred) -> None:
         if proxy in self._sessions.sessions:

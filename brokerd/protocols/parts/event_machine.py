@@ -97,7 +97,7 @@ class LogFirstMachine(EventMachine):
         if not self._deferred or isinstance(event, RecordsRead | Persisted):
             return super().handle(event, now_ns)
         if isinstance(event, SessionLost):
-            # What it said cannot be answered any more: an answer would go to its next session.
+            # Its messages cannot be answered any more: its next session would receive the answers.
             over = event.peer, event.session
             self._deferred = [each for each in self._deferred if _session_of(each) != over]
         else:

@@ -3,24 +3,25 @@
 The oracle judges the deliveries to subscribers from outside. The checks in this module look at
 single steps. Further checks of a protocol are in its own `checks`.
 
-The places of the checks for each invariant of a protocol that promises reliability:
+The check of each invariant of a protocol that promises reliability:
 
-    I1   no phantom            arrivals: `judge` (phantom)
-    I2   matches               arrivals: `judge` (unwanted)
-    I3   exactly once          arrivals: `judge` (duplicate)
-    I4   order per source      arrivals: `judge` (order)
-    I5   gapless               arrivals: `judge` (gap), `_check_first` (gap, silent); here:
-                               `_check_delivery` (before the start)
+    I1   no phantom            deliveries: `judge` (phantom)
+    I2   matches               deliveries: `judge` (unwanted)
+    I3   exactly once          deliveries: `judge` (duplicate)
+    I4   order per source      deliveries: `_check_rank` (order)
+    I5   gapless               deliveries: `_check_rank` (gap), `_check_first` (gap, silent);
+                               here: `_check_delivery` (before the start)
     I6   acknowledged arrives  here: `_check_acknowledgement`; oracle: `judge_end`
     I7   all or none           oracle: `judge_end` (all: nothing is rejected in a simulation)
-    I8   liveness              swarm: `_give_up` after 30 s; liveness, while links are broken
+    I8   liveness              swarm: `_fail_liveness`; liveness: `WhileBroken`, while links are
+                               broken
     I9   bounded memory        growth: `check_growth`, at the end of each seed; a client's window
                                bounds the queues before
-    I10  honesty               notices: `judge`; arrivals: `_check_first` (silent)
-    I11  locality              no subject: there is no processor time to lose in a simulation
-    I13  no step back          positions: durable rows of positions
+    I10  honesty               notices: `judge`; deliveries: `_check_first` (silent)
+    I11  locality              no check: a simulation has no processor time to lose
     I12  no residue            swarm: `_has_converged`, `_list_rest`; effects of faults on hosts:
                                tests/fault_injection
+    I13  no step back          recounts: `PositionChecks`, durable rows of positions
 """
 
 from collections.abc import Callable, Sequence
@@ -191,5 +192,5 @@ class StepChecker:
             if missing:
                 raise InvariantViolated(
                     "acknowledged too early",
-                    f"{broker.name} calls {client}'s {sequence} done; not at {missing}",
+                    f"{broker.name} acknowledges {client}'s {sequence}, which {missing} lack",
                 )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.protocol_checks import planning_of, simulation_of
-from brokerd.simulator.search.moves import FaultInjection, Reattachment, Relocation
+from brokerd.simulator.search.client_moves import Reattachment, Relocation
+from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import Plan
 from brokerd.simulator.world.broker import DISK_NS
 from brokerd.simulator.world.clients import RECONNECT_NS

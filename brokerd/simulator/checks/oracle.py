@@ -38,9 +38,8 @@ from brokerd.model.publication import Buffer
 from brokerd.protocols.definition import Promises
 from brokerd.simulator.checks.deliveries import DeliveryJudge, Obligations
 from brokerd.simulator.checks.gaps import GapJudge
-from brokerd.simulator.checks.gates import Gates
 from brokerd.simulator.checks.losses import StateLosses
-from brokerd.simulator.checks.notices import NoticeJudge
+from brokerd.simulator.checks.notices import Gates, NoticeJudge
 from brokerd.simulator.checks.publishers import PublisherJudge
 from brokerd.simulator.checks.streams import StreamRegister
 from brokerd.simulator.checks.subscriptions import SubscriptionLives

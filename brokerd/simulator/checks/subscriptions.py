@@ -3,8 +3,8 @@
 from brokerd.model.identity import ClientId
 from brokerd.model.predicate import Predicate
 from brokerd.protocols.definition import Promises
-from brokerd.simulator.checks.gates import Gates
 from brokerd.simulator.checks.losses import StateLosses
+from brokerd.simulator.checks.notices import Gates
 from brokerd.simulator.checks.streams import Publisher, Stream, StreamRegister, Subscription
 
 

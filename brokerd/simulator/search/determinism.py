@@ -26,26 +26,11 @@ def find_differing_seeds(first: int, last: int, protocol: str, row: str = "") ->
         RuntimeError: an interpreter failed; with its output.
     """
     children = [_start(first, last, protocol, row, hash_seed) for hash_seed in _HASH_SEEDS]
-    one, other = _answers(children, range(first, last + 1))
-    return _find_differing(range(first, last + 1), one, other)
-
-
-def find_differing_reports(
-    reports: Sequence[SeedReport], protocol: str, row: str = ""
-) -> list[int]:
-    """Return the seeds with different histories in these reports and a fresh interpreter.
-
-    The reports must be of consecutive seeds. Their processes hash strings at random, or as set by
-    PYTHONHASHSEED; the fresh interpreter uses another hash seed.
-
-    Raises:
-        RuntimeError: the interpreter failed; with its output.
-    """
-    seeds = range(reports[0].seed, reports[-1].seed + 1)
-    assert [report.seed for report in reports] == [*seeds], "seeds in a row"
-    other = next(each for each in _HASH_SEEDS if each != os.environ.get("PYTHONHASHSEED"))
-    (lines,) = _answers([_start(seeds[0], seeds[-1], protocol, row, other)], seeds)
-    return _find_differing(seeds, lines, [_line(report) for report in reports])
+    seeds = range(first, last + 1)
+    one, other = _answers(children, seeds)
+    if not len(one) == len(other) == len(seeds):
+        raise RuntimeError(f"{len(one)} and {len(other)} answers for {len(seeds)} seeds")
+    return [seed for seed, *lines in zip(seeds, one, other, strict=True) if lines[0] != lines[1]]
 
 
 def _start(first: int, last: int, protocol: str, row: str, hash_seed: str) -> subprocess.Popen[str]:
@@ -78,18 +63,12 @@ def _answers(children: Sequence[subprocess.Popen[str]], seeds: range) -> list[li
     return answers
 
 
-def _find_differing(seeds: range, one: Sequence[str], other: Sequence[str]) -> list[int]:
-    if not len(one) == len(other) == len(seeds):
-        raise RuntimeError(f"{len(one)} and {len(other)} answers for {len(seeds)} seeds")
-    return [seed for seed, *lines in zip(seeds, one, other, strict=True) if lines[0] != lines[1]]
-
-
 def _command(first: int, last: int, protocol: str, row: str) -> list[str]:
     arguments = [str(first), str(last), protocol, row]
     return [sys.executable, "-P", "-m", "brokerd.simulator.search.determinism", *arguments]
 
 
-def _line(report: SeedReport) -> str:
+def line_of(report: SeedReport) -> str:
     """Return the digest of a seed's history, and of all its counters."""
     counted = json.dumps([report.counters, report.violations]).encode()
     counted_digest = hashlib.blake2b(counted, digest_size=8).hexdigest()
@@ -100,7 +79,7 @@ def main(arguments: Sequence[str]) -> None:
     """Print one line per seed."""
     first, last, protocol, row = arguments
     for seed in range(int(first), int(last) + 1):
-        sys.stdout.write(_line(run_seed(seed, protocol, SwarmOptions(campaign=row))) + "\n")
+        sys.stdout.write(line_of(run_seed(seed, protocol, SwarmOptions(campaign=row))) + "\n")
         sys.stdout.flush()
 
 

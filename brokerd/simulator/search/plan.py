@@ -32,15 +32,9 @@ from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.growth import check_limit
 from brokerd.simulator.checks.protocol_checks import limits_of, named_bug, planning_of
-from brokerd.simulator.search.moves import (
-    MOVES,
-    BrokerJoin,
-    FaultInjection,
-    Move,
-    PublicationRun,
-    SubscriptionRequest,
-)
-from brokerd.simulator.search.plan_scope import PlanError, PlanScope
+from brokerd.simulator.search.client_moves import PublicationRun, SubscriptionRequest
+from brokerd.simulator.search.move import Move, PlanError, PlanScope
+from brokerd.simulator.search.moves import MOVES, BrokerJoin, FaultInjection
 from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.text import counted, first_word
 

@@ -3,7 +3,9 @@
 import traceback
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+from brokerd.simulator.checks import violations as violations_module
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.text import counted
@@ -71,14 +73,20 @@ def play_and_judge(
     try:
         play()
     except InvariantViolated as violation:
-        rule, violations = violation.rule, [str(violation)]
+        rule, violations = violation.rule, [f"{violation} ({_place_of(violation)})"]
     except Exception as error:
         # A core that fails is a finding like any other; the seed repeats the failure.
-        where = traceback.extract_tb(error.__traceback__)[-1]
         rule = type(error).__name__
-        violations = [f"{rule}: {error} ({where.filename.split('/')[-1]}:{where.lineno})"]
+        violations = [f"{rule}: {error} ({_place_of(error)})"]
     broken = [each for each in oracle.violations if each not in forgiven]
     if not strict and broken:
         rule = rule or broken[0]
         violations += [each for each in oracle.first_violations if each.split(":")[0] in broken]
     return rule, violations
+
+
+def _place_of(error: Exception) -> str:
+    """Return file and line of the check that found a violation, or of the code that failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = [each for each in frames if each.filename != violations_module.__file__][-1]
+    return f"{'/'.join(Path(place.filename).parts[-3:])}:{place.lineno}"

@@ -9,16 +9,9 @@ from brokerd.overlay.topology import TREE, Topology
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
 from brokerd.simulator.checks.violations import InvariantViolated
-from brokerd.simulator.search.moves import (
-    MOVES,
-    BrokerJoin,
-    FaultInjection,
-    LaneChoice,
-    Move,
-    PublicationRun,
-    SubscriptionRequest,
-    client_at_neighbour,
-)
+from brokerd.simulator.search.client_moves import PublicationRun, SubscriptionRequest
+from brokerd.simulator.search.move import Move, client_at_neighbour
+from brokerd.simulator.search.moves import MOVES, BrokerJoin, FaultInjection, LaneChoice
 from brokerd.simulator.search.plan import Plan, make_topology, with_settings, write_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
@@ -74,14 +67,13 @@ def shrink(
     *,
     settings: Iterable[str] = (),
     most_runs: int = MOST_RUNS,
-    most_steps: int = MOST_STEPS,
 ) -> ShrunkPlan | None:
     """Return a small plan that fails like the given plan; None if the given plan does not fail.
 
     Args:
         settings: parameters of the protocol, as `name=value`, that the small plan keeps.
     """
-    search = _Search(plan, most_runs, most_steps, tuple(settings))
+    search = _Search(plan, most_runs, tuple(settings))
     if not search.begin():
         return None
     try:
@@ -99,7 +91,7 @@ class _BudgetSpent(Exception):
 class _Search:
     """The smallest failing plan so far, and the steps to a smaller plan."""
 
-    def __init__(self, plan: Plan, most_runs: int, most_steps: int, kept: tuple[str, ...]) -> None:
+    def __init__(self, plan: Plan, most_runs: int, kept: tuple[str, ...]) -> None:
         self.best = plan
         self._kept = kept
         self.report: SeedReport | None = None
@@ -107,7 +99,6 @@ class _Search:
         self._position = 0
         self._steps = 0
         self._most_runs = most_runs
-        self._most_steps = most_steps
         self._chances = 1
         self._rule = ""
         self._harmless: set[Plan] = set()
@@ -151,7 +142,7 @@ class _Search:
         """Run a plan; return True and keep the plan if it fails. No plan runs twice."""
         if plan in self._harmless:
             return False
-        if self.runs >= self._most_runs or self._steps >= self._most_steps:
+        if self.runs >= self._most_runs or self._steps >= MOST_STEPS:
             raise _BudgetSpent
         run = PlanRun(plan, check_purity=self._rule in ("", "purity"))
         report = run.report(-1, "")

@@ -31,7 +31,8 @@ from brokerd.simulator.checks.protocol_checks import (
 )
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.campaign import find_setting
-from brokerd.simulator.search.moves import LaneChoice, MoveContext
+from brokerd.simulator.search.move import MoveContext
+from brokerd.simulator.search.moves import LaneChoice, make_counts
 from brokerd.simulator.search.plan import Plan, with_settings
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
@@ -176,7 +177,7 @@ class PlanRun:
         self._due: dict[int, list[tuple[Any, ...]]] = {}
         schedule = self._cluster.schedule
         at = schedule.at if isinstance(schedule, TimedSchedule) else self._schedule_step
-        self._context = MoveContext(self._cluster, self._faults, self._mobility, at)
+        self._context = MoveContext(self._cluster, self._faults, self._mobility, at, make_counts())
         self._recounted = 0
         self._stalled = 0
         self._healed_ns = 0
@@ -253,7 +254,7 @@ class PlanRun:
         while self._is_owed_although_broken():
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
             if self._is_out_of_patience():
-                self._decommission()
+                self._fail_liveness()
         self._heal_broken()
         settled = False
         while not settled:
@@ -261,7 +262,7 @@ class PlanRun:
                 self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
                 self._look_at_gates()
                 if self._is_out_of_patience():
-                    self._decommission()
+                    self._fail_liveness()
             last_ns = schedule.now_ns + self._bounds.sessions_ns
             while schedule.pending and schedule.now_ns < last_ns:  # messages in flight arrive
                 self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
@@ -357,7 +358,7 @@ class PlanRun:
             # check.
             late = self._is_out_of_patience(taken)
             if late and ((taken >= ENDLESS and schedule.pending) or is_owed()):
-                self._decommission()
+                self._fail_liveness()
 
     def _heal(self) -> None:
         """End all faults, and break the plan's links that stay broken."""
@@ -451,7 +452,8 @@ class PlanRun:
     def _waited_ns(self) -> int:
         return self._cluster.schedule.now_ns - self._healed_ns
 
-    def _decommission(self) -> NoReturn:
+    def _fail_liveness(self) -> NoReturn:
+        """Check I8: raise a violation with everything that is owed or not at rest."""
         cluster, waited_ns = self._cluster, self._waited_ns()
         if self._while_broken is not None:
             raise InvariantViolated(

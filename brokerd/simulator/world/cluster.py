@@ -36,7 +36,7 @@ from brokerd.simulator.checks.protocol_checks import (
 )
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.broker_factory import BrokerFactory, Inspection
-from brokerd.simulator.world.client_moves import ClientTransfers
+from brokerd.simulator.world.client_transfers import ClientTransfers
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
 from brokerd.simulator.world.handles import (
@@ -219,7 +219,7 @@ class SimulatedCluster:
         return Subscription(self.state, subscriber, number)
 
     def consume(
-        self, broker: str, predicate: str | Predicate = "true", *, uncommitted: int, name: str = ""
+        self, broker: str, predicate: str | Predicate = "true", *, uncommitted: int
     ) -> Subscription:
         """Return the subscription of a new client without state, with a token at the broker.
 
@@ -227,7 +227,7 @@ class SimulatedCluster:
             uncommitted: number of publications that the client takes before a commit.
         """
         consumers = self.population.consumers
-        name = name or f"c{len(consumers) + 1}-{broker}"
+        name = f"c{len(consumers) + 1}-{broker}"
         consumers[name] = uncommitted
         return self.subscribe(broker, predicate, name)
 
@@ -236,16 +236,11 @@ class SimulatedCluster:
         self.population.unsubscribe(client, number)
 
     def publish(
-        self,
-        broker: str,
-        *,
-        client: ClientId | None = None,
-        payload: bytes = b"",
-        **attributes: Scalar,
+        self, broker: str, *, client: ClientId | None = None, **attributes: Scalar
     ) -> PublicationHandle:
         """Publish one publication at a broker, by default as the client `p-<broker>`."""
         blob = encode_attributes(attributes)
-        return self.publish_run(broker, [(blob, payload)], client)[0]
+        return self.publish_run(broker, [(blob, b"")], client)[0]
 
     def publish_run(
         self, broker: str, contents: list[tuple[bytes, bytes]], client: ClientId | None = None

@@ -113,7 +113,7 @@ class Redeliveries:
                 "redelivered committed", f"{subject} again, and had committed it"
             )
         if not again:
-            raise InvariantViolated("redelivered unmarked", f"{subject} again, and is not told so")
+            raise InvariantViolated("redelivered unmarked", f"{subject} again without the mark")
         if consumer.redeliveries_left < 0:
             most = consumer.uncommitted
             subject = f"{subject} again, which has had more than {most} for each crash again"
@@ -148,9 +148,9 @@ class SimulatedConsumer(SimulatedClient):
         redeliveries.begin(self.name, uncommitted)
 
     @staticmethod
-    def make_core(name: str, incarnation: int = 1) -> ClientCore:
+    def make_core(name: str) -> ClientCore:
         """Return the core of a process without state."""
-        return ClientCore(name, publishes=False, incarnation=incarnation, mode="transactional")
+        return ClientCore(name, publishes=False, incarnation=1, mode="transactional")
 
     def subscribe(self, predicate: Predicate) -> int:
         """Subscribe once, as a consumer."""

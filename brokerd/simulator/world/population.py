@@ -12,7 +12,7 @@ from brokerd.model.identity import ClientId
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.simulator.checks.violations import InvariantViolated
-from brokerd.simulator.world.client_moves import ClientMove, ClientTransfers
+from brokerd.simulator.world.client_transfers import ClientMove, ClientTransfers
 from brokerd.simulator.world.clients import ClientObserver, SimulatedClient
 from brokerd.simulator.world.consumers import Redeliveries, SimulatedConsumer
 from brokerd.simulator.world.state import ClusterState

@@ -12,7 +12,7 @@ from brokerd.protocols.delta_tree.messages import (
     PartitionNumbers,
     RecoveryNotifier,
 )
-from brokerd.protocols.delta_tree.partition_table import TOMBSTONE_RANGES, Detector, partition_kind
+from brokerd.protocols.delta_tree.partition_table import TOMBSTONE_RANGES, Detector
 from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,
@@ -301,12 +301,3 @@ def test_a_reused_partition_number_is_refused():
     other = PartitionNew((PartitionId(2, 1, 9, (3, 4)),), PATH)
     with pytest.raises(RemoteProtocolError, match="no partition"):
         core.handle(MessageReceived(2, session, other), 0)
-
-
-def test_the_same_partition_is_an_island_on_one_path_and_a_barrier_on_another():
-    """Paper: [DFT11] §III lines 331-336: ⟨B3⟩ on P(B0, B3) and on P(B0, D3)."""
-    pid = PartitionId(0, 1, 1, (3,))
-    assert partition_kind(pid, (0, 3), (4,)) == "barrier"
-    assert partition_kind(pid, (0, 3, 4, 5), (4,)) == "island"
-    assert partition_kind(pid, (0, 3, 9), (4,)) == "barrier"
-    assert partition_kind(pid, (0, 1, 2), (4,)) is None

@@ -37,7 +37,7 @@ def _core(cluster: SimulatedCluster, name: str) -> Ges:
     return core
 
 
-def two_clusters_come_apart_at_once() -> None:
+def two_clusters_partition_at_once() -> None:
     """The clusters take each other for the route out, and no publication loops (seed 60968)."""
     cluster = _started(TWO_CLUSTERS)
     wanted = cluster.subscribe("x")
@@ -57,7 +57,7 @@ def two_clusters_come_apart_at_once() -> None:
     assert len(wanted.received) == 1
 
 
-def all_who_knew_a_connection_have_restarted() -> None:
+def all_brokers_with_a_connection_have_restarted() -> None:
     """Broker b lost the record of link c–d, and a did not; c and d are dead (seed 62088)."""
     cluster = _started(RING)
     for name in "cdb":
@@ -69,7 +69,7 @@ def all_who_knew_a_connection_have_restarted() -> None:
     cluster.checker.own.check_settled(cluster.brokers)
 
 
-def who_lives_across_a_gap_is_left_in_peace() -> None:
+def statements_for_a_live_broker_are_corrected() -> None:
     """Broker b restarted and cannot reach c; every statement for c is corrected, as c is alive."""
     cluster = _started(RING)
     cluster.broker("b").kill()
@@ -82,7 +82,7 @@ def who_lives_across_a_gap_is_left_in_peace() -> None:
     assert a.units.view.edges[(1,), (2,)] == {(2, 3): 1}
 
 
-def who_has_left_is_heard_of_afterwards() -> None:
+def late_statements_of_a_departed_broker_arrive() -> None:
     """Late statements of a departed broker arrive after a neighbour lost its state (seed 99977)."""
     cluster = _started(RING)
     links = [cluster.link("b", other) for other in "ac"]
@@ -100,14 +100,14 @@ def who_has_left_is_heard_of_afterwards() -> None:
 
 
 STORIES = (
-    two_clusters_come_apart_at_once,
-    all_who_knew_a_connection_have_restarted,
-    who_lives_across_a_gap_is_left_in_peace,
-    who_has_left_is_heard_of_afterwards,
+    two_clusters_partition_at_once,
+    all_brokers_with_a_connection_have_restarted,
+    statements_for_a_live_broker_are_corrected,
+    late_statements_of_a_departed_broker_arrive,
 )
 SEEN = {
-    "units-send-each-other": two_clusters_come_apart_at_once,
-    "only-outsiders-remember-links": all_who_knew_a_connection_have_restarted,
-    "departed-broker-is-believed-again": who_has_left_is_heard_of_afterwards,
-    "spoken-for-ever-again": who_lives_across_a_gap_is_left_in_peace,
+    "units-send-each-other": two_clusters_partition_at_once,
+    "only-outsiders-remember-links": all_brokers_with_a_connection_have_restarted,
+    "departed-broker-is-believed-again": late_statements_of_a_departed_broker_arrive,
+    "spoken-for-ever-again": statements_for_a_live_broker_are_corrected,
 }

@@ -66,7 +66,7 @@ def names(count: int, first: int = 1) -> list[str]:
     return [f"s{number}" for number in range(first, first + count)]
 
 
-def those_that_came_last_go_next_door() -> None:
+def the_last_clients_move_within_the_cluster() -> None:
     """No client moves to another cluster, and redirects stop before the target has more clients."""
     crowd = Crowd(above=2)
     crowd.come("a", *names(8))
@@ -81,7 +81,7 @@ def those_that_came_last_go_next_door() -> None:
     ] * 8
 
 
-def nobody_goes_while_there_is_room() -> None:
+def no_client_moves_below_the_limit() -> None:
     crowd = Crowd(above=4)
     crowd.come("a", *names(4))
     crowd.settle()
@@ -91,7 +91,7 @@ def nobody_goes_while_there_is_room() -> None:
     assert crowd.told == ["s5"]
 
 
-def nobody_goes_where_it_is_as_full() -> None:
+def no_client_moves_to_an_equally_full_broker() -> None:
     """A difference of one client is not worth a redirect."""
     crowd = Crowd(above=2)
     crowd.come("b", "s1", "s2")
@@ -106,7 +106,7 @@ def nobody_goes_where_it_is_as_full() -> None:
     assert crowd.told == ["s6"]
 
 
-def who_stays_is_told_once_and_others_go() -> None:
+def each_client_is_redirected_once() -> None:
     """The last three clients have no address of another broker."""
     crowd = Crowd(above=2)
     crowd.come("a", *names(8))
@@ -119,7 +119,7 @@ def who_stays_is_told_once_and_others_go() -> None:
     assert sorted(crowd.told) == names(7, first=2)
 
 
-def nobody_goes_where_nobody_is() -> None:
+def no_client_moves_to_an_unreachable_broker() -> None:
     crowd = Crowd(above=2)
     crowd.cluster.broker("b").kill()
     crowd.come("a", *names(6))
@@ -130,7 +130,7 @@ def nobody_goes_where_nobody_is() -> None:
     assert len(crowd.at("b")) == 3
 
 
-def numbers_are_told_in_steps() -> None:
+def counts_are_announced_in_steps() -> None:
     """Counts are announced in steps of an eighth of the limit, without short visits."""
     crowd = Crowd(above=32)
     crowd.come("a", *names(12), seconds=1.1)
@@ -142,7 +142,7 @@ def numbers_are_told_in_steps() -> None:
     assert [number for number in crowd.counted if number] == [4, 8, 12]
 
 
-def nothing_is_told_where_nobody_asks_for_it() -> None:
+def no_counts_are_announced_without_a_limit() -> None:
     crowd = Crowd(above=0)
     crowd.come("a", *names(8))
     crowd.settle()
@@ -191,7 +191,7 @@ class Parted:
 PURGE_NS = 3 * SECOND_NS
 
 
-def clients_of_a_part_that_came_off_go_elsewhere() -> None:
+def clients_of_a_separated_part_are_redirected() -> None:
     """Brokers b and d lose a for a while and then reconnect."""
     parted = Parted()
     cluster, link = parted.cluster, parted.cluster.link("a", "b")
@@ -216,7 +216,7 @@ def clients_of_a_part_that_came_off_go_elsewhere() -> None:
     assert parted.sent[2:] == [("late", ("c", "a"))]
 
 
-def a_part_that_nobody_is_beyond_sends_clients_across() -> None:
+def a_part_without_brokers_beyond_redirects_clients() -> None:
     """Broker d alone has lost all links."""
     parted = Parted()
     for peer in "bc":
@@ -269,7 +269,7 @@ def without_a_policy_clients_stay_where_they_are() -> None:
     assert parted.where("late") == "d"
 
 
-def who_has_left_is_not_missed() -> None:
+def a_departed_broker_is_not_missed() -> None:
     """Broker b has the lowest address of the remaining members."""
     parted = Parted()
     parted.cluster.population.detach("s-a")
@@ -283,35 +283,35 @@ def who_has_left_is_not_missed() -> None:
 
 
 STORIES = (
-    those_that_came_last_go_next_door,
-    nobody_goes_while_there_is_room,
-    nobody_goes_where_it_is_as_full,
-    who_stays_is_told_once_and_others_go,
-    nobody_goes_where_nobody_is,
-    numbers_are_told_in_steps,
-    nothing_is_told_where_nobody_asks_for_it,
-    clients_of_a_part_that_came_off_go_elsewhere,
-    a_part_that_nobody_is_beyond_sends_clients_across,
+    the_last_clients_move_within_the_cluster,
+    no_client_moves_below_the_limit,
+    no_client_moves_to_an_equally_full_broker,
+    each_client_is_redirected_once,
+    no_client_moves_to_an_unreachable_broker,
+    counts_are_announced_in_steps,
+    no_counts_are_announced_without_a_limit,
+    clients_of_a_separated_part_are_redirected,
+    a_part_without_brokers_beyond_redirects_clients,
     a_broker_that_starts_alone_is_cut_off,
     without_a_policy_clients_stay_where_they_are,
-    who_has_left_is_not_missed,
+    a_departed_broker_is_not_missed,
     a_lowest_member_that_never_returns_denies_no_service,
 )
 SEEN = {
-    "sent-to-another-cluster": those_that_came_last_go_next_door,
-    "clients-are-redirected-to-absent-brokers": nobody_goes_where_nobody_is,
-    "sent-where-it-is-as-full": nobody_goes_where_it_is_as_full,
-    "sent-though-there-is-room": nobody_goes_while_there_is_room,
-    "first-clients-are-redirected-first": those_that_came_last_go_next_door,
-    "sent-again-and-again": who_stays_is_told_once_and_others_go,
-    "on-its-way-and-nowhere": those_that_came_last_go_next_door,
-    "every-client-changes-the-count": numbers_are_told_in_steps,
-    "cut-off-at-first-sight": clients_of_a_part_that_came_off_go_elsewhere,
-    "every-part-is-cut-off": clients_of_a_part_that_came_off_go_elsewhere,
-    "separated-part-accepts-clients": clients_of_a_part_that_came_off_go_elsewhere,
-    "healed-unit-accepts-no-clients": clients_of_a_part_that_came_off_go_elsewhere,
-    "across-before-beyond": clients_of_a_part_that_came_off_go_elsewhere,
-    "departed-broker-stays-a-member": who_has_left_is_not_missed,
+    "sent-to-another-cluster": the_last_clients_move_within_the_cluster,
+    "clients-are-redirected-to-absent-brokers": no_client_moves_to_an_unreachable_broker,
+    "sent-where-it-is-as-full": no_client_moves_to_an_equally_full_broker,
+    "sent-though-there-is-room": no_client_moves_below_the_limit,
+    "first-clients-are-redirected-first": the_last_clients_move_within_the_cluster,
+    "sent-again-and-again": each_client_is_redirected_once,
+    "on-its-way-and-nowhere": the_last_clients_move_within_the_cluster,
+    "every-client-changes-the-count": counts_are_announced_in_steps,
+    "cut-off-at-first-sight": clients_of_a_separated_part_are_redirected,
+    "every-part-is-cut-off": clients_of_a_separated_part_are_redirected,
+    "separated-part-accepts-clients": clients_of_a_separated_part_are_redirected,
+    "healed-unit-accepts-no-clients": clients_of_a_separated_part_are_redirected,
+    "across-before-beyond": clients_of_a_separated_part_are_redirected,
+    "departed-broker-stays-a-member": a_departed_broker_is_not_missed,
     "refuses-clients-for-ever": a_lowest_member_that_never_returns_denies_no_service,
     "failed-though-it-returned": a_lowest_member_that_never_returns_denies_no_service,
     "alone-and-unaware": a_broker_that_starts_alone_is_cut_off,

@@ -147,7 +147,7 @@ def a_duty_ends_with_the_statements_in_the_place_of_lost_brokers() -> None:
     _settle(cluster)
 
 
-def a_cluster_loses_its_gatekeepers_and_gets_one_again() -> None:
+def a_cluster_loses_and_regains_gatekeepers() -> None:
     cluster = _cluster(*_CHAINS)
     inside = cluster.subscribe("b", "true")
     outside = cluster.subscribe("e", "true")
@@ -300,7 +300,7 @@ def an_attestation_for_an_earlier_duty_does_not_count() -> None:
     assert part.keepers.is_complete((1,))
 
 
-def a_unit_that_was_out_of_reach_is_attested_anew() -> None:
+def a_unit_out_of_reach_is_attested_again() -> None:
     part = _Part()
     part.see(((0, 1), (2,), (1, 6)))
     part.keepers.on_attested(1, UnitsAttested(((2,),), 9))
@@ -365,7 +365,7 @@ STORIES = (
     a_gatekeeper_decides_before_it_has_profiles_again,
     a_change_returns_behind_its_confirmation,
     a_broker_links_gatekeepers_for_a_while,
-    a_cluster_loses_its_gatekeepers_and_gets_one_again,
+    a_cluster_loses_and_regains_gatekeepers,
     a_duty_ends_with_the_statements_in_the_place_of_lost_brokers,
     a_unit_is_a_destination_until_its_last_subscription_ends,
     a_statement_in_the_place_of_a_live_broker_is_refuted,
@@ -376,7 +376,7 @@ STORIES = (
     a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses,
     a_broker_that_will_link_gatekeepers_is_awaited,
     an_attestation_for_an_earlier_duty_does_not_count,
-    a_unit_that_was_out_of_reach_is_attested_anew,
+    a_unit_out_of_reach_is_attested_again,
     a_unit_is_attested_once_all_of_it_is,
 )
 SEEN = {
@@ -386,7 +386,7 @@ SEEN = {
     "smaller-duty-begins-at-once": a_broker_links_gatekeepers_for_a_while,
     "unkept-profiles-stay": a_broker_links_gatekeepers_for_a_while,
     "own-statements-leave-the-duty": (a_duty_ends_with_the_statements_in_the_place_of_lost_brokers),
-    "no-controller-keeps-the-cluster": a_cluster_loses_its_gatekeepers_and_gets_one_again,
+    "no-controller-keeps-the-cluster": a_cluster_loses_and_regains_gatekeepers,
     "answers-overtake-earlier-changes": a_later_change_overtakes_an_earlier_one,
     "all-links-between-units": (
         a_change_uses_one_link_between_two_units_and_no_answers_where_it_crosses
@@ -397,7 +397,7 @@ SEEN = {
     ),
     "awaits-stated-duties-only": a_broker_that_will_link_gatekeepers_is_awaited,
     "attestations-for-earlier-duties": an_attestation_for_an_earlier_duty_does_not_count,
-    "attestations-outlive-paths": a_unit_that_was_out_of_reach_is_attested_anew,
+    "attestations-outlive-paths": a_unit_out_of_reach_is_attested_again,
     "attests-parts-of-a-unit": a_unit_is_attested_once_all_of_it_is,
     "one-predicate-of-each-unit": a_unit_is_a_destination_until_its_last_subscription_ends,
     "live-broker-receives-no-statement": a_statement_in_the_place_of_a_live_broker_is_refuted,

@@ -91,7 +91,7 @@ def a_link_that_is_slow_for_a_moment_costs_the_same() -> None:
         assert story.check(CHECK_S - 1) == 1
 
 
-def nothing_comes_back_over_a_link() -> None:
+def a_link_without_answers_costs_more() -> None:
     """An absent answer raises the cost, so publications are rerouted after two checks."""
     story = Triangle()
     story.link.absorb()
@@ -125,7 +125,7 @@ def a_dear_link_has_a_new_session() -> None:
     assert story.factor() == 1
 
 
-def nobody_asks_how_slow_links_are() -> None:
+def no_probe_is_sent_without_a_limit() -> None:
     """No probe is sent without a configured limit, nor over unused links."""
     for slow_link_ns, sent in ((0, 0), (100 * MILLISECOND_NS, 1)):
         story = Triangle(slow_link_ns)
@@ -207,10 +207,10 @@ def two_loaded_gateways_each_look_better_to_the_other() -> None:
 STORIES = (
     a_slow_link_costs_more_after_two_checks_and_less_after_three,
     a_link_that_is_slow_for_a_moment_costs_the_same,
-    nothing_comes_back_over_a_link,
+    a_link_without_answers_costs_more,
     a_link_is_slow_whenever_it_is_used,
     a_dear_link_has_a_new_session,
-    nobody_asks_how_slow_links_are,
+    no_probe_is_sent_without_a_limit,
 )
 SEEN = {
     "slow-links-cost-the-same": a_slow_link_costs_more_after_two_checks_and_less_after_three,
@@ -219,10 +219,10 @@ SEEN = {
     "dear-at-first-sight": a_link_that_is_slow_for_a_moment_costs_the_same,
     "cheap-at-first-sight": a_slow_link_costs_more_after_two_checks_and_less_after_three,
     "dear-for-ever": a_slow_link_costs_more_after_two_checks_and_less_after_three,
-    "waits-for-an-answer": nothing_comes_back_over_a_link,
+    "waits-for-an-answer": a_link_without_answers_costs_more,
     "rises-and-falls-for-ever": a_link_is_slow_whenever_it_is_used,
     "cheap-by-a-new-session": a_dear_link_has_a_new_session,
-    "a-probe-per-publication": nobody_asks_how_slow_links_are,
-    "links-are-measured-by-default": nobody_asks_how_slow_links_are,
+    "a-probe-per-publication": no_probe_is_sent_without_a_limit,
+    "links-are-measured-by-default": no_probe_is_sent_without_a_limit,
 }
 """Named bugs with the stories that they break."""

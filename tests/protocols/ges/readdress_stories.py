@@ -97,7 +97,7 @@ class Readdressed:
 HOME = [(0, 0, 0), (0, 0, 1), (0, 0, 2)]
 
 
-def a_part_that_came_off_is_a_unit_of_its_own() -> None:
+def a_separated_part_becomes_a_unit() -> None:
     """All brokers receive all events; a cluster in two parts receives half without a new unit."""
     for policy, everywhere in (("stay", False), ("readdress", True)):
         story = Readdressed("abd", policy)
@@ -112,7 +112,7 @@ def a_part_that_came_off_is_a_unit_of_its_own() -> None:
     assert all(story.reached(at) == [*"abdc"] for at in "abdc")
 
 
-def what_is_away_for_a_moment_stays_what_it_is() -> None:
+def a_short_absence_changes_no_address() -> None:
     story = Readdressed("abd")
     story.cluster.link("a", "b").cut()
     story.cluster.run_for(PURGE_S - 2)
@@ -120,7 +120,7 @@ def what_is_away_for_a_moment_stays_what_it_is() -> None:
     assert story.moves() == [0, 0, 0]
 
 
-def who_has_come_back_stays_there() -> None:
+def a_returned_broker_keeps_its_address() -> None:
     """Broker b learns of d, which is about to rejoin, before the rest of a's graph."""
     story = Readdressed("abd")
     story.cut("ab")
@@ -173,7 +173,7 @@ def the_lowest_member_is_away_for_long() -> None:
     story.settle()
 
 
-def who_restarts_goes_where_its_part_is() -> None:
+def a_restarted_broker_follows_its_part() -> None:
     story = Readdressed("abd")
     story.cut("ab")
     story.cluster.broker("d").kill()
@@ -257,7 +257,7 @@ class SlowlyDialled(Readdressed):
     retry_ns = (PURGE_S + 2) * SECOND_NS
 
 
-def a_broker_that_goes_to_and_fro_waits_longer_each_time() -> None:
+def repeated_readdressing_waits_longer_each_time() -> None:
     story = SlowlyDialled("abd")
     story.cut("ab")
     story.heal("ab")
@@ -285,7 +285,7 @@ def subscriptions_wait_until_neighbours_take_the_address() -> None:
     assert all(story.reached(at) == [*"abdc"] for at in "abdc")
 
 
-def a_probe_that_comes_before_the_address_is_answered() -> None:
+def a_probe_before_the_address_is_answered() -> None:
     """Broker c probes b before it has b's new address; the cost of the link stays the same."""
     story = Readdressed("abd")
     story.cluster.link("b", "c").delay(150 * MILLISECOND_NS)
@@ -299,7 +299,7 @@ def a_probe_that_comes_before_the_address_is_answered() -> None:
     assert [story.core("c").units.dissemination.factor(peer) for peer in (1, 2)] == [1, 1]
 
 
-def nobody_is_told_of_an_address_that_cannot_be() -> None:
+def an_impossible_address_is_not_announced() -> None:
     core = Readdressed("abd").core("b")
     for address in ((0, 63), (0, 63, 1), (1, 1, 2), (0, 64, 2), (0, -1, 2), (0, 0, 2)):
         with pytest.raises(RemoteProtocolError, match="but announces"):
@@ -309,34 +309,34 @@ def nobody_is_told_of_an_address_that_cannot_be() -> None:
 
 
 STORIES = (
-    nobody_is_told_of_an_address_that_cannot_be,
-    a_part_that_came_off_is_a_unit_of_its_own,
-    what_is_away_for_a_moment_stays_what_it_is,
-    who_has_come_back_stays_there,
+    an_impossible_address_is_not_announced,
+    a_separated_part_becomes_a_unit,
+    a_short_absence_changes_no_address,
+    a_returned_broker_keeps_its_address,
     each_part_is_another_unit,
     each_broker_of_a_joined_part_waits_for_its_lowest,
     the_lowest_member_is_away_for_long,
-    who_restarts_goes_where_its_part_is,
+    a_restarted_broker_follows_its_part,
     there_is_no_room_for_another_unit,
     a_part_is_beside_the_unit_that_it_has_ways_to,
     in_the_end_all_are_where_they_were,
-    a_broker_that_goes_to_and_fro_waits_longer_each_time,
+    repeated_readdressing_waits_longer_each_time,
     subscriptions_wait_until_neighbours_take_the_address,
-    a_probe_that_comes_before_the_address_is_answered,
+    a_probe_before_the_address_is_answered,
 )
 SEEN = {
-    "members-of-a-part-move-alone": a_part_that_came_off_is_a_unit_of_its_own,
+    "members-of-a-part-move-alone": a_separated_part_becomes_a_unit,
     "all-parts-are-one-unit": each_part_is_another_unit,
     "short-separation-moves-first": each_broker_of_a_joined_part_waits_for_its_lowest,
     "beside-a-unit-that-it-has-no-way-to": a_part_is_beside_the_unit_that_it_has_ways_to,
-    "never-back-in-its-cluster": a_part_that_came_off_is_a_unit_of_its_own,
-    "returned-broker-follows-others": who_has_come_back_stays_there,
+    "never-back-in-its-cluster": a_separated_part_becomes_a_unit,
+    "returned-broker-follows-others": a_returned_broker_keeps_its_address,
     "messages-for-another-address-are-handled": in_the_end_all_are_where_they_were,
-    "neighbour-stays-where-it-was": a_part_that_came_off_is_a_unit_of_its_own,
-    "wants-at-its-old-address": a_part_that_came_off_is_a_unit_of_its_own,
-    "graph-of-the-earlier-address-stays": a_part_that_came_off_is_a_unit_of_its_own,
-    "link-stays-where-it-was": a_part_that_came_off_is_a_unit_of_its_own,
-    "to-and-fro-for-ever": a_broker_that_goes_to_and_fro_waits_longer_each_time,
+    "neighbour-stays-where-it-was": a_separated_part_becomes_a_unit,
+    "wants-at-its-old-address": a_separated_part_becomes_a_unit,
+    "graph-of-the-earlier-address-stays": a_separated_part_becomes_a_unit,
+    "link-stays-where-it-was": a_separated_part_becomes_a_unit,
+    "to-and-fro-for-ever": repeated_readdressing_waits_longer_each_time,
     "sends-to-an-earlier-address": subscriptions_wait_until_neighbours_take_the_address,
-    "probes-wait-for-the-address": a_probe_that_comes_before_the_address_is_answered,
+    "probes-wait-for-the-address": a_probe_before_the_address_is_answered,
 }

@@ -126,7 +126,7 @@ def a_broker_with_one_neighbour_stays() -> None:
     assert story.living == ["b0", "b1", "b2", "b3"]
 
 
-def nobody_ends_where_it_is_not_asked_for() -> None:
+def no_broker_ends_without_the_parameter() -> None:
     story = Suspects(slow_broker_s=0)
     story.delay(*AROUND_B1)
     story.goes_on(4 * SLOW_S)
@@ -153,7 +153,7 @@ STORIES = (
     a_broker_among_slow_ones_stays,
     a_broker_that_one_alone_can_blame_stays,
     a_broker_with_one_neighbour_stays,
-    nobody_ends_where_it_is_not_asked_for,
+    no_broker_ends_without_the_parameter,
     nothing_is_measured_for_a_slow_neighbour_that_is_lost,
 )
 SEEN = {
@@ -164,6 +164,6 @@ SEEN = {
     "slow-ones-blame-others": a_broker_among_slow_ones_stays,
     "unmeasured-is-cheap": a_broker_among_slow_ones_stays,
     "one-word-is-enough": a_broker_that_one_alone_can_blame_stays,
-    "slow-brokers-end-by-default": nobody_ends_where_it_is_not_asked_for,
+    "slow-brokers-end-by-default": no_broker_ends_without_the_parameter,
 }
 """Named bugs with the stories that they break."""

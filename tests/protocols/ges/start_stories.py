@@ -76,14 +76,14 @@ def _cut_between(cluster: SimulatedCluster, number: int) -> None:
     cluster.run_until_quiet()
 
 
-def who_passed_it_on_is_cut_off_before_the_answer() -> None:
+def a_forwarder_is_cut_off_before_the_answer() -> None:
     """The cluster cuts twice; the second cut finds brokers that were separated before."""
     cluster = _started(*_LINKS)
     for number in (1, 2):
         _cut_between(cluster, number)
 
 
-def who_passed_it_on_leaves_before_the_answer() -> None:
+def a_forwarder_departs_before_the_answer() -> None:
     """Broker d must answer c, which departs; b has seen d's profile but not that e lacks it."""
     cluster = _started(*_LINKS)
     cluster.link("b", "d").delay(500_000_000)
@@ -112,7 +112,7 @@ def the_first_answer_is_not_the_last() -> None:
     assert found.started
 
 
-def who_was_away_for_long_is_waited_for_again() -> None:
+def a_returned_neighbour_is_awaited_again() -> None:
     """The wait for c had ended; c has returned and is slow to take the next profile."""
     cluster = _started(("a", "b"), ("a", "c"))
     cluster.broker("c").kill()
@@ -128,7 +128,7 @@ def who_was_away_for_long_is_waited_for_again() -> None:
     assert found.started
 
 
-def who_passed_it_on_restarts_before_the_answer() -> None:
+def a_forwarder_restarts_before_the_answer() -> None:
     """Broker d must answer c, which restarts and receives the profile from d, not from a."""
     cluster = _started(*_LINKS)
     cluster.link("b", "d").delay(500_000_000)
@@ -147,7 +147,7 @@ def who_passed_it_on_restarts_before_the_answer() -> None:
     assert _has(cluster, "e", 1)
 
 
-def who_was_given_up_comes_back_during_the_round() -> None:
+def an_abandoned_neighbour_returns_during_the_round() -> None:
     """Broker c is back before b forwards the profile, and c must answer a; e is slow."""
     cluster = _started(("a", "b"), ("a", "c"), ("b", "c"), ("c", "e"))
     cluster.link("a", "c").cut()
@@ -186,7 +186,7 @@ def the_way_of_the_answer_is_lost_again_and_again() -> None:
     assert _has(cluster, "e", 1)
 
 
-def an_incomplete_answer_is_lost_on_its_way() -> None:
+def an_incomplete_answer_is_lost_in_flight() -> None:
     """Broker e restarts while d is cut off from c, which d must answer; c asks again."""
     cluster = _started(("a", "c"), ("c", "d"), ("d", "e"))
     cluster.broker("e").absorb()
@@ -219,25 +219,25 @@ def all_answers_take_longer_than_anybody_is_waited_for() -> None:
 
 
 STORIES = (
-    who_was_given_up_comes_back_during_the_round,
-    who_passed_it_on_restarts_before_the_answer,
+    an_abandoned_neighbour_returns_during_the_round,
+    a_forwarder_restarts_before_the_answer,
     the_way_of_the_answer_is_lost_again_and_again,
-    an_incomplete_answer_is_lost_on_its_way,
+    an_incomplete_answer_is_lost_in_flight,
     all_answers_take_longer_than_anybody_is_waited_for,
-    who_was_away_for_long_is_waited_for_again,
-    who_passed_it_on_is_cut_off_before_the_answer,
-    who_passed_it_on_leaves_before_the_answer,
+    a_returned_neighbour_is_awaited_again,
+    a_forwarder_is_cut_off_before_the_answer,
+    a_forwarder_departs_before_the_answer,
     the_first_answer_is_not_the_last,
 )
 SEEN = {
-    "back-and-not-awaited": who_was_given_up_comes_back_during_the_round,
+    "back-and-not-awaited": an_abandoned_neighbour_returns_during_the_round,
     "stated-anew-for-ever": all_answers_take_longer_than_anybody_is_waited_for,
-    "given-up-for-ever": who_was_away_for_long_is_waited_for_again,
+    "given-up-for-ever": a_returned_neighbour_is_awaited_again,
     "late-answers-count": all_answers_take_longer_than_anybody_is_waited_for,
-    "incomplete-answers-count": who_passed_it_on_restarts_before_the_answer,
+    "incomplete-answers-count": a_forwarder_restarts_before_the_answer,
     "neighbours-given-up-have-answered": the_way_of_the_answer_is_lost_again_and_again,
-    "restarted-neighbours-recall-their-answers": who_passed_it_on_restarts_before_the_answer,
-    "incomplete-answers-are-forgotten": an_incomplete_answer_is_lost_on_its_way,
-    "leaver-has-answered": who_passed_it_on_leaves_before_the_answer,
+    "restarted-neighbours-recall-their-answers": a_forwarder_restarts_before_the_answer,
+    "incomplete-answers-are-forgotten": an_incomplete_answer_is_lost_in_flight,
+    "leaver-has-answered": a_forwarder_departs_before_the_answer,
     "one-answer-is-enough": the_first_answer_is_not_the_last,
 }

@@ -146,7 +146,7 @@ def a_unit_dies() -> None:
     )  # gatekeepers of all levels are asked, and n20 is a gatekeeper
 
 
-def all_who_knew_a_broker_have_restarted() -> None:
+def all_brokers_with_a_profile_have_restarted() -> None:
     """Broker n15 has lost n14's profile; brokers outside of their cluster have not."""
     story = Story()
     story.kill("n14", "n15")
@@ -189,7 +189,7 @@ def two_units_are_cut_off_together_for_long() -> None:
     assert [story.got(name) for name in story.wanted] == [1, 1, 1, 1, 1]
 
 
-def a_link_is_gone() -> None:
+def a_link_fails() -> None:
     story = Story()
     story.cut(("n1", "n2"))
     story.settle()
@@ -197,7 +197,7 @@ def a_link_is_gone() -> None:
     assert [story.got(name) for name in story.wanted] == [1, 1, 1, 1, 1]
 
 
-def a_cluster_comes_apart_inside() -> None:
+def a_cluster_partitions_inside() -> None:
     """Broker n7 reaches n8 around the outside only, which is no valid route."""
     story = Story()
     story.cut(("n7", "n8"))
@@ -235,7 +235,7 @@ def two_units_each_prefer_the_gateway_of_the_other() -> None:
             Routing(found).publish(number(publisher), wanted)
 
 
-def what_is_published_twice_comes_once() -> None:
+def a_repeated_publication_is_delivered_once() -> None:
     exchange = Exchange(((0, 1), (1, 2)), protocol="ges")
     publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
     exchange.subscribe(subscriber, "true")
@@ -244,7 +244,7 @@ def what_is_published_twice_comes_once() -> None:
     assert subscriber.got() == [1]
 
 
-def two_clients_of_one_broker_hear_each_other() -> None:
+def two_clients_of_one_broker_receive_from_each_other() -> None:
     exchange = Exchange(((0, 1),), protocol="ges")
     publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 0)
     exchange.subscribe(subscriber, "kind = 'a'")
@@ -252,7 +252,7 @@ def two_clients_of_one_broker_hear_each_other() -> None:
     assert subscriber.got() == [1, 3]
 
 
-def a_subscription_waits_for_who_is_away_and_no_longer() -> None:
+def a_subscription_awaits_an_absent_broker_for_purge_ns() -> None:
     exchange = Exchange(((0, 1), (1, 2)), protocol="ges")
     exchange.kill(2)
     subscriber = exchange.client("s", 0)
@@ -308,7 +308,7 @@ def a_broker_opens_a_cluster_and_another_joins_that() -> None:
     assert (story.got("n9"), story.got("n14"), len(found.received)) == (3, 1, 3)
 
 
-def who_has_left_dies_before_its_clients_have_gone() -> None:
+def a_departed_broker_dies_before_its_clients_leave() -> None:
     """No broker received an empty profile of the departed broker; all drop the profile at once."""
     story = Story()
     story.kill("n14")
@@ -325,7 +325,7 @@ def who_has_left_dies_before_its_clients_have_gone() -> None:
     assert story.count("spoken_for") == 0
 
 
-def brokers_come_and_go_while_others_are_away() -> None:
+def brokers_join_and_depart_while_others_are_down() -> None:
     """Broker n7 starts with the current topology, a newcomer dies, n20 departs, n5 restarts."""
     story = Story()
     story.kill("n7")
@@ -372,21 +372,21 @@ STORIES: tuple[Callable[[], None], ...] = (
     a_broker_is_away_for_a_moment,
     both_ends_of_a_link_between_units_die,
     a_unit_dies,
-    all_who_knew_a_broker_have_restarted,
+    all_brokers_with_a_profile_have_restarted,
     a_broker_is_cut_off_for_long,
     two_halves_are_apart_for_long,
     two_units_are_cut_off_together_for_long,
-    a_link_is_gone,
-    a_cluster_comes_apart_inside,
+    a_link_fails,
+    a_cluster_partitions_inside,
     a_way_ends_while_something_is_on_it,
     two_units_each_prefer_the_gateway_of_the_other,
-    what_is_published_twice_comes_once,
-    two_clients_of_one_broker_hear_each_other,
-    a_subscription_waits_for_who_is_away_and_no_longer,
+    a_repeated_publication_is_delivered_once,
+    two_clients_of_one_broker_receive_from_each_other,
+    a_subscription_awaits_an_absent_broker_for_purge_ns,
     a_broker_joins_and_leaves_again,
     a_broker_opens_a_cluster_and_another_joins_that,
-    who_has_left_dies_before_its_clients_have_gone,
-    brokers_come_and_go_while_others_are_away,
+    a_departed_broker_dies_before_its_clients_leave,
+    brokers_join_and_depart_while_others_are_down,
     *apart_stories.STORIES,
     *forged_stories.STORIES,
     *load_stories.STORIES,
@@ -401,28 +401,28 @@ SEEN = {
     "links-stated-as-inside": all_is_well,
     "returned-statements-are-believed": all_is_well,
     "profiles-stated-as-inside": all_is_well,
-    "lost-session-stays-in-graph": a_link_is_gone,
+    "lost-session-stays-in-graph": a_link_fails,
     "sent-to-all-units": all_is_well,
-    "only-for-others": two_clients_of_one_broker_hear_each_other,
-    "routes-return-to-a-unit": a_cluster_comes_apart_inside,
+    "only-for-others": two_clients_of_one_broker_receive_from_each_other,
+    "routes-return-to-a-unit": a_cluster_partitions_inside,
     "one-way-only": a_way_ends_while_something_is_on_it,
     "each-decides-anew": two_units_each_prefer_the_gateway_of_the_other,
-    "overtaken-is-delivered": what_is_published_twice_comes_once,
-    "started-before-all-confirm": a_subscription_waits_for_who_is_away_and_no_longer,
-    "lost-neighbour-is-awaited": a_subscription_waits_for_who_is_away_and_no_longer,
+    "overtaken-is-delivered": a_repeated_publication_is_delivered_once,
+    "started-before-all-confirm": a_subscription_awaits_an_absent_broker_for_purge_ns,
+    "lost-neighbour-is-awaited": a_subscription_awaits_an_absent_broker_for_purge_ns,
     "links-of-the-dead-stay": both_ends_of_a_link_between_units_die,
     "the-dead-want-for-ever": a_unit_dies,
     "dead-and-silent-about-wants": two_halves_are_apart_for_long,
     "dead-and-silent-about-links": two_units_are_cut_off_together_for_long,
     "outside-statement-stays-outside": two_halves_are_apart_for_long,
-    "only-outsiders-remember": all_who_knew_a_broker_have_restarted,
+    "only-outsiders-remember": all_brokers_with_a_profile_have_restarted,
     "missed-at-first-sight": a_broker_is_away_for_a_moment,
     "alone-and-speaks-for-all": a_broker_is_cut_off_for_long,
     "newcomer-is-awaited-before-its-start": a_broker_joins_and_leaves_again,
     "newcomer-is-nobody": a_broker_joins_and_leaves_again,
     "leaver-stays-a-neighbour": a_broker_joins_and_leaves_again,
-    "links-of-a-departed-broker-stay": who_has_left_dies_before_its_clients_have_gone,
-    "profile-of-a-departed-broker-stays": who_has_left_dies_before_its_clients_have_gone,
+    "links-of-a-departed-broker-stay": a_departed_broker_dies_before_its_clients_leave,
+    "profile-of-a-departed-broker-stays": a_departed_broker_dies_before_its_clients_leave,
     **apart_stories.SEEN,
     **broken_link_stories.SEEN,
     **forged_stories.SEEN,

@@ -168,7 +168,7 @@ def test_the_broker_after_the_last_number_opens_another_cluster() -> None:
     assert (story.got(), len(found.received)) == (3, 2)
 
 
-def a_client_becomes_active_while_a_finer_storage_skips_what_nobody_wants() -> None:
+def a_client_subscribes_while_a_finer_storage_skips_unwanted_events() -> None:
     """Root r answers f, by its old profile, that nothing through an epoch is for f."""
     trees = Trees()
     trees.publish("z", *"bbb")
@@ -188,12 +188,12 @@ def a_client_becomes_active_while_a_finer_storage_skips_what_nobody_wants() -> N
 
 def test_a_skip_by_an_old_profile_loses_nothing() -> None:
     """(a23_skip_race)."""
-    a_client_becomes_active_while_a_finer_storage_skips_what_nobody_wants()
+    a_client_subscribes_while_a_finer_storage_skips_unwanted_events()
 
 
 def test_a_skip_needs_all_predicates_of_the_unit() -> None:
     with plant([MUTANTS["profile-ends-with-the-first"]]), pytest.raises(BROKEN):
-        a_client_becomes_active_while_a_finer_storage_skips_what_nobody_wants()
+        a_client_subscribes_while_a_finer_storage_skips_unwanted_events()
 
 
 STEPS: tuple[Callable[[Trees], object], ...] = (

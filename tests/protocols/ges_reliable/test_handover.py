@@ -55,7 +55,7 @@ class HomeBetween(HomeOfTwo):
         self.receives_from(Events(HOME, 0, NEXT, 1, asked[-1].number, after, events))
 
 
-def begun_at_its_heir(received_of: Sequences = ()) -> HomeBetween:
+def started_at_the_successor(received_of: Sequences = ()) -> HomeBetween:
     """Start at the successor; the first root delivered up to 12, of which 4 are acknowledged."""
     home = HomeBetween((FIRST, 2))
     assert home.answer(FIRST, 2, received_of=received_of).had == 2
@@ -68,7 +68,7 @@ def begun_at_its_heir(received_of: Sequences = ()) -> HomeBetween:
 
 def cut(until: int = 14) -> HomeBetween:
     """Start with the next root at position 11 and the first root at position `until`."""
-    home = begun_at_its_heir()
+    home = started_at_the_successor()
     home.looked(NEXT, 111, 11)
     home.looked(FIRST, until, until)
     return home
@@ -83,7 +83,7 @@ def goes_on() -> HomeBetween:
     return home
 
 
-def what_its_new_root_had_not_yet_comes_of_the_old_one_alone() -> None:
+def events_that_the_new_root_lacked_are_delivered_by_the_old_root_only() -> None:
     """The client may have received these events before (a14_ahead_client)."""
     home = goes_on()
     assert home.fetched_behind(NEXT) == [111]
@@ -91,7 +91,7 @@ def what_its_new_root_had_not_yet_comes_of_the_old_one_alone() -> None:
     assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 14), (NEXT, 115, 116)]
 
 
-def both_know_the_end_before_the_new_one_gives_anything() -> None:
+def both_roots_store_the_end_before_the_new_one_delivers() -> None:
     home = cut()
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 14)
@@ -103,18 +103,18 @@ def both_know_the_end_before_the_new_one_gives_anything() -> None:
     assert home.fetched_behind(NEXT) == [111]
 
 
-def nothing_is_over_at_the_old_root_before_its_client_is_done() -> None:
+def the_old_root_serves_until_the_last_acknowledgement() -> None:
     home = cut()
     home.answer(NEXT, 111, received_of=((P, 14),))
     home.answer(FIRST, 4, successor=NEXT, until=14)
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 13)
-    assert not home.told.wishes
+    assert not home.told.requests
     home.done(FIRST, 14, 14)
     assert home.answer(FIRST, None) == SubscriptionRequest(KEY, STAY, None, successor=NEXT)
 
 
-def what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root() -> None:
+def no_acknowledgement_beyond_the_end_reaches_the_old_root() -> None:
     """A client that connects before both roots have the end continues from there (seed 12188)."""
     home = cut()
     home.gives(FIRST, 12, 13, 16)
@@ -125,12 +125,12 @@ def what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root() -> None:
     assert all(each.through <= 14 for each in told)
 
 
-def the_old_root_is_waited_for_while_it_is_behind() -> None:
+def a_handover_waits_for_an_old_root_that_is_behind() -> None:
     """The old root lacks events of the new one and delivers further arrivals (a15_behind_old)."""
-    home = begun_at_its_heir()
+    home = started_at_the_successor()
     home.looked(NEXT, 120, 20)
     home.looked(FIRST, 14, 14)
-    assert not home.told.wishes
+    assert not home.told.requests
     home.gives(FIRST, 12, 13, 20)
     home.clients.due(ROOT_QUERY, FIRST)
     home.looked(FIRST, 20, 20)
@@ -138,7 +138,7 @@ def the_old_root_is_waited_for_while_it_is_behind() -> None:
     assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 20)]
 
 
-def nothing_is_given_behind_the_end_that_is_to_be_said() -> None:
+def nothing_is_delivered_beyond_the_end_that_is_reported() -> None:
     """The root reported 11, and 12 was delivered since; the root reports again first."""
     home = cut(until=11)
     home.gives(FIRST, 12, 13, 16)
@@ -149,26 +149,26 @@ def nothing_is_given_behind_the_end_that_is_to_be_said() -> None:
     assert home.answer(NEXT, 111).received_of == ((P, 15),)
 
 
-def what_came_of_a_third_root_counts() -> None:
+def events_of_a_third_root_count_as_received() -> None:
     """The first root lacks part of these events, so the next root would deliver them again."""
-    home = begun_at_its_heir(received_of=((P, 50),))
+    home = started_at_the_successor(received_of=((P, 50),))
     home.looked(NEXT, 140, 40)
     home.looked(FIRST, 14, 14)
     assert home.answer(NEXT, 140).received_of == ((P, 50),)
 
 
-def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
+def a_handover_to_a_third_root_awaits_the_first() -> None:
     """Otherwise the next request at the first root would restart and continue at the second."""
     home = goes_on()
     home.clients.change((FIRST, NEXT), ROOTS)
-    assert len(home.told.wishes) == 1
+    assert len(home.told.requests) == 1
     assert home.answer(FIRST, None).successor == NEXT
     assert home.answer(NEXT, 111).before == NEXT
     wish = home.answer(NEXT, 111, successor=FIRST)
     assert (wish.successor, wish.until) == (FIRST, None)
 
 
-def what_was_settled_holds_for_the_next_home() -> None:
+def a_settled_end_holds_for_the_next_access_broker() -> None:
     home = HomeBetween((FIRST, 12), (NEXT, 0))
     home.answer(FIRST, 12, successor=NEXT, until=14)
     home.gives(FIRST, 12, 13, 16)
@@ -178,14 +178,14 @@ def what_was_settled_holds_for_the_next_home() -> None:
     assert home.given() == [(FIRST, 13, 14), (NEXT, 115, 115)]
 
 
-def positions_of_one_tree_say_nothing_of_another() -> None:
+def positions_of_one_tree_do_not_count_in_another() -> None:
     home = HomeBetween((FIRST, 12), (NEXT, 300))
     assert home.answer(FIRST, 12, successor=NEXT, until=14).had == 12
     assert home.fetched_behind(FIRST) == [12]
     assert home.answer(NEXT, 300, before=FIRST).had == 300
 
 
-def who_has_what_is_before_comes_first() -> None:
+def the_previous_storage_delivers_first() -> None:
     """No event was stored at the new root since the client's last visit, so it is not behind."""
     home = HomeBetween((NEXT, 120), (FIRST, 12))
     home.answer(NEXT, 120, before=FIRST)
@@ -195,24 +195,24 @@ def who_has_what_is_before_comes_first() -> None:
     assert not home.fetched_behind(NEXT)
 
 
-def who_had_what_was_before_says_that_it_is_over() -> None:
+def the_previous_storage_confirms_its_end() -> None:
     home = HomeBetween((NEXT, 120), (FIRST, 12))
     home.answer(NEXT, 130, before=FIRST, received_of=((P, 14),))
     home.answer(FIRST, None, successor=NEXT)
     assert home.fetched_behind(NEXT) == [130]
     assert home.answer(NEXT, 130).before == NEXT
-    assert not home.told.wishes
+    assert not home.told.requests
 
 
-def an_end_is_told_to_whoever_was_before() -> None:
+def an_end_reaches_the_previous_storage() -> None:
     home = HomeBetween((NEXT, 120))
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.answer(NEXT, 120, before=FIRST)
-    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.requests]
     assert ends == [(NEXT, None), (FIRST, None)]
 
 
-def whoever_it_went_on_from_is_waited_for_when_it_ends() -> None:
+def an_end_awaits_the_previous_storage() -> None:
     """Otherwise a later attachment could reach that storage first, and the end be lost."""
     home = goes_on()
     home.clients.on_unsubscribe("c", Unsubscribe(1))
@@ -226,7 +226,7 @@ def whoever_it_went_on_from_is_waited_for_when_it_ends() -> None:
 def it_stays_where_that_is_wished() -> None:
     home = HomeOfTwo((FIRST, 2), roots=ROOTS, changes_root=False)
     home.told.answer(FIRST, 2)
-    assert not home.told.wishes
+    assert not home.told.requests
 
 
 def kept(alone: StorageAlone) -> StorageAlone:
@@ -243,7 +243,7 @@ def kept(alone: StorageAlone) -> StorageAlone:
     return later
 
 
-def what_was_settled_outlives_a_crash_of_the_storages() -> None:
+def a_settled_handover_survives_a_crash_of_the_storages() -> None:
     """The old and the new storage keep the settled handover."""
     alone, other = StorageAlone(), Key("d", 1)
     alone.receives_from(Store(7, 0, HOME, run(1, 9)))
@@ -264,7 +264,7 @@ def what_was_settled_outlives_a_crash_of_the_storages() -> None:
     assert known[other].answer == RequestAnswer(other, 9, successor=NEXT, until=9)
 
 
-def where_it_goes_on_does_not_depend_on_a_receipt() -> None:
+def the_start_at_the_successor_does_not_depend_on_a_receipt() -> None:
     """The root may be ahead of the storage, which keeps no receipt of events that it lacks."""
     alone = StorageAlone(parent=FIRST)
     registrations = alone.storage.registrations
@@ -275,7 +275,7 @@ def where_it_goes_on_does_not_depend_on_a_receipt() -> None:
     assert rows[-1].value[2] == 7
 
 
-def a_root_says_how_far_all_has_come_without_a_gap() -> None:
+def a_root_reports_the_position_before_its_first_gap() -> None:
     """Event 5 waits for 4, and no position is reported before it is on disk."""
     alone = StorageAlone()
     alone.receives_from(Store(7, 0, HOME, run(1, 3)))
@@ -288,7 +288,7 @@ def a_root_says_how_far_all_has_come_without_a_gap() -> None:
     assert not alone.storage.registrations.subscriptions()
 
 
-def whoever_moves_is_stored_for_by_the_root_of_where_it_is() -> None:
+def a_client_that_moves_is_stored_for_by_the_root_of_its_unit() -> None:
     trees = Trees()
     client = trees.subscription.client
     for broker, stored in (("y", [0, 0, 1]), ("g", [1, 0, 0]), ("x", [0, 1, 0]), ("z", [0, 0, 1])):
@@ -303,7 +303,7 @@ def whoever_moves_is_stored_for_by_the_root_of_where_it_is() -> None:
     assert not any(trees.stored_for(name) + trees.heirs(name) for name in "rfq")
 
 
-def whoever_roams_while_it_is_handed_over_misses_nothing() -> None:
+def a_client_that_roams_during_a_handover_misses_nothing() -> None:
     """Access brokers die before the first root's events are acknowledged (a16_roam_in_recovery)."""
     trees = Trees()
     client = trees.subscription.client
@@ -321,7 +321,7 @@ def whoever_roams_while_it_is_handed_over_misses_nothing() -> None:
     assert [trees.stored_for(name) for name in "rfq"] == [1, 0, 0]
 
 
-def storages_die_while_it_is_handed_over() -> None:
+def storages_die_during_a_handover() -> None:
     """The two storages and the old storage's root die in turn."""
     trees = Trees()
     client = trees.subscription.client
@@ -339,7 +339,7 @@ def storages_die_while_it_is_handed_over() -> None:
     assert [trees.stored_for(name) for name in "rfq"] == [0, 0, 1]
 
 
-def whoever_forgets_on_its_way_to_another_root_misses_nothing() -> None:
+def a_client_that_loses_memory_between_roots_misses_nothing() -> None:
     trees = Trees()
     client = trees.subscription.client
     client.take_after_ns = 300_000_000
@@ -355,28 +355,28 @@ def whoever_forgets_on_its_way_to_another_root_misses_nothing() -> None:
 
 
 CROSSING_STORIES = (
-    what_its_new_root_had_not_yet_comes_of_the_old_one_alone,
-    both_know_the_end_before_the_new_one_gives_anything,
-    nothing_is_over_at_the_old_root_before_its_client_is_done,
-    what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root,
-    the_old_root_is_waited_for_while_it_is_behind,
-    nothing_is_given_behind_the_end_that_is_to_be_said,
-    what_came_of_a_third_root_counts,
-    one_goes_on_to_a_third_when_the_first_has_heard_of_it,
-    what_was_settled_holds_for_the_next_home,
-    positions_of_one_tree_say_nothing_of_another,
-    who_has_what_is_before_comes_first,
-    who_had_what_was_before_says_that_it_is_over,
-    an_end_is_told_to_whoever_was_before,
-    whoever_it_went_on_from_is_waited_for_when_it_ends,
+    events_that_the_new_root_lacked_are_delivered_by_the_old_root_only,
+    both_roots_store_the_end_before_the_new_one_delivers,
+    the_old_root_serves_until_the_last_acknowledgement,
+    no_acknowledgement_beyond_the_end_reaches_the_old_root,
+    a_handover_waits_for_an_old_root_that_is_behind,
+    nothing_is_delivered_beyond_the_end_that_is_reported,
+    events_of_a_third_root_count_as_received,
+    a_handover_to_a_third_root_awaits_the_first,
+    a_settled_end_holds_for_the_next_access_broker,
+    positions_of_one_tree_do_not_count_in_another,
+    the_previous_storage_delivers_first,
+    the_previous_storage_confirms_its_end,
+    an_end_reaches_the_previous_storage,
+    an_end_awaits_the_previous_storage,
     it_stays_where_that_is_wished,
-    what_was_settled_outlives_a_crash_of_the_storages,
-    where_it_goes_on_does_not_depend_on_a_receipt,
-    a_root_says_how_far_all_has_come_without_a_gap,
-    whoever_moves_is_stored_for_by_the_root_of_where_it_is,
-    whoever_roams_while_it_is_handed_over_misses_nothing,
-    storages_die_while_it_is_handed_over,
-    whoever_forgets_on_its_way_to_another_root_misses_nothing,
+    a_settled_handover_survives_a_crash_of_the_storages,
+    the_start_at_the_successor_does_not_depend_on_a_receipt,
+    a_root_reports_the_position_before_its_first_gap,
+    a_client_that_moves_is_stored_for_by_the_root_of_its_unit,
+    a_client_that_roams_during_a_handover_misses_nothing,
+    storages_die_during_a_handover,
+    a_client_that_loses_memory_between_roots_misses_nothing,
 )
 
 

@@ -34,7 +34,7 @@ def a_broker_joins_and_has_clients_like_any_other() -> None:
     assert (story.got(), len(found.received)) == (5, 3)
 
 
-def clients_of_one_that_leaves_go_on_elsewhere() -> None:
+def clients_of_a_departing_broker_continue_at_another() -> None:
     """Clients with pending requests detach freely."""
     story = Members()
     story.join("n", "x", "y")
@@ -54,7 +54,7 @@ def clients_of_one_that_leaves_go_on_elsewhere() -> None:
     assert not any(story.number("n") in broker.core.status().wanted for broker in living)
 
 
-def a_gatekeeper_leaves_with_what_is_on_its_way() -> None:
+def a_gatekeeper_departs_with_messages_in_flight() -> None:
     """Broker g carries messages between x and its storage; they are sent again around g."""
     story = Members()
     for _ in range(5):
@@ -67,7 +67,7 @@ def a_gatekeeper_leaves_with_what_is_on_its_way() -> None:
     assert story.got() == 12
 
 
-def who_joins_while_a_storage_is_down_is_answered_by_it() -> None:
+def a_broker_that_joins_is_answered_by_a_storage_that_was_down() -> None:
     """The new broker starts with the current topology."""
     story = Members()
     story.cluster.broker("s").kill()
@@ -100,9 +100,9 @@ def a_newcomer_becomes_a_storage_and_stays() -> None:
 
 MEMBER_STORIES = (
     a_broker_joins_and_has_clients_like_any_other,
-    clients_of_one_that_leaves_go_on_elsewhere,
-    a_gatekeeper_leaves_with_what_is_on_its_way,
-    who_joins_while_a_storage_is_down_is_answered_by_it,
+    clients_of_a_departing_broker_continue_at_another,
+    a_gatekeeper_departs_with_messages_in_flight,
+    a_broker_that_joins_is_answered_by_a_storage_that_was_down,
     a_newcomer_becomes_a_storage_and_stays,
 )
 

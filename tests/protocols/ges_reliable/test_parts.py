@@ -150,7 +150,7 @@ class HomeAlone:
         return [(first, last) for first, last, _ in self.handed]
 
 
-def what_waits_for_others_is_not_stored() -> None:
+def publications_behind_a_gap_are_not_stored() -> None:
     alone = StorageAlone()
     alone.receives_from(Store(S, 0, HOME, run(3, 4)))
     alone.written(Append)
@@ -161,7 +161,7 @@ def what_waits_for_others_is_not_stored() -> None:
     assert alone.storage.log.stored(P) == 4
 
 
-def a_subscription_is_on_disk_before_it_is_told() -> None:
+def a_subscription_is_durable_before_it_is_confirmed() -> None:
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     alone.written(Append)
@@ -170,7 +170,7 @@ def a_subscription_is_on_disk_before_it_is_told() -> None:
     assert [each.answers for each in alone.paper.take(Changed)] == [(RequestAnswer(KEY, 0),)]
 
 
-def a_finer_storage_begins_when_its_parent_gives() -> None:
+def a_finer_storage_starts_once_its_parent_delivers() -> None:
     """The parent has registered the finer storage up to the root, and reports the first epoch."""
     finer = StorageAlone(parent=5)
     finer.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
@@ -186,7 +186,7 @@ def a_finer_storage_begins_when_its_parent_gives() -> None:
     assert [each.answers for each in finer.paper.take(Changed)] == [(RequestAnswer(KEY, 9),)]
 
 
-def what_is_over_is_needed_until_that_is_on_disk() -> None:
+def events_are_kept_until_an_end_is_durable() -> None:
     """A crash restores the subscription, and its client may need all later events (seed 41760)."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
@@ -201,7 +201,7 @@ def what_is_over_is_needed_until_that_is_on_disk() -> None:
     assert alone.storage.log.released == 5
 
 
-def what_is_over_is_asked_for_until_that_is_on_disk() -> None:
+def events_are_requested_from_the_parent_until_an_end_is_durable() -> None:
     """Otherwise a restored subscription would lack events that the parent sent to no storage."""
     finer = StorageAlone(parent=5)
     finer.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
@@ -217,7 +217,7 @@ def what_is_over_is_asked_for_until_that_is_on_disk() -> None:
     assert over.predicate is None
 
 
-def an_older_change_does_not_bring_back_what_is_over() -> None:
+def an_older_change_does_not_restore_an_ended_subscription() -> None:
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING))
     alone.wishes(2, SubscriptionRequest(KEY, 1, None))
@@ -225,7 +225,7 @@ def an_older_change_does_not_bring_back_what_is_over() -> None:
     assert not alone.storage.registrations.subscriptions()
 
 
-def an_earlier_stay_takes_nothing_from_a_later_one() -> None:
+def an_earlier_attachment_takes_nothing_from_a_later_one() -> None:
     """If a client is attached at two brokers, the later attachment counts (a24_double_attach)."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 2, EVERYTHING), home=2)
@@ -236,7 +236,7 @@ def an_earlier_stay_takes_nothing_from_a_later_one() -> None:
     assert [(key, each.home) for key, each in known.items()] == [(KEY, 2)]
 
 
-def what_lies_behind_a_hole_is_let_go() -> None:
+def events_behind_a_gap_are_dropped() -> None:
     home = HomeAlone()
     asked = home.asked()
     home.events(asked, 5, 6, 8)
@@ -246,7 +246,7 @@ def what_lies_behind_a_hole_is_let_go() -> None:
     assert home.ranges() == [(2, 5), (6, 8)]
 
 
-def an_answer_of_which_some_is_missing_goes_nowhere() -> None:
+def an_incomplete_answer_is_not_delivered() -> None:
     home = HomeAlone()
     asked = home.asked()
     home.fetched(asked, 5, 9)
@@ -254,7 +254,7 @@ def an_answer_of_which_some_is_missing_goes_nowhere() -> None:
     assert home.asked().after == 0
 
 
-def an_answer_from_before_a_subscription_began_says_nothing_of_it() -> None:
+def an_answer_from_before_the_start_does_not_count() -> None:
     home = HomeAlone()
     early = home.asked()
     home.begins("other", 0)
@@ -263,7 +263,7 @@ def an_answer_from_before_a_subscription_began_says_nothing_of_it() -> None:
     assert home.asked().after == 0
 
 
-def what_comes_again_is_not_done() -> None:
+def repeated_events_are_not_acknowledged_early() -> None:
     home = HomeAlone()
     asked = home.asked()
     home.events(asked, 0, 5, 9)
@@ -305,7 +305,7 @@ def a_late_answer_to_an_earlier_fetch_answers_no_later_one() -> None:
     assert home.asked().done == ()
 
 
-def what_a_broker_tells_itself_waits() -> None:
+def a_message_to_the_own_broker_waits_for_the_end_of_the_event() -> None:
     """A storage that answered its own broker at once delivered to a subscription that had ended."""
     taken: list[Any] = []
     parameters, hierarchy = GesReliableParameters(), hierarchy_of(TOPOLOGY)
@@ -345,7 +345,7 @@ def roam(random: Random) -> bool:
     return taken == [*range(1, published + 1)]
 
 
-def what_was_released_before_a_crash_is_chopped_after_it() -> None:
+def epochs_released_before_a_crash_are_truncated_after_it() -> None:
     alone = StorageAlone()
     alone.receives_from(Store(S, 0, HOME, run(1, 3)))
     (record,) = next(each.records for each in alone.machine.effects if type(each) is Append)
@@ -377,21 +377,21 @@ def a_stopped_subscription_keeps_no_epochs() -> None:
 
 
 PARTS = (
-    what_waits_for_others_is_not_stored,
-    a_subscription_is_on_disk_before_it_is_told,
-    a_finer_storage_begins_when_its_parent_gives,
-    what_is_over_is_needed_until_that_is_on_disk,
-    what_is_over_is_asked_for_until_that_is_on_disk,
-    an_older_change_does_not_bring_back_what_is_over,
-    an_earlier_stay_takes_nothing_from_a_later_one,
-    what_lies_behind_a_hole_is_let_go,
-    an_answer_of_which_some_is_missing_goes_nowhere,
-    an_answer_from_before_a_subscription_began_says_nothing_of_it,
-    what_comes_again_is_not_done,
+    publications_behind_a_gap_are_not_stored,
+    a_subscription_is_durable_before_it_is_confirmed,
+    a_finer_storage_starts_once_its_parent_delivers,
+    events_are_kept_until_an_end_is_durable,
+    events_are_requested_from_the_parent_until_an_end_is_durable,
+    an_older_change_does_not_restore_an_ended_subscription,
+    an_earlier_attachment_takes_nothing_from_a_later_one,
+    events_behind_a_gap_are_dropped,
+    an_incomplete_answer_is_not_delivered,
+    an_answer_from_before_the_start_does_not_count,
+    repeated_events_are_not_acknowledged_early,
     a_late_answer_to_an_earlier_fetch_answers_no_later_one,
-    what_a_broker_tells_itself_waits,
+    a_message_to_the_own_broker_waits_for_the_end_of_the_event,
     a_publisher_roams,
-    what_was_released_before_a_crash_is_chopped_after_it,
+    epochs_released_before_a_crash_are_truncated_after_it,
     a_finer_storage_announces_no_loss,
     a_stopped_subscription_keeps_no_epochs,
 )

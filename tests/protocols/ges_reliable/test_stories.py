@@ -85,7 +85,7 @@ def all_is_well() -> None:
     assert len(story.storage().registrations) == 1
 
 
-def a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere() -> None:
+def a_gatekeeper_fails_for_ever_and_its_subscriber_moves() -> None:
     """Events of the time without a broker are kept for the subscriber (a08_fail_forever)."""
     story = Story()
     story.lose("x")
@@ -97,7 +97,7 @@ def a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere() -> None:
     assert story.got() == 4
 
 
-def a_publisher_goes_elsewhere_with_what_was_not_stored() -> None:
+def a_publisher_moves_with_unstored_publications() -> None:
     """Broker z dies with publications in flight, some of them stored (a12_publisher_hop)."""
     story = Story()
     story.cluster.publish("z", kind="a")
@@ -112,7 +112,7 @@ def a_publisher_goes_elsewhere_with_what_was_not_stored() -> None:
     assert story.got() == 6
 
 
-def a_storage_stalls_and_then_dies_and_comes_back() -> None:
+def a_storage_stalls_dies_and_restarts() -> None:
     """Publishers receive no acknowledgement meanwhile (a20_storage_bounce)."""
     story = Story()
     story.cluster.broker("s").freeze()
@@ -127,7 +127,7 @@ def a_storage_stalls_and_then_dies_and_comes_back() -> None:
     assert story.got() == 5
 
 
-def a_storage_forgets_nothing_that_it_has_told() -> None:
+def a_storage_loses_nothing_that_it_acknowledged() -> None:
     """The storage dies right after every acknowledgement, again and again (a21_torn_log)."""
     story = Story()
     for _ in range(4):
@@ -153,7 +153,7 @@ def a_subscriber_roams_while_it_catches_up() -> None:
     assert story.got() == 24
 
 
-def nothing_comes_behind_the_end_of_a_subscription() -> None:
+def nothing_is_delivered_after_the_end_of_a_subscription() -> None:
     """Deliveries in flight are dropped (a17_unsub_in_flight)."""
     story = Story()
     other = story.subscribe("y")
@@ -166,7 +166,7 @@ def nothing_comes_behind_the_end_of_a_subscription() -> None:
     assert len(story.storage().registrations) == 1
 
 
-def whoever_dies_before_it_is_told_begins_once() -> None:
+def a_client_that_dies_before_the_reply_starts_once() -> None:
     """The storage has the subscription; its client lacks the reply and moves (a18_early_leave)."""
     story = Story()
     early = story.cluster.subscribe("y", "true")
@@ -183,7 +183,7 @@ def whoever_dies_before_it_is_told_begins_once() -> None:
     assert len(early.received) == 2
 
 
-def whoever_leaves_from_elsewhere_leaves_nothing() -> None:
+def a_client_that_detaches_elsewhere_leaves_no_state() -> None:
     """The new broker has no record of the client's subscription."""
     story = Story()
     other = story.subscribe("y")
@@ -196,7 +196,7 @@ def whoever_leaves_from_elsewhere_leaves_nothing() -> None:
     assert len(story.storage().registrations) == 1
 
 
-def whoever_has_lost_its_memory_goes_on() -> None:
+def a_client_without_memory_continues() -> None:
     """No publication from the time without a client process is missing."""
     story = Story()
     client = story.subscription.client
@@ -266,7 +266,7 @@ def a_new_process_displaced_by_a_late_request_resumes() -> None:
     assert not any(each.displaced for each in story.storage().registrations.kept())
 
 
-def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
+def a_new_process_at_another_broker_ends_its_subscription() -> None:
     """No state of a subscription remains, whether the process ends it or detaches."""
     for keeps in (0, 1):
         story = Story()
@@ -280,7 +280,7 @@ def a_new_process_at_another_broker_ends_what_it_asks_for() -> None:
         assert not story.storage().registrations.subscriptions()
 
 
-def a_displaced_process_ends_what_it_asks_for() -> None:
+def a_displaced_process_ends_its_subscription() -> None:
     """The storage ignores an end of x, for a late request of y for an earlier process."""
     for ends in (_unsubscribe, _detach):
         story = Story()
@@ -331,7 +331,7 @@ def a_process_that_moved_twice_and_subscribes_again_is_stored_for() -> None:
     subscribe_again(move_twice)
 
 
-def a_process_that_subscribes_again_behind_a_restarted_broker_is_stored_for() -> None:
+def a_repeated_subscription_at_a_restarted_broker_is_stored_for() -> None:
     def restart(story: Story, client: str) -> None:
         story.cluster.broker("y").kill()
         story.cluster.broker("y").start()
@@ -342,22 +342,22 @@ def a_process_that_subscribes_again_behind_a_restarted_broker_is_stored_for() ->
 
 STORIES = (
     all_is_well,
-    a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere,
-    a_publisher_goes_elsewhere_with_what_was_not_stored,
-    a_storage_stalls_and_then_dies_and_comes_back,
-    a_storage_forgets_nothing_that_it_has_told,
+    a_gatekeeper_fails_for_ever_and_its_subscriber_moves,
+    a_publisher_moves_with_unstored_publications,
+    a_storage_stalls_dies_and_restarts,
+    a_storage_loses_nothing_that_it_acknowledged,
     a_subscriber_roams_while_it_catches_up,
-    nothing_comes_behind_the_end_of_a_subscription,
-    whoever_dies_before_it_is_told_begins_once,
-    whoever_leaves_from_elsewhere_leaves_nothing,
-    whoever_has_lost_its_memory_goes_on,
+    nothing_is_delivered_after_the_end_of_a_subscription,
+    a_client_that_dies_before_the_reply_starts_once,
+    a_client_that_detaches_elsewhere_leaves_no_state,
+    a_client_without_memory_continues,
     a_new_process_at_another_broker_resumes,
     a_new_process_displaced_by_a_late_request_resumes,
-    a_new_process_at_another_broker_ends_what_it_asks_for,
-    a_displaced_process_ends_what_it_asks_for,
+    a_new_process_at_another_broker_ends_its_subscription,
+    a_displaced_process_ends_its_subscription,
     a_process_that_subscribes_again_is_stored_for,
     a_process_that_moved_twice_and_subscribes_again_is_stored_for,
-    a_process_that_subscribes_again_behind_a_restarted_broker_is_stored_for,
+    a_repeated_subscription_at_a_restarted_broker_is_stored_for,
 )
 
 

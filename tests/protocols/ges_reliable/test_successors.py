@@ -1,4 +1,4 @@
-"""Stories of subscriptions that continue at a successor storage of their tree."""
+"""Stories of one access broker, or one storage, and a successor storage in the same tree."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,7 +41,6 @@ from brokerd.protocols.interface import (
     Commit,
     Deliver,
     LogEnds,
-    OverlayChanged,
     Send,
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -56,7 +55,6 @@ from tests.protocols.ges_reliable.test_parts import (
     StorageAlone,
     run,
 )
-from tests.protocols.ges_reliable.test_trees import Trees
 
 FINER, ROOT = 4, 5
 JOINED = 6
@@ -68,19 +66,19 @@ class Told:
     """The requests of an access broker to storages, until the test answers them."""
 
     def __init__(self) -> None:
-        self.wishes: list[tuple[int, SubscriptionRequest, Any]] = []
+        self.requests: list[tuple[int, SubscriptionRequest, Any]] = []
         self.clients: RoamingClients
 
     def add(self, storage: int, wish: SubscriptionRequest, step: Any, _now_ns: int) -> tuple[()]:
-        self.wishes.append((storage, wish, step))
+        self.requests.append((storage, wish, step))
         return ()
 
     def answer(
         self, storage: int, after: int | None, successor: int | None = None, **more: Any
     ) -> SubscriptionRequest:
         """Answer the oldest pending request, which must be for this storage."""
-        assert self.wishes, f"{storage} is told nothing"
-        to, wish, step = self.wishes.pop(0)
+        assert self.requests, f"{storage} is told nothing"
+        to, wish, step = self.requests.pop(0)
         assert to == storage, f"{wish} was told {to}"
         if step is not None:
             self.clients.take([Answer(RequestAnswer(wish.key, after, successor, **more), step)])
@@ -140,7 +138,7 @@ class HomeOfTwo:
 
     def requested_ends(self) -> list[int]:
         """Return the storages with an unanswered request to end a subscription."""
-        return [storage for storage, wish, _ in self.told.wishes if wish.predicate is None]
+        return [storage for storage, wish, _ in self.told.requests if wish.predicate is None]
 
     def gives(self, storage: int, after: int, first: int, last: int) -> None:
         """Let a storage answer the last fetch with epochs `first` to `last`."""
@@ -189,14 +187,14 @@ def handing_over() -> HomeOfTwo:
     return home
 
 
-def what_its_root_gave_does_not_come_of_the_heir() -> None:
+def events_of_the_root_are_not_delivered_by_the_successor() -> None:
     home = handing_over()
     home.told.answer(FINER, 9)
     home.done(ROOT, 5, 12)
     assert home.fetched_behind(FINER) == [12]
 
 
-def what_is_behind_comes_of_the_heir_alone() -> None:
+def later_events_are_delivered_by_the_successor_only() -> None:
     home = handing_over()
     home.told.answer(FINER, 14)
     home.gives(ROOT, 12, 13, 16)
@@ -206,7 +204,7 @@ def what_is_behind_comes_of_the_heir_alone() -> None:
     assert home.given()[2:] == [(FINER, 15, 16)]
 
 
-def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
+def acknowledgements_reach_the_successor_too() -> None:
     """The old storage, which another subscription still follows, answers after the handover."""
     home = HomeOfTwo((ROOT, 2))
     home.told.answer(ROOT, 2)
@@ -229,17 +227,17 @@ def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
     assert (asked.target, asked.through, asked.done) == (FINER, 12, ((KEY, STAY, 0),))
 
 
-def nothing_is_over_before_its_client_is_done() -> None:
+def a_storage_serves_until_the_last_acknowledgement() -> None:
     """The process may die before, and continue elsewhere from the root's state."""
     home = handing_over()
     home.told.answer(FINER, 9)
-    assert not home.told.wishes
+    assert not home.told.requests
     home.done(ROOT, 5, 12)
-    ((storage, wish, _),) = home.told.wishes
+    ((storage, wish, _),) = home.told.requests
     assert (storage, wish) == (ROOT, SubscriptionRequest(KEY, STAY, None, successor=FINER))
 
 
-def of_two_that_know_it_the_heir_is_the_second() -> None:
+def of_two_storages_with_a_subscription_the_successor_is_second() -> None:
     """A client without memory continues at the older storage, or it would miss earlier events."""
     home = HomeOfTwo()
     home.told.answer(FINER, 9)
@@ -248,14 +246,14 @@ def of_two_that_know_it_the_heir_is_the_second() -> None:
     assert home.told.answer(FINER, 9) == SubscriptionRequest(KEY, STAY, EVERYTHING, before=ROOT)
 
 
-def whoever_was_told_of_an_heir_asks_there() -> None:
+def a_broker_that_learns_of_a_successor_queries_it() -> None:
     home = HomeOfTwo((ROOT, 7))
     home.told.answer(ROOT, None, FINER)
     assert home.told.answer(FINER, 7).had == 7
     assert home.fetched_behind(FINER) == [7]
 
 
-def whoever_comes_back_asks_who_had_it_meanwhile() -> None:
+def a_returning_client_continues_in_between() -> None:
     """The subscription is on its way back, and the client's token names only the root."""
     home = HomeOfTwo((ROOT, 7))
     assert not home.told.answer(ROOT, 12).claims
@@ -264,26 +262,26 @@ def whoever_comes_back_asks_who_had_it_meanwhile() -> None:
     assert home.fetched_behind(FINER) == [7]
 
 
-def whoever_has_had_more_of_the_heir_has_had_all_before_it() -> None:
+def a_position_at_the_successor_covers_the_previous_storage() -> None:
     home = HomeOfTwo((ROOT, 7), (FINER, 12))
     assert home.told.answer(ROOT, 12, FINER).had == 12
 
 
-def an_end_is_told_to_all_who_may_know() -> None:
+def an_end_reaches_all_possible_storages() -> None:
     home = handing_over()
     home.told.answer(FINER, 9)
     home.clients.on_unsubscribe("c", Unsubscribe(1))
-    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.requests]
     assert ends == [(ROOT, None), (FINER, None)]
 
 
-def an_end_goes_on_to_whoever_has_it_now() -> None:
+def an_end_follows_the_subscription_to_its_successor() -> None:
     """The client unsubscribes before its broker is notified of the successor."""
     home = HomeOfTwo((ROOT, 7))
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.told.answer(ROOT, None, FINER)
     assert home.told.answer(FINER, 9).claims
-    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.requests]
     assert ends == [(FINER, None), (ROOT, None)]
     assert not home.answers(Unsubscribed)
     home.told.answer(FINER, None)
@@ -323,7 +321,7 @@ def a_late_answer_does_not_end_a_subscription_that_was_lost_since() -> None:
     home.clients.on_lost("c", 2)
     home.told.answer(ROOT, 7)
     home.told.answer(ROOT, 7)
-    assert not home.told.wishes
+    assert not home.told.requests
 
 
 def an_end_in_the_same_session_is_answered_though_its_number_is_used_again() -> None:
@@ -354,10 +352,10 @@ def a_lost_session_ends_nothing_at_an_unknown_successor() -> None:
     home.clients.on_lost("c", 1)
     home.told.answer(FINER, None)
     home.told.answer(ROOT, None, JOINED)
-    assert not home.told.wishes
+    assert not home.told.requests
 
 
-def an_end_goes_on_to_an_unknown_successor() -> None:
+def an_end_follows_the_subscription_to_an_unknown_successor() -> None:
     home = HomeOfTwo()
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.told.answer(FINER, None)
@@ -379,7 +377,7 @@ def a_new_subscription_is_not_ended_at_an_unknown_successor() -> None:
     assert JOINED not in home.requested_ends()
 
 
-def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
+def a_successor_names_the_previous_storage_until_that_confirms() -> None:
     """The successor also reports, to later requests, the storage at which the old one ended."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 1, EVERYTHING, before=ROOT))
@@ -392,7 +390,7 @@ def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
     assert told == [ROOT, ROOT, FINER, FINER, None]
 
 
-def whoever_comes_first_to_the_heir_asks_who_was_before() -> None:
+def a_client_at_its_successor_first_queries_the_previous_storage() -> None:
     """The client has all earlier events, but the subscription at the first storage must end."""
     home = HomeOfTwo((FINER, 12))
     home.told.answer(FINER, 12, before=ROOT)
@@ -405,15 +403,15 @@ def whoever_comes_first_to_the_heir_asks_who_was_before() -> None:
     assert home.fetched_behind(FINER) == [12]
 
 
-def who_knows_that_it_is_over_is_not_asked() -> None:
+def a_storage_that_ended_a_subscription_is_not_queried() -> None:
     """No storage has earlier events, although the client has fewer: none of them matched."""
     home = HomeOfTwo((FINER, 7))
     home.told.answer(FINER, 12, before=FINER)
-    assert not home.told.wishes
+    assert not home.told.requests
     assert home.fetched_behind(FINER) == [12]
 
 
-def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
+def a_client_that_moved_restarts_at_no_earlier_broker() -> None:
     """The broker has not received the departure, but one of the storages has (seed 51844)."""
     alone = StorageAlone()
     alone.wishes(1, SubscriptionRequest(KEY, 2, EVERYTHING), home=9)
@@ -428,7 +426,7 @@ def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
     home.told.answer(ROOT, 12)
     assert home.told.answer(FINER, None).claims
     assert home.told.answer(ROOT, None, later_generation=STAY + 3).claims
-    assert not home.told.wishes
+    assert not home.told.requests
     assert [each.retry for each in home.answers(Refused)] == [True]
 
 
@@ -484,39 +482,7 @@ def requests_of_one_broker_count_in_their_order() -> None:
     assert [each.later_generation for each in told] == [None, None, 3]
 
 
-def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
-    """The client has all events before the successor; the next broker asks there (seed 33472)."""
-    for milliseconds in range(35, 55, 3):
-        trees = Trees()
-        late = trees.subscribe("g", "kind = 'b'")
-        trees.publish("z", "b", seconds=2)
-        trees.cluster.transfers.reattach(late.client.name, "x")
-        trees.publish("z", "b", seconds=2)
-        trees.cluster.transfers.reattach(late.client.name, "g")
-        trees.cluster.run_for(milliseconds / 1000)
-        trees.cluster.broker("g").kill()
-        trees.cluster.transfers.reattach(late.client.name, "r")
-        trees.publish("z", "b")
-        trees.settle(20)
-        assert len(late.received) == 3
-        assert [trees.stored_for(name) for name in "rfq"] == [1, 1, 0]
-
-
-def who_goes_back_and_forth_is_stored_for_once() -> None:
-    """The client returns before the storage was notified of its move (seed 162)."""
-    for milliseconds in (40, 55, 70):
-        trees = Trees()
-        late = trees.subscribe("x", "kind = 'b'")
-        for broker, seconds in (("g", 1.0), ("x", milliseconds / 1000), ("g", 1.0)):
-            trees.publish("z", "b", "b", seconds=0.3)
-            trees.cluster.transfers.reattach(late.client.name, broker)
-            trees.publish("z", "b", "b", seconds=seconds)
-        trees.settle(20)
-        assert len(late.received) == 12
-        assert sum(trees.stored_for(name) for name in "rfq") == 2
-
-
-def heirs_are_kept() -> None:
+def successors_survive_a_restart() -> None:
     """Requests for a moved subscription are answered with the successor, even after a restart."""
     alone = StorageAlone()
     for number, wish in enumerate(
@@ -552,7 +518,7 @@ def heirs_are_kept() -> None:
         assert told == [RequestAnswer(KEY, 0, FINER), RequestAnswer(Key("d", 1), None, FINER)]
 
 
-def a_finer_storage_may_be_behind_its_client() -> None:
+def a_client_may_be_ahead_of_its_finer_storage() -> None:
     """The client has received more of the root; no client has received more than a root itself."""
     for parent, received in ((ROOT, 7), (None, 0)):
         registrations = StorageAlone(parent).storage.registrations
@@ -561,7 +527,7 @@ def a_finer_storage_may_be_behind_its_client() -> None:
         assert registrations.subscriptions()[KEY].received == received
 
 
-def no_epoch_is_written_down_that_a_crash_could_take() -> None:
+def no_epoch_is_stored_that_a_crash_could_remove() -> None:
     """Another publication would get the epoch, and the subscription would lack that publication."""
     alone = StorageAlone()
     alone.receives_from(Store(7, 0, HOME, run(1, 3)))
@@ -578,177 +544,39 @@ def no_epoch_is_written_down_that_a_crash_could_take() -> None:
     assert row.value[2] == 3
 
 
-def whoever_moves_in_a_tree_is_stored_for_where_it_is() -> None:
-    trees = Trees()
-    client = trees.subscription.client
-    for broker, stored in (("g", [1, 0, 0]), ("x", [0, 1, 0]), ("g", [1, 0, 0])):
-        trees.cluster.transfers.reattach(client.name, broker)
-        trees.publish("z", "a", "b", "a", seconds=3)
-        assert [trees.stored_for(name) for name in "rfq"] == stored
-    trees.settle()
-    assert trees.got() == 7
-    trees.cluster.unsubscribe(client.name)
-    trees.settle()
-    assert not any(trees.stored_for(name) + trees.heirs(name) for name in "rfq")
-
-
-def whoever_goes_on_while_it_is_handed_over_misses_nothing() -> None:
-    """Access brokers die before the deliveries of the first storage are acknowledged."""
-    trees = Trees()
-    client = trees.subscription.client
-    client.take_after_ns = 200_000_000
-    trees.publish("z", *"a" * 12, seconds=0.5)
-    for broker in ("g", "x", "g"):
-        trees.cluster.transfers.reattach(client.name, broker)
-        trees.publish("z", "a", seconds=0.6)
-    trees.lose("g")
-    trees.cluster.transfers.reattach(client.name, "y")
-    trees.publish("z", "a")
-    trees.settle(20)
-    assert trees.got() == 17
-
-
-def whoever_forgets_while_it_is_handed_over_misses_nothing() -> None:
-    trees = Trees()
-    client = trees.subscription.client
-    client.take_after_ns = 300_000_000
-    trees.publish("z", *"a" * 8, seconds=0.05)
-    trees.cluster.transfers.reattach(client.name, "g")
-    trees.cluster.run_for(0.15)
-    assert [trees.stored_for(name) for name in "rfq"] == [1, 1, 0]
-    again = trees.cluster.population.forget(client.name)
-    trees.publish("z", "a")
-    trees.settle(20)
-    assert [trees.stored_for(name) for name in "rfq"] == [1, 0, 0]
-    assert len(again.received[1]) >= 8
-
-
-def whose_heir_is_down_is_given_all_by_its_first_storage() -> None:
-    trees = Trees()
-    late = trees.subscribe("g", "kind = 'b'")
-    trees.cluster.broker("f").kill()
-    trees.cluster.transfers.reattach(late.client.name, "x")
-    trees.publish("z", "b", seconds=3)
-    assert len(late.received) == 1
-    trees.cluster.broker("f").start()
-    trees.publish("z", "b")
-    trees.settle(20)
-    assert len(late.received) == 2
-    assert [trees.stored_for(name) for name in "rfq"] == [0, 2, 0]
-
-
-def a_storage_comes_while_publications_do() -> None:
-    """The storage dies meanwhile; all subscriptions continue there (a19_finer_mid_traffic)."""
-    trees = Trees()
-    local = trees.subscribe("g", "kind = 'b'")
-    for number in range(12):
-        trees.publish("z", "a", "b", "b", seconds=0.05)
-        if number == 3:
-            assert trees.cluster.membership.change_role("g", "1")
-        if number == 5:
-            trees.cluster.broker("g").kill()
-        if number == 9:
-            trees.cluster.broker("g").start()
-    trees.cluster.run_for(5)
-    late = trees.subscribe("g", "kind = 'b'")
-    trees.publish("z", "b")
-    trees.settle()
-    assert (len(local.received), len(late.received), trees.got()) == (25, 1, 13)
-    assert [trees.stored_for(name) for name in "rgfq"] == [0, 2, 1, 0]
-
-
-def a_coarser_storage_comes_above_one_that_goes_on_as_it_was() -> None:
-    """Brokers of the unit without a finer storage are stored for there."""
-    trees = Trees()
-    assert trees.cluster.membership.change_role("y", "0")
-    other = trees.subscribe("y")
-    assert trees.cluster.membership.change_role("q", "1") is False, "it is a root"
-    assert trees.cluster.membership.change_role("z", "1")
-    trees.subscribe("z")
-    trees.publish("x", "a", "b")
-    trees.settle()
-    assert [trees.stored_for(name) for name in "rfqyz"] == [0, 1, 0, 1, 1]
-    assert len(other.received) == 2
-
-
-def a_storage_retires() -> None:
-    """Other storages have all its events before it is empty; absent clients find them (A9.3)."""
-    trees = Trees()
-    away = trees.subscribe("x", "kind = 'b'")
-    link = trees.cluster.link(away.client.name, "x").cut()
-    trees.publish("z", "a", "b", seconds=3)
-    assert trees.cluster.membership.change_role("f", "retired")
-    trees.publish("z", "a", "b", seconds=3)
-    assert [trees.stored_for(name) for name in "rf"] == [1, 1]
-    link.heal()
-    trees.publish("z", "b")
-    trees.settle()
-    assert [trees.stored_for(name) for name in "rf"] == [2, 0]
-    assert (trees.got(), len(away.received)) == (3, 3)
-    parent = trees.cluster.broker("r").broker.core.storage
-    assert not [*parent.dependents.predicates()]
-
-
-def whoever_knows_first_that_it_is_a_storage_asks_again() -> None:
-    trees = Trees()
-    local = trees.subscribe("g", "kind = 'b'")
-    cluster = trees.cluster
-    changed = cluster.topology.with_role("g", "1", "test")
-    cluster.state.change(changed)
-    told = OverlayChanged(cluster.graph.overlay)
-    cluster.broker("g").broker.operate(told)
-    trees.publish("z", "b")
-    assert [trees.stored_for(name) for name in "rg"] == [1, 0]
-    cluster.broker("r").broker.operate(told)
-    trees.publish("z", "b")
-    trees.settle()
-    assert [trees.stored_for(name) for name in "rg"] == [0, 1]
-    assert len(local.received) == 2
-
-
-HEIR_STORIES = (
-    what_its_root_gave_does_not_come_of_the_heir,
-    what_is_behind_comes_of_the_heir_alone,
-    what_its_old_storage_was_told_its_heir_is_told_too,
-    nothing_is_over_before_its_client_is_done,
-    of_two_that_know_it_the_heir_is_the_second,
-    whoever_was_told_of_an_heir_asks_there,
-    whoever_comes_back_asks_who_had_it_meanwhile,
-    whoever_has_had_more_of_the_heir_has_had_all_before_it,
-    an_end_is_told_to_all_who_may_know,
-    an_end_goes_on_to_whoever_has_it_now,
+SUCCESSOR_STORIES = (
+    events_of_the_root_are_not_delivered_by_the_successor,
+    later_events_are_delivered_by_the_successor_only,
+    acknowledgements_reach_the_successor_too,
+    a_storage_serves_until_the_last_acknowledgement,
+    of_two_storages_with_a_subscription_the_successor_is_second,
+    a_broker_that_learns_of_a_successor_queries_it,
+    a_returning_client_continues_in_between,
+    a_position_at_the_successor_covers_the_previous_storage,
+    an_end_reaches_all_possible_storages,
+    an_end_follows_the_subscription_to_its_successor,
     a_late_answer_does_not_end_a_new_subscription,
     a_late_answer_of_a_successor_does_not_end_a_new_subscription,
     a_late_answer_does_not_end_a_subscription_that_was_lost_since,
     an_end_in_the_same_session_is_answered_though_its_number_is_used_again,
     a_second_end_is_requested_like_the_first,
     a_lost_session_ends_nothing_at_an_unknown_successor,
-    an_end_goes_on_to_an_unknown_successor,
+    an_end_follows_the_subscription_to_an_unknown_successor,
     a_new_subscription_is_not_ended_at_an_unknown_successor,
-    an_heir_says_from_whom_it_comes_until_that_one_knows,
-    whoever_comes_first_to_the_heir_asks_who_was_before,
-    who_knows_that_it_is_over_is_not_asked,
-    who_has_gone_elsewhere_begins_nowhere_anew,
+    a_successor_names_the_previous_storage_until_that_confirms,
+    a_client_at_its_successor_first_queries_the_previous_storage,
+    a_storage_that_ended_a_subscription_is_not_queried,
+    a_client_that_moved_restarts_at_no_earlier_broker,
     a_handover_that_a_storage_ignores_ends_the_session,
     an_end_that_a_storage_ignores_ends_the_session,
     a_late_report_of_a_displacement_ends_no_later_attachment,
     requests_of_one_broker_count_in_their_order,
-    whose_home_dies_before_it_is_over_is_stored_for_once,
-    who_goes_back_and_forth_is_stored_for_once,
-    heirs_are_kept,
-    a_finer_storage_may_be_behind_its_client,
-    no_epoch_is_written_down_that_a_crash_could_take,
-    whoever_moves_in_a_tree_is_stored_for_where_it_is,
-    whoever_goes_on_while_it_is_handed_over_misses_nothing,
-    whoever_forgets_while_it_is_handed_over_misses_nothing,
-    whose_heir_is_down_is_given_all_by_its_first_storage,
-    a_storage_comes_while_publications_do,
-    a_coarser_storage_comes_above_one_that_goes_on_as_it_was,
-    a_storage_retires,
-    whoever_knows_first_that_it_is_a_storage_asks_again,
+    successors_survive_a_restart,
+    a_client_may_be_ahead_of_its_finer_storage,
+    no_epoch_is_stored_that_a_crash_could_remove,
 )
 
 
-@pytest.mark.parametrize("story", HEIR_STORIES, ids=lambda story: story.__name__)
+@pytest.mark.parametrize("story", SUCCESSOR_STORIES, ids=lambda story: story.__name__)
 def test_story(story: Callable[[], None]) -> None:
     story()

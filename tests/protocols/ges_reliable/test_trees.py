@@ -71,7 +71,7 @@ class Trees(Story):
         return len(self.cluster.broker(name).broker.core.storage.registrations.successors())
 
 
-def what_is_published_in_any_unit_comes_to_all() -> None:
+def publications_of_any_unit_reach_all_units() -> None:
     trees = Trees()
     other = trees.subscribe("y")
     trees.publish("z", "a", "b")
@@ -94,7 +94,7 @@ def a_coarser_storage_is_done_when_the_finer_one_has_it() -> None:
     assert trees.got() == 11
 
 
-def a_finer_storage_dies_and_comes_back() -> None:
+def a_finer_storage_dies_and_restarts() -> None:
     """The parent keeps the missing events, and no other storage waits (a19, second half)."""
     trees = Trees()
     trees.subscribe("g")
@@ -108,7 +108,7 @@ def a_finer_storage_dies_and_comes_back() -> None:
     assert trees.got() == 4
 
 
-def a_root_dies_and_comes_back() -> None:
+def a_root_dies_and_restarts() -> None:
     """Events that another root stored meanwhile are kept for the root (a20_storage_bounce)."""
     trees = Trees()
     trees.cluster.broker("r").kill()
@@ -119,7 +119,7 @@ def a_root_dies_and_comes_back() -> None:
     assert trees.got() == 3
 
 
-def nothing_begins_before_the_root_knows() -> None:
+def nothing_starts_before_the_root_has_the_subscription() -> None:
     """The finer storage alone would receive no event for a first subscription of this kind."""
     trees = Trees()
     trees.cluster.broker("r").kill()
@@ -134,7 +134,7 @@ def nothing_begins_before_the_root_knows() -> None:
     assert len(late.received) == 1
 
 
-def one_of_two_that_want_the_same_ends() -> None:
+def one_of_two_equal_subscriptions_ends() -> None:
     """The other subscription still receives its events."""
     trees = Trees()
     twin = trees.subscribe("f", "kind = 'a'")
@@ -145,7 +145,7 @@ def one_of_two_that_want_the_same_ends() -> None:
     assert trees.got() == 2
 
 
-def whoever_goes_before_it_is_told_is_stored_for_once() -> None:
+def a_client_that_moves_before_the_reply_is_stored_for_once() -> None:
     """Storage f has the subscription; the client lacks the reply and moves (a18_early_leave)."""
     trees = Trees()
     early = trees.cluster.subscribe("x", "true")
@@ -160,7 +160,7 @@ def whoever_goes_before_it_is_told_is_stored_for_once() -> None:
     assert trees.got() == 2
 
 
-def a_publisher_goes_to_another_root_before_it_is_told() -> None:
+def a_publisher_moves_to_another_root_before_the_acknowledgement() -> None:
     """The publications that the first root stored are not in flight (a13_gap_across_roots)."""
     trees = Trees()
     client = "p-z"
@@ -191,7 +191,7 @@ def a_subscriber_roams_from_unit_to_unit() -> None:
     assert [trees.stored_for(name) for name in "rfq"] == [0, 1, 0]
 
 
-def whoever_was_stored_for_where_no_storage_is_is_refused() -> None:
+def a_client_of_a_storage_outside_the_topology_is_refused() -> None:
     """Broker y runs on a topology without f."""
     trees = Trees()
     y = trees.cluster.broker("y").broker.core
@@ -267,7 +267,7 @@ def placed_elsewhere(first: int, last: int, *, epoch: int) -> PublicationRun:
     return log._placed(range(epoch, epoch + last - first + 1), numbered(first, last))
 
 
-def what_a_publisher_stored_elsewhere_is_not_skipped() -> None:
+def publications_stored_at_another_root_are_not_skipped() -> None:
     """Another root has 1 and 3 of the publisher; 2 was stored here before 1 arrived."""
     alone = IntakeAlone()
     alone.answer((1, 4), (3, 6))
@@ -278,7 +278,7 @@ def what_a_publisher_stored_elsewhere_is_not_skipped() -> None:
     assert alone.numbers() == [1, 2, 3]
 
 
-def what_has_waited_is_given_on_by_whoever_was_sent_it() -> None:
+def the_receiving_root_forwards_a_publication_that_waited() -> None:
     """An access broker sends 2, which waits for 1; no other root would ever have 2."""
     alone = IntakeAlone()
     alone.store(numbered(2, 2), 7)
@@ -287,7 +287,7 @@ def what_has_waited_is_given_on_by_whoever_was_sent_it() -> None:
     assert [event.root for event in alone.kept] == [5, 7]
 
 
-def what_is_not_on_disk_is_not_said_to_be() -> None:
+def publications_are_announced_once_durable() -> None:
     alone = IntakeAlone()
     alone.answer((1, 4))
     assert alone.asked().through == 3
@@ -296,14 +296,14 @@ def what_is_not_on_disk_is_not_said_to_be() -> None:
     assert alone.asked().through == 4
 
 
-def what_there_is_no_room_for_is_asked_for_again() -> None:
+def publications_without_room_are_requested_again() -> None:
     alone = IntakeAlone(held_limit=0)
     alone.answer((2, 4))
     alone.due()
     assert (alone.asked().after, alone.asked().through) == (3, 3)
 
 
-def what_there_was_room_for_in_part_is_asked_for_again() -> None:
+def publications_with_room_for_a_part_are_requested_again() -> None:
     """The end of the range is here, from another root, and the beginning is missing."""
     alone = IntakeAlone(held_limit=2)
     alone.receives_from(
@@ -315,21 +315,21 @@ def what_there_was_room_for_in_part_is_asked_for_again() -> None:
 
 
 TREE_STORIES = (
-    what_is_published_in_any_unit_comes_to_all,
+    publications_of_any_unit_reach_all_units,
     a_coarser_storage_is_done_when_the_finer_one_has_it,
-    a_finer_storage_dies_and_comes_back,
-    a_root_dies_and_comes_back,
-    nothing_begins_before_the_root_knows,
-    one_of_two_that_want_the_same_ends,
-    whoever_goes_before_it_is_told_is_stored_for_once,
-    a_publisher_goes_to_another_root_before_it_is_told,
+    a_finer_storage_dies_and_restarts,
+    a_root_dies_and_restarts,
+    nothing_starts_before_the_root_has_the_subscription,
+    one_of_two_equal_subscriptions_ends,
+    a_client_that_moves_before_the_reply_is_stored_for_once,
+    a_publisher_moves_to_another_root_before_the_acknowledgement,
     a_subscriber_roams_from_unit_to_unit,
-    whoever_was_stored_for_where_no_storage_is_is_refused,
-    what_a_publisher_stored_elsewhere_is_not_skipped,
-    what_has_waited_is_given_on_by_whoever_was_sent_it,
-    what_is_not_on_disk_is_not_said_to_be,
-    what_there_is_no_room_for_is_asked_for_again,
-    what_there_was_room_for_in_part_is_asked_for_again,
+    a_client_of_a_storage_outside_the_topology_is_refused,
+    publications_stored_at_another_root_are_not_skipped,
+    the_receiving_root_forwards_a_publication_that_waited,
+    publications_are_announced_once_durable,
+    publications_without_room_are_requested_again,
+    publications_with_room_for_a_part_are_requested_again,
 )
 
 

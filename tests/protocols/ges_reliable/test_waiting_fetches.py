@@ -47,7 +47,7 @@ def idle_brokers_send_nothing() -> None:
     assert story.got() == 3
 
 
-def an_answer_is_lost_on_its_way() -> None:
+def an_answer_is_lost_in_flight() -> None:
     """The last publication before silence, on its way from s to x, is lost with both links."""
     story = Waiting(TOPOLOGY)
     links = (("g", "x"), ("s", "y"))
@@ -71,7 +71,7 @@ def a_storage_restarts_while_a_fetch_waits() -> None:
     assert story.got() == 3
 
 
-def storages_release_what_a_follower_does_not_want() -> None:
+def storages_release_events_that_no_follower_wants() -> None:
     """The client at x wants nothing of it, and root q has it from its own unit."""
     story = Waiting()
     story.publish("z", *"bbb")
@@ -99,9 +99,9 @@ def a_kept_fetch_with_ignored_receipts_is_answered_at_once() -> None:
 
 
 STORIES: dict[Callable[[], None], str] = {
-    an_answer_is_lost_on_its_way: "lost-answer-is-not-repeated",
+    an_answer_is_lost_in_flight: "lost-answer-is-not-repeated",
     a_storage_restarts_while_a_fetch_waits: "restart-is-not-announced",
-    storages_release_what_a_follower_does_not_want: "progress-waits-for-a-publication",
+    storages_release_events_that_no_follower_wants: "progress-waits-for-a-publication",
     receipts_follow_a_fetch_that_was_too_early_for_them: "early-fetch-forgets-receipts",
     a_kept_fetch_with_ignored_receipts_is_answered_at_once: "kept-fetch-hides-a-displacement",
     idle_brokers_send_nothing: "kept-fetches-are-repeated",

@@ -114,7 +114,7 @@ class Home:
         self.do(MessageReceived(PROXY, 7, Messages(HOME, self.topic, run)))
 
 
-def nothing_is_taken_behind_a_hole() -> bool:
+def nothing_is_accepted_behind_a_gap() -> bool:
     home = Home()
     home.messages(1, 2)
     home.messages(4, 5)
@@ -122,7 +122,7 @@ def nothing_is_taken_behind_a_hole() -> bool:
     return home.got == [1, 2, 3, 4, 5]
 
 
-def who_subscribes_needs_nothing_that_was_there_before() -> bool:
+def a_new_subscription_requests_no_earlier_publication() -> bool:
     """Return True if a new subscription requests no earlier publication.
 
     The server takes the access broker for an old follower that lacked these publications.
@@ -133,18 +133,18 @@ def who_subscribes_needs_nothing_that_was_there_before() -> bool:
 
 
 def test_a_new_subscription_does_not_need_earlier_publications() -> None:
-    assert who_subscribes_needs_nothing_that_was_there_before()
+    assert a_new_subscription_requests_no_earlier_publication()
     with plant([MUTANTS["subscription-begins-with-retained-parts"]]):
-        assert not who_subscribes_needs_nothing_that_was_there_before()
+        assert not a_new_subscription_requests_no_earlier_publication()
 
 
 def test_no_publication_is_accepted_after_a_gap() -> None:
-    assert nothing_is_taken_behind_a_hole()
+    assert nothing_is_accepted_behind_a_gap()
     with plant([MUTANTS["over-a-hole"]]):
-        assert not nothing_is_taken_behind_a_hole()
+        assert not nothing_is_accepted_behind_a_gap()
 
 
-def a_subscription_goes_on_beside_one_that_begins() -> bool:
+def a_started_subscription_continues_beside_a_new_one() -> bool:
     """Return True if a started subscription continues next to a subscription that starts.
 
     Of two for the same topic, one had not started when their access broker crashed.
@@ -166,9 +166,9 @@ def a_subscription_goes_on_beside_one_that_begins() -> bool:
 
 
 def test_a_subscription_continues_while_another_subscription_starts() -> None:
-    assert a_subscription_goes_on_beside_one_that_begins()
+    assert a_started_subscription_continues_beside_a_new_one()
     with plant([MUTANTS["begins-for-all"]]):
-        assert not a_subscription_goes_on_beside_one_that_begins()
+        assert not a_started_subscription_continues_beside_a_new_one()
 
 
 class Publishing(Home):
@@ -208,14 +208,14 @@ class Publishing(Home):
         return sorted(each.topic for each in self.said if isinstance(each, Put))
 
 
-def what_waits_at_its_server_is_not_put_again() -> bool:
+def a_put_that_waits_at_its_server_is_not_repeated() -> bool:
     home = Publishing()
     topic = home.publish(0, "a", 1, 3)
     home.stored(200, topic, 0)
     return not home.put_again()
 
 
-def what_is_lost_is_put_again_though_gets_are_answered() -> bool:
+def a_lost_put_is_repeated_although_gets_are_answered() -> bool:
     home = Publishing()
     topic = home.publish(0, "a", 1, 3)
     get = next(each for each in reversed(home.said) if isinstance(each, Get))
@@ -223,7 +223,7 @@ def what_is_lost_is_put_again_though_gets_are_answered() -> bool:
     return home.put_again() == [topic]
 
 
-def what_was_overtaken_is_put_again_though_others_are_stored() -> bool:
+def an_overtaken_put_is_repeated_although_others_are_stored() -> bool:
     home = Publishing()
     first = home.publish(0, "a", 1, 3)
     second = home.publish(10, "b", 4, 4)
@@ -232,7 +232,7 @@ def what_was_overtaken_is_put_again_though_others_are_stored() -> bool:
     return set(home.put_again()) == {first, second}
 
 
-def what_has_its_turn_is_not_put_again() -> bool:
+def a_put_in_its_turn_is_not_repeated() -> bool:
     home = Publishing()
     first = home.publish(0, "a", 1, 3)
     home.publish(10, "b", 4, 4)
@@ -241,10 +241,10 @@ def what_has_its_turn_is_not_put_again() -> bool:
 
 
 RULES: dict[str, Callable[[], bool]] = {
-    "holds-in-silence": what_waits_at_its_server_is_not_put_again,
-    "any-answer-will-do": what_is_lost_is_put_again_though_gets_are_answered,
-    "overtaken-put-is-awaited": what_was_overtaken_is_put_again_though_others_are_stored,
-    "put-is-repeated-to-a-busy-server": what_has_its_turn_is_not_put_again,
+    "holds-in-silence": a_put_that_waits_at_its_server_is_not_repeated,
+    "any-answer-will-do": a_lost_put_is_repeated_although_gets_are_answered,
+    "overtaken-put-is-awaited": an_overtaken_put_is_repeated_although_others_are_stored,
+    "put-is-repeated-to-a-busy-server": a_put_in_its_turn_is_not_repeated,
 }
 
 

@@ -120,13 +120,13 @@ def the_first_candidate_owns_it_for_ever() -> bool:
     )
 
 
-def an_owner_is_told_when_it_is_on_disk() -> bool:
+def an_owner_is_announced_once_durable() -> bool:
     disk = Disk(ARBITER, 3)
     disk.tell(claim(2))
     return disk.request(assigned(2, 1)) == []
 
 
-def a_server_says_that_it_has_a_topic_when_that_is_on_disk() -> bool:
+def a_server_confirms_a_topic_once_durable() -> bool:
     disk = Disk(ARBITER, 3)
     message = Assign(SERVER, 2, (Generation(ELSEWHERE, 1),))
     early = disk.request(message)
@@ -197,14 +197,14 @@ def a_candidate_that_dies_is_replaced() -> bool:
     } == {story.topology.number_of("v2")}
 
 
-def what_waits_for_an_owner_is_put_once_there_is_one() -> bool:
+def puts_that_wait_for_an_owner_are_sent_once() -> bool:
     story = story_of()
     sent = story.publish("e2", 3)
     story.cluster.run_for(2)
     return len(sent) == 3 and not unacknowledged(story)
 
 
-def an_arbiter_is_asked_until_it_answers() -> bool:
+def an_arbiter_is_queried_until_it_answers() -> bool:
     story = story_of()
     kind = kind_decided_at(story, "v3")
     story.cluster.broker("v3").kill()
@@ -264,13 +264,13 @@ RULES: dict[str, Callable[[], bool]] = {
     "owners-of-a-failed-arbiter-unknown": owners_are_announced_when_their_arbiter_fails,
     "newest-candidate-owns": the_first_candidate_owns_it_for_ever,
     "decisions-forgotten": decisions_outlive_a_crash,
-    "owner-is-announced-before-its-row": an_owner_is_told_when_it_is_on_disk,
-    "assigned-before-it-is-written": a_server_says_that_it_has_a_topic_when_that_is_on_disk,
+    "owner-is-announced-before-its-row": an_owner_is_announced_once_durable,
+    "assigned-before-it-is-written": a_server_confirms_a_topic_once_durable,
     "older-generation-owns": a_late_server_loses_its_topic,
     "confirmed-by-any-server": another_server_confirms_no_assignment,
     "keeps-to-its-candidate": a_candidate_that_dies_is_replaced,
-    "never-put-when-owned": what_waits_for_an_owner_is_put_once_there_is_one,
-    "arbiter-is-queried-once": an_arbiter_is_asked_until_it_answers,
+    "never-put-when-owned": puts_that_wait_for_an_owner_are_sent_once,
+    "arbiter-is-queried-once": an_arbiter_is_queried_until_it_answers,
     "forgets-its-owners": a_home_that_was_down_follows_all_at_once,
 }
 

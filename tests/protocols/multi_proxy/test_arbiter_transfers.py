@@ -104,7 +104,7 @@ class Uneven(CountedStory):
 # ------------------------------------------------------------ stories
 
 
-def a_server_that_was_away_gets_as_many_topics_as_the_other_one() -> bool:
+def a_returned_server_receives_its_share_of_topics() -> bool:
     """Return True if a returned server gets its share of topics.
 
     Publications meanwhile arrive once, and no broker keeps any at the end.
@@ -139,7 +139,7 @@ def servers_die_at_each_write_of_a_move() -> bool:
     return story.is_over() and all(story.owned())
 
 
-def a_home_that_was_down_goes_where_its_topics_have_moved() -> bool:
+def a_restarted_access_broker_follows_its_moved_topics() -> bool:
     """Return True if a restarted access broker follows its topics to their new server.
 
     Publications meanwhile are kept there, although it also follows topics at the first server.
@@ -154,7 +154,7 @@ def a_home_that_was_down_goes_where_its_topics_have_moved() -> bool:
     return story.is_over()
 
 
-def what_the_former_owner_has_given_comes_first() -> bool:
+def events_of_the_former_owner_are_delivered_first() -> bool:
     """Return True if events of the former owner come first.
 
     An access broker that was down during the move receives the events of both servers together.
@@ -171,7 +171,7 @@ def what_the_former_owner_has_given_comes_first() -> bool:
     return story.is_over() and story.is_in_order()
 
 
-def who_asks_the_former_owner_hears_who_has_the_topic() -> bool:
+def the_former_owner_redirects_a_follower_to_the_new_owner() -> bool:
     """Return True if the former owner redirects a follower to the new owner.
 
     The former owner has dropped almost all state of the topic.
@@ -216,7 +216,7 @@ def located(owner: int, number: int) -> list[Located]:
     return [Located(1, HOME, (Owner(DECIDED, owner, number),))]
 
 
-def a_topic_moves_to_a_server_that_has_not_had_it() -> bool:
+def a_topic_moves_to_a_new_server() -> bool:
     """Return True if a topic moves to a new server.
 
     Access brokers are sent to the first server until the second has the topic.
@@ -235,11 +235,11 @@ def a_topic_moves_to_a_server_that_has_not_had_it() -> bool:
     )
 
 
-def that_a_topic_is_to_move_is_on_disk_before_anybody_hears_of_it() -> bool:
+def a_move_is_durable_before_it_is_announced() -> bool:
     return an_arbiter().request(move(3)) == []
 
 
-def an_arbiter_that_was_down_goes_on_with_a_move() -> bool:
+def a_restarted_arbiter_continues_a_move() -> bool:
     disk = an_arbiter()
     disk.tell(move(3))
     disk.start(2)
@@ -261,14 +261,14 @@ def given_away() -> Disk:
     return server
 
 
-def who_has_given_a_topic_away_says_so_whenever_it_is_told_to() -> bool:
+def the_giver_of_a_topic_reports_the_transfer_again() -> bool:
     server = given_away()
     server.start(2)
     again = server.tell(Give(GIVER, TAKER, TOPIC, TAKER, 2))
     return again == [Assigned(TAKER, TAKER, (Generation(TOPIC, 2),))]
 
 
-def who_was_given_a_topic_owns_it_after_a_crash() -> bool:
+def a_transferred_topic_keeps_its_owner_after_a_crash() -> bool:
     """Return True if a transferred topic keeps its owner and generation after a crash."""
     server = Disk(ARBITER, servers=2)
     server.tell(carry(1, 4))
@@ -279,7 +279,7 @@ def who_was_given_a_topic_owns_it_after_a_crash() -> bool:
     return told == [Owned((Owner(come.topic, TAKER, 2),))] and bool(of_kind(answers, Following))
 
 
-def what_only_began_to_come_is_not_said_to_be_owned() -> bool:
+def a_topic_in_arrival_is_not_announced_as_owned() -> bool:
     """Return True if a server does not announce a topic that it has only begun to receive.
 
     Seed 741939: the server died between the carried events and the end of the transfer.
@@ -319,13 +319,13 @@ def chooses_at_home(chosen: Mapping[str, Any]) -> Callable[[Owner], bool]:
     return chooses
 
 
-def what_was_said_of_a_topic_before_it_moved_changes_nothing() -> bool:
+def statements_from_before_a_move_change_nothing() -> bool:
     chooses = chooses_at_home({str(TOPIC): [TAKER, 2]})
     older, later = Owner(TOPIC, GIVER, 1), Owner(TOPIC, GIVER, 3)
     return not chooses(older) and chooses(later)
 
 
-def who_hears_of_the_later_owner_first_does_not_go_to_the_earlier_one() -> bool:
+def an_earlier_owner_does_not_replace_a_later_one() -> bool:
     """Return True if an earlier owner does not replace a later owner.
 
     Seed 724939: the later owner released events that the access broker had not received.
@@ -335,7 +335,7 @@ def who_hears_of_the_later_owner_first_does_not_go_to_the_earlier_one() -> bool:
     return not chooses(Owner(TOPIC, GIVER, 1))
 
 
-def who_asks_for_an_owner_that_a_later_row_knows_waits_no_more() -> bool:
+def a_request_for_an_owner_ends_with_a_later_row() -> bool:
     """Return True if a request for an owner ends when a later row names the owner.
 
     Seed 743348: one subscription matches all topics, the other a topic with an owner.
@@ -392,7 +392,7 @@ def who_asks_for_an_owner_that_a_later_row_knows_waits_no_more() -> bool:
     return bool(asked) and topic not in asked
 
 
-def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
+def a_proxy_moves_no_topic_before_all_servers_announce_theirs() -> bool:
     """Return True if a proxy moves no topic before all servers have announced theirs.
 
     The proxy has the owners from a message to an access broker, but only from one server.
@@ -405,7 +405,7 @@ def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
     return early is None and claims.move() == Move(1, (Owner(3, 2),))
 
 
-def who_owned_a_topic_when_is_known_after_a_crash() -> bool:
+def the_history_of_owners_survives_a_crash() -> bool:
     """Return True if the history of owners survives a crash.
 
     The topic belonged to the third server, then to the second, and now to the first.
@@ -421,29 +421,27 @@ def who_owned_a_topic_when_is_known_after_a_crash() -> bool:
 
 
 RULES: dict[str, Callable[[], bool]] = {
-    "never-spread": a_server_that_was_away_gets_as_many_topics_as_the_other_one,
-    "moved-home-forgotten": a_home_that_was_down_goes_where_its_topics_have_moved,
-    "proxy-counts-known-topics-only": a_proxy_waits_until_servers_have_said_what_they_own,
-    "moves-back": a_topic_moves_to_a_server_that_has_not_had_it,
-    "moves-before-it-is-written": that_a_topic_is_to_move_is_on_disk_before_anybody_hears_of_it,
-    "move-forgotten": an_arbiter_that_was_down_goes_on_with_a_move,
-    "transfer-is-ordered-once": an_arbiter_that_was_down_goes_on_with_a_move,
-    "transfer-is-not-reported": who_has_given_a_topic_away_says_so_whenever_it_is_told_to,
-    "owned-before-it-is-given": what_only_began_to_come_is_not_said_to_be_owned,
-    "given-and-not-owned": who_was_given_a_topic_owns_it_after_a_crash,
-    "later-owner-first": what_the_former_owner_has_given_comes_first,
-    "age-forgotten": who_owned_a_topic_when_is_known_after_a_crash,
-    "first-owner-of-no-generation": (
-        who_hears_of_the_later_owner_first_does_not_go_to_the_earlier_one
-    ),
-    "row-answers-nobody": who_asks_for_an_owner_that_a_later_row_knows_waits_no_more,
-    "older-owner-followed": what_was_said_of_a_topic_before_it_moved_changes_nothing,
+    "never-spread": a_returned_server_receives_its_share_of_topics,
+    "moved-home-forgotten": a_restarted_access_broker_follows_its_moved_topics,
+    "proxy-counts-known-topics-only": a_proxy_moves_no_topic_before_all_servers_announce_theirs,
+    "moves-back": a_topic_moves_to_a_new_server,
+    "moves-before-it-is-written": a_move_is_durable_before_it_is_announced,
+    "move-forgotten": a_restarted_arbiter_continues_a_move,
+    "transfer-is-ordered-once": a_restarted_arbiter_continues_a_move,
+    "transfer-is-not-reported": the_giver_of_a_topic_reports_the_transfer_again,
+    "owned-before-it-is-given": a_topic_in_arrival_is_not_announced_as_owned,
+    "given-and-not-owned": a_transferred_topic_keeps_its_owner_after_a_crash,
+    "later-owner-first": events_of_the_former_owner_are_delivered_first,
+    "age-forgotten": the_history_of_owners_survives_a_crash,
+    "first-owner-of-no-generation": (an_earlier_owner_does_not_replace_a_later_one),
+    "row-answers-nobody": a_request_for_an_owner_ends_with_a_later_row,
+    "older-owner-followed": statements_from_before_a_move_change_nothing,
 }
 
 STORIES = (
     topics_stay_where_they_are_unless_they_are_to_be_spread,
     servers_die_at_each_write_of_a_move,
-    who_asks_the_former_owner_hears_who_has_the_topic,
+    the_former_owner_redirects_a_follower_to_the_new_owner,
 )
 
 

@@ -59,7 +59,7 @@ class Twins(CountedStory):
 # ------------------------------------------------------------ stories
 
 
-def what_was_put_before_a_merge_comes_after_it() -> bool:
+def publications_from_before_a_merge_are_delivered_after_it() -> bool:
     story = Twins()
     story.put()
     story.cluster.run_for(1)
@@ -73,7 +73,7 @@ def what_was_put_before_a_merge_comes_after_it() -> bool:
     return parted > 0 == merged == story.lost() and not any(kept)
 
 
-def what_is_put_while_a_topic_is_given_away_comes_once() -> bool:
+def publications_during_a_transfer_arrive_once() -> bool:
     """Return True if publications during a transfer arrive once.
 
     The receiver is down from the start of the transfer until the last publication.
@@ -117,7 +117,7 @@ def crash_of_all_servers_while_they_merge() -> bool:
     return story.lost() == 0
 
 
-def a_home_that_was_down_as_it_was_told_goes_where_its_topics_are() -> bool:
+def an_access_broker_down_during_a_merge_follows_its_topics() -> bool:
     """Return True if access brokers that were down during a merge follow their topics.
 
     The missing publications are at another server when the brokers restart.
@@ -136,7 +136,7 @@ def a_home_that_was_down_as_it_was_told_goes_where_its_topics_are() -> bool:
     return story.lost() == 0
 
 
-def a_home_that_was_down_later_knows_where_its_topics_are() -> bool:
+def an_access_broker_restarted_after_a_merge_finds_its_topics() -> bool:
     """Return True if restarted access brokers and proxies find the topics again.
 
     The proxies have lost all state, too.
@@ -154,7 +154,7 @@ def a_home_that_was_down_later_knows_where_its_topics_are() -> bool:
     return story.lost() == 0 and merges == again
 
 
-def what_each_proxy_sees_alone_is_merged_when_both_see_all() -> bool:
+def views_of_two_partitioned_proxies_are_merged() -> bool:
     """Return True if the views of two partitioned proxies are merged after the partition.
 
     For 10 s the first proxy reaches only the first server, and the second only the others.
@@ -180,7 +180,7 @@ def what_each_proxy_sees_alone_is_merged_when_both_see_all() -> bool:
     return available and parted == (5, 5) and came
 
 
-def a_topic_that_nobody_follows_any_more_is_not_kept_for_who_did() -> bool:
+def a_topic_without_followers_is_released() -> bool:
     story = Twins()
     story.put()
 
@@ -195,7 +195,7 @@ def a_topic_that_nobody_follows_any_more_is_not_kept_for_who_did() -> bool:
     return not any(broker.core.status().queued for broker in story.cluster.brokers)
 
 
-def who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known() -> bool:
+def a_new_follower_receives_only_later_events_of_another_server() -> bool:
     """Return True if a new subscription receives no earlier event of another server.
 
     Both servers had the events before the subscription started.
@@ -242,7 +242,7 @@ def of_kind(said: list[Any], kind: type) -> list[Any]:
     return [each for each in said if type(each) is kind]
 
 
-def a_topic_is_taken_when_all_of_it_is_here() -> bool:
+def a_topic_is_accepted_once_complete() -> bool:
     server = a_server()
     server.tell(carry(1, 2))
     hole = server.tell(transfer(4))
@@ -252,7 +252,7 @@ def a_topic_is_taken_when_all_of_it_is_here() -> bool:
     return not hole and not early and answers == [Transferred(1, 2, TOPIC, 1)]
 
 
-def what_is_carried_first_may_be_lost_on_its_way() -> bool:
+def a_transfer_with_a_lost_run_is_refused() -> bool:
     """Return True if a server refuses a transfer after the first carried run was lost."""
     server = a_server()
     server.tell(carry(3, 4))
@@ -266,7 +266,7 @@ def what_is_carried_first_may_be_lost_on_its_way() -> bool:
     return not hole and [each for run in messages for each in run.run.sequences] == [2, 3, 4]
 
 
-def what_has_come_of_a_topic_that_goes_on_elsewhere_is_not_kept() -> bool:
+def a_carried_topic_of_another_owner_is_dropped() -> bool:
     """Return True if a server drops a carried topic that is owned elsewhere.
 
     A third server gives the topic to the second, which must give it to the first.
@@ -281,7 +281,7 @@ def what_has_come_of_a_topic_that_goes_on_elsewhere_is_not_kept() -> bool:
     return (kept, gone, server.core.status().queued) == (2, 0, 0)
 
 
-def what_was_put_elsewhere_is_not_put_again() -> bool:
+def a_put_stored_at_another_server_is_not_repeated() -> bool:
     server = a_server()
     server.tell(carry(1, 4))
     server.tell(transfer(4))
@@ -289,7 +289,7 @@ def what_was_put_elsewhere_is_not_put_again() -> bool:
     return [each.through for each in of_kind(server.tell(again), Stored)] == [4]
 
 
-def who_has_followed_elsewhere_goes_on_behind_what_it_had() -> bool:
+def a_follower_continues_after_its_position_at_the_former_owner() -> bool:
     """Return True if a follower continues after its position at the former owner.
 
     The position survives a crash of the server, and no event is released before.
@@ -307,7 +307,7 @@ def who_has_followed_elsewhere_goes_on_behind_what_it_had() -> bool:
     return Followed(2, TOPIC, 1, 4) in following.topics and positions == [2, 3, 4]
 
 
-def who_was_expected_is_kept_until_it_comes() -> bool:
+def an_expected_follower_is_kept_until_it_arrives() -> bool:
     """Return True if an expected follower is kept until it arrives.
 
     It reports its other topics before it is notified that this topic moved here.
@@ -321,7 +321,7 @@ def who_was_expected_is_kept_until_it_comes() -> bool:
     return Followed(2, TOPIC, 1, 4) in following.topics
 
 
-def who_was_expected_is_kept_also_by_a_server_that_was_down() -> bool:
+def an_expected_follower_survives_a_restart_of_its_server() -> bool:
     """Return True if an expected follower is kept by a server that was down.
 
     The crash lies between the report of other topics and the follower's arrival.
@@ -338,7 +338,7 @@ def who_was_expected_is_kept_also_by_a_server_that_was_down() -> bool:
     return [number for each in messages for number in each.run.sequences] == [2, 3, 4]
 
 
-def a_server_keeps_what_others_have_not_heard_of() -> bool:
+def a_server_keeps_events_that_other_servers_lack() -> bool:
     """Return True if a server keeps events that other servers have not received.
 
     Its own followers have acknowledged all events, or it has no followers.
@@ -353,7 +353,7 @@ def a_server_keeps_what_others_have_not_heard_of() -> bool:
     return (kept, asked, server.core.status().queued) == (3, 3, 1)
 
 
-def what_is_given_away_is_not_put_any_more() -> bool:
+def puts_to_a_topic_in_transfer_are_refused() -> bool:
     """Return True if publish requests to a topic in transfer are refused.
 
     The refusal starts at once; later requests are redirected when the new owner has the topic.
@@ -378,7 +378,7 @@ def what_is_given_away_is_not_put_any_more() -> bool:
     )
 
 
-def what_is_not_on_disk_is_not_given_away() -> bool:
+def events_are_transferred_once_durable() -> bool:
     """Return True if an event that is not on disk is not transferred.
 
     Seed 768736: another topic is in transfer and due to be repeated.
@@ -434,7 +434,7 @@ class FormerFollower:
         return [each.topics for each in of_kind(self.said, Follow)]
 
 
-def who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it() -> bool:
+def an_expected_follower_releases_an_unused_topic() -> bool:
     """Return True if an expected follower without a use for a topic releases the topic.
 
     It follows the topic first, and then stops.
@@ -446,7 +446,7 @@ def who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it() -> bool:
     return home.followed() == [(), (TOPIC,), ()]
 
 
-def who_needs_a_topic_no_more_says_so_also_when_it_was_told_before_an_answer() -> bool:
+def an_expected_follower_releases_a_topic_before_an_answer() -> bool:
     home = FormerFollower()
     home.waited_for()
     home.answered(1)
@@ -457,40 +457,36 @@ def who_needs_a_topic_no_more_says_so_also_when_it_was_told_before_an_answer() -
 
 
 RULES: dict[str, Callable[[], bool]] = {
-    "waited-for-in-vain": who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it,
-    "topic-is-left-before-the-answer": (
-        who_needs_a_topic_no_more_says_so_also_when_it_was_told_before_an_answer
-    ),
-    "kept-for-followers-only": what_was_put_before_a_merge_comes_after_it,
-    "moved-and-begun-anew": what_was_put_before_a_merge_comes_after_it,
-    "followers-miss-arrived-parts": what_was_put_before_a_merge_comes_after_it,
-    "given-once": what_is_put_while_a_topic_is_given_away_comes_once,
-    "given-before-it-is-written": what_is_not_on_disk_is_not_given_away,
-    "choice-forgotten": a_home_that_was_down_later_knows_where_its_topics_are,
-    "expected-for-ever": a_topic_that_nobody_follows_any_more_is_not_kept_for_who_did,
-    "begins-with-all-there-is": (
-        who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known
-    ),
-    "topic-with-holes-changes-its-owner": a_topic_is_taken_when_all_of_it_is_here,
-    "transferred-part-begins-at-the-first-arrival": what_is_carried_first_may_be_lost_on_its_way,
-    "topic-changes-its-owner-before-its-row": a_topic_is_taken_when_all_of_it_is_here,
-    "half-of-it-left-behind": what_has_come_of_a_topic_that_goes_on_elsewhere_is_not_kept,
-    "sources-left-behind": what_was_put_elsewhere_is_not_put_again,
-    "followers-left-behind": who_has_followed_elsewhere_goes_on_behind_what_it_had,
-    "expected-and-forgotten": who_was_expected_is_kept_until_it_comes,
-    "expected-and-not-written": who_was_expected_is_kept_also_by_a_server_that_was_down,
-    "older-word-counts": a_server_keeps_what_others_have_not_heard_of,
-    "followed-publications-are-released": a_server_keeps_what_others_have_not_heard_of,
-    "put-while-it-is-given": what_is_given_away_is_not_put_any_more,
-    "followed-while-it-is-given": what_is_given_away_is_not_put_any_more,
-    "given-and-forgotten": what_is_given_away_is_not_put_any_more,
+    "waited-for-in-vain": an_expected_follower_releases_an_unused_topic,
+    "topic-is-left-before-the-answer": (an_expected_follower_releases_a_topic_before_an_answer),
+    "kept-for-followers-only": publications_from_before_a_merge_are_delivered_after_it,
+    "moved-and-begun-anew": publications_from_before_a_merge_are_delivered_after_it,
+    "followers-miss-arrived-parts": publications_from_before_a_merge_are_delivered_after_it,
+    "given-once": publications_during_a_transfer_arrive_once,
+    "given-before-it-is-written": events_are_transferred_once_durable,
+    "choice-forgotten": an_access_broker_restarted_after_a_merge_finds_its_topics,
+    "expected-for-ever": a_topic_without_followers_is_released,
+    "begins-with-all-there-is": (a_new_follower_receives_only_later_events_of_another_server),
+    "topic-with-holes-changes-its-owner": a_topic_is_accepted_once_complete,
+    "transferred-part-begins-at-the-first-arrival": a_transfer_with_a_lost_run_is_refused,
+    "topic-changes-its-owner-before-its-row": a_topic_is_accepted_once_complete,
+    "half-of-it-left-behind": a_carried_topic_of_another_owner_is_dropped,
+    "sources-left-behind": a_put_stored_at_another_server_is_not_repeated,
+    "followers-left-behind": a_follower_continues_after_its_position_at_the_former_owner,
+    "expected-and-forgotten": an_expected_follower_is_kept_until_it_arrives,
+    "expected-and-not-written": an_expected_follower_survives_a_restart_of_its_server,
+    "older-word-counts": a_server_keeps_events_that_other_servers_lack,
+    "followed-publications-are-released": a_server_keeps_events_that_other_servers_lack,
+    "put-while-it-is-given": puts_to_a_topic_in_transfer_are_refused,
+    "followed-while-it-is-given": puts_to_a_topic_in_transfer_are_refused,
+    "given-and-forgotten": puts_to_a_topic_in_transfer_are_refused,
 }
 
 STORIES = (
     crash_of_the_giver,
     crash_of_all_servers_while_they_merge,
-    a_home_that_was_down_as_it_was_told_goes_where_its_topics_are,
-    what_each_proxy_sees_alone_is_merged_when_both_see_all,
+    an_access_broker_down_during_a_merge_follows_its_topics,
+    views_of_two_partitioned_proxies_are_merged,
 )
 
 

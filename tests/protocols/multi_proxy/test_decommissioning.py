@@ -67,7 +67,7 @@ def known_after_restarts_of_all_others() -> bool:
     return all(core.farewell(number).is_known for core in cores)
 
 
-def comes_back_all_the_same() -> bool:
+def a_decommissioned_broker_that_returns_stops() -> bool:
     """Return True if a decommissioned broker that returns is notified and stops."""
     story = with_a_dead_one()
     assert not story.cluster.membership.decommission("e1")
@@ -78,7 +78,7 @@ def comes_back_all_the_same() -> bool:
     return ended and "decommissioned" in [event for event, _ in e1.broker.recorded]
 
 
-def nobody_waits_to_put_for_one_that_is_gone() -> bool:
+def puts_stop_waiting_for_a_decommissioned_follower() -> bool:
     """Return True if publish requests stop waiting for a decommissioned follower.
 
     It was too far behind, and the server would have waited for it for a while.
@@ -94,7 +94,7 @@ def nobody_waits_to_put_for_one_that_is_gone() -> bool:
     return stored not in held and stored in disk.said and disk.core.status().queued == 0
 
 
-def what_it_asked_for_before_is_not_done() -> bool:
+def old_requests_of_a_decommissioned_broker_have_no_effect() -> bool:
     """Return True if an old request of a decommissioned broker has no effect.
 
     A proxy still had the request.
@@ -107,7 +107,7 @@ def what_it_asked_for_before_is_not_done() -> bool:
     return answers == [] and disk.core.status().queued == 0
 
 
-def nobody_expects_it_where_a_topic_goes() -> bool:
+def a_transferred_topic_expects_no_decommissioned_follower() -> bool:
     """Return True if a transferred topic expects no decommissioned follower.
 
     The former owner has not received the decommission yet.
@@ -122,11 +122,11 @@ def nobody_expects_it_where_a_topic_goes() -> bool:
 
 RULES: dict[str, Callable[[], bool]] = {
     "given-up-and-kept-for": a_dead_one_has_nothing_kept_for_it,
-    "given-up-and-waited-for": nobody_waits_to_put_for_one_that_is_gone,
+    "given-up-and-waited-for": puts_stop_waiting_for_a_decommissioned_follower,
     "given-up-and-forgotten": known_after_restarts_of_all_others,
-    "given-up-and-let-in": comes_back_all_the_same,
-    "given-up-and-followed-anew": what_it_asked_for_before_is_not_done,
-    "given-up-and-expected": nobody_expects_it_where_a_topic_goes,
+    "given-up-and-let-in": a_decommissioned_broker_that_returns_stops,
+    "given-up-and-followed-anew": old_requests_of_a_decommissioned_broker_have_no_effect,
+    "given-up-and-expected": a_transferred_topic_expects_no_decommissioned_follower,
 }
 
 

@@ -12,8 +12,8 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.multi_proxy.messages import Transferred
 from brokerd.protocols.multi_proxy.server import Server
 from brokerd.protocols.multi_proxy.state import PARTS, Part
-from brokerd.protocols.multi_proxy.transfer_server import TopicTransfers
-from brokerd.protocols.multi_proxy.transfers import Moves
+from brokerd.protocols.multi_proxy.transfer_server import TransferServer
+from brokerd.protocols.multi_proxy.transfers import TopicTransfers
 
 HERE, GIVER, THIRD, HOME, TOPIC = 1, 2, 3, 9, 5
 
@@ -22,10 +22,10 @@ def moves(**values: Any) -> Any:
     """Return the moves of a server that records its effects."""
     calls: list[Any] = []
     found = SimpleNamespace(
-        calls=calls, moving={}, moved={}, _coming={}, _broker=HERE,
+        calls=calls, moving={}, moved={}, _arriving={}, _broker=HERE,
         _answer=lambda peer, answer: calls.append((peer, answer)),
         _is_whole=lambda *_: [True, True],
-        _take=lambda *_: calls.append("taken"),
+        _store_topic=lambda *_: calls.append("taken"),
         _row=lambda number, owner, *, is_over: (number, owner, is_over),
         _send_topic=lambda number: calls.append(("sent", number)),
         _disk=SimpleNamespace(commit=lambda changes, then: calls.append((changes, then))),
@@ -36,7 +36,7 @@ def moves(**values: Any) -> Any:
         release=lambda number: calls.append(("released", number)),
         notify_moved=lambda home, numbers: calls.append(("moved", home, numbers)),
     )  # fmt: skip
-    found.is_away = partial(Moves.is_away, found)
+    found.is_away = partial(TopicTransfers.is_away, found)
     vars(found).update(values)
     return found
 
@@ -61,25 +61,25 @@ def test_a_repeated_transfer_is_answered_with_the_owner(
 ) -> None:
     server = moves(**values)
     message: Any = SimpleNamespace(topic=TOPIC, giver=GIVER, parts=())
-    Moves.on_transfer(server, 7, message, (), lambda *_: None)
+    TopicTransfers.on_transfer(server, 7, message, (), lambda *_: None)
     answer = (7, Transferred(HERE, GIVER, TOPIC, owner)) if owner is not None else "taken"
     assert server.calls == [answer]
 
 
 @pytest.mark.parametrize(
-    "values", [{"_coming": {TOPIC: GIVER}}, {"_is_whole": lambda *_: [True, False]}]
+    "values", [{"_arriving": {TOPIC: GIVER}}, {"_is_whole": lambda *_: [True, False]}]
 )
 def test_a_transfer_that_is_incomplete_or_under_way_is_not_answered(values: dict[str, Any]) -> None:
     server = moves(**values)
     message: Any = SimpleNamespace(topic=TOPIC, giver=GIVER, parts=())
-    Moves.on_transfer(server, 7, message, (), lambda *_: None)
+    TopicTransfers.on_transfer(server, 7, message, (), lambda *_: None)
     assert server.calls == []
 
 
 def test_a_topic_goes_on_to_a_further_owner_once_that_is_durable() -> None:
     server = moves(moving={TOPIC: GIVER})
     gone: list[int] = []
-    Moves.on_transferred(server, Transferred(GIVER, HERE, TOPIC, THIRD), gone.append)
+    TopicTransfers.on_transferred(server, Transferred(GIVER, HERE, TOPIC, THIRD), gone.append)
     assert (server.moving, server.moved) == ({TOPIC: THIRD}, {})
     ((changes, then),) = server.calls
     assert changes == ((TOPIC, THIRD, False),)
@@ -91,7 +91,7 @@ def test_a_topic_goes_on_to_a_further_owner_once_that_is_durable() -> None:
 def test_a_topic_is_away_and_released_once_that_is_durable() -> None:
     server = moves(moving={TOPIC: GIVER})
     gone: list[int] = []
-    Moves.on_transferred(server, Transferred(GIVER, HERE, TOPIC, GIVER), gone.append)
+    TopicTransfers.on_transferred(server, Transferred(GIVER, HERE, TOPIC, GIVER), gone.append)
     assert (server.moving, server.moved, gone) == ({}, {TOPIC: GIVER}, [])
     ((changes, then),) = server.calls
     assert changes == ((TOPIC, GIVER, True), ("left", TOPIC))
@@ -122,7 +122,7 @@ def test_publications_are_carried_to_a_server_that_lacks_the_topic(
         server._log.holds = lambda _, holds=holds: holds
         run = carried(GIVER, TOPIC, 3, 4)
         message: Any = SimpleNamespace(run=run, topic=TOPIC, released=2)
-        Moves.on_carry(server, 7, message)
+        TopicTransfers.on_carry(server, 7, message)
         is_new = is_taken and not holds
         assert server.calls == ([(Part(GIVER, TOPIC), 2, run)] if is_new else [])
 
@@ -135,7 +135,7 @@ def test_malformed_carried_publications_are_a_fault_of_the_peer(run: Publication
     server = moves()
     message: Any = SimpleNamespace(run=run, topic=TOPIC, released=2)
     with pytest.raises(RemoteProtocolError, match="carried here"):
-        Moves.on_carry(server, 7, message)
+        TopicTransfers.on_carry(server, 7, message)
     assert server.calls == []
 
 
@@ -157,13 +157,13 @@ def test_parts_of_earlier_owners_have_their_ages_in_memory_and_on_disk() -> None
     message: Any = SimpleNamespace(
         topic=TOPIC, giver=GIVER, parts=parts, sources=(("s", 4),), followers=(), generation=1
     )
-    Moves._take(server, 7, message, [], lambda *came: durable.append(came))
+    TopicTransfers._store_topic(server, 7, message, [], lambda *came: durable.append(came))
     assert {key.server: each.age for key, each in found.items()} == {GIVER: 1, THIRD: 2}
     ((rows, then),) = server.calls
     assert [(row.table, row.key, row.value) for row in rows] == [
         (PARTS, f"{TOPIC}.{GIVER}", [GIVER, 1]), (PARTS, f"{TOPIC}.{THIRD}", [GIVER, 2])
     ]  # fmt: skip
-    assert server._coming == {TOPIC: GIVER}
+    assert server._arriving == {TOPIC: GIVER}
     assert not any(each.is_here for each in found.values())
     then()
     assert durable == [("s", 4), (TOPIC, 1)]
@@ -178,7 +178,7 @@ def test_a_topic_that_moves_takes_no_publish_requests_any_more() -> None:
         _log=SimpleNamespace(parts=lambda number: parts if number == TOPIC else []),
         _server=SimpleNamespace(freeze=dropped.append),
     )
-    Moves._freeze(server, TOPIC)
+    TopicTransfers._freeze(server, TOPIC)
     assert (dropped, [part.is_frozen for part in parts]) == ([TOPIC], [True, True])
 
 
@@ -200,13 +200,13 @@ def test_a_repeated_transfer_takes_another_proxy_and_none_without_a_session() ->
     )  # fmt: skip
     server._followers.of = lambda _: [(HOME, {})]
     for _ in range(3):
-        Moves._send_topic(server, TOPIC)
+        TopicTransfers._send_topic(server, TOPIC)
     assert [(proxy, message.generation) for proxy, message in sent] == [(8, 3), (7, 3), (8, 3)]
-    Moves._answer(server, 8, Transferred(HERE, GIVER, TOPIC, HERE))
+    TopicTransfers._answer(server, 8, Transferred(HERE, GIVER, TOPIC, HERE))
     assert len(sent) == 4
     sessions.clear()
-    Moves._answer(server, 8, Transferred(HERE, GIVER, TOPIC, HERE))
-    Moves._send_topic(server, TOPIC)
+    TopicTransfers._answer(server, 8, Transferred(HERE, GIVER, TOPIC, HERE))
+    TopicTransfers._send_topic(server, TOPIC)
     assert len(sent) == 4
 
 
@@ -222,18 +222,20 @@ def test_a_moving_topic_takes_no_new_follower(
 ) -> None:
     follower = object()
     transfers: Any = SimpleNamespace(
-        moves=SimpleNamespace(moving=dict.fromkeys(moving, GIVER), notify_moved=lambda *_: False),
+        transfers=SimpleNamespace(
+            moving=dict.fromkeys(moving, GIVER), notify_moved=lambda *_: False
+        ),
         _server=SimpleNamespace(
             followers=SimpleNamespace(
                 follows=lambda who, number: who is follower and number in follows
             )
         ),
     )
-    assert TopicTransfers.can_follow(transfers, HOME, follower, (4, TOPIC)) == can  # type: ignore[arg-type]
+    assert TransferServer.can_follow(transfers, HOME, follower, (4, TOPIC)) == can  # type: ignore[arg-type]
     if TOPIC in moving:
-        assert not TopicTransfers.can_follow(transfers, HOME, None, (4, TOPIC))
-    transfers.moves.notify_moved = lambda *_: True
-    assert not TopicTransfers.can_follow(transfers, HOME, follower, (4, TOPIC))  # type: ignore[arg-type]
+        assert not TransferServer.can_follow(transfers, HOME, None, (4, TOPIC))
+    transfers.transfers.notify_moved = lambda *_: True
+    assert not TransferServer.can_follow(transfers, HOME, follower, (4, TOPIC))  # type: ignore[arg-type]
 
 
 def test_a_get_of_an_unknown_follower_or_of_an_earlier_version_is_not_answered() -> None:

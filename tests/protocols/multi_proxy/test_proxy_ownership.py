@@ -37,7 +37,7 @@ class Twins(Story):
         )
 
 
-def what_is_published_after_a_merge_is_not_lost() -> bool:
+def publications_after_a_merge_are_not_lost() -> bool:
     story = Twins()
     split = story.lost(1)
     story.cluster.run_for(7)
@@ -65,8 +65,8 @@ def test_the_paper_mode_carries_a_warning_of_its_cost() -> None:
 
 
 RULES: dict[str, Callable[[], bool]] = {
-    "merged-without-subscribers": what_is_published_after_a_merge_is_not_lost,
-    "never-merges": what_is_published_after_a_merge_is_not_lost,
+    "merged-without-subscribers": publications_after_a_merge_are_not_lost,
+    "never-merges": publications_after_a_merge_are_not_lost,
 }
 
 

@@ -87,13 +87,13 @@ def missed_while_away(story: Story, count: int = 3) -> tuple[Subscription, list[
 # ------------------------------------------------------------ rules and their bugs
 
 
-def what_is_kept_for_long_goes() -> bool:
+def events_beyond_the_age_are_released() -> bool:
     story = retaining()
     missed_while_away(story)
     return queued(story, owner_of(story, "a")) == 0
 
 
-def who_comes_back_too_late_is_told_what_it_lacks() -> bool:
+def a_late_subscriber_receives_the_right_gap() -> bool:
     """Return True if a late subscriber receives the right gap and all later events."""
     story = retaining()
     subscription, missed = missed_while_away(story)
@@ -106,7 +106,7 @@ def who_comes_back_too_late_is_told_what_it_lacks() -> bool:
     return (told(subscription), subscription.received) == ([(first, last)], before + later)
 
 
-def who_comes_back_lacks_nothing_that_is_not_old() -> bool:
+def a_subscriber_that_returns_in_time_lacks_nothing() -> bool:
     story = retaining()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -120,7 +120,7 @@ def who_comes_back_lacks_nothing_that_is_not_old() -> bool:
     return (told(subscription), subscription.received) == ([(first, last)], sent)
 
 
-def a_server_that_was_down_still_knows_what_it_has_let_go_of() -> bool:
+def a_restarted_server_keeps_its_released_ranges() -> bool:
     story = retaining()
     subscription, missed = missed_while_away(story)
     story.cluster.broker(owner_of(story, "a")).kill().start()
@@ -132,7 +132,7 @@ def a_server_that_was_down_still_knows_what_it_has_let_go_of() -> bool:
     return told(subscription) == [(first, last)]
 
 
-def what_somebody_has_yet_to_be_told_of_is_left_over() -> bool:
+def an_unannounced_gap_counts_as_aftermath() -> bool:
     """Return True if an unannounced gap counts as aftermath.
 
     The aftermath ends when the access broker has returned and notified its clients.
@@ -146,7 +146,7 @@ def what_somebody_has_yet_to_be_told_of_is_left_over() -> bool:
     return len(left) == 1 and "lost" in left[0] and not server.aftermath()
 
 
-def who_has_some_of_it_is_told_of_the_rest() -> bool:
+def a_client_ahead_of_its_broker_receives_a_gap_for_the_rest() -> bool:
     """Return True if a client that is ahead of its broker receives a gap for the rest only.
 
     The broker had acknowledged less than the client has.
@@ -158,14 +158,14 @@ def who_has_some_of_it_is_told_of_the_rest() -> bool:
     return (gap.first, gap.last, gap.origins) == (15, 17, ((SOURCE, 105, 105), (SOURCE, 107, 108)))
 
 
-def what_there_is_no_room_for_goes() -> bool:
+def events_beyond_the_room_are_released() -> bool:
     story = short_of_room()
     missed_while_away(story, count=9)
     server = story.cluster.brokers[story.topology.number_of(owner_of(story, "a"))].core
     return 0 < server.server.log.logged_bytes <= 3 * RECORD_BYTES
 
 
-def what_there_is_room_for_is_kept() -> bool:
+def events_within_the_room_are_kept() -> bool:
     """Return True if only as many of the oldest events are released as necessary."""
     story = short_of_room()
     subscription, missed = missed_while_away(story, count=9)
@@ -189,7 +189,7 @@ def the_newest_record_is_kept_at_any_size() -> bool:
     return told(subscription) == [(1 + 2, 2 + 2)] and subscription.received[-1] == missed[-1]
 
 
-def a_server_that_was_down_knows_what_it_has_room_for() -> bool:
+def a_restarted_server_keeps_events_within_the_room() -> bool:
     story = short_of_room()
     missed_while_away(story)
     server = owner_of(story, "a")
@@ -200,7 +200,7 @@ def a_server_that_was_down_knows_what_it_has_room_for() -> bool:
     return queued(story, server) <= 4
 
 
-def what_is_being_given_away_is_kept_without_room() -> bool:
+def events_in_transfer_are_kept_without_room() -> bool:
     """Return True if events in transfer are kept without room.
 
     The receiver is down, and more events arrive than the log has room for.
@@ -221,18 +221,18 @@ def what_is_being_given_away_is_kept_without_room() -> bool:
 
 
 RULES: dict[str, Callable[[], bool]] = {
-    "kept-for-ever": what_is_kept_for_long_goes,
-    "lost-before-its-time": who_comes_back_lacks_nothing_that_is_not_old,
-    "kept-without-room": what_there_is_no_room_for_goes,
-    "lost-with-room": what_there_is_room_for_is_kept,
+    "kept-for-ever": events_beyond_the_age_are_released,
+    "lost-before-its-time": a_subscriber_that_returns_in_time_lacks_nothing,
+    "kept-without-room": events_beyond_the_room_are_released,
+    "lost-with-room": events_within_the_room_are_kept,
     "newest-lost": the_newest_record_is_kept_at_any_size,
-    "given-and-lost": what_is_being_given_away_is_kept_without_room,
-    "room-forgotten": a_server_that_was_down_knows_what_it_has_room_for,
-    "lost-in-silence": who_comes_back_too_late_is_told_what_it_lacks,
-    "lost-for-all": who_has_some_of_it_is_told_of_the_rest,
-    "lost-unsaid": what_somebody_has_yet_to_be_told_of_is_left_over,
-    "lost-and-forgotten": a_server_that_was_down_still_knows_what_it_has_let_go_of,
-    "lost-counts-as-done": a_server_that_was_down_still_knows_what_it_has_let_go_of,
+    "given-and-lost": events_in_transfer_are_kept_without_room,
+    "room-forgotten": a_restarted_server_keeps_events_within_the_room,
+    "lost-in-silence": a_late_subscriber_receives_the_right_gap,
+    "lost-for-all": a_client_ahead_of_its_broker_receives_a_gap_for_the_rest,
+    "lost-unsaid": an_unannounced_gap_counts_as_aftermath,
+    "lost-and-forgotten": a_restarted_server_keeps_its_released_ranges,
+    "lost-counts-as-done": a_restarted_server_keeps_its_released_ranges,
 }
 
 

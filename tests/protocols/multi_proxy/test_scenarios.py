@@ -32,13 +32,13 @@ WRITTEN: Mapping[str, str] = {
     "b04-amnesiac-proxy": f"{PAPERS}test_mp22.py::"
     "test_a_proxy_that_has_forgotten_everything_finds_the_right_server",
     "b05-late-unsub": f"{HERE}test_server.py::a_later_follow_wins",
-    "b06-late-put": f"{HERE}test_server.py::what_comes_before_the_one_it_names_is_let_go",
+    "b06-late-put": f"{HERE}test_server.py::a_put_ahead_of_its_previous_one_is_dropped",
     "b08-restart-old-heads": f"{HERE}test_stories.py::"
-    "what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
+    "a_restarted_access_broker_fetches_undelivered_events",
     "b10-crossed-merge": f"{HERE}test_causal_ownership.py::crash_of_all_servers_while_they_merge",
     "b11-transfer-crash": f"{HERE}test_causal_ownership.py::crash_of_the_giver",
     "b12-same-sub-both": f"{HERE}test_causal_ownership.py::"
-    "what_was_put_before_a_merge_comes_after_it",
+    "publications_from_before_a_merge_are_delivered_after_it",
     "b15-slow-server": f"{HERE}test_stories.py::test_a_dead_server_does_not_delay_other_topics",
     "b16-resub": f"{HERE}test_stories.py::"
     "test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications",
@@ -46,21 +46,20 @@ WRITTEN: Mapping[str, str] = {
     "b18-disk-full": "runtime/test_durable.py::"
     "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
     "b20-candidate-dies": f"{HERE}test_arbiter.py::a_late_server_loses_its_topic",
-    "b21-cut-proxy": f"{HERE}test_causal_ownership.py::"
-    "what_each_proxy_sees_alone_is_merged_when_both_see_all",
+    "b21-cut-proxy": f"{HERE}test_causal_ownership.py::views_of_two_partitioned_proxies_are_merged",
 }
 
 CRASHES: Mapping[str, str] = {
-    "C2": f"{HERE}test_server.py::what_was_stored_is_not_stored_again",
-    "C3": f"{HERE}test_stories.py::what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
-    "C4": f"{HERE}test_stories.py::what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
-    "C5": f"{HERE}test_server.py::what_is_put_is_stored_when_it_is_on_disk",
-    "C6": f"{HERE}test_server.py::what_was_stored_is_known_when_it_has_gone",
+    "C2": f"{HERE}test_server.py::a_stored_put_is_not_stored_again",
+    "C3": f"{HERE}test_stories.py::a_restarted_access_broker_fetches_undelivered_events",
+    "C4": f"{HERE}test_stories.py::a_restarted_access_broker_fetches_undelivered_events",
+    "C5": f"{HERE}test_server.py::a_put_is_acknowledged_once_durable",
+    "C6": f"{HERE}test_server.py::a_stored_put_is_recognised_after_truncation",
     "C9": f"{HERE}test_stories.py::a_put_is_tried_again_over_another_proxy_and_stored_once",
     "C10": f"{PAPERS}test_mp22.py::"
     "test_a_proxy_that_has_forgotten_everything_finds_the_right_server",
     "C11": f"{HERE}test_causal_ownership.py::crash_of_the_giver",
-    "C12": f"{HERE}test_causal_ownership.py::what_is_put_while_a_topic_is_given_away_comes_once",
+    "C12": f"{HERE}test_causal_ownership.py::publications_during_a_transfer_arrive_once",
     "C8": "runtime/test_durable.py::"
     "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
     "C15": "storage/test_crashes.py::test_no_crash_loses_an_acknowledged_publication",

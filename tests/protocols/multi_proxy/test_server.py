@@ -184,12 +184,12 @@ def stored(through: int) -> Stored:
     return Stored(SERVER, HOME, TOPIC, SourceId(HOME, 0, 1), through)
 
 
-def what_is_put_is_stored_when_it_is_on_disk() -> bool:
+def a_put_is_acknowledged_once_durable() -> bool:
     disk = Disk()
     return disk.request(put(1, 3)) == [] and disk.tell(put(1, 3)) == [stored(3)]
 
 
-def what_was_stored_is_not_stored_again() -> bool:
+def a_stored_put_is_not_stored_again() -> bool:
     disk = Disk()
     disk.tell(follow(1, TOPIC))
     disk.tell(put(1, 3))
@@ -203,7 +203,7 @@ def what_was_stored_is_not_stored_again() -> bool:
     )
 
 
-def what_comes_before_the_one_it_names_is_let_go() -> bool:
+def a_put_ahead_of_its_previous_one_is_dropped() -> bool:
     disk = Disk()
     return (
         disk.tell(put(6, 9, previous=5)) == []
@@ -218,7 +218,7 @@ def head(disk: Disk) -> int:
     return int(followed.head)
 
 
-def what_was_stored_is_known_when_it_has_gone() -> bool:
+def a_stored_put_is_recognised_after_truncation() -> bool:
     """Return True if a stored publication is recognised after its log record was truncated.
 
     No broker follows the topic, so the log is truncated.
@@ -230,7 +230,7 @@ def what_was_stored_is_known_when_it_has_gone() -> bool:
     return again == [stored(3)] and head(disk) == 3
 
 
-def what_a_crash_has_left_of_a_chopped_log_goes() -> bool:
+def the_rest_of_a_truncated_log_is_released_after_a_crash() -> bool:
     disk = Disk()
     disk.is_chopped = False
     disk.tell(follow(1, TOPIC))
@@ -255,7 +255,7 @@ def a_follow_is_answered_when_it_is_on_disk() -> bool:
     return not disk.request(follow(1, TOPIC), Append)
 
 
-def a_head_is_told_when_it_is_on_disk() -> bool:
+def a_position_is_announced_once_durable() -> bool:
     """Return True if a position is announced only when it is on disk.
 
     A crash could assign a position that is not on disk to another publication.
@@ -268,7 +268,7 @@ def a_head_is_told_when_it_is_on_disk() -> bool:
     return not early and told[-1].topics == (Followed(SERVER, TOPIC, 0, 3),)
 
 
-def a_follower_goes_on_behind_what_was_put_before() -> bool:
+def a_follower_continues_after_earlier_puts() -> bool:
     disk = Disk()
     disk.tell(put(1, 3))
     return disk.tell(follow(1, TOPIC))[-1].topics == (Followed(SERVER, TOPIC, 3, 3),)
@@ -282,7 +282,7 @@ def a_later_follow_wins() -> bool:
     return not stale and disk.core.status().queued == 3
 
 
-def what_a_home_has_asked_before_it_died_comes_too_late() -> bool:
+def late_requests_of_an_earlier_incarnation_have_no_effect() -> bool:
     """Return True if late requests of an earlier incarnation have no effect.
 
     The access broker was ahead of the server, over a slow proxy, and now follows the server's
@@ -301,7 +301,7 @@ def what_a_home_has_asked_before_it_died_comes_too_late() -> bool:
     )
 
 
-def all_who_follow_must_be_done_before_anything_goes() -> bool:
+def events_are_kept_until_all_followers_have_acknowledged() -> bool:
     disk = Disk()
     disk.tell(follow(1, TOPIC))
     disk.tell(follow(1, TOPIC, home=3))
@@ -312,7 +312,7 @@ def all_who_follow_must_be_done_before_anything_goes() -> bool:
     return (kept, disk.core.status().queued) == (9, 0)
 
 
-def an_answer_begins_behind_what_the_home_has() -> bool:
+def an_answer_begins_after_the_acknowledged_position() -> bool:
     disk = Disk()
     disk.tell(follow(1, TOPIC))
     disk.tell(put(1, 9))
@@ -330,18 +330,18 @@ def crowded(disk: Disk) -> list[Any]:
     return disk.tell(put(11, 12))
 
 
-def what_finds_no_room_waits() -> bool:
+def a_put_without_room_waits() -> bool:
     disk = Disk(topic_window=5)
     return crowded(disk) == [stored(10)] and head(disk) == 10
 
 
-def what_waits_is_put_when_there_is_room() -> bool:
+def a_waiting_put_is_stored_once_there_is_room() -> bool:
     disk = Disk(topic_window=5)
     crowded(disk)
     return stored(12) in disk.tell(get(3, 1, 9)) and head(disk) == 12
 
 
-def who_comes_no_further_is_not_waited_for() -> bool:
+def a_follower_without_progress_is_not_awaited() -> bool:
     disk = Disk(topic_window=5)
     crowded(disk)
     disk.now_ns = 3_000_000_000
@@ -349,24 +349,24 @@ def who_comes_no_further_is_not_waited_for() -> bool:
 
 
 RULES: dict[str, Callable[[], bool]] = {
-    "puts-without-room": what_finds_no_room_waits,
-    "held-for-ever": what_waits_is_put_when_there_is_room,
-    "waits-for-the-dead": who_comes_no_further_is_not_waited_for,
-    "stored-before-it-is-written": what_is_put_is_stored_when_it_is_on_disk,
-    "puts-twice": what_was_stored_is_not_stored_again,
-    "put-before-the-one-before": what_comes_before_the_one_it_names_is_let_go,
-    "chopped-with-its-sources": what_was_stored_is_known_when_it_has_gone,
-    "chopped-log-kept": what_a_crash_has_left_of_a_chopped_log_goes,
+    "puts-without-room": a_put_without_room_waits,
+    "held-for-ever": a_waiting_put_is_stored_once_there_is_room,
+    "waits-for-the-dead": a_follower_without_progress_is_not_awaited,
+    "stored-before-it-is-written": a_put_is_acknowledged_once_durable,
+    "puts-twice": a_stored_put_is_not_stored_again,
+    "put-before-the-one-before": a_put_ahead_of_its_previous_one_is_dropped,
+    "chopped-with-its-sources": a_stored_put_is_recognised_after_truncation,
+    "chopped-log-kept": the_rest_of_a_truncated_log_is_released_after_a_crash,
     "positions-begin-anew": positions_go_on_after_a_restart,
     "followed-before-it-is-written": a_follow_is_answered_when_it_is_on_disk,
-    "head-before-it-is-written": a_head_is_told_when_it_is_on_disk,
-    "follows-one-too-late": a_follower_goes_on_behind_what_was_put_before,
+    "head-before-it-is-written": a_position_is_announced_once_durable,
+    "follows-one-too-late": a_follower_continues_after_earlier_puts,
     "older-follow-kept": a_later_follow_wins,
-    "gets-of-the-dead": what_a_home_has_asked_before_it_died_comes_too_late,
-    "restart-forgotten": what_a_home_has_asked_before_it_died_comes_too_late,
-    "released-when-anybody-is-done": all_who_follow_must_be_done_before_anything_goes,
-    "never-released": all_who_follow_must_be_done_before_anything_goes,
-    "get-is-answered-with-old-publications": an_answer_begins_behind_what_the_home_has,
+    "gets-of-the-dead": late_requests_of_an_earlier_incarnation_have_no_effect,
+    "restart-forgotten": late_requests_of_an_earlier_incarnation_have_no_effect,
+    "released-when-anybody-is-done": events_are_kept_until_all_followers_have_acknowledged,
+    "never-released": events_are_kept_until_all_followers_have_acknowledged,
+    "get-is-answered-with-old-publications": an_answer_begins_after_the_acknowledged_position,
 }
 
 

@@ -131,7 +131,7 @@ def a_put_is_tried_again_over_another_proxy_and_stored_once() -> bool:
     return came and len(story.told("e2", Put)) > 1 and subscription.received == sent
 
 
-def what_a_dead_server_had_and_what_it_missed_comes_once() -> bool:
+def events_of_and_missed_by_a_dead_server_arrive_once() -> bool:
     story = Story()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -147,7 +147,7 @@ def what_a_dead_server_had_and_what_it_missed_comes_once() -> bool:
     return subscription.received == sent
 
 
-def what_clients_have_not_got_a_home_asks_for_again_after_a_crash() -> bool:
+def a_restarted_access_broker_fetches_undelivered_events() -> bool:
     """Return True if a restarted access broker fetches undelivered publications again.
 
     A client that follows a topic of another server connects at the same time.
@@ -170,7 +170,7 @@ def what_clients_have_not_got_a_home_asks_for_again_after_a_crash() -> bool:
     return (first.received, second.received, third.received) == (sent, [], sent)
 
 
-def a_subscription_starts_when_its_server_knows_of_it() -> bool:
+def a_subscription_starts_once_its_server_has_it() -> bool:
     story = Story()
     server = story.cluster.broker(owner_of(story, "a"))
     server.kill()
@@ -217,14 +217,12 @@ def a_publisher_is_done_when_all_topics_are() -> bool:
 RULES: dict[str, Callable[[], bool]] = {
     "request-is-not-repeated": a_put_is_tried_again_over_another_proxy_and_stored_once,
     "keeps-to-its-proxy": a_put_is_tried_again_over_another_proxy_and_stored_once,
-    "puts-only-the-last-again": what_a_dead_server_had_and_what_it_missed_comes_once,
-    "new-way-begins-empty": what_a_dead_server_had_and_what_it_missed_comes_once,
-    "done-when-handed-out": what_clients_have_not_got_a_home_asks_for_again_after_a_crash,
-    "access-broker-continues-at-the-head": (
-        what_clients_have_not_got_a_home_asks_for_again_after_a_crash
-    ),
-    "follows-piece-by-piece": what_clients_have_not_got_a_home_asks_for_again_after_a_crash,
-    "begins-unfollowed": a_subscription_starts_when_its_server_knows_of_it,
+    "puts-only-the-last-again": events_of_and_missed_by_a_dead_server_arrive_once,
+    "new-way-begins-empty": events_of_and_missed_by_a_dead_server_arrive_once,
+    "done-when-handed-out": a_restarted_access_broker_fetches_undelivered_events,
+    "access-broker-continues-at-the-head": (a_restarted_access_broker_fetches_undelivered_events),
+    "follows-piece-by-piece": a_restarted_access_broker_fetches_undelivered_events,
+    "begins-unfollowed": a_subscription_starts_once_its_server_has_it,
     "recovers-unfollowed": a_crash_of_its_home_does_not_start_a_subscription,
     "done-with-the-last-topic": a_publisher_is_done_when_all_topics_are,
 }

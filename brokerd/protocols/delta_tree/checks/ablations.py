@@ -16,13 +16,6 @@ CANARIES = (
 )
 """Bugs that any swarm finds within a few seeds."""
 
-NOT_SIMULATED = {
-    "M38": "the queue between core and socket: tests/runtime",
-    "M39": "the writer of a session: tests/runtime",
-    "M40": "the writer of a session: tests/runtime",
-}
-"""Bugs between core and socket, outside of the simulation."""
-
 UNSEEN: dict[str, str] = {
     "no-last-in-cut": "one seed in some hundreds: tests/simulator/test_stories.py",
     "newcomer-is-complete": "brokers join with --moves only: tests/simulator/test_joining.py",

@@ -2,21 +2,21 @@
 
 The checks of every invariant of the δ tree's design:
 
-    I1   exactly once          oracle: `delivered` (duplicate)
-    I2   order                 oracle: `delivered` (order)
-    I3   no gap                oracle: `delivered` (gap), `_check_first` (gap, silent)
+    I1   exactly once          deliveries: `judge` (duplicate)
+    I2   order                 deliveries: `_check_rank` (order)
+    I3   no gap                deliveries: `_check_rank` (gap), `_check_first` (gap, silent)
     I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_list_rest` (queues,
                                tags, partition tables empty, no broker recovering; no ended
                                subscription in a table, or on disk)
-    I5   not before the start  oracle: early, closed gate, gap; invariants:
-                               `_check_delivery`
+    I5   not before the start  deliveries: `judge` (early, closed gate), `_check_rank` (gap);
+                               invariants: `_check_delivery`
     I6   duplicates are such   first_copies: `_check_delivery`, `_check_disagreement`; here:
                                `_check_confirmation` (a false duplicate is confirmed, and has not
                                arrived)
     I7   confirmations true    here: `_check_confirmation`; invariants:
                                `_check_acknowledgement`
     I8   hops are aware        awareness: `_check_handed_over`
-    I9   gates only open       here: `_note_gates`; oracle: `gates`; separation: `judge` (only
+    I9   gates only open       here: `_note_gates`; notices: `Gates`; separation: `judge` (only
                                brokers that were cut off are closed at the start)
     I10  sources are aware     awareness: `_on_commit`; durability: `_faults` (a
                                recovering broker publishes nothing)
@@ -26,13 +26,13 @@ The checks of every invariant of the δ tree's design:
     I14  partition tables      internals: `_check_partitions`
     I15  legitimacy            with held publications: the core counts illegitimate ones
     I16  subscription first    awareness: `_check_handed_over`
-    I17  purity                swarm: `_repeat_events`; determinism: whole seeds
+    I17  purity                broker_factory: `repeat_events`; determinism: whole seeds
     I18  summaries are true    internals: `_check_known`
 
 And, so that no crash makes a statement untrue:
 
     no client is evicted too soon
-                               lingering: `_check`
+                               linger: `_check`
     on disk before a statement, and nothing published or confirmed in an incomplete state
                                durability: `_faults`
 

@@ -4,17 +4,17 @@ G1  a path leaves a unit once: the levels along it do not decrease (`_check_way`
 G2  no publication is sent to a unit without interest in the profiles of the deciding broker
     (`_check_wanted`)
 G3  a broker's graph is the outline of the present sessions, at the higher of the two costs that
-    the ends state (`settled`)
+    the ends state (`_check_graph`)
 G4  a broker has exactly the profiles of the others, behind the largest units that do not
-    contain the broker (`settled`)
-G5  a graph has no more brokers and units than the blocks of the levels hold (`settled`)
+    contain the broker (`_check_profiles`)
+G5  a graph has no more brokers and units than the blocks of the levels hold (`_check_graph`)
 G6  statements about a connection are sent only in the unit of both ends (`_check_told`)
+G7  a broker stores nothing on disk but the progress of own publishers (`_check_kept`)
 G8  no honest broker's statement looks forged to the named broker (`_check_names`)
 G9  a subscription is reported as started when all brokers with a path have it (`StartChecks`)
+G10 neighbours have the number of clients that a broker has sent (`check_client_counts`)
 G11 with the policy "paper" a broker keeps the profiles of its duty, no others, and has attestations
     of all units in it (`_check_duty`, against a twin that sees the whole system)
-G10 neighbours have the number of clients that a broker has sent (`check_client_counts`)
-G7  a broker stores nothing on disk but the progress of own publishers (`_check_kept`)
 """
 
 from collections import Counter

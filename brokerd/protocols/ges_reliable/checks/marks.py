@@ -95,8 +95,10 @@ def _count_requests(step: MarkStep, when: Callable[[Any], bool]) -> int:
 
 
 def _asked_successor(step: MarkStep) -> int:
-    def is_asked(wish: Any) -> bool:
-        return wish.had is not None and wish.key in step.core.storage.registrations.successors()
+    def is_asked(request: Any) -> bool:
+        return (
+            request.had is not None and request.key in step.core.storage.registrations.successors()
+        )
 
     return _count_requests(step, is_asked)
 
@@ -106,9 +108,9 @@ def known_requests(step: MarkStep) -> Iterator[tuple[Any, Any]]:
     if not _is_registered(step) or _is_overtaken(step):
         return
     known = step.core.storage.registrations.subscriptions()
-    for wish in step.message.requests:
-        if wish.predicate is not None and wish.key in known:
-            yield wish, known[wish.key]
+    for request in step.message.requests:
+        if request.predicate is not None and request.key in known:
+            yield request, known[request.key]
 
 
 MARKS = (
@@ -176,7 +178,7 @@ MARKS = (
         seeds=40,
         on=(Change,),
         when=lambda step: sum(
-            wish.generation != found.generation for wish, found in known_requests(step)
+            request.generation != found.generation for request, found in known_requests(step)
         ),
     ),
     Mark(
@@ -214,7 +216,7 @@ MARKS = (
         "a subscription resumed without a position of its client",
         seeds=40,
         on=(Change,),
-        when=lambda step: sum(bool(wish.claims) for wish, _ in known_requests(step)),
+        when=lambda step: sum(bool(request.claims) for request, _ in known_requests(step)),
     ),
     Mark(
         "handed-over",
@@ -222,7 +224,7 @@ MARKS = (
         seeds=16,
         on=(Change,),
         when=lambda step: _count_requests(
-            step, lambda wish: wish.predicate is None and wish.successor is not None
+            step, lambda request: request.predicate is None and request.successor is not None
         ),
     ),
     Mark(
@@ -237,7 +239,7 @@ MARKS = (
         "two trees agreed on the position of a handover",
         seeds=16,
         on=(Change,),
-        when=lambda step: _count_requests(step, lambda wish: wish.until is not None),
+        when=lambda step: _count_requests(step, lambda request: request.until is not None),
     ),
     Mark(
         "ahead-of-another-root",
@@ -245,7 +247,7 @@ MARKS = (
         seeds=150,
         on=(Change,),
         when=lambda step: _count_requests(
-            step, lambda wish: bool(wish.received_of) and wish.before is not None
+            step, lambda request: bool(request.received_of) and request.before is not None
         ),
     ),
     Mark("behind-another-root", "a root was too far behind for a handover", seeds=60),
@@ -255,8 +257,8 @@ MARKS = (
         seeds=400,
         on=(Change,),
         when=lambda step: sum(
-            found.until is not None and wish.successor is None
-            for wish, found in known_requests(step)
+            found.until is not None and request.successor is None
+            for request, found in known_requests(step)
         ),
     ),
     Mark("storages-changed", "a storage was added or retired while brokers ran", seeds=8),
@@ -337,12 +339,12 @@ class GesReliableMarks:
             self._after = {key: after for key, after in self._after.items() if key[0] != number}
 
     def _find_resumed(self, step: MarkStep) -> Iterator[str]:
-        for wish, found in known_requests(step):
-            if found.generation != wish.generation:
+        for request, found in known_requests(step):
+            if found.generation != request.generation:
                 continue
-            before = self._homes.get(wish.key)
-            if before is not None and wish.had is not None:
+            before = self._homes.get(request.key)
+            if before is not None and request.had is not None:
                 yield "goes-on" if before == found.home else "goes-on-elsewhere"
             elif before is not None:
                 yield "without-memory"
-            self._homes[wish.key] = found.home
+            self._homes[request.key] = found.home

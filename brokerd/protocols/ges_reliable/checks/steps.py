@@ -7,8 +7,8 @@ The places that check the invariants of the protocol's design, by the names of t
     11   contiguous, once                   here: stored twice, storage order
     12   epochs only grow, and stay         here: epoch reused, in all logs below one root
     13   counts, collected only at 0        here: released early; `test_trees.py`: intake
-    14   exactly once over all roams        oracle: `delivered`, `judge_end`
-    15   nothing before or after            oracle: `delivered` (ended)
+    14   exactly once over all roams        deliveries: `judge`; oracle: `judge_end`
+    15   nothing before or after            deliveries: `judge` (ended)
     17   a single successor, without one    here: heirs
     19   all arrives, all is released       swarm: liveness, queued publications
     18   one storage, one parent            `test_trees.py`: of every broker
@@ -187,8 +187,10 @@ def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
     cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
     storages = {number: core.storage for number, core in cores.items()}
     for key, known in storages[broker.number].registrations.subscriptions().items():
-        heir = storages.get(known.successor)
-        at_heir = heir.registrations.subscriptions().get(key) if heir is not None else None
+        successor = storages.get(known.successor)
+        at_heir = (
+            successor.registrations.subscriptions().get(key) if successor is not None else None
+        )
         if at_heir is None or at_heir.successor is None:
             continue
         if at_heir.successor != broker.number or at_heir.generation == known.generation:

@@ -34,15 +34,15 @@ class GesReliableWording(Wording):
                 return f"stored up to {through}"
             case LossProof(through=through, acknowledged=last):
                 return f"lost {through + 1} up to {last}"
-            case Change(requests=wishes):
+            case Change(requests=requests):
                 parts = [
-                    f"{'with' if wish.predicate else 'without'} {wish.key.client}/{wish.key.number}"
-                    for wish in wishes
+                    f"{'with' if each.predicate else 'without'} {each.key.client}/{each.key.number}"
+                    for each in requests
                 ]
                 return f"change: {', '.join(parts)}"
-            case Changed(answers=begun):
+            case Changed(answers=answer):
                 parts = [
-                    f"{each.key.client}/{each.key.number} behind {each.after}" for each in begun
+                    f"{each.key.client}/{each.key.number} behind {each.after}" for each in answer
                 ]
                 return f"changed: {', '.join(parts)}"
             case Fetch(after=after):

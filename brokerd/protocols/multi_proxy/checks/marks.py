@@ -98,7 +98,7 @@ def _keeps_for_others(step: MarkStep) -> bool:
     if not step.is_own(step.message.server):
         return False
     server = step.core.server
-    if server.sharing is None or not server.sharing.is_shared:
+    if server.transfer_server is None or not server.transfer_server.is_shared:
         return False
     for topic in server.log:
         done = server.followers.done_with(topic)

@@ -3,9 +3,9 @@
 The places that check the invariants of the protocol's design, by the names of the rules:
 
     1    OK means durable      here: position reused; oracle: `judge_end` over crashes
-    2    never twice           oracle: `delivered` (duplicate)
+    2    never twice           deliveries: `judge` (duplicate)
     3    owed means delivered  oracle: `judge_end`
-    5    nothing after the end oracle: `delivered` (ended)
+    5    nothing after the end deliveries: `judge` (ended)
     6    no answer, no loss    oracle: `judge_end`
     7    put once              here: put twice
     8    one owner             here: two owners
@@ -16,7 +16,7 @@ The places that check the invariants of the protocol's design, by the names of t
                                 waits for the topics of the access broker after a loss)
     15   no wait is for ever   swarm: liveness
 
-Publications in a gap were retained for `max_retain_ns`: oracle, `gap`. Lost positions are those of
+Publications in a gap were retained for `max_retain_ns`: gaps: `judge`. Lost positions are those of
 the lost publications: here, position reused. `tests/protocols/multi_proxy/test_checks.py` shows a
 mistake that each rule here detects.
 """

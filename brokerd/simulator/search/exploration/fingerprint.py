@@ -61,7 +61,7 @@ _PLAIN: Final = frozenset((str, bytes, bool, float, type(None), tuple, list, dic
 
 
 class Fingerprints:
-    """Computes the fingerprints of the states of one world.
+    """The fingerprints of the states of one world.
 
     Args:
         static: further classes of objects that no action changes.
@@ -118,7 +118,7 @@ class Fingerprints:
 
 
 class _Reader:
-    """Reads the objects of one class.
+    """A reader of the objects of one class.
 
     Attributes:
         name: stands for the class.

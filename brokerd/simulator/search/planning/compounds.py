@@ -16,18 +16,16 @@ from brokerd.overlay.topology import TREE
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.simulator.checks.marks import units_between
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.search.moves import (
-    BrokerDeparture,
-    BrokerJoin,
+from brokerd.simulator.search.client_moves import (
     Contents,
     Detachment,
-    FaultInjection,
     MemoryLoss,
-    Move,
     PublicationRun,
     SubscriptionEnd,
     SubscriptionRequest,
 )
+from brokerd.simulator.search.move import Move
+from brokerd.simulator.search.moves import BrokerDeparture, BrokerJoin, FaultInjection
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.search.planning.workload import PREDICATES, clients_at
 from brokerd.simulator.world.client_mobility import home_of

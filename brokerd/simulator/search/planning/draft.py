@@ -12,7 +12,8 @@ from brokerd.model.predicate_text import predicate_value
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.moves import Move, PublicationRun, SubscriptionRequest
+from brokerd.simulator.search.client_moves import PublicationRun, SubscriptionRequest
+from brokerd.simulator.search.move import Move
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.simulator.world.faults import Link
 from brokerd.simulator.world.sessions import NetworkParameters

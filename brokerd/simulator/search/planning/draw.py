@@ -17,7 +17,8 @@ from brokerd.simulator.checks.growth import Chosen, draw_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.moves import FaultInjection, Move
+from brokerd.simulator.search.move import Move
+from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import BrokenLink, Plan
 from brokerd.simulator.search.planning.compounds import BEFORE_COMPOUNDS, draw_compounds
 from brokerd.simulator.search.planning.draft import (

@@ -11,13 +11,9 @@ from typing import Final
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.moves import (
-    FaultInjection,
-    MemoryLoss,
-    Move,
-    PolicyChange,
-    RoleChange,
-)
+from brokerd.simulator.search.client_moves import MemoryLoss
+from brokerd.simulator.search.move import Move
+from brokerd.simulator.search.moves import FaultInjection, PolicyChange, RoleChange
 from brokerd.simulator.search.plan import BROKEN_FOR_EVER, BrokenLink
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.world.client_mobility import home_of

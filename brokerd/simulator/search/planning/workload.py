@@ -5,20 +5,18 @@ from dataclasses import replace
 from random import Random
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.search.moves import (
-    BrokerDeparture,
-    BrokerJoin,
+from brokerd.simulator.search.client_moves import (
     Contents,
     Detachment,
-    FaultInjection,
     MemoryLoss,
-    Move,
     PublicationRun,
     Reattachment,
     Relocation,
     SubscriptionEnd,
     SubscriptionRequest,
 )
+from brokerd.simulator.search.move import Move
+from brokerd.simulator.search.moves import BrokerDeparture, BrokerJoin, FaultInjection
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import MILLISECOND_NS
