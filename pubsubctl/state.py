@@ -11,6 +11,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
+from brokerd.text import without_name
 from pubsubctl.deployment.deployment import UPGRADE, agent_note, broker_note
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.connectors.base import Connector
@@ -24,7 +25,7 @@ class BrokerState:
     Attributes:
         state: running, recovering; or exited, stopped; or unknown.
         exit: the cause of the exit, "" while the broker runs.
-        loss: a loss of durable state that a client has proved, "" if none has.
+        loss: a loss of durable state that is not accepted, "" if there is none.
         subscriptions: the number of subscriptions that the broker routes by.
         run_id: the run to which the broker records, or "".
         core: the assigned core, or -1.
@@ -230,7 +231,8 @@ async def broker_state(
     if process is None:
         return BrokerState(name, host, port, None, "not started")
     if process["state"] != "running":
-        return BrokerState(name, host, port, None, process["state"], exit=_describe_end(process))
+        end, loss = _describe_end(name, process), str(process.get("loss", ""))
+        return BrokerState(name, host, port, None, process["state"], exit=end, loss=loss)
     try:
         status = await agent.broker(name, "status", timeout_ms=timeout_ms)
     except ControlError as error:
@@ -257,7 +259,7 @@ async def broker_state(
     )
 
 
-def _describe_end(process: Mapping[str, Any]) -> str:
+def _describe_end(name: str, process: Mapping[str, Any]) -> str:
     """Return the cause of an exit, such as `SIGKILL by fault ID` or `status 1, unexpected`."""
     cause = str(process["exit_cause"])
     number, code = process["exit_signal"], process["exit_code"]
@@ -265,6 +267,6 @@ def _describe_end(process: Mapping[str, Any]) -> str:
     if not how:
         return cause
     if code == EXIT_CONFIG and process.get("exit_text"):
-        return f"{how}: {process['exit_text']}"
+        return f"{how}: {without_name(name, process['exit_text'])}"
     fault = cause.removeprefix("fault:")
     return f"{how} by fault {fault}" if fault != cause else f"{how}, {cause}"

@@ -24,6 +24,7 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StorageCorrupt
+from brokerd.text import named
 from brokerd.wire.control import (
     PREFIX,
     Answer,
@@ -236,10 +237,10 @@ def _become(
             print(error.code, file=sys.stderr)  # noqa: T201
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except (ConfigError, StorageCorrupt, MustNotGoOn) as error:
-        print(f"{options['name']}: {error}", file=sys.stderr)  # noqa: T201
+        print(named(options["name"], str(error)), file=sys.stderr)  # noqa: T201
         status = EXIT_CONFIG
     except BrokerError as error:
-        print(f"{options['name']}: {error}", file=sys.stderr)  # noqa: T201
+        print(named(options["name"], str(error)), file=sys.stderr)  # noqa: T201
     except BaseException:
         traceback.print_exc()
     finally:

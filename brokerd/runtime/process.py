@@ -223,6 +223,7 @@ class BrokerProcess:
         links.reached_by = probes.on_reached
         commands = Commands(config, core, links, disk, log, own, probes)
         commands.accepted_loss = stores.accepted_loss
+        commands.loss = stores.proved_loss
         commands.parameters = asdict(self._around.parameters)
         self._commands = commands
         commands.reload_topology = partial(self._reload_topology, driver, links)

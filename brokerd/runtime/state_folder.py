@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -124,15 +124,19 @@ _UNKNOWN_LOSS: Final = RecordedLoss("unknown", True)
 _MOST_LOSS: Final = 16_384
 
 
-def read_recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
-    """Return the loss that is recorded in a state folder.
+def read_recorded_loss(folder: Path, starts: Sequence[bytes]) -> RecordedLoss:
+    """Return the loss that is recorded in a state folder, and not resolved.
+
+    A record of a start that the folder does not have belongs to a copy that was replaced since, and
+    is ignored. A broker does not start again on a folder with a loss that must end it, so such a
+    record is of the last start.
 
     Args:
-        start: random number of the last start on the folder. A record of another start belongs to a
-            copy that was replaced since, and is ignored.
+        starts: random numbers of the starts on the folder, the last one last; at least one.
     """
     found = read_loss(folder)
-    is_current = found.start in ("", start.hex()) or not found.must_end
+    possible = starts[-1:] if found.must_end else starts
+    is_current = not found.start or found.start in [start.hex() for start in possible]
     return found if is_current else RecordedLoss()
 
 

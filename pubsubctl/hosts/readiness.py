@@ -8,6 +8,7 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.protocols.interface import CoreStatus
+from brokerd.text import without_name
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.errors import HostError
@@ -22,16 +23,19 @@ class ProbeAnswer:
 
     Attributes:
         has_probed: the broker has tried all brokers nearby that should run.
+        loss: a loss of durable state that a client has proved, "" if none has.
     """
 
     core: CoreStatus[str]
     has_probed: bool
+    loss: str = ""
 
 
 async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
     """Wait until every broker has every wanted session, ready at both ends, and is running.
 
-    A broker must also have tried all brokers near it. Decommissioned brokers are left out.
+    A broker must also have tried all brokers near it. Decommissioned brokers are left out. Losses
+    that clients have proved are reported: their publishers are refused.
 
     Raises:
         HostError: a broker ended, or the brokers were not ready in time; names the pending
@@ -40,9 +44,9 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
     names = [row.broker for row in deployment.brokers]
     pending: dict[str, str] = dict.fromkeys(names, "not contacted yet")
     progress.phase("waiting for sessions")
+    statuses: dict[str, ProbeAnswer | str] = {}
     with trio.move_on_after(timeout_s):
         while pending:
-            statuses = {}
             for name in names:
                 await deployment.keep()
                 statuses[name] = await _broker_status(deployment, name)
@@ -59,6 +63,9 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
     if pending:
         rows = [f"broker {name}: {why}" for name, why in pending.items()]
         raise HostError(f"not ready within {timeout_s:g} s:", *rows)
+    for name, status in statuses.items():
+        if isinstance(status, ProbeAnswer) and status.loss:
+            progress.print(f"warning: broker {name}: {status.loss}; see `pubsubctl help restore`")
 
 
 def find_unready(statuses: Mapping[str, "ProbeAnswer | str"]) -> dict[str, str]:
@@ -105,7 +112,7 @@ async def _broker_status(deployment: Deployment, name: str) -> "ProbeAnswer | st
         f"we computed {deployment.wanted.digest}"
     )
     unprobed = {*status["unprobed"]}.difference(deployment.plan.decommissioned)
-    return ProbeAnswer(CoreStatus.from_mapping(status), not unprobed)
+    return ProbeAnswer(CoreStatus.from_mapping(status), not unprobed, status.get("loss", ""))
 
 
 async def _fail_if_ended(deployment: Deployment) -> None:
@@ -117,7 +124,8 @@ async def _fail_if_ended(deployment: Deployment) -> None:
                 log = Path(row.get("log_folder", "")) / "stderr.log"
                 how = row["exit_signal"] or f"status {row['exit_code']}"
                 last = await _last_line(deployment.lab.connector(host), log)
-                problems.append(f"host {host}: {name} ended ({how}){last}")
+                because = f": {without_name(name, last)}" if last else ""
+                problems.append(f"host {host}: {name} ended ({how}){because}")
     if problems:
         raise HostError(*problems)
 
@@ -133,4 +141,4 @@ async def _last_line(connector: Connector, log: Path) -> str:
         lines = (await connector.read_text(log)).strip().splitlines()
     except HostError:
         return ""
-    return f": {lines[-1]}" if lines else ""
+    return lines[-1] if lines else ""
