@@ -109,8 +109,11 @@ def test_an_adopted_end_has_its_last_words_and_the_loss_of_its_folder(tmp_path: 
         "log_folder": str(tmp_path),
         "t_ns": 1,
         "exit": {
-            **{"state": "exited", "exit_code": 78, "exit_signal": None},
-            **{"exit_cause": "unexpected", "t_ns": 2},
+            "state": "exited",
+            "exit_code": 78,
+            "exit_signal": None,
+            "exit_cause": "unexpected",
+            "t_ns": 2,
         },
     }
 
