@@ -24,7 +24,7 @@ from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.runtime.connection import Connection, clock_ns
 from brokerd.runtime.streams import Dial, PlaintextRefused, close_stream, first_message
-from brokerd.runtime.tls import identity_of
+from brokerd.runtime.tls import CertificateRefused, identity_of
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import Session, SessionState, client_hello
@@ -284,7 +284,7 @@ class BrokerConnection:
                 try:
                     stream = await self._dial(self.address)
                     session = await self._shake_hands(stream, decoder)
-                except PlaintextRefused as error:
+                except (PlaintextRefused, CertificateRefused) as error:
                     session = self._refusal = str(error)
                 except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                     session = str(error)[:300]
@@ -299,9 +299,11 @@ class BrokerConnection:
     async def _shake_hands(self, stream: trio.abc.Stream, decoder: StraightReader) -> Session | str:
         certified = identity_of(stream)
         if certified is not None and certified.role != "broker":
-            return f"{self.address} is no broker but {certified}"
+            return self._refuse(f"{self.address} is no broker but {certified}")
         if certified is not None and self._deployment_id not in ("", certified.deployment):
-            return f"{self.address} is {certified}"
+            return self._refuse(
+                f"{self.address} is {certified}, not of deployment {self._deployment_id}"
+            )
         self._sessions += 1
         hello = client_hello(
             self.core.name, self._deployment_id, self.core.attachment.incarnation, self._sessions
@@ -313,22 +315,30 @@ class BrokerConnection:
                 self._refusal = f"refused: {answer.reason}"
             return answer.reason
         assert isinstance(answer, Hello), answer
-        if answer.wire_version != WIRE_VERSION or answer.session != self._sessions:
-            return f"{answer.name[:64]!r} answers with wire version {answer.wire_version}"
+        if answer.wire_version != WIRE_VERSION:
+            return self._refuse(
+                f"{answer.name[:64]!r} answers with wire version {answer.wire_version}, "
+                f"this is {WIRE_VERSION}"
+            )
+        if answer.session != self._sessions:
+            return f"{answer.name[:64]!r} answers for session {answer.session}"
         if certified is not None and answer.name != certified.name:
-            return f"{certified} answers as {answer.name[:64]!r}"
+            return self._refuse(f"{certified} answers as {answer.name[:64]!r}")
         return self._await_accepted(answer)
+
+    def _refuse(self, why: str) -> str:
+        """Refuse the broker for good: another attempt would end in the same way."""
+        self._refusal = why[:300]
+        return self._refusal
 
     def _await_accepted(self, answer: Hello) -> Session | str:
         """Return the session that the broker has accepted, or the reason against the session."""
         home = home_of(answer.name, answer.deployment_id, answer.protocol)
         if self.brokers.is_list or self.core.is_kept:
             if (objection := self.core.objection(home)) is not None:
-                self._refusal = objection[:300]
-                return self._refusal
+                return self._refuse(objection)
             if self.core.is_kept and home.protocol not in DEFINITIONS:
-                self._refusal = f"{home.broker} runs {home.protocol[:64]!r}, unknown here"
-                return self._refusal
+                return self._refuse(f"{home.broker} runs {home.protocol[:64]!r}, unknown here")
             if self.core.attachment.home is not None and self.core.attachment.home.broker not in (
                 "",
                 home.broker,

@@ -30,6 +30,34 @@ class TlsError(ConnectionError):
     """A failure to establish a trustworthy connection; the text states the reason."""
 
 
+class CertificateRefused(TlsError):
+    """A certificate that one end does not accept: another attempt would end in the same way."""
+
+
+_OTHER_AUTHORITY: Final = "another authority issued it"
+_ALERTS: Final = {
+    "TLSV1_ALERT_UNKNOWN_CA": _OTHER_AUTHORITY,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired, or the clocks differ",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": "it is revoked",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it is damaged, or is not valid yet",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it is of another kind",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it is not acceptable",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "there is none",
+}
+"""Reasons for which the other end refuses our certificate, by the library's name of the alert."""
+
+
+_OBJECTIONS: Final = {
+    9: "it is not valid yet, or the clocks differ",
+    10: "it has expired, or the clocks differ",
+    18: _OTHER_AUTHORITY,
+    19: _OTHER_AUTHORITY,
+    20: _OTHER_AUTHORITY,
+    30: _OTHER_AUTHORITY,
+}
+"""Reasons for which a certificate of the other end is refused, by the library's X509_V_ERR code."""
+
+
 class TlsCredentials:
     """The certificate and trust of one process.
 
@@ -90,8 +118,8 @@ class TlsCredentials:
         in the first exchange.
 
         Raises:
-            TlsError: the other end has no certificate of the authority, or does not support TLS
-                1.3.
+            CertificateRefused: the other end has no certificate of the authority.
+            TlsError: the other end does not support TLS 1.3, or has closed.
         """
         self._refresh()
         return await _shake_hands(transport, self._client, server_side=False)
@@ -177,7 +205,7 @@ class TlsStream(trio.abc.Stream):
         except ssl.SSLZeroReturnError:
             self.is_ended = True
         except ssl.SSLError as error:
-            raise TlsError(_words(error)) from error
+            raise _failure_of(error) from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def handshake(self, beginning: bytes = b"") -> None:
@@ -210,7 +238,7 @@ class TlsStream(trio.abc.Stream):
             except ssl.SSLError as error:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self._send_pending()  # the alert with the reason for the other end
-                raise TlsError(_words(error)) from error
+                raise _failure_of(error) from error
         await self._send_pending()
         self.identity = self._read_identity()
 
@@ -243,11 +271,11 @@ class TlsStream(trio.abc.Stream):
     def _read_identity(self) -> Identity:
         names = (self._records.getpeercert() or {}).get("subjectAltName", ())
         if len(names) != 1 or names[0][0] != "URI":
-            raise TlsError("its certificate does not name one member of a deployment")
+            raise CertificateRefused("the other end's certificate does not name one member of a deployment")
         try:
             return Identity.from_uri(str(names[0][1]))
         except ValueError as error:
-            raise TlsError(f"its certificate: {error}") from None
+            raise CertificateRefused(f"the other end's certificate: {error}") from None
 
 
 def transport_of(stream: trio.abc.Stream) -> trio.abc.Stream:
@@ -310,10 +338,19 @@ def _refuse_passphrase() -> str:
     raise ValueError("the key is encrypted")
 
 
+def _failure_of(error: ssl.SSLError) -> TlsError:
+    """Return the failure that an error of the TLS library is."""
+    is_refused = isinstance(error, ssl.SSLCertVerificationError) or error.reason in _ALERTS
+    return (CertificateRefused if is_refused else TlsError)(_words(error))
+
+
 def _words(error: Exception) -> str:
     """Return the text of an error of the TLS library, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
+        why = _OBJECTIONS.get(error.verify_code, error.verify_message)
+        return f"the other end's certificate is not accepted: {why}"
+    if isinstance(error, ssl.SSLError) and error.reason in _ALERTS:
+        return f"the other end does not accept our certificate: {_ALERTS[error.reason]}"
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
     if isinstance(error, OSError) and error.strerror:

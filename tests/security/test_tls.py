@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from brokerd.client.client import Callbacks, connect
+from brokerd.client.client import ClientError, connect
 from brokerd.config import TlsFiles
 from brokerd.errors import ConfigError
 from brokerd.model.identity import SourceId
@@ -326,23 +326,39 @@ async def test_a_broker_sends_no_hello_to_another_peer_than_it_dialled(
         assert heard == [b"", b""], "both attempts were closed without a word"
 
 
+REFUSALS = {
+    "authority of the broker": "certificate is not accepted: another authority issued it",
+    "authority of the client": "does not accept our certificate: another authority issued it",
+    "expired": "does not accept our certificate: it has expired, or the clocks differ",
+    "not valid yet": "does not accept our certificate: it is damaged, or is not valid yet",
+    "deployment": "b0 is broker 'b0' of deployment 'last-week', not of deployment d",
+    "role": "certificate is not accepted: unsuitable certificate purpose",
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
 @in_virtual_time
-async def test_a_client_that_reaches_no_trusted_broker_retries(lab: Certificates) -> None:
+async def test_a_client_ends_at_once_if_a_certificate_is_refused(
+    lab: Certificates, case: str
+) -> None:
+    """Another attempt would end in the same way."""
     other = Certificates(Path(lab.files("client", "c").key).parent.parent, "elsewhere")
-    reasons: list[str] = []
-    async with one_broker(other.credentials("broker", "b0")) as (net, b0, _):
-
-        def note(what: str, details: Any) -> None:
-            reasons.append(f"{what}: {details.get('reason')}")
-
-        dial = securely(net.dial, lab.credentials("client", "c"))
-        async with connect("b0", "c", dial=dial, callbacks=Callbacks(on_session=note)) as client:
-            await trio.sleep(10)
-            assert not client.attached
-        assert reasons
-        assert all(
-            reason.startswith("failed: its certificate is not accepted") for reason in reasons
-        )
+    broker = {
+        "authority of the broker": lambda: other.files("broker", "b0"),
+        "deployment": lambda: lab.files("broker", "b0", deployment="last-week"),
+        "role": lambda: lab.files("client", "b0"),
+    }.get(case, lambda: lab.files("broker", "b0"))
+    own = {
+        "authority of the client": lambda: other.files("client", "c", trust=lab),
+        "expired": lambda: lab.files("client", "c", days_ago=30.1),
+        "not valid yet": lambda: lab.files("client", "c", days_ago=-1),
+    }.get(case, lambda: lab.files("client", "c"))
+    async with one_broker(TlsCredentials(broker())) as (net, b0, _):
+        dial = securely(net.dial, TlsCredentials(own()))
+        async with connect("b0", "c", dial=dial, deployment_id="d") as client:
+            with pytest.raises(ClientError, match=REFUSALS[case]):
+                await client.subscribe("true")
+        assert trio.current_time() < 1
         assert b0.of(SessionEstablished) == []
 
 
