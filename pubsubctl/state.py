@@ -26,6 +26,7 @@ class BrokerState:
         state: running, recovering; or exited, stopped; or unknown.
         exit: the cause of the exit, "" while the broker runs.
         loss: a loss of durable state that is not accepted, "" if there is none.
+        obstacles: peer → the reason for a missing session, other than that the peer is down.
         subscriptions: the number of subscriptions that the broker routes by.
         run_id: the run to which the broker records, or "".
         core: the assigned core, or -1.
@@ -45,6 +46,7 @@ class BrokerState:
     wanted: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
+    obstacles: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
     subscriptions: int = 0
     run_id: str = ""
@@ -247,6 +249,7 @@ async def broker_state(
         wanted=core.wanted,
         ready=core.ready,
         pending=core.missing,
+        obstacles=status.get("obstacles", {}),
         faults=tuple(str(fault) for fault in status["faults"]),
         subscriptions=core.subscriptions,
         run_id=status["run_id"],
@@ -270,3 +273,11 @@ def _describe_end(name: str, process: Mapping[str, Any]) -> str:
         return f"{how}: {without_name(name, process['exit_text'])}"
     fault = cause.removeprefix("fault:")
     return f"{how} by fault {fault}" if fault != cause else f"{how}, {cause}"
+
+
+def describe_missing(missing: Iterable[str], obstacles: Mapping[str, str]) -> str:
+    """Return a clause about missing sessions, with the known reasons; "" if none is missing."""
+    rows = [
+        f"{peer} ({obstacles[peer]})" if peer in obstacles else peer for peer in sorted(missing)
+    ]
+    return f"no session to {', '.join(rows)}" if rows else ""

@@ -170,6 +170,11 @@ class Commands:
             "unprobed": {
                 self._own.names[number]: why for number, why in self._probes.missing().items()
             },
+            "obstacles": {
+                self._own.names[number]: why
+                for number, why in self._links.obstacles.items()
+                if number in self._own.names
+            },
             "faults": [fault.fault_id for fault in self._links.faults],
             "run_id": self._log.run_id,
             "loss": self.loss,

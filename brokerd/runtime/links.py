@@ -57,6 +57,8 @@ class Links:
     Attributes:
         connections: by peer; messages of the core are sent on these.
         counters: sessions and bytes, for statistics.
+        obstacles: by broker without a session, the reason of the latest failed attempt, unless no
+            connection was made.
         faults: faults added by `fault_apply`; `faults_changed` must follow each change.
         reached_by: called with the broker that has opened a session, or has probed this broker.
         count_writes: counts the durable writes of this broker so far, before its state is marked.
@@ -113,6 +115,7 @@ class Links:
         self._marked: dict[Connection, tuple[StateMark, StateMark | None]] = {}
         self._backoff = FaultBackoff()
         self.connections: dict[Peer, Connection] = {}
+        self.obstacles: dict[BrokerNumber, str] = {}
         self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
         self._open_streams = 0
         self._stopping = False
@@ -349,6 +352,8 @@ class Links:
         if isinstance(peer, int):
             connection.on_state_advanced = self._state_advanced
         self.connections[peer] = connection
+        if isinstance(peer, int):
+            self._note_obstacle(peer, "")
         self._impair(connection)
         self.counters["sessions_established"] += 1
         self._record(
@@ -379,6 +384,7 @@ class Links:
         stream: trio.abc.Stream | None = None
         decoder = StraightReader()
         reason: str | None = "no answer in time"
+        is_down = False
         with scope:
             await trio.sleep(pause_s)
             try:
@@ -391,6 +397,7 @@ class Links:
                 reason = await self._shake_hands(attempt, stream, decoder)
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                 reason = str(error)[:300]
+                is_down = not isinstance(error, TlsError | RemoteProtocolError)
         if self._attempts.get(peer) is scope:
             del self._attempts[peer]
         try:
@@ -400,10 +407,18 @@ class Links:
             if attempt.state is not SessionState.CLOSED:
                 self._table.close(attempt)
                 self._post([OpenFailed(peer, reason or "cancelled")])
+                self._note_obstacle(peer, "" if is_down else reason or "")
             if stream is not None:
                 await trio.aclose_forcefully(stream)
         finally:
             self._open_streams -= stream is not None
+
+    def _note_obstacle(self, peer: BrokerNumber, reason: str) -> None:
+        """Record the reason for which the latest attempt failed; "" for none to report."""
+        if reason:
+            self.obstacles[peer] = reason
+        else:
+            self.obstacles.pop(peer, None)
 
     def _address(self, peer: BrokerNumber) -> str:
         """Return the listening address of a broker.

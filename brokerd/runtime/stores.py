@@ -293,6 +293,7 @@ def _describe_wait(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "clients": 0,
         "probed": False,
         "unprobed": {},
+        "obstacles": {},
         "run_id": "",
         "loss": "",
         "written": [0, 0],

@@ -271,7 +271,9 @@ class TlsStream(trio.abc.Stream):
     def _read_identity(self) -> Identity:
         names = (self._records.getpeercert() or {}).get("subjectAltName", ())
         if len(names) != 1 or names[0][0] != "URI":
-            raise CertificateRefused("the other end's certificate does not name one member of a deployment")
+            raise CertificateRefused(
+                "the other end's certificate does not name one member of a deployment"
+            )
         try:
             return Identity.from_uri(str(names[0][1]))
         except ValueError as error:

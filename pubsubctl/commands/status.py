@@ -157,6 +157,8 @@ def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int |
 
     With cores if some broker has a dedicated core.
     """
+    from pubsubctl.state import describe_missing
+
     pinned = any(row.core >= 0 for row in state.brokers)
     rows = [
         (
@@ -167,7 +169,9 @@ def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int |
             *([_cores(row)] if pinned else []),
             row.state,
             f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
-            describe_end(row) or ", ".join(row.faults) or _describe_waiting(row.wanted, row.ready),
+            describe_end(row)
+            or ", ".join(row.faults)
+            or describe_missing({*row.wanted} - {*row.ready}, row.obstacles),
         )
         for row in state.brokers
     ]
@@ -223,8 +227,3 @@ def describe_end(row: "BrokerState") -> str:
     is_stated = not row.loss or row.loss in row.exit
     loss = "" if is_stated else f"{row.loss}: see `pubsubctl help restore`"
     return "; ".join(filter(None, (row.exit, loss)))
-
-
-def _describe_waiting(wanted: tuple[str, ...], ready: tuple[str, ...]) -> str:
-    missing = sorted(set(wanted) - set(ready))
-    return f"no session to {', '.join(missing)}" if missing else ""

@@ -1,7 +1,7 @@
 """Readiness of started brokers: all sessions are up, and each neighbourhood is probed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
@@ -13,6 +13,7 @@ from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.errors import HostError
 from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.state import describe_missing
 
 _POLL_S = 0.05
 
@@ -24,11 +25,13 @@ class ProbeAnswer:
     Attributes:
         has_probed: the broker has tried all brokers nearby that should run.
         loss: a loss of durable state that a client has proved, "" if none has.
+        obstacles: peer → the reason for a missing session, other than that the peer is down.
     """
 
     core: CoreStatus[str]
     has_probed: bool
     loss: str = ""
+    obstacles: Mapping[str, str] = field(default_factory=dict)
 
 
 async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
@@ -85,7 +88,7 @@ def find_unready(statuses: Mapping[str, "ProbeAnswer | str"]) -> dict[str, str]:
         core = status.core
         one_sided = [peer for peer in core.wanted if not _has_session(statuses.get(peer), name)]
         if core.missing:
-            pending[name] = f"no session to {', '.join(sorted(core.missing))}"
+            pending[name] = describe_missing(core.missing, status.obstacles)
         elif core.state != "running":
             pending[name] = core.state
         elif one_sided:
@@ -112,7 +115,8 @@ async def _broker_status(deployment: Deployment, name: str) -> "ProbeAnswer | st
         f"we computed {deployment.wanted.digest}"
     )
     unprobed = {*status["unprobed"]}.difference(deployment.plan.decommissioned)
-    return ProbeAnswer(CoreStatus.from_mapping(status), not unprobed, status.get("loss", ""))
+    core = CoreStatus.from_mapping(status)
+    return ProbeAnswer(core, not unprobed, status.get("loss", ""), status.get("obstacles", {}))
 
 
 async def _fail_if_ended(deployment: Deployment) -> None:
