@@ -26,7 +26,7 @@ from brokerd.runtime.connection import Connection, clock_ns
 from brokerd.runtime.streams import Dial, PlaintextRefused, close_stream, first_message
 from brokerd.runtime.tls import CertificateRefused, identity_of
 from brokerd.sessions.failure_detector import check_interval_ns
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import Session, SessionState, client_hello
 from brokerd.units import SECOND_NS
 from brokerd.wire.codec import encode
@@ -306,7 +306,11 @@ class BrokerConnection:
             )
         self._sessions += 1
         hello = client_hello(
-            self.core.name, self._deployment_id, self.core.attachment.incarnation, self._sessions
+            self.core.name,
+            self._deployment_id,
+            self.core.attachment.incarnation,
+            self._sessions,
+            self.core.attachment.witnessed,
         )
         await stream.send_all(b"".join(encode(hello)))
         answer = await first_message(stream, decoder)
@@ -345,9 +349,18 @@ class BrokerConnection:
             ):
                 self._leave_broker()
         self.core.move_to(home)
+        self._witness(answer.state)
         session = Session(answer.number, answer.session, SessionState.ESTABLISHED)
         session.number, session.incarnation = self._sessions, answer.incarnation
         return session
+
+    def _witness(self, mark: StateMark | None) -> None:
+        """Keep the state mark of the broker, to return it with the next Hello."""
+        if mark is not None:
+            self.core.attachment.witnessed = mark
+
+    def _on_state_advanced(self, _peer: object, message: StateAdvanced) -> None:
+        self._witness(message.mark)
 
     async def _serve(
         self, session: Session, stream: trio.abc.Stream, decoder: StraightReader
@@ -356,6 +369,7 @@ class BrokerConnection:
             stream, session, decoder, self._parameters, self, begins_acknowledgements=True
         )
         self.connection = connection
+        connection.on_state_advanced = self._on_state_advanced
         self.core.on_established()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_after, connection)

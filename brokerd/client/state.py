@@ -7,6 +7,7 @@ from brokerd.model.client_messages import ClientMessage
 from brokerd.model.identity import ClientId, SourceId, StreamId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.sessions.messages import StateMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class ClientState:
         runs: unacknowledged publications.
         last_number: highest number of all subscriptions ever made.
         ending: subscriptions with an end that the broker has not confirmed.
+        witnessed: see Attachment.
     """
 
     name: ClientId
@@ -76,6 +78,7 @@ class ClientState:
     last_number: int
     subscriptions: tuple[KeptSubscription, ...]
     ending: tuple[int, ...]
+    witnessed: StateMark | None = None
 
 
 class Revision:

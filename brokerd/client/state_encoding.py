@@ -11,6 +11,7 @@ from brokerd.model.client_messages import Publish, Subscribe
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.resume_token import ResumeToken, read_resume_token
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.sessions.messages import StateMark
 from brokerd.wire.codec import PREFIX, decode, encode
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict
 
@@ -40,6 +41,7 @@ def write_kept(state: ClientState) -> bytes:
             for each in state.subscriptions
         ],
         list(state.ending),
+        None if state.witnessed is None else list(state.witnessed),
     ]
     body = _MAGIC + cbor2.dumps(content)
     return body + _checksum(body)
@@ -109,9 +111,8 @@ def read_kept(
 
 
 def _read(values: Any) -> ClientState:
-    name, publishes, incarnation, next_sequence, home, source, runs, last, subscriptions, ending = (
-        values
-    )
+    name, publishes, incarnation, next_sequence, home, source, runs, last, *others = values
+    subscriptions, ending, witnessed = (*others, None)[:3]  # older stores have no mark
     here = None if home is None else home_of(*home)
     return ClientState(
         name,
@@ -124,6 +125,7 @@ def _read(values: Any) -> ClientState:
         last,
         tuple(_subscription(each, here) for each in subscriptions),
         tuple(ending),
+        None if witnessed is None else StateMark(*witnessed),
     )
 
 

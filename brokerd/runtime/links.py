@@ -39,6 +39,8 @@ REFUSALS_RECORDED_PER_S: Final = 10
 STUCK_REMEMBERED: Final = 1_000
 STUCK = "slow consumer: it took nothing of what waited for it, so its subscriptions have ended"
 SHORTEST_PAUSE_NS: Final = 5 * MILLISECOND_NS
+CLIENT_STATE_NS: Final = 5 * SECOND_NS
+"""Interval of state marks to clients: there may be thousands of them."""
 
 RecordEvent = Callable[[str, dict[str, Any]], None]
 Welcome = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
@@ -585,11 +587,12 @@ class Links:
         return fault
 
     def _send_state(self, connection: Connection) -> None:
-        """Send a neighbour the marks of this broker and of the neighbour, if changed."""
+        """Send the marks of this broker and of the neighbour, if changed; a client has none."""
         ledger, peer = self._table.own.ledger, connection.peer
-        if ledger is None or not isinstance(peer, int):
+        if ledger is None:
             return
-        marks = ledger.mark(), self._table.witness.marks.get(peer)
+        known = self._table.witness.marks.get(peer) if isinstance(peer, int) else None
+        marks = ledger.mark(), known
         if self._marked.get(connection) != marks:
             self._marked[connection] = marks
             connection.send(StateAdvanced(*marks))
@@ -623,6 +626,7 @@ class Links:
         tick_ns = check_interval_ns(self._parameters)
         next_beat_ns = clock_ns()
         waited_since_ns = clock_ns()
+        clients_due_ns = 0
         while True:
             now_ns = clock_ns()
             due_ns = [each.detector.due_ns for each in self.connections.values()]
@@ -640,9 +644,13 @@ class Links:
                         self.connections[name].wait_for_progress(waited_ns)
                 self.count_writes()
                 self.keep_witness()
+            tells_clients = beats and now_ns >= clients_due_ns
+            if tells_clients:
+                clients_due_ns = now_ns + CLIENT_STATE_NS
             for connection in list(self.connections.values()):
                 if beats:
-                    self._send_state(connection)
+                    if tells_clients or isinstance(connection.peer, int):
+                        self._send_state(connection)
                     connection.beat()
                 connection.check(now_ns)
             for name in self._publishing.clients_within_rate(now_ns) if self._publishing else ():
