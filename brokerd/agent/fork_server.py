@@ -258,6 +258,7 @@ def _leave_image(options: dict[str, Any], keep: int) -> None:
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond `ulimit -f` fails with a reason
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _redirect(options.get("output_folder"))
     if options.get("core", -1) >= 0:

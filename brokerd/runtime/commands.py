@@ -65,8 +65,8 @@ class Commands:
         accepted_loss: the loss that an operator's act accepted at the start of this broker. The
             event log of every run repeats the act, because gaps of the run may be due to the loss.
         reload_certificate: reads the certificate again; returns its SHA-256.
-        discrepancies: returns the differences of the files from the running configuration, in
-            words.
+        discrepancies: returns the differences of the files from the running configuration, and the
+            reasons for which durable writes wait, in words.
     """
 
     def __init__(

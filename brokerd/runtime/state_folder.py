@@ -68,16 +68,16 @@ def held(config: BrokerConfig) -> Iterator[StateFolder]:
     """Hold the state folder of a broker for this process alone.
 
     Raises:
-        PreflightError: another process has it, or there is no room for a new one.
+        PreflightError: another process has it, it cannot be written, or there is no room for a new
+            one.
     """
     folder = Path(config.state_folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if not is_no_room(error):
-            raise
-        raise PreflightError(f"{folder}: cannot be made: no space left on the device") from None
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        why = (error.strerror or str(error)).lower()
+        raise PreflightError(f"{error.filename or folder}: cannot be used: {why}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,5 +1,6 @@
 """Readiness of started brokers: all sessions are up, and each neighbourhood is probed."""
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,7 +127,8 @@ async def _fail_if_ended(deployment: Deployment) -> None:
         for name, row in (await agent.status())["processes"].items():
             if name in present and row["role"] == "broker" and row["state"] != "running":
                 log = Path(row.get("log_folder", "")) / "stderr.log"
-                how = row["exit_signal"] or f"status {row['exit_code']}"
+                number = row["exit_signal"]
+                how = signal.Signals(number).name if number else f"status {row['exit_code']}"
                 last = await _last_line(deployment.lab.connector(host), log)
                 because = f": {without_name(name, last)}" if last else ""
                 problems.append(f"host {host}: {name} ended ({how}){because}")

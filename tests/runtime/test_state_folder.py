@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.config import BrokerConfig, LossAcceptance
 from brokerd.errors import MustNotGoOn, StateLost, StorageCorrupt
-from brokerd.runtime.state_folder import StateFolder, held, record_loss
+from brokerd.runtime.state_folder import PreflightError, StateFolder, held, record_loss
 from brokerd.runtime.stores import Stores
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
@@ -310,3 +310,15 @@ def test_a_removed_or_replaced_state_folder_is_detected(
                 shutil.copy(whole, path / name)
         with pytest.raises(MustNotGoOn, match="was deleted or replaced"):
             folder.check()
+
+
+def test_a_state_folder_that_cannot_be_used_is_an_obstacle_and_no_bug(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "state"
+    (folder / "lock").mkdir(parents=True)  # as unusable as a read-only one, for root too
+    for path, named in ((tmp_path / "file" / "state", "file/state"), (folder, "state/lock")):
+        with (
+            pytest.raises(PreflightError, match=f"{named}: cannot be used: "),
+            held(config_of(path)),
+        ):
+            pass

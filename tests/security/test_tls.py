@@ -321,6 +321,7 @@ async def test_a_broker_sends_no_hello_to_another_peer_than_it_dialled(
         b0.links.open(1)
         failed = await b0.wait_for(OpenFailed)
         assert "certificate" in failed.reason
+        assert "certificate" in b0.links.obstacles[1]  # `status` shows it
         assert "certificate" in str(await b0.links.probe(1))
         await trio.sleep(1)
         assert heard == [b"", b""], "both attempts were closed without a word"
