@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from brokerd.agent import watchdog
+from brokerd.agent.client import open_agent
 from brokerd.agent.fault import Fault
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.journal import Journal, Recollection
@@ -23,6 +25,7 @@ from brokerd.errors import ControlError
 from brokerd.runtime.state_folder import record_loss
 from tests.agent.test_fault_keeper import World, run
 from tests.helpers.patience import PATIENCE_S
+from tests.helpers.virtual_time import in_virtual_time
 
 ENDLESS, ENDING = "import time; time.sleep(600)", "pass"
 
@@ -123,6 +126,17 @@ def test_an_adopted_end_has_its_last_words_and_the_loss_of_its_folder(tmp_path: 
         assert (row["exit_text"], row["loss"]) == ("b1 lost state", "b2 proves it")
 
     supervise(tmp_path, story)
+
+
+@in_virtual_time
+async def test_an_agent_that_accepts_and_does_not_answer_is_not_waited_for() -> None:
+    """A stopped process still accepts connections."""
+    stream, _silent = trio.testing.memory_stream_pair()
+    with pytest.raises(ControlError, match="has not answered for 10 s") as caught:
+        async with open_agent(stream):
+            pass
+    assert caught.value.kind == "closed"
+    assert trio.current_time() == pytest.approx(10)
 
 
 @pytest.mark.parametrize("ending", [False, True])
