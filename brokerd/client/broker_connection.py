@@ -19,7 +19,7 @@ from brokerd.client.events import (
 )
 from brokerd.client.state_encoding import home_of
 from brokerd.config import SessionParameters
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import RemoteProtocolError, reason_of
 from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.runtime.connection import Connection, clock_ns
@@ -287,7 +287,7 @@ class BrokerConnection:
                 except (PlaintextRefused, CertificateRefused) as error:
                     session = self._refusal = str(error)
                 except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
-                    session = str(error)[:300]
+                    session = reason_of(error)
             if isinstance(session, str) or stream is None:
                 return str(session)
             await self._serve(session, stream, decoder)

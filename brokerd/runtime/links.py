@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import SessionParameters
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import RemoteProtocolError, reason_of
 from brokerd.model.client_messages import Detach, Publish
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
@@ -223,7 +223,7 @@ class Links:
                     await stream.send_all(b"".join(encode(self._table.probe_hello())))
                     answer = await first_message(stream, StraightReader())
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
-                return str(error)[:300]
+                return reason_of(error)
             if isinstance(answer, Farewell):
                 self._table.on_refusal(peer, answer)
                 self._end_on_loss()
@@ -398,7 +398,7 @@ class Links:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 reason = await self._shake_hands(attempt, stream, decoder)
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
-                reason = str(error)[:300]
+                reason = reason_of(error)
                 is_down = not isinstance(error, TlsError | RemoteProtocolError)
         if self._attempts.get(peer) is scope:
             del self._attempts[peer]
