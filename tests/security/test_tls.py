@@ -340,10 +340,10 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 @in_virtual_time
 async def test_a_client_ends_at_once_if_a_certificate_is_refused(
-    lab: Certificates, case: str
+    tmp_path: Path, case: str
 ) -> None:
     """Another attempt would end in the same way."""
-    other = Certificates(Path(lab.files("client", "c").key).parent.parent, "elsewhere")
+    lab, other = Certificates(tmp_path), Certificates(tmp_path, "elsewhere")
     broker = {
         "authority of the broker": lambda: other.files("broker", "b0"),
         "deployment": lambda: lab.files("broker", "b0", deployment="last-week"),

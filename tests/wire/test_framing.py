@@ -77,15 +77,15 @@ def test_a_senseless_length_is_refused_as_soon_as_it_is_there(
 @pytest.mark.parametrize(
     "beginning, reason",
     [
-        (b"HTTP/1.1 400", "'HTTP' in place of a frame: another program is there"),
-        (b"SSH-2.0-x", "'SSH-' in place of a frame: another program is there"),
-        (b"\x7f\xff\xff\xff", "a frame of 2147483651 bytes; at most 64"),
-        (b"HTT\x80", "a frame of 1213486212 bytes; at most 64"),
+        ("HTTP/1.1 400", "'HTTP' in place of a frame: another program is there"),
+        ("SSH-2.0-x", "'SSH-' in place of a frame: another program is there"),
+        ("\x7f\xff\xff\xff", "a frame of 2147483651 bytes; at most 64"),
+        ("HTT\x80", "a frame of 1213486212 bytes; at most 64"),
     ],
 )
-def test_an_answer_of_another_program_is_named(beginning: bytes, reason: str) -> None:
+def test_an_answer_of_another_program_is_named(beginning: str, reason: str) -> None:
     decoder = FrameDecoder(64)
-    decoder.feed(beginning)
+    decoder.feed(beginning.encode("latin-1"))
     with pytest.raises(RemoteProtocolError) as caught:
         decoder.next_frame()
     assert caught.value.reason == reason
