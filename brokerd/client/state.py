@@ -1,7 +1,9 @@
 """The state of a client that must survive a restart, and its versions."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from brokerd.model.client_messages import ClientMessage
 from brokerd.model.identity import ClientId, SourceId, StreamId
@@ -79,6 +81,11 @@ class ClientState:
     subscriptions: tuple[KeptSubscription, ...]
     ending: tuple[int, ...]
     witnessed: StateMark | None = None
+
+
+def read_mark(values: Sequence[Any] | None) -> StateMark | None:
+    """Return the state mark with the stored values; None without values."""
+    return None if values is None else StateMark(*values)
 
 
 class Revision:

@@ -5,13 +5,12 @@ from typing import Any, Final
 
 import cbor2
 
-from brokerd.client.state import ClientState, Home, KeptSubscription, Positions
+from brokerd.client.state import ClientState, Home, KeptSubscription, Positions, read_mark
 from brokerd.errors import ConfigError, RemoteProtocolError, ResumeTokenRefused, StorageCorrupt
 from brokerd.model.client_messages import Publish, Subscribe
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.resume_token import ResumeToken, read_resume_token
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.sessions.messages import StateMark
 from brokerd.wire.codec import PREFIX, decode, encode
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict
 
@@ -125,7 +124,7 @@ def _read(values: Any) -> ClientState:
         last,
         tuple(_subscription(each, here) for each in subscriptions),
         tuple(ending),
-        None if witnessed is None else StateMark(*witnessed),
+        read_mark(witnessed),
     )
 
 

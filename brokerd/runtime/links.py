@@ -644,12 +644,12 @@ class Links:
                         self.connections[name].wait_for_progress(waited_ns)
                 self.count_writes()
                 self.keep_witness()
-            tells_clients = beats and now_ns >= clients_due_ns
-            if tells_clients:
+            marks_clients = beats and now_ns >= clients_due_ns
+            if marks_clients:
                 clients_due_ns = now_ns + CLIENT_STATE_NS
             for connection in list(self.connections.values()):
                 if beats:
-                    if tells_clients or isinstance(connection.peer, int):
+                    if marks_clients or isinstance(connection.peer, int):
                         self._send_state(connection)
                     connection.beat()
                 connection.check(now_ns)

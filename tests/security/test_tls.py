@@ -339,9 +339,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 @in_virtual_time
-async def test_a_client_ends_at_once_if_a_certificate_is_refused(
-    tmp_path: Path, case: str
-) -> None:
+async def test_a_client_ends_at_once_if_a_certificate_is_refused(tmp_path: Path, case: str) -> None:
     """Another attempt would end in the same way."""
     lab, other = Certificates(tmp_path), Certificates(tmp_path, "elsewhere")
     broker = {
